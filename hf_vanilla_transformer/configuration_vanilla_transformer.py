@@ -1,0 +1,236 @@
+"""Configuration of the Transformer of "Attention Is All You Need" (Vaswani et al. 2017), in the paper's symbols.
+
+The paper is arXiv:1706.03762v5; sections, equations and tables are cited from it throughout this package.
+"""
+
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers.activations import ACT2FN
+from transformers.configuration_utils import PreTrainedConfig
+
+
+# Table 3 and the "big" model: what each row changes from the base model, whose values are the fields' defaults.
+PAPER_ROWS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "A h=1": {"num_heads": 1},
+    "A h=4": {"num_heads": 4},
+    "A h=16": {"num_heads": 16},
+    "A h=32": {"num_heads": 32},
+    "B d_k=16": {"d_k": 16},
+    "B d_k=32": {"d_k": 32},
+    "C N=2": {"encoder_layers": 2, "decoder_layers": 2},
+    "C N=4": {"encoder_layers": 4, "decoder_layers": 4},
+    "C N=8": {"encoder_layers": 8, "decoder_layers": 8},
+    "C d_model=256": {"d_model": 256},
+    "C d_model=1024": {"d_model": 1024},
+    "C d_ff=1024": {"d_ff": 1024},
+    "C d_ff=4096": {"d_ff": 4096},
+    "D P_drop=0.0": {"dropout": 0.0},
+    "D P_drop=0.2": {"dropout": 0.2},
+    "D eps_ls=0.0": {"label_smoothing": 0.0},
+    "D eps_ls=0.2": {"label_smoothing": 0.2},
+    "E": {"position_embedding_type": "learned"},
+    "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
+}
+
+_SIZES = ("vocab_size", "d_model", "d_ff", "num_heads", "max_position_embeddings")
+_OPTIONAL_SIZES = ("source_vocab_size", "d_k", "d_v")
+_DEPTHS = ("encoder_layers", "decoder_layers")
+_RATES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
+_TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+_POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@strict
+class VanillaTransformerConfig(PreTrainedConfig):
+    """The hyper-parameters of the model, with the base model of Table 3 as defaults.
+
+    transformers' usual names (`hidden_size`, `num_attention_heads`, `num_hidden_layers`, `intermediate_size`,
+    `encoder_ffn_dim`, ...) are accepted and readable as aliases of the fields below.
+
+    Args:
+        vocab_size (`int`, defaults to 37000): rows of the softmax, so of the target vocabulary; "about 37000" for
+            English-German (section 5.1).
+        source_vocab_size (`int`, *optional*): rows of the source embedding where source and target have vocabularies
+            of their own; `None` for one joint vocabulary (section 5.1).
+        encoder_layers, decoder_layers (`int`, default to 6): N of either stack (section 3.1).
+        d_model (`int`, defaults to 512): width of embeddings and of every sub-layer's output (section 3.1).
+        d_ff (`int`, defaults to 2048): inner width of the feed-forward networks (section 3.3).
+        num_heads (`int`, defaults to 8): h, the number of attention heads (section 3.2.2).
+        d_k, d_v (`int`, *optional*): width of a head's keys and queries, and of its values; `None` for
+            d_model / num_heads (section 3.2.2; Table 3 row B sets d_k apart).
+        dropout (`float`, defaults to 0.1): P_drop, on the output of each sub-layer and on the sums of embeddings and
+            positions (section 5.4).
+        attention_dropout, activation_dropout (`float`, default to 0.0): dropout on attention weights and after the
+            ReLU; the paper names neither for translation.
+        label_smoothing (`float`, defaults to 0.1): epsilon_ls (section 5.4), applied in training mode only.
+        position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (section 3.5) or `"learned"`
+            (Table 3 row E).
+        max_position_embeddings (`int`, defaults to 1024): number of learned positions. Sinusoids have no limit.
+        tie_word_embeddings (`bool`, defaults to `True`): source embedding, target embedding and softmax share one
+            matrix (section 3.4); with `source_vocab_size`, target embedding and softmax do.
+        attention_bias (`bool`, defaults to `True`): biases in the four projections of attention, as in the authors'
+            code; the paper prints matrices only.
+        layer_norm_eps (`float`, defaults to 1e-6): as in the authors' code.
+        activation_function (`str`, defaults to `"relu"`): between the two maps of Eq. 2.
+        pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`, default to 0, 1, 2, 1): special
+            tokens; decoding starts from `<s>`.
+        use_cache (`bool`, defaults to `True`): whether `forward` returns keys and values for the next step.
+
+    Raises:
+        ValueError: if a value is outside what the model can be built with, or two aliases of one field disagree.
+        huggingface_hub.errors.StrictDataclassFieldValidationError: if a field's type is wrong, as in any
+            transformers configuration.
+    """
+
+    model_type = "vanilla_transformer"
+    keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "encoder_attention_heads": "num_heads",
+        "decoder_attention_heads": "num_heads",
+        "num_hidden_layers": "encoder_layers",
+        "intermediate_size": "d_ff",
+        "encoder_ffn_dim": "d_ff",
+        "decoder_ffn_dim": "d_ff",
+    }
+
+    vocab_size: int = 37000
+    source_vocab_size: int | None = None
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    d_model: int = 512
+    d_ff: int = 2048
+    num_heads: int = 8
+    d_k: int | None = None
+    d_v: int | None = None
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    label_smoothing: float | int = 0.1
+    position_embedding_type: str = "sinusoidal"
+    max_position_embeddings: int = 1024
+    tie_word_embeddings: bool = True
+    attention_bias: bool = True
+    layer_norm_eps: float | int = 1e-6
+    activation_function: str = "relu"
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 1
+    is_encoder_decoder: bool = True
+    use_cache: bool = True
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "VanillaTransformerConfig":
+        # Only here are all names still as the caller wrote them: once set, aliases of one field overwrite each other.
+        cls._check_aliases(kwargs)
+        return super().__new__(cls)
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        self.validate_architecture()
+
+    @classmethod
+    def from_paper(cls, row: str, **overrides: Any) -> "VanillaTransformerConfig":
+        """The configuration of a row of Table 3, or of the big model.
+
+        Args:
+            row (`str`): `"base"`, `"big"`, or the letter and the change of a row: `"A h=4"`, `"B d_k=16"`, `"C N=2"`,
+                `"D P_drop=0.2"`, `"E"`, ...
+            **overrides: fields to set differently, for example `vocab_size`.
+
+        Raises:
+            ValueError: if there is no such row; the message lists them all.
+        """
+        if row not in PAPER_ROWS:
+            names = ", ".join(f'"{name}"' for name in PAPER_ROWS)
+            raise ValueError(f'"{row}" is no row of Table 3; choose one of: {names}.')
+        return cls(**{**PAPER_ROWS[row], **overrides})
+
+    @property
+    def key_dim(self) -> int:
+        """Width of a head's queries and keys: `d_k`, or d_model / num_heads where it is None."""
+        return self.d_k if self.d_k is not None else self.d_model // self.num_heads
+
+    @property
+    def value_dim(self) -> int:
+        """Width of a head's values: `d_v`, or d_model / num_heads where it is None."""
+        return self.d_v if self.d_v is not None else self.d_model // self.num_heads
+
+    @property
+    def has_joint_vocabulary(self) -> bool:
+        """Whether source and target use one vocabulary."""
+        return self.source_vocab_size is None
+
+    @classmethod
+    def _check_aliases(cls, given: dict[str, Any]) -> None:
+        names_of: dict[str, list[str]] = {}
+        for name in given:
+            names_of.setdefault(cls.attribute_map.get(name, name), []).append(name)
+        for field, names in names_of.items():
+            agree = all(given[name] == given[names[0]] for name in names[1:])
+            settings = " and ".join(f"{name}={given[name]!r}" for name in names)
+            _require(agree, f"{settings} disagree: this model has one {field}; give it once, as {field}.")
+
+    def validate_architecture(self) -> None:
+        """Check that a model can be built; also run by transformers after `__init__` and before saving."""
+        self._check_ranges()
+        self._check_heads()
+        self._check_choices()
+        self._check_token_ids()
+
+    def _check_ranges(self) -> None:
+        for name in _SIZES:
+            value = getattr(self, name)
+            _require(value >= 1, f"{name} is {value}; it must be at least 1.")
+        for name in _OPTIONAL_SIZES:
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"{name} is {value}; it must be at least 1, or None.")
+        for name in _DEPTHS:
+            value = getattr(self, name)
+            _require(value >= 1, f"{name} is {value}; a stack has at least 1 layer.")
+        for name in _RATES:
+            value = getattr(self, name)
+            _require(0 <= value <= 1, f"{name} is {value}; it is a rate between 0 and 1.")
+        _require(self.layer_norm_eps > 0, f"layer_norm_eps is {self.layer_norm_eps}; it must be above 0.")
+
+    def _check_heads(self) -> None:
+        divisible = self.d_model % self.num_heads == 0
+        _require(
+            divisible or (self.d_k is not None and self.d_v is not None),
+            f"d_model ({self.d_model}) is not divisible by num_heads ({self.num_heads}); choose a number of heads "
+            "that divides d_model, or set both d_k and d_v.",
+        )
+
+    def _check_choices(self) -> None:
+        _require(
+            self.position_embedding_type in _POSITION_EMBEDDING_TYPES,
+            f'position_embedding_type is "{self.position_embedding_type}"; choose "sinusoidal" or "learned".',
+        )
+        _require(
+            self.position_embedding_type == "learned" or self.d_model % 2 == 0,
+            f"d_model is {self.d_model}; sinusoids come in pairs of a sine and a cosine, so choose an even d_model, "
+            'or position_embedding_type="learned".',
+        )
+        _require(
+            self.activation_function in ACT2FN,
+            f'activation_function is "{self.activation_function}"; the paper\'s is "relu", and transformers knows: '
+            f"{', '.join(sorted(ACT2FN))}.",
+        )
+
+    def _check_token_ids(self) -> None:
+        for name in _TOKEN_IDS:
+            value = getattr(self, name)
+            ids = value if isinstance(value, list) else [value]
+            for token_id in ids:
+                _require(
+                    token_id is None or 0 <= token_id < self.vocab_size,
+                    f"{name} is {token_id}; it must lie between 0 and vocab_size - 1 ({self.vocab_size - 1}).",
+                )

@@ -1,0 +1,117 @@
+"""The built-in corpus: numbers written out in two languages by num2words.
+
+Real translation with reordering ("forty-two", "zweiundvierzig"), without end, free of licences, and checkable to the
+letter: every number has one right translation.
+"""
+
+import os
+import random
+from collections.abc import Iterable
+
+from datasets import Dataset, DatasetDict
+
+
+# At most this share of the numbers of one length is kept back for validation and test together.
+_LARGEST_HELD_OUT_SHARE = 0.1
+_PAIRS_WORTH_A_PROCESS = 5000
+
+
+def number_pairs(
+    source_language: str = "en",
+    target_language: str = "de",
+    train_size: int = 200_000,
+    validation_size: int = 500,
+    test_size: int = 3_000,
+    max_digits: int = 9,
+    seed: int = 0,
+) -> DatasetDict:
+    """Numbers from 0 to 10^max_digits - 1, spelled in two languages; the three splits have no number in common.
+
+    Training numbers are drawn evenly by number of digits, as far as there are numbers. Half of the validation and test
+    numbers have more than two thirds of `max_digits` (7 or more of 9), the other half fewer.
+
+    Args:
+        source_language, target_language (`str`): codes of num2words, `"en"`, `"de"`, `"fr"`, `"pt_BR"`, ...
+        train_size, validation_size, test_size (`int`): number of pairs; fewer where there are not as many numbers.
+        max_digits (`int`): digits of the longest numbers.
+        seed (`int`): of the drawing.
+
+    Returns:
+        `DatasetDict`: splits `train`, `validation`, `test` with columns `number` (digits), `source` and `target`.
+
+    Raises:
+        ImportError: if num2words is missing; the message names the extra to install.
+        ValueError: if num2words does not have a language, or a size makes no sense.
+    """
+    _check_languages(source_language, target_language)
+    for name, value in [("train_size", train_size), ("max_digits", max_digits)]:
+        if value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1.")
+    generator = random.Random(seed)
+    short, long = _lengths(max_digits)
+    test = _draw_halves(generator, short, long, test_size, taken=set())
+    validation = _draw_halves(generator, short, long, validation_size, taken=set(test))
+    train = _draw(generator, [*short, *long], train_size, taken={*test, *validation}, largest_share=1.0)
+    languages = (source_language, target_language)
+    splits = {"train": train, "validation": validation, "test": test}
+    return DatasetDict({name: _spell_all(numbers, languages, name) for name, numbers in splits.items()})
+
+
+def _check_languages(*languages: str) -> None:
+    try:
+        from num2words import CONVERTER_CLASSES
+    except ImportError as error:
+        raise ImportError(
+            'the number corpus is written by num2words; install it with pip install "hf-vanilla-transformer[numbers]".'
+        ) from error
+    for language in languages:
+        if language not in CONVERTER_CLASSES:
+            known = ", ".join(sorted(CONVERTER_CLASSES))
+            raise ValueError(f'num2words has no language "{language}"; choose one of: {known}.')
+    if len(set(languages)) == 1:
+        raise ValueError(f'source and target language are both "{languages[0]}"; choose two different ones.')
+
+
+def _lengths(max_digits: int) -> tuple[list[int], list[int]]:
+    lengths = list(range(1, max_digits + 1))
+    split = (2 * max_digits) // 3
+    return lengths[:split], lengths[split:]
+
+
+def _numbers_of(digits: int) -> range:
+    return range(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
+
+
+def _draw_halves(generator: random.Random, short: list[int], long: list[int], size: int, taken: set[int]) -> list[int]:
+    long_numbers = _draw(generator, long, size - size // 2, taken, _LARGEST_HELD_OUT_SHARE)
+    return _draw(generator, short, size // 2, taken, _LARGEST_HELD_OUT_SHARE) + long_numbers
+
+
+def _draw(
+    generator: random.Random, lengths: Iterable[int], size: int, taken: set[int], largest_share: float
+) -> list[int]:
+    """`size` different numbers, evenly by length; what a length cannot give, longer ones do."""
+    drawn: list[int] = []
+    remaining_lengths = sorted(lengths)
+    for index, digits in enumerate(remaining_lengths):
+        numbers = _numbers_of(digits)
+        free = int(len(numbers) * largest_share) - sum(number in numbers for number in taken)
+        share = (size - len(drawn)) // (len(remaining_lengths) - index)
+        wanted = max(0, min(share, free))
+        candidates = generator.sample(numbers, min(len(numbers), wanted + len(taken)))
+        drawn += [number for number in candidates if number not in taken][:wanted]
+    return drawn
+
+
+def _spell_all(numbers: list[int], languages: tuple[str, str], name: str) -> Dataset:
+    processes = max(1, min(os.cpu_count() or 1, len(numbers) // _PAIRS_WORTH_A_PROCESS))
+    return Dataset.from_dict({"number": numbers}).map(
+        _spell, fn_kwargs={"languages": languages}, num_proc=processes, desc=f"spelling {name} numbers"
+    )
+
+
+def _spell(row: dict[str, int], languages: tuple[str, str]) -> dict[str, str]:
+    from num2words import num2words
+
+    source, target = (num2words(row["number"], lang=language) for language in languages)
+    return {"source": source, "target": target}

@@ -1,0 +1,141 @@
+"""Sentence pairs from wherever they are: the Hub, tables, aligned text files, or the built-in number corpus."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, DatasetDict, load_dataset
+
+from .numbers import number_pairs
+
+
+SPLITS = ("train", "validation", "test")
+_TABLE_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+
+
+def load_pairs(
+    dataset: str | None = None,
+    *,
+    train_files: str | Path | Sequence[str | Path] | None = None,
+    validation_files: str | Path | Sequence[str | Path] | None = None,
+    test_files: str | Path | Sequence[str | Path] | None = None,
+    source: str = "source",
+    target: str = "target",
+    **options: Any,
+) -> DatasetDict:
+    """Sentence pairs as a `DatasetDict` whose splits have the columns `source` and `target`.
+
+    Give either a data set or files:
+
+    - `load_pairs("numbers", source="en", target="de")`: the built-in corpus, see [`number_pairs`]; `source` and
+      `target` are language codes ("en" and "de" where they are not given).
+    - `load_pairs("user/name", source="en", target="de")`: a data set of the Hub; `source` and `target` are columns, or
+      languages in a column `translation`.
+    - `load_pairs(train_files="train.csv", source="english", target="german")`: a CSV, JSON lines or parquet file.
+    - `load_pairs(train_files=["train.en", "train.de"])`: two aligned text files, line n of one translating line n of
+      the other.
+
+    Args:
+        dataset (`str`, *optional*): `"numbers"`, or the name of a Hub data set.
+        train_files, validation_files, test_files (*optional*): a table, or two aligned text files, for each split.
+        source, target (`str`): columns or languages, see above.
+        **options: for `"numbers"`, arguments of [`number_pairs`]; else of `datasets.load_dataset`, such as `name` (the
+            configuration) or `revision`.
+
+    Returns:
+        `DatasetDict`: of the splits that were found or given, strings in both columns.
+
+    Raises:
+        FileNotFoundError: if a file does not exist.
+        ValueError: if a file is empty, malformed or of another length than its partner, or a column is missing; the
+            message names the file, and the line where there is one.
+    """
+    given = zip(SPLITS, (train_files, validation_files, test_files), strict=True)
+    files = {split: _as_paths(split_files) for split, split_files in given if split_files is not None}
+    if (dataset is None) == (not files):
+        raise ValueError('give either a data set ("numbers", or a name on the Hub) or files.')
+    if files:
+        return DatasetDict({split: _read_files(paths, source, target) for split, paths in files.items()})
+    if dataset == "numbers":
+        languages = {"source": "en", "target": "de"}
+        return number_pairs(languages.get(source, source), languages.get(target, target), **options)
+    loaded = load_dataset(dataset, **options)
+    splits = loaded if isinstance(loaded, dict) else {str(options.get("split", "train")): loaded}
+    return DatasetDict(
+        {name: _select_columns(split, source, target, f'data set "{dataset}"') for name, split in splits.items()}
+    )
+
+
+def _as_paths(files: str | Path | Sequence[str | Path]) -> list[Path]:
+    paths = [Path(files)] if isinstance(files, (str, Path)) else [Path(file) for file in files]
+    for path in paths:
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} is not there; check the path.")
+        if path.stat().st_size == 0:
+            raise ValueError(f"{path} is empty; it should hold sentences.")
+    return paths
+
+
+def _read_files(paths: list[Path], source: str, target: str) -> Dataset:
+    if len(paths) == 2:
+        return _read_aligned(*paths)
+    if len(paths) == 1:
+        return _read_table(paths[0], source, target)
+    names = ", ".join(str(path) for path in paths)
+    raise ValueError(f"one split has {len(paths)} files ({names}); give one table or two aligned text files.")
+
+
+def _read_aligned(source_path: Path, target_path: Path) -> Dataset:
+    sources, targets = _read_lines(source_path), _read_lines(target_path)
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"{source_path} has {len(sources)} lines and {target_path} has {len(targets)}; line n of one must "
+            "translate line n of the other."
+        )
+    return Dataset.from_dict({"source": sources, "target": targets})
+
+
+def _read_lines(path: Path) -> list[str]:
+    # Not str.splitlines(), which also splits at characters that occur inside sentences.
+    with path.open(encoding="utf-8", newline="\n") as file:
+        return [line.rstrip("\r\n") for line in file]
+
+
+def _read_table(path: Path, source: str, target: str) -> Dataset:
+    if path.suffix not in _TABLE_FORMATS:
+        raise ValueError(
+            f'{path} is one file ending in "{path.suffix}"; a table ends in {", ".join(_TABLE_FORMATS)}, and plain '
+            "text comes as two aligned files."
+        )
+    if path.suffix == ".jsonl":
+        _check_json_lines(path)
+    try:
+        table = load_dataset(_TABLE_FORMATS[path.suffix], data_files=str(path), split="train")
+    except Exception as error:
+        raise ValueError(f"{path} cannot be read as {_TABLE_FORMATS[path.suffix]}: {error}") from error
+    return _select_columns(table, source, target, str(path))
+
+
+def _check_json_lines(path: Path) -> None:
+    for number, line in enumerate(_read_lines(path), start=1):
+        try:
+            row = json.loads(line) if line.strip() else {}
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not valid JSON ({error}).") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}, line {number}: a {type(row).__name__}; each line must be an object.")
+
+
+def _select_columns(table: Dataset, source: str, target: str, origin: str) -> Dataset:
+    if "translation" in table.column_names and source not in table.column_names:
+        table = table.flatten()
+        source, target = f"translation.{source}", f"translation.{target}"
+    for column in (source, target):
+        if column not in table.column_names:
+            columns = ", ".join(f'"{name}"' for name in table.column_names)
+            raise ValueError(
+                f'{origin} has no column "{column}"; it has: {columns}. Name the right ones as source and target.'
+            )
+    pairs = table.select_columns([source, target]).rename_columns({source: "source", target: "target"})
+    return pairs

@@ -1,0 +1,190 @@
+"""Decoding as in section 6.1 of "Attention Is All You Need", through transformers' own `generate()`.
+
+Beam search with 4 beams, the length penalty of Wu et al. 2016 (GNMT) with alpha = 0.6, and an output of at most input
+length + 50 tokens. A new model's `generation_config` says so, and keeps saying so when it is saved.
+"""
+
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig
+from transformers.generation import StoppingCriteria, StoppingCriteriaList
+
+
+PAPER_ALPHA = 0.6
+PAPER_MAX_LENGTH_OFFSET = 50
+LENGTH_PENALTY_TYPES = ("gnmt", "hf")
+
+# `Seq2SeqTrainer.predict` writes this value of transformers' own defaults into the model's `generation_config`.
+_STOCK_MAX_LENGTH = 20
+
+
+def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
+    """Decoding as in section 6.1.
+
+    Args:
+        config (`VanillaTransformerConfig`): gives the special tokens.
+
+    Returns:
+        `GenerationConfig`: 4 beams, `length_penalty` alpha = 0.6 with `length_penalty_type` `"gnmt"`, generated tokens
+        at most source tokens + `max_length_offset`, and a search that ends when no running hypothesis can win any more
+        (`early_stopping="never"`, transformers' name for the bound with the most favourable length).
+    """
+    return GenerationConfig(
+        num_beams=4,
+        length_penalty=PAPER_ALPHA,
+        length_penalty_type="gnmt",
+        max_length_offset=PAPER_MAX_LENGTH_OFFSET,
+        early_stopping="never",
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+
+
+class GNMTLengthPenalty(float):
+    """lp(Y) = ((5 + |Y|) / (5 + 1))^alpha of Wu et al. 2016, which section 6.1 uses.
+
+    transformers divides a hypothesis' log-probability by `length ** length_penalty`; this alpha makes that expression
+    the GNMT penalty. |Y| counts the generated tokens, `</s>` included.
+    """
+
+    def __rpow__(self, length: float, modulo: None = None) -> float:
+        return ((5.0 + length) / 6.0) ** float(self)
+
+
+class SentenceLengthLimit(StoppingCriteria):
+    """Ends each sentence of a batch at a length of its own.
+
+    Args:
+        max_lengths (`torch.LongTensor` of shape `(sentences,)`): the most target tokens of each sentence, the forced
+            prefix and `</s>` included.
+    """
+
+    def __init__(self, max_lengths: torch.LongTensor):
+        self.max_lengths = max_lengths
+
+    def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> Any:
+        """Which of the `(rows, length)` hypotheses are at their limit; a sentence's hypotheses are adjacent rows."""
+        hypotheses = input_ids.shape[0] // self.max_lengths.shape[0]
+        limits = self.max_lengths.to(input_ids.device).repeat_interleave(hypotheses)
+        return input_ids.shape[1] >= limits
+
+
+def move_padding(ids: torch.Tensor, mask: torch.Tensor, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Move padding to one side of each row, the order of the real tokens kept.
+
+    Args:
+        ids, mask (`torch.Tensor` of shape `(batch, length)`): token ids; 1 for real tokens, 0 for padding.
+        side (`str`): `"left"` or `"right"`.
+    """
+    order = mask.bool().long().argsort(dim=-1, stable=True, descending=side == "right")
+    return ids.gather(-1, order), mask.gather(-1, order)
+
+
+class VanillaTransformerGenerationMixin(GenerationMixin):
+    """`GenerationMixin` with two more entries in `generation_config`, both usable as arguments of `generate()` too.
+
+    - `length_penalty_type`: `"gnmt"` for the paper's length penalty, `"hf"` for transformers' `length ** alpha`.
+    - `max_length_offset`: a sentence's generated tokens, `</s>` included, are at most its source tokens (`</s>`
+      included, padding not) plus this. `max_length` or `max_new_tokens` replace it where the caller gives them.
+    """
+
+    config: Any
+    generation_config: Any
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save as `PreTrainedModel.save_pretrained` does, also with `generation_config.num_beams = 1`."""
+        if self.generation_config.num_beams in (None, 1):
+            # transformers refuses to save the settings of beam search beside a single beam, unless they were loaded
+            # like that. They are worth keeping: `generate(num_beams=4)` is still to be the paper's search.
+            self.generation_config._original_object_hash = hash(self.generation_config)
+        super().save_pretrained(*args, **kwargs)
+
+    def adjust_generation_fn(self, *args: Any, **kwargs: Any) -> None:
+        super().adjust_generation_fn(*args, **kwargs)
+        if self.generation_config._from_model_config:
+            self.generation_config = paper_generation_config(self.config)
+
+    def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        length_is_given = self._caller_limits_length(generation_config, kwargs)
+        generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
+        penalty_type = getattr(generation_config, "length_penalty_type", "hf")
+        if penalty_type not in LENGTH_PENALTY_TYPES:
+            raise ValueError(
+                f'length_penalty_type is "{penalty_type}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).'
+            )
+        if length_is_given:
+            generation_config.max_length_offset = None
+        # What follows is known here and used further on; this copy of the settings lives for one call of generate().
+        mask = model_kwargs.get("attention_mask")
+        generation_config.source_lengths = None if mask is None else mask.sum(dim=-1)
+        return generation_config, model_kwargs
+
+    def _caller_limits_length(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> bool:
+        own = self.generation_config
+        return (
+            any(kwargs.get(name) is not None for name in ("max_length", "max_new_tokens"))
+            or getattr(generation_config, "max_length", None) is not None
+            or getattr(generation_config, "max_new_tokens", None) is not None
+            or own.max_new_tokens is not None
+            or own.max_length not in (None, _STOCK_MAX_LENGTH)
+        )
+
+    def _prepare_decoder_input_ids_for_generation(
+        self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        prefix, mask = model_kwargs.get("decoder_input_ids"), model_kwargs.get("decoder_attention_mask")
+        if prefix is None or mask is None:
+            return super()._prepare_decoder_input_ids_for_generation(*args, model_kwargs=model_kwargs, **kwargs)
+        # transformers looks for `<s>` in the first column, and puts the next token behind the last one.
+        prefix, mask = move_padding(prefix, mask, "right")
+        model_kwargs = {**model_kwargs, "decoder_input_ids": prefix, "decoder_attention_mask": mask}
+        prefix, model_kwargs = super()._prepare_decoder_input_ids_for_generation(
+            *args, model_kwargs=model_kwargs, **kwargs
+        )
+        prefix, model_kwargs["decoder_attention_mask"] = move_padding(
+            prefix, model_kwargs["decoder_attention_mask"], "left"
+        )
+        return prefix, model_kwargs
+
+    def _prepare_generated_length(
+        self, generation_config: Any, inputs_tensor: torch.Tensor, input_ids_length: int, **kwargs: Any
+    ) -> Any:
+        offset = getattr(generation_config, "max_length_offset", None)
+        generation_config.sentence_max_lengths = None
+        if offset is not None:
+            limit = inputs_tensor.shape[1] + offset
+            if generation_config.source_lengths is not None:
+                limit = int(generation_config.source_lengths.max()) + offset
+                generation_config.sentence_max_lengths = input_ids_length + generation_config.source_lengths + offset
+            generation_config.max_new_tokens = self._max_new_tokens(limit, input_ids_length)
+            kwargs["has_default_max_length"] = True
+        return super()._prepare_generated_length(
+            generation_config, inputs_tensor=inputs_tensor, input_ids_length=input_ids_length, **kwargs
+        )
+
+    def _max_new_tokens(self, limit: int, prefix_length: int) -> int:
+        if self.config.position_embedding_type == "sinusoidal":
+            return limit
+        # The last token generated is never read, so it needs no position.
+        return max(1, min(limit, self.config.max_position_embeddings + 1 - prefix_length))
+
+    def _get_stopping_criteria(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
+        criteria = super()._get_stopping_criteria(generation_config, *args, **kwargs)
+        if generation_config.sentence_max_lengths is not None:
+            criteria.append(SentenceLengthLimit(generation_config.sentence_max_lengths))
+        return criteria
+
+    def _beam_search(
+        self,
+        input_ids: torch.LongTensor,
+        logits_processor: Any,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if getattr(generation_config, "length_penalty_type", "hf") == "gnmt":
+            generation_config.length_penalty = GNMTLengthPenalty(generation_config.length_penalty)
+        return super()._beam_search(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)

@@ -1,0 +1,77 @@
+"""The joint byte-pair encoding of section 5.1 ("a shared source-target vocabulary"), by the tokenizers library.
+
+It works on bytes, so no character is unknown, and every text comes back exactly as it went in.
+"""
+
+from collections.abc import Iterable
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import TokenizersBackend
+
+
+# In the order of their ids, which are the defaults of VanillaTransformerConfig.
+SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
+PAD, BOS, EOS = SPECIAL_TOKENS
+
+
+class VanillaTransformerTokenizer(TokenizersBackend):
+    """Sentences to token ids ending in `</s>`, and back. Everything it knows is in `tokenizer.json`.
+
+    `tokenizer(sentences)` encodes sources, `tokenizer(text_target=sentences)` targets; a text that spells a special
+    token is encoded as the text it is.
+    """
+
+    model_input_names = ["input_ids", "attention_mask"]
+
+
+def train_tokenizer(
+    texts: Iterable[str], vocab_size: int = 37000, min_frequency: int = 2, show_progress: bool = True
+) -> VanillaTransformerTokenizer:
+    """Learn a joint byte-pair encoding from sentences of both languages.
+
+    Args:
+        texts (`Iterable[str]`): sentences, sources and targets alike.
+        vocab_size (`int`, defaults to 37000): the most tokens, with the special ones and the 256 bytes; a small corpus
+            gives fewer: `len(tokenizer)` is what a model's `vocab_size` must be.
+        min_frequency (`int`, defaults to 2): how often a pair must occur to become a token.
+        show_progress (`bool`): whether to show a progress bar.
+
+    Returns:
+        `VanillaTransformerTokenizer`: with `<pad>`, `<s>`, `</s>` as ids 0, 1, 2.
+
+    Raises:
+        ValueError: if `vocab_size` leaves no room for the special tokens and the 256 bytes.
+        TypeError: if `texts` is one string, or holds something else than strings.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    smallest = len(SPECIAL_TOKENS) + len(alphabet)
+    if vocab_size < smallest:
+        raise ValueError(
+            f"vocab_size is {vocab_size}; it must be at least {smallest}: {len(SPECIAL_TOKENS)} special tokens and "
+            f"{len(alphabet)} bytes."
+        )
+    if isinstance(texts, str):
+        raise TypeError("texts is one string; give an iterable of sentences.")
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=alphabet,
+        show_progress=show_progress,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, tokenizer.token_to_id(EOS))]
+    )
+    return VanillaTransformerTokenizer(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        padding_side="right",
+        split_special_tokens=True,
+    )

@@ -1,0 +1,50 @@
+"""Section 5.3: Adam, and a learning rate that rises linearly, then falls with the inverse square root of the step."""
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedModel, TrainingArguments
+
+
+def paper_learning_rate(update: int, d_model: int, warmup_steps: int) -> float:
+    """Eq. 3: lrate = d_model^-0.5 min(step_num^-0.5, step_num warmup_steps^-1.5).
+
+    Args:
+        update (`int`): step_num, from 1.
+        d_model (`int`): width of the model.
+        warmup_steps (`int`): updates during which the rate rises.
+
+    Raises:
+        ValueError: if `update` or `warmup_steps` is below 1.
+    """
+    if update < 1 or warmup_steps < 1:
+        raise ValueError(f"update is {update} and warmup_steps is {warmup_steps}; both count from 1.")
+    return d_model**-0.5 * min(update**-0.5, update * warmup_steps**-1.5)
+
+
+def paper_optimizers(model: PreTrainedModel, args: TrainingArguments) -> tuple[torch.optim.Adam, LambdaLR]:
+    """Adam and the schedule of section 5.3, for stock `Seq2SeqTrainer(..., optimizers=paper_optimizers(model, args))`.
+
+    Update k = 1, 2, ... uses Eq. 3 at k, after a resume too.
+
+    Args:
+        model (`PreTrainedModel`): its `config.d_model` is the formula's.
+        args (`TrainingArguments`): `warmup_steps` (updates), `adam_beta1`, `adam_beta2`, `adam_epsilon` and
+            `weight_decay` are used. `learning_rate` is not: the formula has none.
+
+    Raises:
+        ValueError: if `args.warmup_steps` is not a whole number of updates.
+    """
+    warmup_steps = args.warmup_steps
+    if warmup_steps < 1 or warmup_steps != int(warmup_steps):
+        raise ValueError(f"warmup_steps is {warmup_steps}; the paper's schedule counts whole updates, 4000 of them.")
+    optimizer = torch.optim.Adam(
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        lr=1.0,
+        betas=(args.adam_beta1, args.adam_beta2),
+        eps=args.adam_epsilon,
+        weight_decay=args.weight_decay,
+        fused=True,
+    )
+    d_model = model.config.d_model
+    # The scheduler counts updates done, so the next one is one more.
+    return optimizer, LambdaLR(optimizer, lambda done: paper_learning_rate(done + 1, d_model, int(warmup_steps)))

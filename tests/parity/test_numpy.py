@@ -1,0 +1,68 @@
+"""The model equals a NumPy transcription of the paper's formulas."""
+
+import numpy as np
+import pytest
+import torch
+
+from hf_vanilla_transformer.modeling_vanilla_transformer import sinusoidal_positions
+from tests.conftest import sentences, small_config, small_model
+from tests.parity import paper_numpy
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return torch.stack(sentences(7, 7)), torch.stack(sentences(5, 5, seed=1)), torch.stack(sentences(5, 5, seed=2))
+
+
+def numpy_logits(model, source, target):
+    weights = {name: parameter.numpy().astype(np.float64) for name, parameter in model.state_dict().items()}
+    config = model.config
+    return paper_numpy.transformer(
+        source.numpy(),
+        target.numpy(),
+        weights,
+        num_heads=config.num_heads,
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        eps=config.layer_norm_eps,
+    )
+
+
+@pytest.mark.parametrize("attn_implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("attention_bias", [True, False])
+def test_logits(ids, attn_implementation, attention_bias):
+    source, target, _ = ids
+    model = small_model(attn_implementation=attn_implementation, attention_bias=attention_bias)
+    with torch.no_grad():
+        logits = model(input_ids=source, decoder_input_ids=target).logits
+    np.testing.assert_allclose(logits.numpy(), numpy_logits(model, source, target), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("training", "epsilon"), [(True, 0.1), (False, 0.0)])
+def test_loss_is_smoothed_in_training_only(ids, training, epsilon):
+    source, target, labels = ids
+    model = small_model(dropout=0.0).train(training)
+    with torch.no_grad():
+        loss = model(input_ids=source, decoder_input_ids=target, labels=labels).loss
+    expected = paper_numpy.label_smoothed_loss(numpy_logits(model, source, target), labels.numpy(), epsilon)
+    assert loss.item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_sinusoids_are_interleaved_as_printed():
+    expected = paper_numpy.positional_encoding(50, 32)
+    actual = sinusoidal_positions(torch.arange(50).unsqueeze(0), 32)[0]
+    np.testing.assert_allclose(actual.numpy(), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("position", [4095, 65_537, 100_000])
+def test_sinusoids_are_exact_far_out(position):
+    two_i = np.arange(0, 512, 2)
+    angles = position / 10000.0 ** (two_i / 512)
+    actual = sinusoidal_positions(torch.tensor([[position]]), 512)[0, 0].numpy()
+    np.testing.assert_allclose(actual[0::2], np.sin(angles), atol=1e-6, rtol=0)
+    np.testing.assert_allclose(actual[1::2], np.cos(angles), atol=1e-6, rtol=0)
+
+
+def test_smallest_config_uses_different_sizes():
+    config = small_config()
+    assert len({config.key_dim, config.value_dim, config.d_model // config.num_heads}) == 3

@@ -1,0 +1,463 @@
+import math
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
+
+from hf_vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerModel,
+)
+from hf_vanilla_transformer.modeling_vanilla_transformer import label_smoothed_cross_entropy, sinusoidal_positions
+from tests.conftest import VOCAB_SIZE, pad, sentences, small_config, small_model
+
+
+ATTENTIONS = ["eager", "sdpa"]
+VOCABULARIES = {
+    "one matrix": {},
+    "untied": {"tie_word_embeddings": False},
+    "two vocabularies": {"source_vocab_size": 45},
+    "two vocabularies, untied": {"source_vocab_size": 45, "tie_word_embeddings": False},
+}
+
+
+@pytest.fixture(scope="module")
+def batch():
+    source, mask = pad(sentences(9, 4))
+    return {"input_ids": source, "attention_mask": mask, "decoder_input_ids": torch.stack(sentences(6, 6, seed=1))}
+
+
+@torch.no_grad()
+def logits_of(model, **inputs):
+    return model(**inputs).logits
+
+
+def close(actual, expected, atol=1e-5):
+    torch.testing.assert_close(actual, expected, atol=atol, rtol=0)
+
+
+def test_gradients_equal_finite_differences():
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = small_model(d_model=8, d_ff=6, num_heads=2, d_k=3, d_v=2, encoder_layers=1, decoder_layers=1)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    source, mask = pad(sentences(4, 3))
+    labels = torch.stack(sentences(3, 3, seed=1))
+
+    def loss():
+        return model(input_ids=source, attention_mask=mask, labels=labels).loss
+
+    loss().backward()
+    generator = torch.Generator().manual_seed(0)
+    step = 1e-6
+    for parameter in model.parameters():
+        index = int(torch.randint(parameter.numel(), (1,), generator=generator))
+        flat = parameter.data.view(-1)
+        flat[index] += step
+        above = loss().item()
+        flat[index] -= 2 * step
+        below = loss().item()
+        flat[index] += step
+        assert parameter.grad.view(-1)[index].item() == pytest.approx((above - below) / (2 * step), abs=1e-7, rel=1e-5)
+
+
+@pytest.mark.parametrize("attn_implementation", ATTENTIONS)
+def test_causality(batch, attn_implementation):
+    model = small_model(attn_implementation=attn_implementation)
+    before = logits_of(model, **batch)
+    changed = batch["decoder_input_ids"].clone()
+    changed[:, 3] = (changed[:, 3] + 1) % VOCAB_SIZE
+    after = logits_of(model, **{**batch, "decoder_input_ids": changed})
+    assert torch.equal(before[:, :3], after[:, :3])
+    assert not torch.isclose(before[:, 3:], after[:, 3:]).all(dim=-1).any()
+
+
+@pytest.mark.parametrize("attn_implementation", ATTENTIONS)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("extra", [0, 3, 40])
+def test_padding_of_the_source_changes_nothing(attn_implementation, side, extra):
+    model = small_model(attn_implementation=attn_implementation)
+    rows, targets = sentences(9, 4, 1), sentences(6, 6, 6, seed=1)
+    source, mask = pad(rows, side, extra)
+    together = logits_of(model, input_ids=source, attention_mask=mask, decoder_input_ids=torch.stack(targets))
+    for index, (row, target) in enumerate(zip(rows, targets, strict=True)):
+        alone = logits_of(model, input_ids=row[None], decoder_input_ids=target[None])
+        close(together[index], alone[0])
+
+
+@pytest.mark.parametrize("attn_implementation", ATTENTIONS)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("position_embedding_type", ["sinusoidal", "learned"])
+def test_padding_of_the_target_changes_nothing(attn_implementation, side, position_embedding_type):
+    model = small_model(attn_implementation=attn_implementation, position_embedding_type=position_embedding_type)
+    rows, source = sentences(6, 2), torch.stack(sentences(5, 5, seed=1))
+    target, mask = pad(rows, side, extra=2)
+    together = logits_of(model, input_ids=source, decoder_input_ids=target, decoder_attention_mask=mask)
+    for index, row in enumerate(rows):
+        alone = logits_of(model, input_ids=source[index : index + 1], decoder_input_ids=row[None])
+        close(together[index][mask[index].bool()], alone[0])
+
+
+@pytest.mark.parametrize("attn_implementation", ATTENTIONS)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_source_without_a_real_token_gives_no_nan(attn_implementation, training):
+    model = small_model(attn_implementation=attn_implementation).train(training)
+    source = torch.stack(sentences(4, 4))
+    mask = torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0]])
+    output = model(input_ids=source, attention_mask=mask, labels=torch.stack(sentences(3, 3, seed=1)))
+    output.loss.backward()
+    assert output.logits.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_eager_and_sdpa_agree(batch):
+    eager, sdpa = (logits_of(small_model(attn_implementation=name), **batch) for name in ATTENTIONS)
+    close(eager, sdpa)
+
+
+@pytest.mark.parametrize("attn_implementation", ATTENTIONS)
+@pytest.mark.parametrize("side", ["left", None])
+def test_cached_decoding_equals_uncached(attn_implementation, side):
+    model = small_model(attn_implementation=attn_implementation)
+    source, source_mask = pad(sentences(9, 4))
+    target, mask = pad(sentences(7, 4 if side else 7, seed=1), side or "right")
+    inputs = {"input_ids": source, "attention_mask": source_mask}
+    whole = logits_of(model, **inputs, decoder_input_ids=target, decoder_attention_mask=mask)
+    cache, steps = None, []
+    for start, end in [(0, 3), (3, 4), (4, 6), (6, 7)]:
+        with torch.no_grad():
+            output = model(
+                **inputs,
+                decoder_input_ids=target[:, start:end],
+                decoder_attention_mask=mask[:, :end],
+                past_key_values=cache,
+                use_cache=True,
+            )
+        cache = output.past_key_values
+        steps.append(output.logits)
+    real = mask.bool()
+    close(torch.cat(steps, dim=1)[real], whole[real])
+
+
+def test_a_plain_cache_is_taken_too(batch):
+    model = small_model()
+    output = model(**batch, past_key_values=DynamicCache(config=model.config), use_cache=True)
+    assert isinstance(output.past_key_values, EncoderDecoderCache)
+    close(output.logits, logits_of(model, **batch))
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES.values(), ids=VOCABULARIES)
+@pytest.mark.parametrize("position_embedding_type", ["sinusoidal", "learned"])
+def test_save_and_load(tmp_path, batch, vocabulary, position_embedding_type):
+    model = small_model(**vocabulary, position_embedding_type=position_embedding_type)
+    batch = {**batch, "input_ids": batch["input_ids"] % 45}
+    model.save_pretrained(tmp_path)
+    for loaded in (
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path),
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path, device_map="cpu"),
+    ):
+        assert type(loaded) is VanillaTransformerForConditionalGeneration
+        assert torch.equal(logits_of(loaded, **batch), logits_of(model, **batch))
+
+
+def test_save_and_load_in_bfloat16(tmp_path, batch):
+    model = small_model()
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
+    expected = logits_of(small_model().to(torch.bfloat16), **batch)
+    assert torch.equal(logits_of(loaded, **batch), expected)
+    close(expected.float(), logits_of(model, **batch), atol=0.15)
+
+
+def test_model_built_on_meta_and_loaded_by_torch(batch):
+    model = small_model()
+    with torch.device("meta"):
+        empty = VanillaTransformerForConditionalGeneration(model.config).eval()
+    empty.load_state_dict(model.state_dict(), assign=True)
+    assert torch.equal(logits_of(empty, **batch), logits_of(model, **batch))
+
+
+def test_auto_model_loads_the_body(tmp_path, batch):
+    model = small_model()
+    model.save_pretrained(tmp_path)
+    body = AutoModel.from_pretrained(tmp_path)
+    assert type(body) is VanillaTransformerModel
+    assert torch.equal(body(**batch).last_hidden_state, model.model(**batch).last_hidden_state)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "names"),
+    [
+        ("one matrix", ["model.shared.weight"]),
+        (
+            "untied",
+            ["lm_head.weight", "model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight"],
+        ),
+        ("two vocabularies", ["model.decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight"]),
+    ],
+)
+def test_embeddings_on_disk(tmp_path, vocabulary, names):
+    from safetensors import safe_open
+
+    small_model(**VOCABULARIES[vocabulary]).save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert [name for name in sorted(file.keys()) if ".layers." not in name] == names
+
+
+def test_a_checkpoint_cut_off_in_the_middle_does_not_load(tmp_path):
+    small_model().save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(Exception, match=r"incomplete|deserializing|Invalid|invalid"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+
+
+def test_one_matrix_three_uses():
+    model = small_model()
+    shared = model.model.shared.weight
+    assert model.lm_head.weight is shared
+    assert model.model.encoder.embed_tokens.weight is shared
+    assert model.model.decoder.embed_tokens.weight is shared
+
+
+def test_two_vocabularies():
+    model = small_model(source_vocab_size=45)
+    assert model.model.encoder.embed_tokens.weight.shape == (45, 32)
+    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
+    assert model.lm_head.weight.shape == (VOCAB_SIZE, 32)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_resizing(tied):
+    model = small_model(tie_word_embeddings=tied)
+    model.resize_token_embeddings(VOCAB_SIZE + 4)
+    ids = torch.tensor([[VOCAB_SIZE + 3, 5]])
+    assert logits_of(model, input_ids=ids, decoder_input_ids=ids).shape == (1, 2, VOCAB_SIZE + 4)
+    assert (model.lm_head.weight is model.model.encoder.embed_tokens.weight) == tied
+    assert (model.model.decoder.embed_tokens.weight is model.model.encoder.embed_tokens.weight) == tied
+
+
+def test_resizing_keeps_what_untied_embeddings_knew():
+    model = small_model(tie_word_embeddings=False)
+    target_embedding = model.model.decoder.embed_tokens.weight.clone()
+    model.resize_token_embeddings(VOCAB_SIZE + 4)
+    assert torch.equal(model.model.decoder.embed_tokens.weight[:VOCAB_SIZE], target_embedding)
+
+
+def test_resizing_two_vocabularies_is_refused():
+    with pytest.raises(ValueError, match="source and target have vocabularies of their own"):
+        small_model(source_vocab_size=45).resize_token_embeddings(50)
+
+
+def test_initialization():
+    torch.manual_seed(0)
+    config = VanillaTransformerConfig(vocab_size=2000, d_model=256, d_ff=512, encoder_layers=1, decoder_layers=1)
+    model = VanillaTransformerForConditionalGeneration(config)
+    assert model.model.shared.weight.std().item() == pytest.approx(256**-0.5, rel=0.01)
+    layer = model.model.decoder.layers[0]
+    bound = math.sqrt(6 / (256 + 512))
+    assert layer.fc1.weight.abs().max().item() == pytest.approx(bound, rel=0.01)
+    assert layer.fc1.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.01)
+    assert not layer.fc1.bias.any()
+    assert (layer.final_layer_norm.weight == 1).all()
+
+
+def test_an_untied_softmax_begins_like_an_embedding():
+    torch.manual_seed(0)
+    model = small_model(vocab_size=4000, tie_word_embeddings=False)
+    assert model.lm_head.weight.std().item() == pytest.approx(32**-0.5, rel=0.02)
+
+
+def test_dropout_only_where_the_paper_has_it(monkeypatch, batch):
+    rates = []
+    functional_dropout = torch.nn.functional.dropout
+
+    def record(x, p=0.5, training=True, inplace=False):
+        rates.append(p)
+        return functional_dropout(x, p, training, inplace)
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", record)
+    model = small_model(attn_implementation="eager", dropout=0.25).train()
+    model(**batch)
+    # The embeddings of two stacks, 2 sub-layers in each of 2 encoder layers, 3 in each of 3 decoder layers.
+    assert rates.count(0.25) == 2 + 2 * 2 + 3 * 3
+    assert set(rates) == {0.25, 0.0}
+
+
+def test_sinusoids_have_no_limit():
+    model = small_model(max_position_embeddings=4)
+    long = sentences(3000)[0][None]
+    assert logits_of(model, input_ids=long, decoder_input_ids=long[:, :5]).isfinite().all()
+
+
+def test_sinusoids_stay_exact_under_compilation_and_bfloat16():
+    positions = torch.tensor([[0, 99_999, 100_000]])
+    expected = sinusoidal_positions(positions, 64)
+    compiled = torch.compile(sinusoidal_positions, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(positions, 64), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(sinusoidal_positions(positions, 64), expected)
+
+
+def test_a_learned_table_is_a_limit():
+    model = small_model(position_embedding_type="learned", max_position_embeddings=8)
+    source = torch.stack(sentences(8))
+    assert logits_of(model, input_ids=source, decoder_input_ids=source).isfinite().all()
+    longer = torch.stack(sentences(9))
+    with pytest.raises(ValueError, match=r"9 tokens was given, but this model has learned 8 positions"):
+        model(input_ids=source, decoder_input_ids=longer)
+    with pytest.raises(ValueError, match=r"9 tokens was given, but this model has learned 8 positions"):
+        model(input_ids=longer, decoder_input_ids=source)
+
+
+@pytest.mark.parametrize("attn_implementation", ATTENTIONS)
+def test_attentions_whatever_the_implementation(batch, attn_implementation):
+    model = small_model(attn_implementation=attn_implementation)
+    with torch.no_grad():
+        output = model(**batch, output_attentions=True, output_hidden_states=True)
+    assert [weights.shape for weights in output.encoder_attentions] == [(2, 4, 9, 9)] * 2
+    assert [weights.shape for weights in output.decoder_attentions] == [(2, 4, 6, 6)] * 3
+    assert [weights.shape for weights in output.cross_attentions] == [(2, 4, 6, 9)] * 3
+    assert len(output.encoder_hidden_states) == 3
+    assert len(output.decoder_hidden_states) == 4
+    for weights in (*output.encoder_attentions, *output.decoder_attentions, *output.cross_attentions):
+        close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    assert not torch.stack(output.cross_attentions)[:, 1, :, :, 4:].any()
+    assert not torch.stack(output.decoder_attentions).triu(diagonal=1).any()
+    close(output.logits, logits_of(model, **batch))
+
+
+def test_inputs_embeds(batch):
+    model = small_model()
+    embed = model.get_input_embeddings()
+    expected = logits_of(model, **batch)
+    embeds = {"inputs_embeds": embed(batch["input_ids"]), "attention_mask": batch["attention_mask"]}
+    close(logits_of(model, **embeds, decoder_inputs_embeds=embed(batch["decoder_input_ids"])), expected)
+
+
+def test_encoder_outputs_instead_of_a_source(batch):
+    model = small_model()
+    memory = model.get_encoder()(batch["input_ids"], batch["attention_mask"])
+    inputs = {name: batch[name] for name in ("attention_mask", "decoder_input_ids")}
+    expected = logits_of(model, **batch)
+    assert torch.equal(logits_of(model, **inputs, encoder_outputs=memory), expected)
+    assert torch.equal(logits_of(model, **inputs, encoder_outputs=(memory[0],)), expected)
+
+
+def test_logits_to_keep(batch):
+    model = small_model()
+    whole = logits_of(model, **batch)
+    close(logits_of(model, **batch, logits_to_keep=2), whole[:, -2:])
+    close(logits_of(model, **batch, logits_to_keep=torch.tensor([0, 3])), whole[:, [0, 3]])
+
+
+def test_tuple_output(batch):
+    model = small_model()
+    assert torch.equal(model(**batch, return_dict=False)[0], model(**batch).logits)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_gradient_checkpointing(batch, use_reentrant):
+    def gradients(checkpointing):
+        model = small_model(dropout=0.0).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+        model(**batch, labels=batch["decoder_input_ids"]).loss.backward()
+        return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+    expected = gradients(False)
+    for name, gradient in gradients(True).items():
+        close(gradient, expected[name], atol=1e-6)
+
+
+def test_compiles_to_one_graph_for_all_shapes(batch):
+    model = small_model()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+    for lengths in [(9, 4), (11, 5), (6, 6)]:
+        source, mask = pad(sentences(*lengths))
+        labels = torch.stack(sentences(7, 7, seed=2))
+        expected = model(input_ids=source, attention_mask=mask, labels=labels)
+        actual = compiled(input_ids=source, attention_mask=mask, labels=labels)
+        close(actual.loss, expected.loss)
+        close(actual.logits, expected.logits)
+
+
+def test_loss_is_divided_by_num_items_in_batch(batch):
+    model = small_model()
+    labels = batch["decoder_input_ids"].clone()
+    labels[1, 4:] = -100
+    mean = model(**batch, labels=labels).loss
+    close(model(**batch, labels=labels, num_items_in_batch=torch.tensor(40)).loss, mean * 10 / 40)
+    close(model(**batch, labels=labels, num_items_in_batch=40).loss, mean * 10 / 40)
+
+
+def test_loss_equals_torch_cross_entropy():
+    logits, labels = torch.randn(2, 5, 11), torch.randint(0, 11, (2, 5))
+    labels[0, 3:] = -100
+    actual = label_smoothed_cross_entropy(logits, labels, 11, label_smoothing=0.1)
+    expected = torch.nn.functional.cross_entropy(logits.view(-1, 11), labels.view(-1), label_smoothing=0.1)
+    close(actual, expected, atol=1e-6)
+
+
+def test_loss_of_a_batch_without_targets_is_zero():
+    loss = label_smoothed_cross_entropy(torch.randn(1, 2, 11), torch.full((1, 2), -100), 11)
+    assert loss.item() == 0
+
+
+def test_labels_are_shifted_once(batch):
+    model = small_model()
+    labels = pad(sentences(6, 4, seed=3))[0]
+    labels[1, 4:] = -100
+    shifted = model.prepare_decoder_input_ids_from_labels(labels)
+    assert shifted[:, 0].tolist() == [1, 1]
+    assert torch.equal(shifted[0, 1:], labels[0, :-1])
+    assert shifted[1].tolist() == [1, *labels[1, :4].tolist(), 0]
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    explicit = model(**source, decoder_input_ids=shifted, labels=labels).loss
+    assert torch.equal(model(**source, labels=labels).loss, explicit)
+
+
+def test_ids_outside_the_vocabulary(batch):
+    model = small_model()
+    for ids in (torch.tensor([[3, 60]]), torch.tensor([[3, -1]])):
+        with pytest.raises(
+            ValueError, match=r"token ids reach from .* but the vocabulary of VanillaTransformerEncoder"
+        ):
+            model(input_ids=ids, decoder_input_ids=batch["decoder_input_ids"][:1])
+        with pytest.raises(
+            ValueError, match=r"token ids reach from .* but the vocabulary of VanillaTransformerDecoder"
+        ):
+            model(input_ids=batch["input_ids"][:1], decoder_input_ids=ids)
+
+
+def test_a_label_outside_the_vocabulary(batch):
+    labels = batch["decoder_input_ids"].clone()
+    labels[0, -1] = 60
+    with pytest.raises(ValueError, match="labels reach up to 60, but the target vocabulary has ids 0 to 59"):
+        small_model()(**batch, labels=labels)
+
+
+def test_nothing_to_decode(batch):
+    with pytest.raises(ValueError, match="there is nothing to decode: give decoder_input_ids"):
+        small_model()(input_ids=batch["input_ids"])
+
+
+def test_ids_and_embeddings_together_or_neither(batch):
+    encoder = small_model().get_encoder()
+    with pytest.raises(ValueError, match="both of token ids and embeddings were given"):
+        encoder(batch["input_ids"], inputs_embeds=torch.zeros(2, 9, 32))
+    with pytest.raises(ValueError, match="neither of token ids and embeddings were given"):
+        encoder()
+
+
+def test_a_decoder_without_a_source(batch):
+    with pytest.raises(ValueError, match="give it as encoder_hidden_states"):
+        small_model().get_decoder()(batch["decoder_input_ids"])
+
+
+def test_small_models_differ_by_seed():
+    assert not torch.equal(small_model(0).lm_head.weight, small_model(1).lm_head.weight)
+    assert small_config().num_heads == 4

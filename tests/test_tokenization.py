@@ -1,0 +1,92 @@
+import pytest
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq
+
+from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer, train_tokenizer
+
+
+ODD_TEXTS = [
+    "a small house",
+    " leading and  double spaces ",
+    "two\nlines\r\n\ttab",
+    "a </s> b",
+    "<s><pad></s>",
+    "Häuser, naïve, \u00a0 no-break",
+    "e\u0301 is not \u00e9",
+    "日本語 🏠👩‍👩‍👧 עברית \u202e",
+    "\x00\x07\ufffd\u2028",
+    "",
+    "    ",
+    ".",
+    "don't won ' t ,x !",
+]
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS)
+def test_any_text_comes_back(tokenizer, text):
+    ids = tokenizer(text).input_ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    assert ids[-1] == tokenizer.eos_token_id
+    assert not set(ids[:-1]) & {0, 1, 2}
+    assert tokenizer(text_target=text).input_ids == ids
+
+
+def test_every_unicode_character_comes_back(tokenizer):
+    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
+    texts = ["".join(characters[start : start + 256]) for start in range(0, len(characters), 256)]
+    assert tokenizer.batch_decode(tokenizer(texts).input_ids, skip_special_tokens=True) == texts
+
+
+def test_special_tokens_are_those_of_a_new_config(tokenizer):
+    config = VanillaTransformerConfig()
+    assert tokenizer.pad_token_id == config.pad_token_id
+    assert tokenizer.bos_token_id == config.bos_token_id == config.decoder_start_token_id
+    assert tokenizer.eos_token_id == config.eos_token_id
+
+
+def test_sources_and_targets_together(tokenizer):
+    batch = tokenizer(["a small house", "two"], text_target=["ein kleines Haus", "zwei"])
+    assert set(batch) == {"input_ids", "attention_mask", "labels"}
+    assert all(ids[-1] == tokenizer.eos_token_id for ids in (*batch["input_ids"], *batch["labels"]))
+
+
+def test_the_stock_collator_pads(tokenizer):
+    encoded = tokenizer(["a small house", "two"], text_target=["ein kleines Haus", "zwei"])
+    batch = DataCollatorForSeq2Seq(tokenizer)([{name: encoded[name][row] for name in encoded} for row in (0, 1)])
+    assert batch["input_ids"][1, -1] == tokenizer.pad_token_id
+    assert batch["labels"][1, -1] == -100
+
+
+def test_everything_is_in_tokenizer_json(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    VanillaTransformerConfig(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    assert {path.name for path in tmp_path.glob("tokenizer*")} == {"tokenizer.json", "tokenizer_config.json"}
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(loaded) is VanillaTransformerTokenizer
+    for text in ODD_TEXTS:
+        assert loaded(text).input_ids == tokenizer(text).input_ids
+        assert loaded.decode(loaded(text).input_ids, skip_special_tokens=True) == text
+
+
+def test_frequent_pairs_become_tokens(tokenizer):
+    assert tokenizer.tokenize("a small house") == ["a", "Ġsmall", "Ġhouse"]
+    assert len(tokenizer) > 259
+
+
+def test_training_is_deterministic():
+    texts = ["one two three", "two three four"] * 3
+    first, second = (train_tokenizer(texts, vocab_size=280, show_progress=False) for _ in range(2))
+    assert first.get_vocab() == second.get_vocab()
+
+
+def test_vocab_size_includes_everything():
+    assert len(train_tokenizer(["aaaa bbbb"] * 9, vocab_size=261, show_progress=False)) == 261
+
+
+def test_too_small_a_vocabulary():
+    with pytest.raises(ValueError, match="vocab_size is 258; it must be at least 259: 3 special tokens and 256 bytes"):
+        train_tokenizer(["a"], vocab_size=258)
+
+
+def test_one_string_is_no_corpus():
+    with pytest.raises(TypeError, match="texts is one string; give an iterable of sentences"):
+        train_tokenizer("a small house")
