@@ -3,20 +3,64 @@
 Importing this package makes `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM` and `AutoTokenizer` know the model.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
 from .registration import register
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
+from .translation import translate
+
+
+if TYPE_CHECKING:
+    from .data import load_pairs, tokenize_pairs
+    from .evaluation import Bleu, ChrF, make_compute_metrics, score_translations
+    from .training import PaperTrainingArguments, paper_learning_rate, paper_optimizers
 
 
 __version__ = "0.1.0"
 
+# Imported when first asked for: these rooms import datasets, evaluate and sacrebleu, which a model does not need.
+_ROOM_OF = {
+    "Bleu": "evaluation",
+    "ChrF": "evaluation",
+    "PaperTrainingArguments": "training",
+    "load_pairs": "data",
+    "make_compute_metrics": "evaluation",
+    "paper_learning_rate": "training",
+    "paper_optimizers": "training",
+    "score_translations": "evaluation",
+    "tokenize_pairs": "data",
+}
+
 __all__ = [
+    "Bleu",
+    "ChrF",
+    "PaperTrainingArguments",
     "VanillaTransformerConfig",
     "VanillaTransformerForConditionalGeneration",
     "VanillaTransformerModel",
     "VanillaTransformerTokenizer",
+    "load_pairs",
+    "make_compute_metrics",
+    "paper_learning_rate",
+    "paper_optimizers",
+    "score_translations",
+    "tokenize_pairs",
     "train_tokenizer",
+    "translate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_ROOM_OF[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ROOM_OF})
+
 
 register()

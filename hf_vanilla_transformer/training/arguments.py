@@ -19,6 +19,8 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
     for exactly Eq. 3 with any model, pass `optimizers=paper_optimizers(model, args)` to the Trainer.
     """
 
+    _argument_group_name = "training"
+
     learning_rate: float = field(
         default=512**-0.5 * 4000**-0.5, metadata={"help": "Peak of the schedule; 6.99e-4 is the base model's."}
     )

@@ -99,7 +99,7 @@ def transformer(source, target, weights, num_heads, encoder_layers, decoder_laye
 
 
 def label_smoothed_loss(logits, labels, epsilon):
-    """Section 5.4, in nats per token: the label's target probability is 1 - epsilon + epsilon/V, the others' epsilon/V."""
+    """Section 5.4, in nats per token: 1 - epsilon + epsilon/V for the label, epsilon/V for the rest."""
     log_probabilities = np.log(softmax(logits))
     vocabulary = logits.shape[-1]
     total = 0.0

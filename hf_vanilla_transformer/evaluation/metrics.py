@@ -1,0 +1,125 @@
+"""BLEU and chrF by sacrebleu, behind the interface of `evaluate`, without a network."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+from sacrebleu.metrics import BLEU, CHRF
+from transformers import EvalPrediction, PreTrainedTokenizerBase
+
+
+IGNORED_LABEL = -100
+
+_FEATURES = [
+    datasets.Features({"predictions": datasets.Value("string"), "references": datasets.Value("string")}),
+    datasets.Features(
+        {"predictions": datasets.Value("string"), "references": datasets.Sequence(datasets.Value("string"))}
+    ),
+]
+
+
+class _SacreBleuMetric(evaluate.Metric):
+    """A metric of sacrebleu: `compute(predictions=[...], references=[...])` gives its score and its signature.
+
+    References are a string, or a list of equally many strings, for each prediction. An empty corpus scores 0.
+    """
+
+    scorer: type[BLEU] | type[CHRF]
+    defaults: dict[str, Any] = {}
+    description = ""
+    citation = ""
+
+    def __init__(self, keep_in_memory: bool = True, **kwargs: Any):
+        super().__init__(keep_in_memory=keep_in_memory, **kwargs)
+
+    def _info(self) -> evaluate.MetricInfo:
+        return evaluate.MetricInfo(
+            description=self.description, citation=self.citation, inputs_description="", features=_FEATURES
+        )
+
+    def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, float | str]:
+        scorer = self.scorer(**{**self.defaults, **options})
+        per_prediction = [[reference] if isinstance(reference, str) else list(reference) for reference in references]
+        streams = [list(stream) for stream in zip(*per_prediction, strict=True)]
+        result = scorer.corpus_score(list(predictions), streams)
+        return {"score": result.score, "signature": str(scorer.get_signature())}
+
+
+class Bleu(_SacreBleuMetric):
+    """Corpus BLEU in percent; options are sacrebleu's, such as `tokenize="13a"` and `lowercase=False`."""
+
+    scorer = BLEU
+    defaults = {"force": True}
+    description = "BLEU (Papineni et al. 2002) by sacrebleu (Post 2018), comparable by its signature."
+    citation = "Post 2018, A Call for Clarity in Reporting BLEU Scores, W18-6319"
+
+
+class ChrF(_SacreBleuMetric):
+    """chrF in percent; options are sacrebleu's."""
+
+    scorer = CHRF
+    description = "chrF (Popovic 2015) by sacrebleu."
+    citation = "Popovic 2015, chrF: character n-gram F-score for automatic MT evaluation, W15-3049"
+
+
+def make_compute_metrics(tokenizer: PreTrainedTokenizerBase) -> Callable[[EvalPrediction], dict[str, float]]:
+    """`compute_metrics` for `Seq2SeqTrainer` with `predict_with_generate`: BLEU and chrF of the decoded text.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): decodes predictions and labels.
+
+    Returns:
+        A function of `EvalPrediction` to `{"bleu": percent, "chrf": percent}`.
+    """
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        hypotheses, references = (_decode(tokenizer, ids) for ids in (prediction.predictions, prediction.label_ids))
+        scores = score_translations(hypotheses, references)
+        return {"bleu": scores["bleu"], "chrf": scores["chrf"]}
+
+    return compute_metrics
+
+
+def score_translations(
+    hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a", lowercase: bool = False
+) -> dict[str, Any]:
+    """Everything that is said of a set of translations.
+
+    Args:
+        hypotheses, references (`Sequence[str]`): equally many.
+        tokenize (`str`): how sacrebleu cuts words for BLEU: `"13a"` for running text, `"none"` for text that is
+            tokenised already, `"char"` where sentences have too few words for 4-grams.
+        lowercase (`bool`): whether BLEU and chrF ignore case.
+
+    Returns:
+        `dict`: `bleu` and `chrf` (percent), `bleu_signature` and `chrf_signature`, `exact_match` (percent of
+        hypotheses that equal their reference to the letter) and `sentences` (their number).
+
+    Raises:
+        ValueError: if there are not equally many, or none.
+    """
+    if len(hypotheses) != len(references) or not hypotheses:
+        raise ValueError(
+            f"{len(hypotheses)} translations and {len(references)} references were given; give equally many, not 0."
+        )
+    corpus = {"predictions": hypotheses, "references": references}
+    bleu = Bleu().compute(**corpus, tokenize=tokenize, lowercase=lowercase)
+    chrf = ChrF().compute(**corpus, lowercase=lowercase)
+    exact = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
+    return {
+        "bleu": bleu["score"],
+        "bleu_signature": bleu["signature"],
+        "chrf": chrf["score"],
+        "chrf_signature": chrf["signature"],
+        "exact_match": 100 * exact / len(references),
+        "sentences": len(references),
+    }
+
+
+def _decode(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:
+    ids = ids[0] if isinstance(ids, tuple) else ids
+    # The Trainer pads with the label that losses ignore, which is no token.
+    ids = np.where(np.asarray(ids) == IGNORED_LABEL, tokenizer.pad_token_id, ids)
+    return tokenizer.batch_decode(ids, skip_special_tokens=True)

@@ -1,0 +1,168 @@
+"""What the command lines have in common: their arguments, and files of arguments."""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from datasets import DatasetDict
+from transformers import HfArgumentParser, PreTrainedModel
+
+from hf_vanilla_transformer import load_pairs
+
+
+@dataclass
+class DataArguments:
+    """Where the sentence pairs are: a data set, or a table or two aligned text files for each split."""
+
+    _argument_group_name = "data"
+
+    dataset: str | None = field(
+        default=None, metadata={"help": 'A data set\'s name on the Hub, or "numbers" for the built-in corpus.'}
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "The configuration of a Hub data set."})
+    train_files: list[str] | None = field(
+        default=None, metadata={"help": "A CSV, JSON lines or parquet file, or two aligned text files."}
+    )
+    validation_files: list[str] | None = field(default=None, metadata={"help": "Likewise, for validation."})
+    test_files: list[str] | None = field(default=None, metadata={"help": "Likewise, for the scores at the end."})
+    source: str = field(default="source", metadata={"help": "Column or language code of the sources."})
+    target: str = field(default="target", metadata={"help": "Column or language code of the targets."})
+    max_digits: int = field(default=9, metadata={"help": "Digits of the longest numbers of the built-in corpus."})
+    train_size: int = field(default=200_000, metadata={"help": "Training pairs of the built-in corpus."})
+
+    def load(self) -> DatasetDict:
+        """The pairs that these arguments name; see `load_pairs`."""
+        options: dict[str, Any] = {}
+        if self.dataset == "numbers":
+            options = {"max_digits": self.max_digits, "train_size": self.train_size}
+        elif self.dataset_config is not None:
+            options = {"name": self.dataset_config}
+        return load_pairs(
+            self.dataset,
+            train_files=self.train_files,
+            validation_files=self.validation_files,
+            test_files=self.test_files,
+            source=self.source,
+            target=self.target,
+            **options,
+        )
+
+    def describe(self) -> str:
+        """The data in words, or its name on the Hub."""
+        if self.dataset == "numbers":
+            return "numbers written out in words"
+        return self.dataset or ", ".join(Path(file).name for file in self.train_files or [])
+
+    def languages(self) -> tuple[str | None, str | None]:
+        """The language codes that `source` and `target` are, as far as they are."""
+        codes = [name if re.fullmatch("[a-z]{2,3}(_[A-Z]{2})?", name) else None for name in (self.source, self.target)]
+        return codes[0], codes[1]
+
+
+@dataclass
+class DecodingArguments:
+    """How to translate. What is not given is as the model's `generation_config` says: the paper's search."""
+
+    _argument_group_name = "decoding"
+
+    num_beams: int | None = field(default=None, metadata={"help": "Beams; 1 is greedy search. The paper's is 4."})
+    length_penalty: float | None = field(default=None, metadata={"help": "alpha; the paper's is 0.6."})
+    max_new_tokens: int | None = field(
+        default=None, metadata={"help": "Most tokens of a translation, instead of the paper's input length + 50."}
+    )
+    batch_tokens: int = field(default=4096, metadata={"help": "Most source tokens of a batch, padding included."})
+
+    def generate_kwargs(self) -> dict[str, Any]:
+        """Arguments of `generate()`: those that were given."""
+        values = {name: getattr(self, name) for name in ("num_beams", "length_penalty", "max_new_tokens")}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass
+class ScoringArguments:
+    """How to score; the signature beside each score says it."""
+
+    _argument_group_name = "scoring"
+
+    bleu_tokenize: str = field(
+        default="13a",
+        metadata={
+            "help": '"13a" for running text, "none" for text that is tokenised already, "char" for single words.'
+        },
+    )
+    lowercase: bool = field(default=False, metadata={"help": "Ignore case."})
+
+    def options(self) -> dict[str, Any]:
+        """Arguments of `score_translations`."""
+        return {"tokenize": self.bleu_tokenize, "lowercase": self.lowercase}
+
+
+def describe_search(model: PreTrainedModel, given: dict[str, Any] | None = None) -> str:
+    """The search in words: the model's own settings, with what was given instead."""
+    settings = {**model.generation_config.to_dict(), **(given or {})}
+    beams = settings.get("num_beams") or 1
+    if beams == 1:
+        return "greedy search"
+    penalty = f"length penalty {settings.get('length_penalty')} ({settings.get('length_penalty_type', 'hf')})"
+    limit = settings.get("max_new_tokens") or f"source + {settings.get('max_length_offset')}"
+    return f"beam search, {beams} beams, {penalty}, at most {limit} tokens"
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """End the program with an error's own sentence where the input is wrong, without a traceback."""
+    try:
+        yield
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        sys.exit(f"error: {error}")
+
+
+def parse(
+    dataclasses: Sequence[type], description: str, arguments: Sequence[str] | None = None, positional: str | None = None
+) -> tuple[Any, ...]:
+    """Read a command line whose first argument may be a YAML or JSON file of arguments; those behind it override it.
+
+    Args:
+        dataclasses: types of arguments.
+        description: the head of `--help`.
+        arguments: the command line; `sys.argv[1:]` if None.
+        positional: name of arguments without `--`, if any; they are returned last, as a list.
+
+    Returns:
+        One object a type.
+
+    Raises:
+        SystemExit: with one sentence, if the arguments are wrong.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    words = f" [{positional} ...]" if positional else ""
+    usage = f"%(prog)s [ARGUMENTS.yaml]{words} [--name value ...]"
+    parser = HfArgumentParser(dataclasses, description=description, usage=usage)
+    if positional is not None:
+        parser.add_argument(positional, nargs="*")
+    if arguments and Path(arguments[0]).suffix in (".yaml", ".yml", ".json"):
+        _set_defaults(parser, Path(arguments.pop(0)))
+    *parsed, extra = (*parser.parse_args_into_dataclasses(arguments), None)
+    if positional is None:
+        return (*parsed, extra)[:-1]
+    *parsed, namespace = parsed
+    return (*parsed, getattr(namespace, positional))
+
+
+def _set_defaults(parser: HfArgumentParser, path: Path) -> None:
+    if not path.is_file():
+        parser.error(f"{path} is not there; the first argument names a YAML or JSON file of arguments.")
+    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(settings, dict):
+        parser.error(f"{path} must hold names and values.")
+    known = {action.dest: action for action in parser._actions}
+    for name in settings:
+        if name not in known:
+            parser.error(f'{path}: there is no argument "{name}"; --help lists them.')
+        known[name].required = False
+    parser.set_defaults(**settings)

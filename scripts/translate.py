@@ -1,0 +1,72 @@
+"""Translate sentences: the arguments, a file, or standard input, one sentence a line, order kept."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+# Run as a file, Python looks in the file's folder first, where evaluate.py hides the library of that name.
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer import translate
+from scripts.arguments import DecodingArguments, parse, plain_errors
+
+
+@dataclass
+class TranslationArguments:
+    """The model, and where sentences come from and go to."""
+
+    model: str = field(metadata={"help": "A folder or a name on the Hub."})
+    input: str | None = field(default=None, metadata={"help": "A text file, one sentence a line."})
+    output: str | None = field(default=None, metadata={"help": "Write translations here instead of printing them."})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Translate as the command line says."""
+    args, decoding, sentences = parse(
+        [TranslationArguments, DecodingArguments], __doc__, arguments, positional="sentences"
+    )
+    with plain_errors():
+        sentences = read(args.input, sentences)
+        tokenizer = AutoTokenizer.from_pretrained(args.model)
+        model = AutoModelForSeq2SeqLM.from_pretrained(args.model)
+    if torch.accelerator.is_available():
+        model.to(torch.accelerator.current_accelerator())
+    translations = translate(
+        model,
+        tokenizer,
+        sentences,
+        decoding.batch_tokens,
+        show_progress=sys.stderr.isatty(),
+        **decoding.generate_kwargs(),
+    )
+    text = "".join(f"{translation}\n" for translation in translations)
+    if args.output is None:
+        sys.stdout.write(text)
+        return
+    temporary = Path(f"{args.output}.part")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(args.output)
+
+
+def read(path: str | None, sentences: list[str]) -> list[str]:
+    """Sentences from the arguments, else from the file, else from standard input."""
+    if sentences and path:
+        raise ValueError("sentences were given both as arguments and as a file; give one of the two.")
+    if sentences:
+        return sentences
+    if path is None:
+        return [line.rstrip("\n") for line in sys.stdin]
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path} is not there; check the path.")
+    with Path(path).open(encoding="utf-8", newline="\n") as file:
+        return [line.rstrip("\r\n") for line in file]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+import json
+
+import pytest
+from datasets import Dataset
+
+from hf_vanilla_transformer import load_pairs
+
+
+ENGLISH = "a small house\ntwo houses\n"
+GERMAN = "ein kleines Haus\nzwei Häuser\n"
+EXPECTED = [
+    {"source": "a small house", "target": "ein kleines Haus"},
+    {"source": "two houses", "target": "zwei Häuser"},
+]
+
+
+def test_two_aligned_text_files(write):
+    files = [write("train.en", ENGLISH), write("train.de", GERMAN)]
+    pairs = load_pairs(train_files=files, test_files=files)
+    assert list(pairs) == ["train", "test"]
+    assert pairs["train"].to_list() == pairs["test"].to_list() == EXPECTED
+
+
+def test_lines_are_what_ends_in_a_newline(write):
+    files = [write("train.en", "a\u2028b\r\n\n c \n"), write("train.de", "x\x0by\nz\nw")]
+    assert load_pairs(train_files=files)["train"].to_list() == [
+        {"source": "a\u2028b", "target": "x\x0by"},
+        {"source": "", "target": "z"},
+        {"source": " c ", "target": "w"},
+    ]
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.jsonl", "train.json", "train.parquet"])
+def test_tables(tmp_path, name):
+    table = Dataset.from_list([{"en": row["source"], "de": row["target"], "extra": 1} for row in EXPECTED])
+    path = tmp_path / name
+    writers = {".csv": table.to_csv, ".parquet": table.to_parquet}
+    writers.get(path.suffix, table.to_json)(path)
+    assert load_pairs(train_files=path, source="en", target="de")["train"].to_list() == EXPECTED
+
+
+def test_a_column_of_translations(write):
+    lines = [json.dumps({"id": 1, "translation": {"en": row["source"], "de": row["target"]}}) for row in EXPECTED]
+    path = write("train.jsonl", "\n".join(lines))
+    assert load_pairs(train_files=path, source="en", target="de")["train"].to_list() == EXPECTED
+
+
+def test_a_data_set_by_name(monkeypatch, tmp_path):
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    rows = "".join(json.dumps({"en": row["source"], "de": row["target"]}) + "\n" for row in EXPECTED)
+    for split in ("train", "test"):
+        (folder / f"{split}.jsonl").write_text(rows, encoding="utf-8")
+    pairs = load_pairs(str(folder), source="en", target="de")
+    assert {name: split.to_list() for name, split in pairs.items()} == {"train": EXPECTED, "test": EXPECTED}
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "message"),
+    [
+        ({"a.en": "x\n", "a.de": ""}, ValueError, r"a\.de is empty; it should hold sentences"),
+        ({"a.en": "x\ny\n", "a.de": "x\n"}, ValueError, r"a\.en has 2 lines and .*a\.de has 1; line n of one must"),
+        ({"a.csv": "source,german\nx,y\n"}, ValueError, r'a\.csv has no column "target"; it has: "source", "german"'),
+        (
+            {"a.jsonl": '{"source": "x", "target": "y"}\n{"source": "x"\n'},
+            ValueError,
+            r"a\.jsonl, line 2: not valid JSON",
+        ),
+        (
+            {"a.jsonl": '{"source": "x", "target": "y"}\n["x", "y"]\n'},
+            ValueError,
+            r"a\.jsonl, line 2: a list; each line",
+        ),
+        ({"a.txt": "x\n"}, ValueError, r'a\.txt is one file ending in "\.txt"; a table ends in \.csv, .*two aligned'),
+        ({"a": "x\n", "b": "x\n", "c": "x\n"}, ValueError, r"one split has 3 files \(.*\); give one table or two"),
+        ({"a.parquet": "nonsense"}, ValueError, r"a\.parquet cannot be read as parquet"),
+    ],
+)
+def test_bad_files(write, files, error, message):
+    paths = [write(name, text) for name, text in files.items()]
+    with pytest.raises(error, match=message):
+        load_pairs(train_files=paths)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.csv is not there; check the path"):
+        load_pairs(train_files=tmp_path / "nowhere.csv")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"dataset": "numbers", "train_files": "train.csv"}])
+def test_either_a_data_set_or_files(arguments, write, monkeypatch):
+    monkeypatch.chdir(write("train.csv", "source,target\n").parent)
+    with pytest.raises(ValueError, match="give either a data set"):
+        load_pairs(**arguments)
+
+
+def test_multi30k(multi30k):
+    pairs = load_pairs(
+        train_files=[multi30k / "train.en", multi30k / "train.de"],
+        validation_files=[multi30k / "val.en", multi30k / "val.de"],
+        test_files=[multi30k / "test_2016_flickr.en", multi30k / "test_2016_flickr.de"],
+    )
+    assert {name: len(split) for name, split in pairs.items()} == {"train": 29000, "validation": 1014, "test": 1000}

@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+import sacrebleu
+from transformers import EvalPrediction
+
+from hf_vanilla_transformer import Bleu, ChrF, make_compute_metrics, score_translations
+
+
+HYPOTHESES = ["the small house is old .", "two dogs run through the field"]
+REFERENCES = ["the small house is very old .", "Two dogs run across the field"]
+
+
+@pytest.mark.parametrize("options", [{}, {"tokenize": "none"}, {"lowercase": True}, {"tokenize": "char"}])
+def test_bleu_is_sacrebleu_s(options):
+    expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], force=True, **options)
+    result = Bleu().compute(predictions=HYPOTHESES, references=REFERENCES, **options)
+    assert result["score"] == pytest.approx(expected.score)
+    assert f"tok:{options.get('tokenize', '13a')}" in result["signature"]
+    assert ("case:lc" in result["signature"]) == options.get("lowercase", False)
+
+
+def test_chrf_is_sacrebleu_s():
+    expected = sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES])
+    result = ChrF().compute(predictions=HYPOTHESES, references=REFERENCES)
+    assert result["score"] == pytest.approx(expected.score)
+    assert "nc:6" in result["signature"]
+
+
+def test_several_references():
+    other = ["a little house", "two dogs run through the field"]
+    expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, other], force=True).score
+    pairs = [list(pair) for pair in zip(REFERENCES, other, strict=True)]
+    assert Bleu().compute(predictions=HYPOTHESES, references=pairs)["score"] == pytest.approx(expected)
+
+
+def test_batches():
+    bleu = Bleu()
+    for hypothesis, reference in zip(HYPOTHESES, REFERENCES, strict=True):
+        bleu.add_batch(predictions=[hypothesis], references=[reference])
+    expected = Bleu().compute(predictions=HYPOTHESES, references=REFERENCES)
+    assert bleu.compute() == expected
+
+
+def test_score_translations():
+    scores = score_translations([*HYPOTHESES, "same"], [*REFERENCES, "same"])
+    assert scores["exact_match"] == pytest.approx(100 / 3)
+    assert scores["sentences"] == 3
+    assert scores["bleu_signature"].startswith("nrefs:1|case:mixed")
+
+
+def test_unequal_numbers():
+    with pytest.raises(ValueError, match="2 translations and 1 references were given"):
+        score_translations(HYPOTHESES, REFERENCES[:1])
+    with pytest.raises(ValueError, match="0 translations and 0 references were given"):
+        score_translations([], [])
+
+
+def test_compute_metrics_of_a_trainer(tokenizer):
+    ids = [tokenizer(text).input_ids for text in REFERENCES]
+    length = max(len(row) for row in ids) + 2
+    padded = np.array([row + [-100] * (length - len(row)) for row in ids])
+    metrics = make_compute_metrics(tokenizer)(EvalPrediction(predictions=padded, label_ids=padded))
+    assert metrics == {"bleu": pytest.approx(100), "chrf": pytest.approx(100)}

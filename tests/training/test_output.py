@@ -1,0 +1,54 @@
+import pytest
+
+from hf_vanilla_transformer.training.output import check_output_folder, staged
+
+
+@pytest.mark.parametrize("content", ["config.json", "checkpoint-5"])
+def test_a_folder_that_holds_a_model_is_refused(tmp_path, content):
+    path = tmp_path / content
+    path.mkdir() if content.startswith("checkpoint") else path.touch()
+    with pytest.raises(FileExistsError, match="already holds a model or checkpoints; name another folder, or say"):
+        check_output_folder(tmp_path)
+    assert path.exists()
+    check_output_folder(tmp_path, resume=True)
+    assert path.exists()
+    check_output_folder(tmp_path, overwrite=True)
+    assert not (tmp_path / "checkpoint-5").exists()
+
+
+def test_an_empty_or_new_folder_is_fine(tmp_path):
+    check_output_folder(tmp_path)
+    check_output_folder(tmp_path / "new")
+
+
+def test_a_file_is_no_folder(tmp_path):
+    path = tmp_path / "model"
+    path.touch()
+    with pytest.raises(NotADirectoryError, match="is a file; name a folder"):
+        check_output_folder(path)
+
+
+def test_staged_files_arrive_together(tmp_path):
+    target = tmp_path / "run" / "model"
+    with staged(target) as folder:
+        (folder / "a").write_text("new")
+        (folder / "b").write_text("new")
+        assert not target.exists()
+    assert {path.name: path.read_text() for path in target.iterdir()} == {"a": "new", "b": "new"}
+    assert [path.name for path in target.parent.iterdir()] == ["model"]
+
+
+def write_half(target):
+    with staged(target) as folder:
+        (folder / "a").write_text("half")
+        raise RuntimeError("cut off")
+
+
+def test_nothing_half_written_stays(tmp_path):
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "a").write_text("old")
+    with pytest.raises(RuntimeError, match="cut off"):
+        write_half(target)
+    assert (target / "a").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

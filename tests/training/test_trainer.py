@@ -1,0 +1,119 @@
+"""Stock `Seq2SeqTrainer` with this model."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
+
+from hf_vanilla_transformer import (
+    PaperTrainingArguments,
+    VanillaTransformerForConditionalGeneration,
+    make_compute_metrics,
+    paper_optimizers,
+)
+from tests.conftest import small_config, small_model
+from tests.training.toy import copy_task
+
+
+def make_trainer(folder, tokenizer, model, **arguments):
+    defaults = {"per_device_train_batch_size": 8, "disable_tqdm": True, "save_strategy": "no"}
+    args = PaperTrainingArguments(output_dir=str(folder), **{**defaults, **arguments})
+    return Seq2SeqTrainer(
+        model=model,
+        args=args,
+        train_dataset=copy_task(tokenizer, 64),
+        eval_dataset=copy_task(tokenizer, 6, seed=1),
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        processing_class=tokenizer,
+        compute_metrics=make_compute_metrics(tokenizer) if arguments.get("predict_with_generate") else None,
+        optimizers=paper_optimizers(model, args),
+    )
+
+
+def endless_model(tokenizer):
+    """It never says `</s>`."""
+    model = small_model(vocab_size=len(tokenizer))
+    with torch.no_grad():
+        model.model.shared.weight[tokenizer.eos_token_id] = 0
+        model.model.decoder.layers[-1].final_layer_norm.weight.mul_(5)
+    return model
+
+
+def longest_translation(model):
+    source = torch.arange(3, 13)[None]
+    return model.generate(source, attention_mask=torch.ones_like(source)).shape[1] - 1
+
+
+def test_the_length_limit_survives_predict(tmp_path, tokenizer):
+    trainer = make_trainer(tmp_path, tokenizer, endless_model(tokenizer), predict_with_generate=True)
+    prediction = trainer.predict(copy_task(tokenizer, 3, seed=2, longest=30))
+    assert prediction.predictions.shape[1] > 50
+    assert trainer.model.generation_config.max_length == 20
+    assert longest_translation(trainer.model) == 60
+    trainer.save_model(str(tmp_path / "saved"))
+    assert longest_translation(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved")) == 60
+
+
+def test_the_trainer_s_own_limit_counts(tmp_path, tokenizer):
+    trainer = make_trainer(
+        tmp_path, tokenizer, endless_model(tokenizer), predict_with_generate=True, generation_max_length=12
+    )
+    predictions = trainer.predict(copy_task(tokenizer, 3, seed=2)).predictions
+    assert (predictions != tokenizer.pad_token_id).sum(axis=1).tolist() == [12, 12, 12]
+
+
+def test_evaluation_loss_is_plain_and_bleu_is_there(tmp_path, tokenizer):
+    model = small_model(vocab_size=len(tokenizer), label_smoothing=0.5)
+    metrics = make_trainer(tmp_path, tokenizer, model, predict_with_generate=True).evaluate()
+    assert {"eval_loss", "eval_bleu", "eval_chrf"} <= set(metrics)
+    plain = small_model(vocab_size=len(tokenizer), label_smoothing=0.0)
+    assert metrics["eval_loss"] == pytest.approx(make_trainer(tmp_path, tokenizer, plain).evaluate()["eval_loss"])
+
+
+def test_a_saved_run_loads_by_the_auto_classes(tmp_path, tokenizer):
+    trainer = make_trainer(tmp_path, tokenizer, small_model(vocab_size=len(tokenizer)), max_steps=2)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "saved"))
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved")
+    for name, weight in trainer.model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weight)
+    assert loaded.generation_config.num_beams == 4
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "saved")) == len(tokenizer)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["copy", "reverse"])
+def test_it_learns_from_scratch_and_uses_the_source(tmp_path, tokenizer, reverse):
+    torch.manual_seed(0)
+    task = {"reverse": reverse, "vocabulary": 20, "longest": 6}
+    config = small_config(
+        vocab_size=len(tokenizer), d_model=64, d_ff=128, d_k=None, d_v=None, decoder_layers=2, dropout=0.0
+    )
+    model = VanillaTransformerForConditionalGeneration(config)
+    args = PaperTrainingArguments(
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=64,
+        max_steps=800,
+        warmup_steps=200,
+        learning_rate=3e-3,
+        lr_scheduler_type="linear",
+        disable_tqdm=True,
+        save_strategy="no",
+    )
+    Seq2SeqTrainer(
+        model=model,
+        args=args,
+        train_dataset=copy_task(tokenizer, 8000, **task),
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+    ).train()
+
+    test = copy_task(tokenizer, 200, seed=1, **task)
+    exact = [translate_ids(model, row["input_ids"]) == row["labels"] for row in test]
+    assert np.mean(exact) >= 0.95
+    permuted = [translate_ids(model, row["input_ids"][-2::-1] + row["input_ids"][-1:]) for row in test]
+    unchanged = [output == row["labels"] for output, row in zip(permuted, test, strict=True)]
+    palindromes = [row["labels"][:-1] == row["labels"][-2::-1] for row in test]
+    assert np.mean(unchanged) <= np.mean(palindromes) + 0.05
+
+
+def translate_ids(model, ids):
+    return model.eval().generate(torch.tensor([ids]), num_beams=1)[0, 1:].tolist()
