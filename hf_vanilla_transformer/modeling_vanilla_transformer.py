@@ -64,9 +64,18 @@ def count_positions(attention_mask: torch.Tensor | None, length: int, past_lengt
 
     Returns:
         `torch.LongTensor` of shape `(batch, length)`, or `(1, length)` without a mask.
+
+    Raises:
+        ValueError: if the mask is of another length than the tokens.
     """
     if attention_mask is None or attention_mask.ndim != 2:
         return (torch.arange(length, device=device) + past_length).unsqueeze(0)
+    # A static cache counts in a tensor, which Python must not look into.
+    if isinstance(past_length, int) and attention_mask.shape[1] != past_length + length:
+        raise ValueError(
+            f"the mask is {attention_mask.shape[1]} tokens long, but there are {past_length} tokens in the cache and "
+            f"{length} more; it needs a column for each."
+        )
     position_ids = attention_mask.to(device).long().cumsum(dim=-1) - 1
     return position_ids[:, -length:].clamp(min=0)
 
@@ -268,6 +277,24 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
     _can_compile_fullgraph = True
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a saved model, as `PreTrainedModel.from_pretrained` does.
+
+        Raises:
+            ValueError: if the file of the weights is cut off or damaged.
+        """
+        try:
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        except Exception as error:
+            # By name: a file that travels with saved models imports torch and transformers only.
+            if type(error).__name__ != "SafetensorError":
+                raise
+            raise ValueError(
+                f"the weights in {pretrained_model_name_or_path} are cut off or damaged ({error}); copy or download "
+                "them again, or go back to an earlier checkpoint."
+            ) from error
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -11,10 +11,9 @@ from pathlib import Path
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
 from hf_vanilla_transformer import load_pairs, translate
 from scripts import evaluate, train
+from scripts.common import load
 
 
 # The test numbers are the same whatever the number of training pairs, so a few of those are enough to score.
@@ -35,8 +34,7 @@ def main() -> None:
 
 
 def show_examples(folder: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer, model = load(str(folder))
     test = load_pairs("numbers", train_size=9)["test"]
     sources = test.select(range(0, len(test), len(test) // 4))["source"]
     for source, translation in zip(sources, translate(model, tokenizer, list(sources)), strict=True):

@@ -12,18 +12,18 @@ from typing import Any
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import torch
 from datasets import Dataset
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import score_translations, translate
-from scripts.arguments import (
+from scripts.common import (
     DataArguments,
     DecodingArguments,
     ScoringArguments,
     describe_search,
+    load,
     parse,
     plain_errors,
+    write,
 )
 
 
@@ -46,10 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         pairs = data_args.load()
         if args.split not in pairs:
             raise ValueError(f'there is no split "{args.split}"; there is: {", ".join(pairs)}.')
-        tokenizer = AutoTokenizer.from_pretrained(args.model)
-        model = AutoModelForSeq2SeqLM.from_pretrained(args.model)
-    if torch.accelerator.is_available():
-        model.to(torch.accelerator.current_accelerator())
+        tokenizer, model = load(args.model)
     given = decoding.generate_kwargs()
     hypotheses = translate(
         model, tokenizer, pairs[args.split]["source"], decoding.batch_tokens, show_progress=True, **given
@@ -61,9 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         scores["exact_match_by_digits"] = exact_match_by_digits(pairs[args.split], hypotheses)
     show(scores)
     if args.output is not None:
-        write(Path(args.output), json.dumps(scores, indent=2) + "\n")
+        write(args.output, json.dumps(scores, indent=2) + "\n")
     if args.translations is not None:
-        write(Path(args.translations), "".join(f"{line}\n" for line in hypotheses))
+        write(args.translations, "".join(f"{line}\n" for line in hypotheses))
     return scores
 
 
@@ -86,13 +83,6 @@ def show(scores: dict[str, Any]) -> None:
     print(f"exact match: {scores['exact_match']:.1f}")
     print(f"BLEU: {scores['bleu']:.2f}  {scores['bleu_signature']}")
     print(f"chrF: {scores['chrf']:.2f}  {scores['chrf_signature']}")
-
-
-def write(path: Path, text: str) -> None:
-    """Write a whole file or none."""
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 if __name__ == "__main__":

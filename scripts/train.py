@@ -44,7 +44,7 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.training.model_card import fill_model_card
 from hf_vanilla_transformer.training.output import check_output_folder, staged
-from scripts.arguments import DataArguments, ScoringArguments, describe_search, parse, plain_errors
+from scripts.common import DataArguments, ScoringArguments, describe_search, parse, plain_errors
 
 
 DEFAULT_RECIPE = Path(__file__).parents[1] / "recipes" / "numbers.yaml"
@@ -103,8 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         pairs = data_args.load()
         tokenizer, model = make_model(model_args, pairs, checkpoint)
     trainer, seconds = train(args, tokenizer, model, tokenize_pairs(pairs, tokenizer), checkpoint)
-    scores = score(model, tokenizer, pairs, scoring)
-    save(trainer, model_args, data_args, pairs, scores, seconds)
+    if trainer.is_world_process_zero():
+        scores = score(model, tokenizer, pairs, scoring)
+        save(trainer, model_args, data_args, pairs, scores, seconds)
     return Path(args.output_dir)
 
 
@@ -211,8 +212,6 @@ def save(
         base_model=model_args.model,
         license=model_args.license,
     )
-    if not trainer.is_world_process_zero():
-        return
     with staged(Path(args.output_dir)) as folder:
         trainer.save_model(str(folder))
         (folder / "training_args.bin").unlink(missing_ok=True)  # A pickle, which a folder to share should not hold.

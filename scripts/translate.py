@@ -10,11 +10,8 @@ from pathlib import Path
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
 from hf_vanilla_transformer import translate
-from scripts.arguments import DecodingArguments, parse, plain_errors
+from scripts.common import DecodingArguments, load, parse, plain_errors, write
 
 
 @dataclass
@@ -33,10 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     with plain_errors():
         sentences = read(args.input, sentences)
-        tokenizer = AutoTokenizer.from_pretrained(args.model)
-        model = AutoModelForSeq2SeqLM.from_pretrained(args.model)
-    if torch.accelerator.is_available():
-        model.to(torch.accelerator.current_accelerator())
+        tokenizer, model = load(args.model)
     translations = translate(
         model,
         tokenizer,
@@ -48,10 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = "".join(f"{translation}\n" for translation in translations)
     if args.output is None:
         sys.stdout.write(text)
-        return
-    temporary = Path(f"{args.output}.part")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(args.output)
+    else:
+        write(args.output, text)
 
 
 def read(path: str | None, sentences: list[str]) -> list[str]:

@@ -211,7 +211,7 @@ def test_a_checkpoint_cut_off_in_the_middle_does_not_load(tmp_path):
     small_model().save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(Exception, match=r"incomplete|deserializing|Invalid|invalid"):
+    with pytest.raises(ValueError, match=f"the weights in {tmp_path} are cut off or damaged .*; copy or download them"):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
 
 
@@ -451,6 +451,13 @@ def test_ids_and_embeddings_together_or_neither(batch):
         encoder(batch["input_ids"], inputs_embeds=torch.zeros(2, 9, 32))
     with pytest.raises(ValueError, match="neither of token ids and embeddings were given"):
         encoder()
+
+
+def test_a_mask_of_another_length(batch):
+    with pytest.raises(ValueError, match="the mask is 8 tokens long, but there are 0 tokens in the cache and 9 more"):
+        small_model()(**{**batch, "attention_mask": batch["attention_mask"][:, :8]})
+    with pytest.raises(ValueError, match="the mask is 7 tokens long, but there are 0 tokens in the cache and 6 more"):
+        small_model()(**batch, decoder_attention_mask=torch.ones(2, 7))
 
 
 def test_a_decoder_without_a_source(batch):

@@ -37,7 +37,8 @@ def number_pairs(
         seed (`int`): of the drawing.
 
     Returns:
-        `DatasetDict`: splits `train`, `validation`, `test` with columns `number` (digits), `source` and `target`.
+        `DatasetDict`: splits `train`, `validation`, `test` with columns `number`, `source` and `target`; a split that
+            would be empty is left out.
 
     Raises:
         ImportError: if num2words is missing; the message names the extra to install.
@@ -54,7 +55,7 @@ def number_pairs(
     train = _draw(generator, [*short, *long], train_size, taken={*test, *validation}, largest_share=1.0)
     languages = (source_language, target_language)
     splits = {"train": train, "validation": validation, "test": test}
-    return DatasetDict({name: _spell_all(numbers, languages, name) for name, numbers in splits.items()})
+    return DatasetDict({name: _spell_all(numbers, languages, name) for name, numbers in splits.items() if numbers})
 
 
 def _check_languages(*languages: str) -> None:

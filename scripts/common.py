@@ -1,4 +1,4 @@
-"""What the command lines have in common: their arguments, and files of arguments."""
+"""What the command lines have in common: their arguments, files of arguments, and reading and writing."""
 
 import re
 import sys
@@ -8,9 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from datasets import DatasetDict
-from transformers import HfArgumentParser, PreTrainedModel
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    HfArgumentParser,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from hf_vanilla_transformer import load_pairs
 
@@ -113,6 +120,23 @@ def describe_search(model: PreTrainedModel, given: dict[str, Any] | None = None)
     return f"beam search, {beams} beams, {penalty}, at most {limit} tokens"
 
 
+def load(name: str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """Tokenizer and model of a folder or a name on the Hub, the model on the accelerator where there is one."""
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    model = AutoModelForSeq2SeqLM.from_pretrained(name)
+    if torch.accelerator.is_available():
+        model.to(torch.accelerator.current_accelerator())
+    return tokenizer, model
+
+
+def write(path: str | Path, text: str) -> None:
+    """Write a whole text file or none."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """End the program with an error's own sentence where the input is wrong, without a traceback."""
@@ -147,9 +171,10 @@ def parse(
         parser.add_argument(positional, nargs="*")
     if arguments and Path(arguments[0]).suffix in (".yaml", ".yml", ".json"):
         _set_defaults(parser, Path(arguments.pop(0)))
-    *parsed, extra = (*parser.parse_args_into_dataclasses(arguments), None)
+    with plain_errors():
+        parsed = parser.parse_args_into_dataclasses(arguments)
     if positional is None:
-        return (*parsed, extra)[:-1]
+        return parsed
     *parsed, namespace = parsed
     return (*parsed, getattr(namespace, positional))
 

@@ -1,0 +1,233 @@
+"""The command lines, on a corpus and a model so small that nothing is learnt."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from scripts import evaluate, train, translate
+
+
+ROOT = Path(__file__).parents[1]
+TINY = {
+    "dataset": "numbers",
+    "source": "en",
+    "target": "fr",
+    "max_digits": 2,
+    "train_size": 60,
+    "bleu_tokenize": "char",
+    "vocab_size": 300,
+    "num_layers": 1,
+    "d_model": 16,
+    "d_ff": 16,
+    "num_heads": 2,
+    "per_device_train_batch_size": 8,
+    "max_steps": 6,
+    "save_steps": 3,
+    "warmup_steps": 3,
+    "disable_tqdm": True,
+}
+
+
+def recipe(folder: Path, **changes) -> list[str]:
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump({**TINY, "output_dir": str(folder / "run"), **changes}))
+    return [str(path)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    return train.main(recipe(tmp_path_factory.mktemp("trained")))
+
+
+def test_what_a_trained_folder_holds(trained):
+    assert {path.name for path in trained.iterdir() if path.is_file()} == {
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "scores.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained)
+    assert model.config.vocab_size == len(tokenizer)
+    assert model.generation_config.num_beams == 4
+
+
+def test_the_model_card_is_filled(trained):
+    card = ModelCard.load(trained / "README.md")
+    scores = json.loads((trained / "scores.json").read_text())
+    assert card.data.language == ["en", "fr"]
+    assert card.data.pipeline_tag == "translation"
+    assert card.data.license is None
+    assert "The weights' licence is not stated" in card.text
+    assert {result.metric_type for result in card.data.eval_results} == {"sacrebleu", "chrf"}
+    assert card.data.eval_results[0].metric_value == round(scores["bleu"], 2)
+    for words in ("numbers written out in words", scores["bleu_signature"], "beam search, 4 beams", "| updates | 6 |"):
+        assert words in card.text
+    assert "{{" not in card.content
+    assert "{%" not in card.content
+
+
+def test_a_licence_is_the_user_s(tmp_path):
+    folder = train.main([*recipe(tmp_path), "--max_steps", "1", "--license", "cc-by-4.0"])
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.license == "cc-by-4.0"
+    assert "The weights are under cc-by-4.0" in card.text
+
+
+def test_a_second_run_does_not_overwrite(trained, tmp_path):
+    arguments = recipe(tmp_path, output_dir=str(trained))
+    before = (trained / "model.safetensors").read_bytes()
+    with pytest.raises(
+        SystemExit, match="already holds a model or checkpoints; name another folder"
+    ):
+        train.main(arguments)
+    assert (trained / "model.safetensors").read_bytes() == before
+
+
+def test_overwriting_when_told(tmp_path):
+    arguments = recipe(tmp_path, max_steps=1)
+    first = load_file(train.main(arguments) / "model.safetensors")
+    second = load_file(train.main([*arguments, "--overwrite", "--seed", "7"]) / "model.safetensors")
+    assert not all((first[name] == second[name]).all() for name in first)
+
+
+def test_resuming_ends_where_the_whole_run_does(tmp_path):
+    arguments = recipe(tmp_path, train_sampling_strategy="random")
+    whole = load_file(train.main(arguments) / "model.safetensors")
+    resumed = train.main([*arguments, "--resume_from_checkpoint", str(tmp_path / "run" / "checkpoint-3")])
+    for name, weight in load_file(resumed / "model.safetensors").items():
+        assert (weight == whole[name]).all()
+
+
+def test_resuming_from_nothing(tmp_path):
+    with pytest.raises(SystemExit, match="holds no checkpoint to resume from; leave out --resume_from_checkpoint"):
+        train.main([*recipe(tmp_path), "--resume_from_checkpoint", "last"])
+
+
+def test_resuming_from_a_checkpoint_that_is_cut_off(tmp_path):
+    arguments = recipe(tmp_path)
+    checkpoint = train.main(arguments) / "checkpoint-3"
+    path = checkpoint / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(SystemExit, match=r"error: the weights in .*checkpoint-3 are cut off or damaged"):
+        train.main([*arguments, "--resume_from_checkpoint", str(checkpoint)])
+
+
+def test_fine_tuning(trained, tmp_path):
+    folder = train.main([*recipe(tmp_path), "--model", str(trained), "--max_steps", "2", "--dropout", "0.25"])
+    assert (folder / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert model.config.dropout == 0.25
+    assert f"trained from `{trained}`" in (folder / "README.md").read_text()
+
+
+def test_fine_tuning_with_another_s_tokenizer(trained, tmp_path, tokenizer):
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained)
+    model.resize_token_embeddings(100)
+    model.save_pretrained(tmp_path / "mixed")
+    tokenizer.save_pretrained(tmp_path / "mixed")
+    with pytest.raises(SystemExit, match=r"has \d+ tokens, but the model's vocabulary 100; fine-tune a model with"):
+        train.main([*recipe(tmp_path), "--model", str(tmp_path / "mixed")])
+    assert not (tmp_path / "run").exists()
+
+
+def test_aligned_files_and_the_paper_s_schedule(tmp_path):
+    (tmp_path / "a.en").write_text("one house\ntwo houses\n" * 8)
+    (tmp_path / "a.de").write_text("ein Haus\nzwei Häuser\n" * 8)
+    files = [str(tmp_path / "a.en"), str(tmp_path / "a.de")]
+    settings = {name: value for name, value in TINY.items() if name not in ("dataset", "train_size", "max_digits")}
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps({**settings, "output_dir": str(tmp_path / "run"), "train_files": files}))
+    folder = train.main([str(path)])
+    assert "Not evaluated: no test pairs were given." in (folder / "README.md").read_text()
+    assert not (folder / "scores.json").exists()
+    state = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())
+    assert state["global_step"] == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dataset": None, "train_files": ["nowhere.csv"]}, r"error: nowhere\.csv is not there"),
+        ({"row": "A h=3"}, r'error: "A h=3" is no row of Table 3; choose one of'),
+        ({"num_heads": 3}, r"error: d_model \(16\) is not divisible by num_heads \(3\)"),
+        ({"model": "no/such/folder"}, "error: "),
+    ],
+)
+def test_wrong_input_is_one_sentence(tmp_path, changes, message):
+    with pytest.raises(SystemExit, match=message):
+        train.main(recipe(tmp_path, **changes))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_argument_in_a_file(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        train.main(recipe(tmp_path, d_modle=16))
+    assert 'there is no argument "d_modle"' in capsys.readouterr().err
+
+
+def test_evaluate(trained, tmp_path, capsys):
+    output, translations = tmp_path / "scores.json", tmp_path / "translations.txt"
+    data = ["--dataset", "numbers", "--source", "en", "--target", "fr", "--max_digits", "2", "--train_size", "9"]
+    files = ["--output", str(output), "--translations", str(translations)]
+    evaluate.main(["--model", str(trained), *data, *files, "--num_beams", "1", "--bleu_tokenize", "char"])
+    printed = capsys.readouterr().out
+    scores = json.loads(output.read_text())
+    assert f"exact match: {scores['exact_match']:.1f}" in printed
+    assert scores["bleu_signature"] in printed
+    assert scores["decoding"] == "greedy search"
+    assert set(scores["exact_match_by_digits"]) <= {"1", "2"}
+    assert len(translations.read_text().splitlines()) == scores["sentences"]
+
+
+def test_evaluating_a_split_that_is_not_there(trained, tmp_path):
+    (tmp_path / "a.csv").write_text("source,target\none,un\n")
+    with pytest.raises(SystemExit, match='there is no split "test"; there is: train'):
+        evaluate.main(["--model", str(trained), "--train_files", str(tmp_path / "a.csv")])
+
+
+@pytest.fixture
+def expected_translations(trained, capsys):
+    translate.main(["one", "two", "--model", str(trained)])
+    return capsys.readouterr().out
+
+
+def test_translating_a_file(trained, tmp_path, expected_translations):
+    (tmp_path / "in.txt").write_text("one\ntwo\n")
+    translate.main(
+        ["--model", str(trained), "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")]
+    )
+    assert (tmp_path / "out.txt").read_text() == expected_translations
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+
+def test_translating_standard_input(trained, monkeypatch, capsys, expected_translations):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one\n\ntwo\n"))
+    translate.main(["--model", str(trained)])
+    first, second = expected_translations.splitlines()
+    assert capsys.readouterr().out == f"{first}\n\n{second}\n"
+
+
+def test_translating_arguments_and_a_file_at_once(trained):
+    with pytest.raises(SystemExit, match="given both as arguments and as a file"):
+        translate.main(["one", "--model", str(trained), "--input", "in.txt"])
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "translate"])
+def test_help_in_a_fresh_process(name, tmp_path):
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / f"{name}.py"), "--help"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    assert "ARGUMENTS.yaml" in result.stdout
