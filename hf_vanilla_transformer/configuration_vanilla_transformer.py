@@ -52,7 +52,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
     """The hyper-parameters of the model, with the base model of Table 3 as defaults.
 
     transformers' usual names (`hidden_size`, `num_attention_heads`, `num_hidden_layers`, `intermediate_size`,
-    `encoder_ffn_dim`, ...) are accepted and readable as aliases of the fields below.
+    `encoder_ffn_dim`, ...) are accepted and readable as aliases of the fields below; `num_hidden_layers` is the depth
+    of the encoder only.
 
     Args:
         vocab_size (`int`, defaults to 37000): rows of the softmax, so of the target vocabulary; "about 37000" for

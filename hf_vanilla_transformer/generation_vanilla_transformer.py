@@ -83,6 +83,12 @@ def move_padding(ids: torch.Tensor, mask: torch.Tensor, side: str) -> tuple[torc
     return ids.gather(-1, order), mask.gather(-1, order)
 
 
+def _limits_length(settings: GenerationConfig) -> bool:
+    # What `predict` wrote into settings that have a limit of their own was not given by anybody.
+    is_stock = settings.max_length == _STOCK_MAX_LENGTH and hasattr(settings, "max_length_offset")
+    return settings.max_new_tokens is not None or (settings.max_length is not None and not is_stock)
+
+
 class VanillaTransformerGenerationMixin(GenerationMixin):
     """`GenerationMixin` with two more entries in `generation_config`, both usable as arguments of `generate()` too.
 
@@ -123,14 +129,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return generation_config, model_kwargs
 
     def _caller_limits_length(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> bool:
-        own = self.generation_config
-        return (
-            any(kwargs.get(name) is not None for name in ("max_length", "max_new_tokens"))
-            or getattr(generation_config, "max_length", None) is not None
-            or getattr(generation_config, "max_new_tokens", None) is not None
-            or own.max_new_tokens is not None
-            or own.max_length not in (None, _STOCK_MAX_LENGTH)
-        )
+        if any(kwargs.get(name) is not None for name in ("max_length", "max_new_tokens")):
+            return True
+        return any(_limits_length(settings) for settings in (generation_config, self.generation_config) if settings)
+
+    @staticmethod
+    def create_masks_for_generate(attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor | None:
+        """Leave the decoder's mask as it is, `(batch, length)`: the decoder counts positions by it."""
+        return attention_mask
 
     def _prepare_decoder_input_ids_for_generation(
         self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any
@@ -173,8 +179,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _get_stopping_criteria(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
         criteria = super()._get_stopping_criteria(generation_config, *args, **kwargs)
-        if generation_config.sentence_max_lengths is not None:
-            criteria.append(SentenceLengthLimit(generation_config.sentence_max_lengths))
+        max_lengths = getattr(generation_config, "sentence_max_lengths", None)
+        if max_lengths is not None:
+            criteria.append(SentenceLengthLimit(max_lengths))
         return criteria
 
     def _beam_search(
@@ -187,4 +194,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> Any:
         if getattr(generation_config, "length_penalty_type", "hf") == "gnmt":
             generation_config.length_penalty = GNMTLengthPenalty(generation_config.length_penalty)
+        if generation_config.pad_token_id == 0 and generation_config._eos_token_tensor is not None:
+            # transformers takes padding with id 0 for none, and pads hypotheses with this, which nothing else reads.
+            generation_config._eos_token_tensor = torch.zeros_like(generation_config._eos_token_tensor)
         return super()._beam_search(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)

@@ -95,8 +95,8 @@ def eager_attention_forward(
     Args:
         module (`nn.Module`): the attention that asks; tells whether it is training.
         query, key, value: `(batch, heads, target, d_k)`, `(batch, heads, source, d_k)`, `(batch, heads, source, d_v)`.
-        attention_mask (`(batch, 1, target, source)`, *optional*): added to the scores; the most negative number, for
-            the paper's minus infinity, where a query may not look.
+        attention_mask (`(batch, 1, target, source)`, *optional*): where a query may look, as booleans, or as numbers to
+            add to the scores: 0, and the most negative one for the paper's minus infinity.
         scaling (`float`): 1 / sqrt(d_k).
         dropout (`float`): rate of dropout on the weights.
 
@@ -104,7 +104,9 @@ def eager_attention_forward(
         The output, `(batch, target, heads, d_v)`, and the weights, `(batch, heads, target, source)`.
     """
     scores = torch.matmul(query, key.transpose(-2, -1)) * scaling
-    if attention_mask is not None:
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
         scores = scores + attention_mask
     weights = nn.functional.softmax(scores, dim=-1)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
@@ -642,14 +644,13 @@ def label_smoothed_cross_entropy(
         )
     except IndexError as error:
         raise ValueError(
-            f"labels reach up to {int(labels.max())}, but the target vocabulary has ids 0 to {vocab_size - 1}; use the "
-            f"tokenizer that the model was trained with, and {ignore_index} where there is no target."
+            f"labels reach from {int(labels.min())} to {int(labels.max())}, but the target vocabulary has ids 0 to "
+            f"{vocab_size - 1}; use the tokenizer that the model was trained with, and {ignore_index} where there is "
+            "no target."
         ) from error
     if num_items_in_batch is None:
-        num_items_in_batch = (labels != ignore_index).sum().clamp(min=1)
-    elif torch.is_tensor(num_items_in_batch):
-        num_items_in_batch = num_items_in_batch.to(total.device)
-    return total / num_items_in_batch
+        num_items_in_batch = (labels != ignore_index).sum()
+    return total / torch.as_tensor(num_items_in_batch, device=total.device).clamp(min=1)
 
 
 def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
@@ -745,9 +746,17 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         """Decoder inputs for teacher forcing: `labels` behind `<s>`; `(batch, target)` in and out.
 
         Raises:
-            ValueError: if the configuration lacks one of the two tokens that this takes.
+            ValueError: if the configuration lacks one of the two tokens that this takes, or labels are padded on the
+                left (in eager mode on CPU, where a Trainer's collator runs).
         """
         pad, start = self.config.pad_token_id, self.config.decoder_start_token_id
         if pad is None or start is None:
             raise ValueError(f"pad_token_id is {pad} and decoder_start_token_id is {start}; training needs both.")
+        if labels.device.type == "cpu" and not torch.compiler.is_compiling():
+            ignored = labels == -100
+            if (ignored[:, :-1] & ~ignored[:, 1:]).any():
+                raise ValueError(
+                    "labels are padded on the left or have gaps; pad targets on the right (tokenizer.padding_side), or "
+                    "give decoder_input_ids and decoder_attention_mask yourself."
+                )
         return shift_right(labels, pad, start)

@@ -40,14 +40,17 @@ def translate(
     encoded = tokenizer([sentences[index] for index in indices]).input_ids if indices else []
     was_training = model.training
     model.eval()
-    with tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress) as progress:
+    progress = tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress)
+    try:
         for batch in _batches([len(ids) for ids in encoded], batch_tokens):
             inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
             output = model.generate(**inputs.to(model.device), **generate_kwargs)
             for row, text in zip(batch, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True):
                 translations[indices[row]] = text
             progress.update(len(batch))
-    model.train(was_training)
+    finally:
+        progress.close()
+        model.train(was_training)
     return translations
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import yaml
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -19,7 +19,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hf_vanilla_transformer import load_pairs
+from hf_vanilla_transformer import load_pairs, score_translations, translate
 
 
 @dataclass
@@ -42,6 +42,12 @@ class DataArguments:
     max_digits: int = field(default=9, metadata={"help": "Digits of the longest numbers of the built-in corpus."})
     train_size: int = field(default=200_000, metadata={"help": "Training pairs of the built-in corpus."})
 
+    def __post_init__(self) -> None:
+        # A file of arguments may name one file without making it a list.
+        for name in ("train_files", "validation_files", "test_files"):
+            if isinstance(getattr(self, name), str):
+                setattr(self, name, [getattr(self, name)])
+
     def load(self) -> DatasetDict:
         """The pairs that these arguments name; see `load_pairs`."""
         options: dict[str, Any] = {}
@@ -59,15 +65,17 @@ class DataArguments:
             **options,
         )
 
-    def describe(self) -> str:
-        """The data in words, or its name on the Hub."""
+    def describe(self, split: str) -> str:
+        """A split in words: the data set's name, or its files'."""
         if self.dataset == "numbers":
-            return "numbers written out in words"
-        return self.dataset or ", ".join(Path(file).name for file in self.train_files or [])
+            return f"numbers of up to {self.max_digits} digits written out in words ({split})"
+        if self.dataset is not None:
+            return f"{self.dataset} ({split})"
+        return ", ".join(Path(file).name for file in getattr(self, f"{split}_files") or [])
 
     def languages(self) -> tuple[str | None, str | None]:
         """The language codes that `source` and `target` are, as far as they are."""
-        codes = [name if re.fullmatch("[a-z]{2,3}(_[A-Z]{2})?", name) else None for name in (self.source, self.target)]
+        codes = [name if re.fullmatch("[a-z]{2}(_[A-Z]{2})?", name) else None for name in (self.source, self.target)]
         return codes[0], codes[1]
 
 
@@ -129,12 +137,65 @@ def load(name: str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     return tokenizer, model
 
 
+def score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Dataset,
+    data: str,
+    decoding: DecodingArguments,
+    scoring: ScoringArguments,
+) -> tuple[dict[str, Any], list[str]]:
+    """Translate pairs' sources and score them; returns the scores, with what they are of, and the translations."""
+    given = decoding.generate_kwargs()
+    hypotheses = translate(model, tokenizer, pairs["source"], decoding.batch_tokens, show_progress=True, **given)
+    scores = score_translations(hypotheses, pairs["target"], **scoring.options())
+    scores |= {"data": data, "decoding": describe_search(model, given)}
+    if "number" in pairs.column_names:
+        scores["exact_match_by_digits"] = exact_match_by_digits(pairs, hypotheses)
+    return scores, hypotheses
+
+
+def exact_match_by_digits(pairs: Dataset, hypotheses: Sequence[str]) -> dict[str, dict[str, float]]:
+    """For numbers of each length: how many there are, and the percent translated exactly."""
+    matches: dict[int, list[bool]] = {}
+    for number, target, hypothesis in zip(pairs["number"], pairs["target"], hypotheses, strict=True):
+        matches.setdefault(len(str(number)), []).append(hypothesis == target)
+    return {
+        str(digits): {"numbers": len(hits), "exact_match": 100 * sum(hits) / len(hits)}
+        for digits, hits in sorted(matches.items())
+    }
+
+
+def show(scores: dict[str, Any]) -> None:
+    """Print scores for a person."""
+    print(f"{scores['sentences']} pairs of {scores['data']}")
+    print(f"decoding: {scores['decoding']}")
+    for digits, share in scores.get("exact_match_by_digits", {}).items():
+        print(f"  {digits} digits: {share['exact_match']:5.1f} % of {share['numbers']}")
+    print(f"exact match: {scores['exact_match']:.1f}")
+    print(f"BLEU: {scores['bleu']:.2f}  {scores['bleu_signature']}")
+    print(f"chrF: {scores['chrf']:.2f}  {scores['chrf_signature']}")
+
+
+def check_can_write(path: str | None) -> None:
+    """Find out before the work is done.
+
+    Raises:
+        FileNotFoundError: if there is no folder to write the file into.
+    """
+    if path is not None and not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"{Path(path).parent} is not there; make the folder before writing {path}.")
+
+
 def write(path: str | Path, text: str) -> None:
     """Write a whole text file or none."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -182,7 +243,10 @@ def parse(
 def _set_defaults(parser: HfArgumentParser, path: Path) -> None:
     if not path.is_file():
         parser.error(f"{path} is not there; the first argument names a YAML or JSON file of arguments.")
-    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        parser.error(f"{path} is neither YAML nor JSON: {error}")
     if not isinstance(settings, dict):
         parser.error(f"{path} must hold names and values.")
     known = {action.dest: action for action in parser._actions}

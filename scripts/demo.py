@@ -1,8 +1,6 @@
-"""Train on the built-in number corpus, score unseen numbers, and translate some: the whole way in one command.
+"""Train on the built-in number corpus, score unseen numbers, and translate some: the whole way in one command."""
 
-Arguments are passed on to scripts/train.py, for example --seed 2.
-"""
-
+import argparse
 import sys
 from pathlib import Path
 
@@ -12,31 +10,34 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from hf_vanilla_transformer import load_pairs, translate
-from scripts import evaluate, train
+from scripts import train
 from scripts.common import load
 
 
-# The test numbers are the same whatever the number of training pairs, so a few of those are enough to score.
-TEST_NUMBERS = "--dataset numbers --source en --target de --train_size 9 --bleu_tokenize char".split()  # noqa: SIM905
+EXAMPLES = 4
 
 
 def main() -> None:
-    """Train, score, translate, and say how to go on."""
-    folder = train.main([str(train.DEFAULT_RECIPE), "--overwrite", *sys.argv[1:]])
+    """Train and score, translate, and say how to go on."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", default="42", help="of the training")
+    parser.add_argument("--output_dir", default="runs/numbers", help="where the model goes")
+    args = parser.parse_args()
+    settings = ["--seed", args.seed, "--output_dir", args.output_dir]
+    folder = train.main([str(train.DEFAULT_RECIPE), "--overwrite", *settings])
     print()
-    evaluate.main(["--model", str(folder), *TEST_NUMBERS])
-    print()
-    show_examples(folder)
-    print(f"\nthe model is in {folder}; in Python:\n")
+    show_translations(folder)
+    print("\nin Python:\n")
     print("import hf_vanilla_transformer; from transformers import AutoModelForSeq2SeqLM, AutoTokenizer")
     print(f'tokenizer, model = (c.from_pretrained("{folder}") for c in (AutoTokenizer, AutoModelForSeq2SeqLM))')
     print('print(hf_vanilla_transformer.translate(model, tokenizer, ["forty-two"]))')
 
 
-def show_examples(folder: Path) -> None:
+def show_translations(folder: Path) -> None:
+    """Translate some of the test numbers, which are the same whatever the number of training pairs."""
     tokenizer, model = load(str(folder))
     test = load_pairs("numbers", train_size=9)["test"]
-    sources = test.select(range(0, len(test), len(test) // 4))["source"]
+    sources = test.select(range(0, len(test), len(test) // EXAMPLES))["source"]
     for source, translation in zip(sources, translate(model, tokenizer, list(sources)), strict=True):
         print(f"{source}\n  -> {translation}")
 

@@ -12,17 +12,16 @@ from typing import Any
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from datasets import Dataset
-
-from hf_vanilla_transformer import score_translations, translate
 from scripts.common import (
     DataArguments,
     DecodingArguments,
     ScoringArguments,
-    describe_search,
+    check_can_write,
     load,
     parse,
     plain_errors,
+    score,
+    show,
     write,
 )
 
@@ -43,46 +42,21 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         [EvaluationArguments, DataArguments, ScoringArguments, DecodingArguments], __doc__, arguments
     )
     with plain_errors():
+        check_can_write(args.output)
+        check_can_write(args.translations)
         pairs = data_args.load()
         if args.split not in pairs:
             raise ValueError(f'there is no split "{args.split}"; there is: {", ".join(pairs)}.')
         tokenizer, model = load(args.model)
-    given = decoding.generate_kwargs()
-    hypotheses = translate(
-        model, tokenizer, pairs[args.split]["source"], decoding.batch_tokens, show_progress=True, **given
-    )
-    scores = score_translations(hypotheses, pairs[args.split]["target"], **scoring.options())
-    scores |= {"model": args.model, "data": data_args.describe(), "split": args.split}
-    scores["decoding"] = describe_search(model, given)
-    if "number" in pairs[args.split].column_names:
-        scores["exact_match_by_digits"] = exact_match_by_digits(pairs[args.split], hypotheses)
+        data = data_args.describe(args.split)
+        scores, translations = score(model, tokenizer, pairs[args.split], data, decoding, scoring)
+    scores["model"] = args.model
     show(scores)
     if args.output is not None:
         write(args.output, json.dumps(scores, indent=2) + "\n")
     if args.translations is not None:
-        write(args.translations, "".join(f"{line}\n" for line in hypotheses))
+        write(args.translations, "".join(f"{line}\n" for line in translations))
     return scores
-
-
-def exact_match_by_digits(pairs: Dataset, hypotheses: Sequence[str]) -> dict[str, dict[str, float]]:
-    """For numbers of each length: how many there are, and the percent translated exactly."""
-    matches: dict[int, list[bool]] = {}
-    for number, target, hypothesis in zip(pairs["number"], pairs["target"], hypotheses, strict=True):
-        matches.setdefault(len(str(number)), []).append(hypothesis == target)
-    return {
-        str(digits): {"numbers": len(hits), "exact_match": 100 * sum(hits) / len(hits)}
-        for digits, hits in sorted(matches.items())
-    }
-
-
-def show(scores: dict[str, Any]) -> None:
-    print(f"{scores['model']} on {scores['sentences']} pairs of {scores['data']} ({scores['split']})")
-    print(f"decoding: {scores['decoding']}")
-    for digits, share in scores.get("exact_match_by_digits", {}).items():
-        print(f"  {digits} digits: {share['exact_match']:5.1f} % of {share['numbers']}")
-    print(f"exact match: {scores['exact_match']:.1f}")
-    print(f"BLEU: {scores['bleu']:.2f}  {scores['bleu_signature']}")
-    print(f"chrF: {scores['chrf']:.2f}  {scores['chrf_signature']}")
 
 
 if __name__ == "__main__":

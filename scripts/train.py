@@ -21,6 +21,7 @@ if not __package__:
 import torch
 from datasets import DatasetDict
 from transformers import (
+    AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     DataCollatorForSeq2Seq,
@@ -29,7 +30,6 @@ from transformers import (
     Seq2SeqTrainer,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
 from hf_vanilla_transformer import (
     PaperTrainingArguments,
@@ -37,17 +37,31 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     make_compute_metrics,
     paper_optimizers,
-    score_translations,
     tokenize_pairs,
     train_tokenizer,
-    translate,
 )
 from hf_vanilla_transformer.training.model_card import fill_model_card
-from hf_vanilla_transformer.training.output import check_output_folder, staged
-from scripts.common import DataArguments, ScoringArguments, describe_search, parse, plain_errors
+from hf_vanilla_transformer.training.output import (
+    check_output_folder,
+    find_checkpoint,
+    remove_checkpoints,
+    remove_files_of_a_run,
+    staged,
+)
+from scripts.common import (
+    DataArguments,
+    DecodingArguments,
+    ScoringArguments,
+    parse,
+    plain_errors,
+    score,
+    show,
+)
 
 
 DEFAULT_RECIPE = Path(__file__).parents[1] / "recipes" / "numbers.yaml"
+# Section 5.3 is left as soon as one of these is given.
+OPTIMIZER_ARGUMENTS = ("learning_rate", "lr_scheduler_type", "optim")
 
 
 @dataclass
@@ -97,33 +111,31 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         arguments or [str(DEFAULT_RECIPE)],
     )
     set_seed(args.seed)
+    output = Path(args.output_dir)
     with plain_errors():
-        checkpoint = find_checkpoint(args)
-        check_output_folder(Path(args.output_dir), overwrite=model_args.overwrite, resume=checkpoint is not None)
+        checkpoint = find_checkpoint(args.resume_from_checkpoint, output) if args.resume_from_checkpoint else None
+        resumes = checkpoint is not None and checkpoint.resolve().parent == output.resolve()
+        check_output_folder(output, overwrite=model_args.overwrite, resume=resumes)
         pairs = data_args.load()
         tokenizer, model = make_model(model_args, pairs, checkpoint)
-    trainer, seconds = train(args, tokenizer, model, tokenize_pairs(pairs, tokenizer), checkpoint)
+        trainer = make_trainer(args, tokenizer, model, tokenize_pairs(pairs, tokenizer))
+    if trainer.is_world_process_zero() and not resumes:
+        remove_checkpoints(output)
+    started = time.monotonic()
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    seconds = time.monotonic() - started
     if trainer.is_world_process_zero():
-        scores = score(model, tokenizer, pairs, scoring)
-        save(trainer, model_args, data_args, pairs, scores, seconds)
-    return Path(args.output_dir)
-
-
-def find_checkpoint(args: PaperTrainingArguments) -> str | None:
-    """The checkpoint to resume from: the one named, or the last one of the output folder for "last"."""
-    wanted = args.resume_from_checkpoint
-    if wanted is None:
-        return None
-    if wanted.lower() not in ("last", "true"):
-        return wanted
-    found = get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
-    if found is None:
-        raise ValueError(f"{args.output_dir} holds no checkpoint to resume from; leave out --resume_from_checkpoint.")
-    return found
+        save_model(trainer, output)
+        scores = score_test_pairs(model, tokenizer, pairs, data_args, scoring)
+        save_card(trainer, model_args, data_args, pairs, scores, seconds)
+        if scores is not None:
+            show(scores)
+        print(f"the model is in {output}")
+    return output
 
 
 def make_model(
-    model_args: ModelArguments, pairs: DatasetDict, checkpoint: str | None
+    model_args: ModelArguments, pairs: DatasetDict, checkpoint: Path | None
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     """Tokenizer and model: of a checkpoint, of an existing model, or new ones."""
     existing = checkpoint or model_args.model
@@ -133,26 +145,43 @@ def make_model(
         tokenizer = train_tokenizer(texts, vocab_size=model_args.vocab_size)
         config = model_args.config(tokenizer)
         return tokenizer, VanillaTransformerForConditionalGeneration._from_config(config, **options)
-    tokenizer = AutoTokenizer.from_pretrained(existing)
-    model = AutoModelForSeq2SeqLM.from_pretrained(existing, **options, **model_args.regularization())
-    if len(tokenizer) > model.config.vocab_size:
+    config = AutoConfig.from_pretrained(existing)
+    if config.model_type != VanillaTransformerConfig.model_type:
         raise ValueError(
-            f"the tokenizer of {existing} has {len(tokenizer)} tokens, but the model's vocabulary "
-            f"{model.config.vocab_size}; fine-tune a model with the tokenizer that it was trained with."
+            f"{existing} is a {config.model_type} model; this command trains {VanillaTransformerConfig.model_type}."
         )
+    tokenizer = AutoTokenizer.from_pretrained(existing)
+    check_vocabulary(existing, config, tokenizer)
+    model = AutoModelForSeq2SeqLM.from_pretrained(existing, **options, **model_args.regularization())
     return tokenizer, model
 
 
-def train(
-    args: PaperTrainingArguments,
-    tokenizer: PreTrainedTokenizerBase,
-    model: PreTrainedModel,
-    data: DatasetDict,
-    checkpoint: str | None,
-) -> tuple[Seq2SeqTrainer, float]:
-    """Run the Trainer; returns it, and the seconds that training took."""
+def check_vocabulary(name: str | Path, config: VanillaTransformerConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make sure that a tokenizer is its model's.
+
+    Raises:
+        ValueError: if the model has too few embeddings for it, or other special tokens.
+    """
+    rows = min(config.vocab_size, config.source_vocab_size or config.vocab_size)
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"the tokenizer of {name} has {len(tokenizer)} tokens, but the model's vocabulary {rows}; "
+            "fine-tune a model with the tokenizer that it was trained with."
+        )
+    for token in ("pad_token_id", "eos_token_id"):
+        if getattr(tokenizer, token) != getattr(config, token):
+            raise ValueError(
+                f"{token} is {getattr(tokenizer, token)} in the tokenizer of {name} and {getattr(config, token)} in "
+                "the model; fine-tune a model with the tokenizer that it was trained with."
+            )
+
+
+def make_trainer(
+    args: PaperTrainingArguments, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, data: DatasetDict
+) -> Seq2SeqTrainer:
+    """Stock `Seq2SeqTrainer`, with the paper's schedule unless the command line chose another."""
     args.dataloader_pin_memory = args.dataloader_pin_memory and torch.accelerator.is_available()
-    trainer = Seq2SeqTrainer(
+    return Seq2SeqTrainer(
         model=model,
         args=args,
         train_dataset=data["train"],
@@ -162,28 +191,36 @@ def train(
         compute_metrics=make_compute_metrics(tokenizer) if args.predict_with_generate else None,
         optimizers=paper_optimizers(model, args) if uses_the_paper_s_schedule(args) else (None, None),
     )
-    started = time.monotonic()
-    trainer.train(resume_from_checkpoint=checkpoint)
-    return trainer, time.monotonic() - started
 
 
 def uses_the_paper_s_schedule(args: PaperTrainingArguments) -> bool:
-    """Whether the command line left the learning rate to Eq. 3, which depends on d_model."""
-    defaults = PaperTrainingArguments
-    return (args.learning_rate, args.lr_scheduler_type) == (defaults.learning_rate, defaults.lr_scheduler_type)
+    """Whether the command line left the optimizer and the learning rate to section 5.3."""
+    return all(getattr(args, name) == getattr(PaperTrainingArguments, name) for name in OPTIMIZER_ARGUMENTS)
 
 
-def score(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: DatasetDict, scoring: ScoringArguments
+def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
+    """Write model and tokenizer in place of an earlier run's, each file whole."""
+    with staged(output) as folder:
+        trainer.save_model(str(folder))
+        (folder / "training_args.bin").unlink(missing_ok=True)  # A pickle, which a folder to share should not hold.
+        remove_files_of_a_run(output)
+
+
+def score_test_pairs(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: DatasetDict,
+    data_args: DataArguments,
+    scoring: ScoringArguments,
 ) -> dict[str, Any] | None:
     """Scores on the test pairs, if there are any, by the model's own search."""
     if "test" not in pairs:
         return None
-    hypotheses = translate(model, tokenizer, pairs["test"]["source"], show_progress=True)
-    return score_translations(hypotheses, pairs["test"]["target"], **scoring.options())
+    data = data_args.describe("test")
+    return score(model, tokenizer, pairs["test"], data, DecodingArguments(), scoring)[0]
 
 
-def save(
+def save_card(
     trainer: Seq2SeqTrainer,
     model_args: ModelArguments,
     data_args: DataArguments,
@@ -191,20 +228,21 @@ def save(
     scores: dict[str, Any] | None,
     seconds: float,
 ) -> None:
-    """Write model, tokenizer, scores and model card into the output folder, each file whole."""
-    args, model = trainer.args, trainer.model
+    """Write the model card and the scores beside the model."""
+    output = Path(trainer.args.output_dir)
     source_language, target_language = data_args.languages()
     card = fill_model_card(
-        model,
-        args,
-        title=Path(args.output_dir).name,
-        data=data_args.describe(),
+        trainer.model,
+        trainer.args,
+        title=output.name,
+        data=data_args.describe("train"),
         source_language=source_language,
         target_language=target_language,
         scores=scores,
-        decoding=describe_search(model),
-        example_source=pairs["train"][0]["source"],
+        # A sentence of one's own files may not be for the public.
+        example_source=pairs["train"][0]["source"] if data_args.dataset else "A sentence to translate.",
         training_facts={
+            "optimizer": describe_optimizer(trainer.args),
             "pairs": f"{len(pairs['train']):,}",
             "updates": f"{trainer.state.global_step:,}",
             "seconds": round(seconds),
@@ -212,15 +250,17 @@ def save(
         base_model=model_args.model,
         license=model_args.license,
     )
-    with staged(Path(args.output_dir)) as folder:
-        trainer.save_model(str(folder))
-        (folder / "training_args.bin").unlink(missing_ok=True)  # A pickle, which a folder to share should not hold.
+    with staged(output) as folder:
         (folder / "README.md").write_text(card.content, encoding="utf-8")
         if scores is not None:
             (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
-    if scores is not None:
-        print(f"test: BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}, exact match {scores['exact_match']:.1f}")
-    print(f"the model is in {args.output_dir}")
+
+
+def describe_optimizer(args: PaperTrainingArguments) -> str:
+    """Optimizer and schedule in words."""
+    if uses_the_paper_s_schedule(args):
+        return "Adam, learning rate of Eq. 3"
+    return f"{args.optim.value}, learning rate {args.learning_rate:g}, schedule {args.lr_scheduler_type.value}"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from hf_vanilla_transformer import translate
-from scripts.common import DecodingArguments, load, parse, plain_errors, write
+from scripts.common import DecodingArguments, check_can_write, load, parse, plain_errors, write
 
 
 @dataclass
@@ -29,16 +29,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         [TranslationArguments, DecodingArguments], __doc__, arguments, positional="sentences"
     )
     with plain_errors():
+        check_can_write(args.output)
         sentences = read(args.input, sentences)
         tokenizer, model = load(args.model)
-    translations = translate(
-        model,
-        tokenizer,
-        sentences,
-        decoding.batch_tokens,
-        show_progress=sys.stderr.isatty(),
-        **decoding.generate_kwargs(),
-    )
+        translations = translate(
+            model,
+            tokenizer,
+            sentences,
+            decoding.batch_tokens,
+            show_progress=sys.stderr.isatty(),
+            **decoding.generate_kwargs(),
+        )
     text = "".join(f"{translation}\n" for translation in translations)
     if args.output is None:
         sys.stdout.write(text)

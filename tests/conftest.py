@@ -48,6 +48,14 @@ def small_model(seed: int = 0, **overrides) -> VanillaTransformerForConditionalG
     return model
 
 
+def decisive_model(seed: int = 0, **overrides) -> VanillaTransformerForConditionalGeneration:
+    """A small model whose translations vary with the source and the prefix, as a trained one's do."""
+    model = small_model(seed, tie_word_embeddings=False, **overrides)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(3)
+    return model
+
+
 def sentences(*lengths: int, seed: int = 0) -> list[torch.Tensor]:
     """Random sentences of so many tokens each."""
     generator = torch.Generator().manual_seed(seed)

@@ -1,11 +1,13 @@
 """What the paper's decoding adds to transformers' own; the search itself is transformers'."""
 
+import copy
+
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
 from hf_vanilla_transformer.generation_vanilla_transformer import GNMTLengthPenalty
-from tests.conftest import pad, sentences, small_model
+from tests.conftest import decisive_model, pad, sentences, small_model
 
 
 EOS = 2
@@ -22,9 +24,8 @@ def endless():
 
 
 def generated_lengths(model, output):
-    """Tokens after `<s>`, up to and with the first `</s>` or padding's beginning."""
-    real = (output[:, 1:] != model.config.pad_token_id) & (output[:, 1:] != EOS)
-    return real.sum(dim=-1).tolist()
+    """Tokens after `<s>`, `</s>` included, padding not."""
+    return (output[:, 1:] != model.config.pad_token_id).sum(dim=-1).tolist()
 
 
 def greedy_by_hand(model, source, prefix, steps):
@@ -78,6 +79,7 @@ def test_each_sentence_has_its_own_limit(endless, options, side):
     source, mask = pad(sentences(9, 4, 1), side, extra=5)
     output = endless.generate(source, attention_mask=mask, **options)
     assert generated_lengths(endless, output) == [59, 54, 51]
+    assert EOS not in output
 
 
 def test_limit_without_a_mask(endless):
@@ -107,6 +109,7 @@ def test_limit_of_one_padded_sentence_in_prompt_lookup(endless):
         ({"max_length": 20}, 19),
         ({"max_length_offset": 3}, 8),
         ({"generation_config": GenerationConfig(max_new_tokens=4)}, 4),
+        ({"generation_config": GenerationConfig(max_length=20)}, 19),
     ],
 )
 @pytest.mark.parametrize("num_beams", [1, 4])
@@ -117,6 +120,15 @@ def test_the_caller_s_limit_replaces_the_paper_s(endless, options, length, num_b
         options = {**options, "num_beams": num_beams}
     output = endless.generate(torch.stack(sentences(5)), **options)
     assert generated_lengths(endless, output) == [length]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_what_predict_wrote_is_no_limit_when_settings_are_passed_on(endless, num_beams):
+    settings = copy.deepcopy(endless.generation_config)
+    settings.max_length = 20
+    settings.num_beams = num_beams
+    output = endless.generate(torch.stack(sentences(5)), generation_config=settings)
+    assert generated_lengths(endless, output) == [55]
 
 
 def test_a_limit_set_in_the_model_s_own_settings_counts():
@@ -171,23 +183,40 @@ def test_penalty_type_is_checked():
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_padded_forced_prefix_equals_the_prefix_alone(side):
-    model = small_model()
+@pytest.mark.parametrize("options", [{}, {"cache_implementation": "static"}, {"use_cache": False}], ids=str)
+def test_a_padded_forced_prefix_equals_the_prefix_alone(side, options):
+    model = decisive_model()
     sources = sentences(7, 7)
     prefixes = [torch.cat([torch.tensor([1]), words]) for words in sentences(3, 1, seed=5)]
     prefix, mask = pad(prefixes, side, extra=1)
-    output = model.generate(
-        torch.stack(sources), decoder_input_ids=prefix, decoder_attention_mask=mask, num_beams=1, max_new_tokens=8
-    )
+    options = {**options, "num_beams": 1, "max_new_tokens": 8}
+    output = model.generate(torch.stack(sources), decoder_input_ids=prefix, decoder_attention_mask=mask, **options)
     for row, (source, words) in enumerate(zip(sources, prefixes, strict=True)):
-        expected = greedy_by_hand(model, source, words, steps=8)
-        generated = output[row, prefix.shape[1] :]
-        assert generated[: len(expected) - len(words)].tolist() == expected[len(words) :].tolist()
+        expected = greedy_by_hand(model, source, words, steps=8)[len(words) :].tolist()
+        assert output[row, prefix.shape[1] :][: len(expected)].tolist() == expected
+        assert len(set(expected)) > 2
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_padded_forced_prefix_in_beam_search(side):
+    model = decisive_model()
+    source, mask = pad(sentences(7, 4))
+    prefixes = [torch.cat([torch.tensor([1]), words]) for words in sentences(3, 1, seed=5)]
+    prefix, prefix_mask = pad(prefixes, side, extra=2)
+    options = {"max_new_tokens": 8, "return_dict_in_generate": True, "output_scores": True}
+    together = model.generate(
+        source, attention_mask=mask, decoder_input_ids=prefix, decoder_attention_mask=prefix_mask, **options
+    )
+    for row, words in enumerate(prefixes):
+        alone = model.generate(source[row][mask[row].bool()][None], decoder_input_ids=words[None], **options)
+        expected = alone.sequences[0, len(words) :].tolist()
+        assert together.sequences[row, prefix.shape[1] :][: len(expected)].tolist() == expected
+        assert together.sequences_scores[row].item() == pytest.approx(alone.sequences_scores[0].item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("cache_implementation", [None, "static"])
 def test_greedy_search_equals_a_loop_by_hand(cache_implementation):
-    model = small_model()
+    model = decisive_model()
     rows = sentences(9, 4, 6)
     source, mask = pad(rows, "left")
     output = model.generate(
@@ -196,11 +225,38 @@ def test_greedy_search_equals_a_loop_by_hand(cache_implementation):
     for index, row in enumerate(rows):
         expected = greedy_by_hand(model, row, torch.tensor([1]), steps=12)
         assert output[index, : len(expected)].tolist() == expected.tolist()
+        assert len(set(expected.tolist())) > 3
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_without_cache_the_same(num_beams):
-    model = small_model()
+    model = decisive_model()
     source, mask = pad(sentences(9, 4))
     inputs = {"attention_mask": mask, "num_beams": num_beams, "max_new_tokens": 10}
-    assert torch.equal(model.generate(source, **inputs), model.generate(source, **inputs, use_cache=False))
+    output = model.generate(source, **inputs)
+    assert torch.equal(output, model.generate(source, **inputs, use_cache=False))
+    assert len(output.unique()) > 5
+
+
+@pytest.mark.parametrize("cache_implementation", [None, "static"])
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_attentions_do_not_change_the_output(cache_implementation, num_beams):
+    model = decisive_model()
+    source, mask = pad(sentences(9, 4))
+    inputs = {"attention_mask": mask, "num_beams": num_beams, "max_new_tokens": 10}
+    inputs["cache_implementation"] = cache_implementation
+    output = model.generate(source, **inputs, output_attentions=True, return_dict_in_generate=True)
+    assert torch.equal(output.sequences, model.generate(source, **inputs))
+    assert len(output.cross_attentions[0]) == model.config.decoder_layers
+
+
+def test_short_hypotheses_are_filled_up_with_padding():
+    model = decisive_model()
+    with torch.no_grad():
+        model.lm_head.weight[EOS].mul_(2)
+    output = model.generate(torch.stack(sentences(*[6] * 20)))
+    lengths = generated_lengths(model, output)
+    assert len(set(lengths)) > 1
+    for row, length in zip(output, lengths, strict=True):
+        assert (row == EOS).sum() <= 1
+        assert not row[1 + length :].any()

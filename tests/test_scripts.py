@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from scripts import evaluate, train, translate
+from tests.parity.paper_numpy import learning_rate
 
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +73,14 @@ def test_the_model_card_is_filled(trained):
     assert "The weights' licence is not stated" in card.text
     assert {result.metric_type for result in card.data.eval_results} == {"sacrebleu", "chrf"}
     assert card.data.eval_results[0].metric_value == round(scores["bleu"], 2)
-    for words in ("numbers written out in words", scores["bleu_signature"], "beam search, 4 beams", "| updates | 6 |"):
+    assert card.data.eval_results[0].dataset_name == "numbers of up to 2 digits written out in words (test)"
+    for words in (
+        "| data | numbers of up to 2 digits written out in words (train) |",
+        "pairs of numbers of up to 2 digits written out in words (test), decoded with beam search, 4 beams",
+        scores["bleu_signature"],
+        "| optimizer | Adam, learning rate of Eq. 3 |",
+        "| updates | 6 |",
+    ):
         assert words in card.text
     assert "{{" not in card.content
     assert "{%" not in card.content
@@ -88,18 +96,45 @@ def test_a_licence_is_the_user_s(tmp_path):
 def test_a_second_run_does_not_overwrite(trained, tmp_path):
     arguments = recipe(tmp_path, output_dir=str(trained))
     before = (trained / "model.safetensors").read_bytes()
-    with pytest.raises(
-        SystemExit, match="already holds a model or checkpoints; name another folder"
-    ):
+    with pytest.raises(SystemExit, match="already holds a model or checkpoints; name another folder"):
         train.main(arguments)
     assert (trained / "model.safetensors").read_bytes() == before
 
 
 def test_overwriting_when_told(tmp_path):
-    arguments = recipe(tmp_path, max_steps=1)
+    arguments = recipe(tmp_path)
     first = load_file(train.main(arguments) / "model.safetensors")
-    second = load_file(train.main([*arguments, "--overwrite", "--seed", "7"]) / "model.safetensors")
-    assert not all((first[name] == second[name]).all() for name in first)
+    (tmp_path / "a.csv").write_text("en,fr\none,un\n")
+    files = {"dataset": None, "train_files": str(tmp_path / "a.csv"), "max_steps": 1, "vocab_size": 280}
+    folder = train.main([*recipe(tmp_path, **files), "--overwrite"])
+    assert load_file(folder / "model.safetensors").keys() == first.keys()
+    assert not list(folder.glob("checkpoint-[36]"))
+    assert not (folder / "scores.json").exists()
+
+
+def test_wrong_input_does_not_remove_what_is_to_be_overwritten(tmp_path):
+    folder = train.main(recipe(tmp_path))
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(SystemExit, match="is not there"):
+        train.main([*recipe(tmp_path, dataset=None, train_files=["nowhere.csv"]), "--overwrite"])
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_model_is_kept_when_scoring_fails(tmp_path, monkeypatch):
+    def fail(*args):
+        raise RuntimeError("scoring failed")
+
+    monkeypatch.setattr(train, "score_test_pairs", fail)
+    with pytest.raises(RuntimeError, match="scoring failed"):
+        train.main(recipe(tmp_path))
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
+
+
+def test_resuming_elsewhere_does_not_overwrite(trained, tmp_path):
+    other = train.main(recipe(tmp_path))
+    arguments = recipe(tmp_path, output_dir=str(trained), resume_from_checkpoint=str(other / "checkpoint-3"))
+    with pytest.raises(SystemExit, match="already holds a model or checkpoints"):
+        train.main(arguments)
 
 
 def test_resuming_ends_where_the_whole_run_does(tmp_path):
@@ -148,12 +183,17 @@ def test_aligned_files_and_the_paper_s_schedule(tmp_path):
     files = [str(tmp_path / "a.en"), str(tmp_path / "a.de")]
     settings = {name: value for name, value in TINY.items() if name not in ("dataset", "train_size", "max_digits")}
     path = tmp_path / "recipe.json"
-    path.write_text(json.dumps({**settings, "output_dir": str(tmp_path / "run"), "train_files": files}))
+    changes = {"output_dir": str(tmp_path / "run"), "train_files": files, "logging_steps": 1}
+    path.write_text(json.dumps({**settings, **changes}))
     folder = train.main([str(path)])
     assert "Not evaluated: no test pairs were given." in (folder / "README.md").read_text()
     assert not (folder / "scores.json").exists()
     state = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())
-    assert state["global_step"] == 6
+    rates = [entry["learning_rate"] for entry in state["log_history"] if "learning_rate" in entry]
+    assert rates[:2] == [pytest.approx(learning_rate(update, 16, 3)) for update in (1, 2)]
+    card = (folder / "README.md").read_text()
+    assert "| data | a.en, a.de |" in card
+    assert "one house" not in card
 
 
 @pytest.mark.parametrize(
@@ -163,6 +203,8 @@ def test_aligned_files_and_the_paper_s_schedule(tmp_path):
         ({"row": "A h=3"}, r'error: "A h=3" is no row of Table 3; choose one of'),
         ({"num_heads": 3}, r"error: d_model \(16\) is not divisible by num_heads \(3\)"),
         ({"model": "no/such/folder"}, "error: "),
+        ({"warmup_steps": 0.5}, r"error: warmup_steps is 0\.5; the paper's schedule counts whole updates"),
+        ({"bf16": True, "use_cpu": False, "fp16": True}, "error: "),
     ],
 )
 def test_wrong_input_is_one_sentence(tmp_path, changes, message):
@@ -187,8 +229,33 @@ def test_evaluate(trained, tmp_path, capsys):
     assert f"exact match: {scores['exact_match']:.1f}" in printed
     assert scores["bleu_signature"] in printed
     assert scores["decoding"] == "greedy search"
+    assert scores["data"] == "numbers of up to 2 digits written out in words (test)"
     assert set(scores["exact_match_by_digits"]) <= {"1", "2"}
     assert len(translations.read_text().splitlines()) == scores["sentences"]
+
+
+def test_an_optimizer_of_one_s_own_is_not_the_paper_s(tmp_path):
+    folder = train.main([*recipe(tmp_path), "--max_steps", "1", "--optim", "sgd", "--save_strategy", "no"])
+    assert "| optimizer | sgd, learning rate 0.000698771, schedule inverse_sqrt |" in (folder / "README.md").read_text()
+
+
+def test_another_kind_of_model(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    with pytest.raises(SystemExit, match="is a marian model; this command trains vanilla_transformer"):
+        train.main([*recipe(tmp_path), "--model", str(tmp_path)])
+
+
+def test_an_arguments_file_that_is_neither_yaml_nor_json(tmp_path, capsys):
+    (tmp_path / "broken.yaml").write_text("a: [1, 2\nb")
+    with pytest.raises(SystemExit):
+        train.main([str(tmp_path / "broken.yaml")])
+    assert "broken.yaml is neither YAML nor JSON" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", [evaluate, translate])
+def test_an_output_without_a_folder_is_refused_at_once(script, tmp_path):
+    with pytest.raises(SystemExit, match=r"error: .*nowhere is not there; make the folder before writing"):
+        script.main(["--model", "not looked at", "--output", str(tmp_path / "nowhere" / "out")])
 
 
 def test_evaluating_a_split_that_is_not_there(trained, tmp_path):

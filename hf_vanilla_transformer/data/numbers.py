@@ -14,6 +14,8 @@ from datasets import Dataset, DatasetDict
 # At most this share of the numbers of one length is kept back for validation and test together.
 _LARGEST_HELD_OUT_SHARE = 0.1
 _PAIRS_WORTH_A_PROCESS = 5000
+# A column of numbers holds 64 bits.
+_MOST_DIGITS = 18
 
 
 def number_pairs(
@@ -45,9 +47,12 @@ def number_pairs(
         ValueError: if num2words does not have a language, or a size makes no sense.
     """
     _check_languages(source_language, target_language)
-    for name, value in [("train_size", train_size), ("max_digits", max_digits)]:
-        if value < 1:
-            raise ValueError(f"{name} is {value}; it must be at least 1.")
+    sizes = {"train_size": (train_size, 1), "validation_size": (validation_size, 0), "test_size": (test_size, 0)}
+    for name, (value, smallest) in sizes.items():
+        if value < smallest:
+            raise ValueError(f"{name} is {value}; it must be at least {smallest}.")
+    if not 1 <= max_digits <= _MOST_DIGITS:
+        raise ValueError(f"max_digits is {max_digits}; it must lie between 1 and {_MOST_DIGITS}.")
     generator = random.Random(seed)
     short, long = _lengths(max_digits)
     test = _draw_halves(generator, short, long, test_size, taken=set())

@@ -40,8 +40,8 @@ def load_pairs(
         dataset (`str`, *optional*): `"numbers"`, or the name of a Hub data set.
         train_files, validation_files, test_files (*optional*): a table, or two aligned text files, for each split.
         source, target (`str`): columns or languages, see above.
-        **options: for `"numbers"`, arguments of [`number_pairs`]; else of `datasets.load_dataset`, such as `name` (the
-            configuration) or `revision`.
+        **options: for `"numbers"`, arguments of [`number_pairs`]; for a Hub data set or a table, of
+            `datasets.load_dataset`, such as `name` (the configuration), `revision` or `delimiter`.
 
     Returns:
         `DatasetDict`: of the splits that were found or given, strings in both columns.
@@ -56,7 +56,7 @@ def load_pairs(
     if (dataset is None) == (not files):
         raise ValueError('give either a data set ("numbers", or a name on the Hub) or files.')
     if files:
-        return DatasetDict({split: _read_files(paths, source, target) for split, paths in files.items()})
+        return DatasetDict({split: _read_files(paths, source, target, options) for split, paths in files.items()})
     if dataset == "numbers":
         languages = {"source": "en", "target": "de"}
         return number_pairs(languages.get(source, source), languages.get(target, target), **options)
@@ -77,11 +77,16 @@ def _as_paths(files: str | Path | Sequence[str | Path]) -> list[Path]:
     return paths
 
 
-def _read_files(paths: list[Path], source: str, target: str) -> Dataset:
+def _read_files(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:
+    if len(paths) == 1:
+        return _read_table(paths[0], source, target, options)
+    tables = [path for path in paths if path.suffix in _TABLE_FORMATS]
+    if tables:
+        raise ValueError(f"{tables[0]} is a table; give one table for a split, or two aligned text files.")
+    if options:
+        raise ValueError(f"{', '.join(options)}: text files are read without options.")
     if len(paths) == 2:
         return _read_aligned(*paths)
-    if len(paths) == 1:
-        return _read_table(paths[0], source, target)
     names = ", ".join(str(path) for path in paths)
     raise ValueError(f"one split has {len(paths)} files ({names}); give one table or two aligned text files.")
 
@@ -98,27 +103,37 @@ def _read_aligned(source_path: Path, target_path: Path) -> Dataset:
 
 def _read_lines(path: Path) -> list[str]:
     # Not str.splitlines(), which also splits at characters that occur inside sentences.
-    with path.open(encoding="utf-8", newline="\n") as file:
-        return [line.rstrip("\r\n") for line in file]
+    try:
+        with path.open(encoding="utf-8", newline="\n") as file:
+            return [line.rstrip("\r\n") for line in file]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 ({error}); convert it, for example with iconv.") from error
 
 
-def _read_table(path: Path, source: str, target: str) -> Dataset:
+def _read_table(path: Path, source: str, target: str, options: dict[str, Any]) -> Dataset:
     if path.suffix not in _TABLE_FORMATS:
         raise ValueError(
             f'{path} is one file ending in "{path.suffix}"; a table ends in {", ".join(_TABLE_FORMATS)}, and plain '
             "text comes as two aligned files."
         )
-    if path.suffix == ".jsonl":
+    kind = _TABLE_FORMATS[path.suffix]
+    if kind == "json":
         _check_json_lines(path)
+    if kind == "csv":
+        # pandas takes some words for missing values, among them the German zero.
+        options = {"keep_default_na": False, **options}
     try:
-        table = load_dataset(_TABLE_FORMATS[path.suffix], data_files=str(path), split="train")
+        table = load_dataset(kind, data_files=str(path), split="train", **options)
     except Exception as error:
-        raise ValueError(f"{path} cannot be read as {_TABLE_FORMATS[path.suffix]}: {error}") from error
+        raise ValueError(f"{path} cannot be read as {kind}: {error.__cause__ or error}") from error
     return _select_columns(table, source, target, str(path))
 
 
 def _check_json_lines(path: Path) -> None:
-    for number, line in enumerate(_read_lines(path), start=1):
+    lines = _read_lines(path)
+    if lines[0].lstrip().startswith("["):  # One array of objects instead of lines.
+        return
+    for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line) if line.strip() else {}
         except json.JSONDecodeError as error:
@@ -128,6 +143,8 @@ def _check_json_lines(path: Path) -> None:
 
 
 def _select_columns(table: Dataset, source: str, target: str, origin: str) -> Dataset:
+    if source == target:
+        raise ValueError(f'source and target are both column "{source}"; name two.')
     if "translation" in table.column_names and source not in table.column_names:
         table = table.flatten()
         source, target = f"translation.{source}", f"translation.{target}"
@@ -137,5 +154,11 @@ def _select_columns(table: Dataset, source: str, target: str, origin: str) -> Da
             raise ValueError(
                 f'{origin} has no column "{column}"; it has: {columns}. Name the right ones as source and target.'
             )
+        if getattr(table.features[column], "dtype", None) not in ("string", "large_string"):
+            raise ValueError(f'{origin}: column "{column}" holds {table.features[column]}, not text.')
     pairs = table.select_columns([source, target]).rename_columns({source: "source", target: "target"})
+    for name in pairs.column_names:
+        missing = pairs.data.column(name).null_count
+        if missing:
+            raise ValueError(f"{origin}: {missing} of {len(pairs)} rows have no {name}; fill or remove them.")
     return pairs

@@ -23,7 +23,7 @@ _FEATURES = [
 class _SacreBleuMetric(evaluate.Metric):
     """A metric of sacrebleu: `compute(predictions=[...], references=[...])` gives its score and its signature.
 
-    References are a string, or a list of equally many strings, for each prediction. An empty corpus scores 0.
+    References are a string, or a list of equally many strings, for each prediction.
     """
 
     scorer: type[BLEU] | type[CHRF]

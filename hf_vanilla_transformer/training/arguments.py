@@ -17,12 +17,16 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
     What arguments cannot say: Eq. 3 depends on d_model, and transformers' `inverse_sqrt` schedule lags it by one update
     (its first update has learning rate 0). `learning_rate` is therefore the peak of the base model, 512^-0.5 4000^-0.5;
     for exactly Eq. 3 with any model, pass `optimizers=paper_optimizers(model, args)` to the Trainer.
+
+    A run that is resumed after its first epoch does not see the sentences in the same order as one that was not,
+    because of how transformers draws `group_by_length`; with `train_sampling_strategy="random"` it does.
     """
 
     _argument_group_name = "training"
 
     learning_rate: float = field(
-        default=512**-0.5 * 4000**-0.5, metadata={"help": "Peak of the schedule; 6.99e-4 is the base model's."}
+        default=512**-0.5 * 4000**-0.5,
+        metadata={"help": "Peak of the schedule; not given, scripts/train.py uses Eq. 3."},
     )
     lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "Schedule after the warm-up."})
     warmup_steps: float = field(default=4000, metadata={"help": "Updates during which the learning rate rises."})

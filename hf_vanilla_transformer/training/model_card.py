@@ -20,7 +20,6 @@ def fill_model_card(
     source_language: str | None = None,
     target_language: str | None = None,
     scores: dict[str, Any] | None = None,
-    decoding: str = "the paper's search",
     example_source: str = "",
     training_facts: dict[str, Any] | None = None,
     base_model: str | None = None,
@@ -34,8 +33,8 @@ def fill_model_card(
         title (`str`): heading, and the name in the example.
         data (`str`): the training data, in words or as a Hub name.
         source_language, target_language (`str`, *optional*): language codes.
-        scores (`dict`, *optional*): of [`~hf_vanilla_transformer.evaluation.score_translations`].
-        decoding (`str`): the search that the scores belong to.
+        scores (`dict`, *optional*): of [`~hf_vanilla_transformer.evaluation.score_translations`], with `data` and
+            `decoding` in words, which the scores belong to.
         example_source (`str`): a sentence for the example.
         training_facts (`dict`, *optional*): more rows for the table of training, such as updates and seconds.
         base_model (`str`, *optional*): what was fine-tuned.
@@ -54,7 +53,7 @@ def fill_model_card(
         metrics=["sacrebleu", "chrf"] if scores else None,
         base_model=base_model,
         model_name=title if scores else None,
-        eval_results=_eval_results(scores, data) if scores else None,
+        eval_results=_eval_results(scores) if scores else None,
     )
     template = next(path for path in _TEMPLATE_PLACES if path.is_file())
     return ModelCard.from_template(
@@ -64,7 +63,7 @@ def fill_model_card(
         location=title,
         data=data,
         languages=f"from {source_language} to {target_language}" if len(languages) == 2 else "one language to another",
-        scores={**scores, "data": data, "decoding": decoding} if scores else None,
+        scores=scores,
         example_source=example_source.replace('"', "'"),
         model_facts=_model_facts(model),
         training_facts={**_training_facts(args, data), **(training_facts or {})},
@@ -73,12 +72,12 @@ def fill_model_card(
     )
 
 
-def _eval_results(scores: dict[str, Any], data: str) -> list[EvalResult]:
+def _eval_results(scores: dict[str, Any]) -> list[EvalResult]:
     return [
         EvalResult(
             task_type="translation",
-            dataset_type=data,
-            dataset_name=data,
+            dataset_type=scores["data"],
+            dataset_name=scores["data"],
             metric_type=metric,
             metric_value=round(scores[name], 2),
             metric_args={"signature": scores[f"{name}_signature"]},
@@ -107,7 +106,7 @@ def _training_facts(args: TrainingArguments, data: str) -> dict[str, Any]:
         "data": data,
         "sentences an update": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
         "warm-up updates": int(args.warmup_steps),
-        "Adam": f"beta_1 {args.adam_beta1}, beta_2 {args.adam_beta2}, epsilon {args.adam_epsilon}",
+        "beta_1, beta_2, epsilon": f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}",
         "precision": "bfloat16 autocast" if args.bf16 else "float16 autocast" if args.fp16 else "float32",
         "seed": args.seed,
     }

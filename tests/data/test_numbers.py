@@ -74,6 +74,8 @@ def test_other_languages():
         ({"source": "tlh"}, 'num2words has no language "tlh"; choose one of: am, ar, '),
         ({"source": "de"}, 'source and target language are both "de"'),
         ({"train_size": 0}, "train_size is 0; it must be at least 1"),
+        ({"test_size": -5}, "test_size is -5; it must be at least 0"),
+        ({"max_digits": 20}, "max_digits is 20; it must lie between 1 and 18"),
     ],
 )
 def test_bad_arguments(arguments, message):

@@ -39,6 +39,24 @@ def test_tables(tmp_path, name):
     assert load_pairs(train_files=path, source="en", target="de")["train"].to_list() == EXPECTED
 
 
+def test_words_that_pandas_takes_for_missing(write):
+    pairs = load_pairs(train_files=write("train.csv", "source,target\nzero,null\nNA,None\n,nan\n"))
+    assert pairs["train"].to_list() == [
+        {"source": "zero", "target": "null"},
+        {"source": "NA", "target": "None"},
+        {"source": "", "target": "nan"},
+    ]
+
+
+def test_options_of_a_table(write):
+    pairs = load_pairs(train_files=write("train.csv", "source;target\na;b\n"), delimiter=";")
+    assert pairs["train"].to_list() == [{"source": "a", "target": "b"}]
+
+
+def test_one_array_of_objects(write):
+    assert load_pairs(train_files=write("train.json", json.dumps(EXPECTED)))["train"].to_list() == EXPECTED
+
+
 def test_a_column_of_translations(write):
     lines = [json.dumps({"id": 1, "translation": {"en": row["source"], "de": row["target"]}}) for row in EXPECTED]
     path = write("train.jsonl", "\n".join(lines))
@@ -71,8 +89,20 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
             ValueError,
             r"a\.jsonl, line 2: a list; each line",
         ),
+        ({"a.json": '{"source": "x", "target": "y"}\n{"source"\n'}, ValueError, r"a\.json, line 2: not valid JSON"),
+        (
+            {"a.jsonl": '{"source": "x"}\n{"source": "x", "target": "y"}\n'},
+            ValueError,
+            r"a\.jsonl: 1 of 2 rows have no target; fill or remove them",
+        ),
+        (
+            {"a.csv": "source,target\nx,y\n", "b.csv": "source,target\nx,y\n"},
+            ValueError,
+            r"a\.csv is a table; give one",
+        ),
         ({"a.txt": "x\n"}, ValueError, r'a\.txt is one file ending in "\.txt"; a table ends in \.csv, .*two aligned'),
         ({"a": "x\n", "b": "x\n", "c": "x\n"}, ValueError, r"one split has 3 files \(.*\); give one table or two"),
+        ({"a.csv": "source,target\nx,1\n"}, ValueError, r'a\.csv: column "target" holds .*int64.*, not text'),
         ({"a.parquet": "nonsense"}, ValueError, r"a\.parquet cannot be read as parquet"),
     ],
 )
@@ -80,6 +110,24 @@ def test_bad_files(write, files, error, message):
     paths = [write(name, text) for name, text in files.items()]
     with pytest.raises(error, match=message):
         load_pairs(train_files=paths)
+
+
+def test_text_in_another_encoding(tmp_path):
+    paths = [tmp_path / "a.en", tmp_path / "a.de"]
+    for path in paths:
+        path.write_bytes("Häuser\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"a\.en is not UTF-8 \(.*\); convert it"):
+        load_pairs(train_files=paths)
+
+
+def test_one_column_for_both(write):
+    with pytest.raises(ValueError, match='source and target are both column "source"; name two'):
+        load_pairs(train_files=write("a.csv", "source,target\nx,y\n"), target="source")
+
+
+def test_options_for_text_files(write):
+    with pytest.raises(ValueError, match="delimiter: text files are read without options"):
+        load_pairs(train_files=[write("a.en", "x\n"), write("a.de", "y\n")], delimiter=";")
 
 
 def test_a_file_that_is_not_there(tmp_path):

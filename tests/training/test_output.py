@@ -1,6 +1,15 @@
 import pytest
 
-from hf_vanilla_transformer.training.output import check_output_folder, staged
+from hf_vanilla_transformer.training.output import (
+    check_output_folder,
+    find_checkpoint,
+    remove_checkpoints,
+    remove_files_of_a_run,
+    staged,
+)
+
+
+COMPLETE = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "model.safetensors", "tokenizer.json")
 
 
 @pytest.mark.parametrize("content", ["config.json", "checkpoint-5"])
@@ -13,7 +22,47 @@ def test_a_folder_that_holds_a_model_is_refused(tmp_path, content):
     check_output_folder(tmp_path, resume=True)
     assert path.exists()
     check_output_folder(tmp_path, overwrite=True)
+    assert path.exists()
+
+
+def test_removing_checkpoints_and_files_of_a_run(tmp_path):
+    for name in ("checkpoint-5", "checkpoint-notes"):
+        (tmp_path / name).mkdir()
+    for name in (
+        "config.json",
+        "generation_config.json",
+        "model-00001-of-00002.safetensors",
+        "scores.json",
+        "notes.txt",
+    ):
+        (tmp_path / name).touch()
+    remove_checkpoints(tmp_path)
     assert not (tmp_path / "checkpoint-5").exists()
+    remove_files_of_a_run(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-notes", "notes.txt"}
+
+
+def make_checkpoint(folder, step, files=COMPLETE):
+    path = folder / f"checkpoint-{step}"
+    path.mkdir()
+    for name in files:
+        (path / name).touch()
+    return path
+
+
+def test_the_last_complete_checkpoint(tmp_path):
+    make_checkpoint(tmp_path, 90)
+    expected = make_checkpoint(tmp_path, 100)
+    make_checkpoint(tmp_path, 110, COMPLETE[:3])
+    assert find_checkpoint("last", tmp_path) == expected
+
+
+def test_no_complete_checkpoint(tmp_path):
+    incomplete = make_checkpoint(tmp_path, 5, COMPLETE[:1] + COMPLETE[3:])
+    with pytest.raises(ValueError, match="holds no checkpoint to resume from; leave out --resume_from_checkpoint"):
+        find_checkpoint("last", tmp_path)
+    with pytest.raises(ValueError, match=r"checkpoint-5 is no checkpoint .*: it has no optimizer\.pt, scheduler\.pt"):
+        find_checkpoint(str(incomplete), tmp_path)
 
 
 def test_an_empty_or_new_folder_is_fine(tmp_path):
