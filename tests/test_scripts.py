@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from scripts import evaluate, train, translate
+from scripts import demo, evaluate, train, translate
 from tests.parity.paper_numpy import learning_rate
 
 
@@ -291,10 +291,25 @@ def test_translating_arguments_and_a_file_at_once(trained):
         translate.main(["one", "--model", str(trained), "--input", "in.txt"])
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate", "translate"])
+def test_the_demo_ends_with_python_that_runs(tmp_path, monkeypatch, capsys):
+    (path,) = recipe(tmp_path, target="de", max_steps=2)
+    monkeypatch.setattr(train, "DEFAULT_RECIPE", Path(path))
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--output_dir", str(tmp_path / "demo"), "--seed", "3"])
+    demo.main()
+    printed, python = capsys.readouterr().out.split("in Python:")
+    assert "exact match: " in printed
+    assert "BLEU: " in printed
+    assert printed.count("\n  -> ") == demo.EXAMPLES
+    assert f"the model is in {tmp_path / 'demo'}" in printed
+    assert len(python.strip().splitlines()) == 3
+    exec(python, {})
+    assert capsys.readouterr().out.startswith("[")
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "translate", "demo"])
 def test_help_in_a_fresh_process(name, tmp_path):
     result = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / f"{name}.py"), "--help"], capture_output=True, text=True, cwd=tmp_path
     )
     assert result.returncode == 0, result.stderr
-    assert "ARGUMENTS.yaml" in result.stdout
+    assert "usage: " in result.stdout
