@@ -39,6 +39,7 @@ _OPTIONAL_SIZES = ("source_vocab_size", "d_k", "d_v")
 _DEPTHS = ("encoder_layers", "decoder_layers")
 _RATES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+_SOURCE_TOKEN_IDS = ("pad_token_id", "eos_token_id")
 _POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
 
 
@@ -153,7 +154,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if row not in PAPER_ROWS:
             names = ", ".join(f'"{name}"' for name in PAPER_ROWS)
             raise ValueError(f'"{row}" is no row of Table 3; choose one of: {names}.')
-        return cls(**{**PAPER_ROWS[row], **overrides})
+        cls._check_aliases(overrides)
+        fields = {cls.attribute_map.get(name, name): value for name, value in overrides.items()}
+        return cls(**{**PAPER_ROWS[row], **fields})
 
     @property
     def key_dim(self) -> int:
@@ -227,11 +230,16 @@ class VanillaTransformerConfig(PreTrainedConfig):
         )
 
     def _check_token_ids(self) -> None:
+        sizes = {"vocab_size": self.vocab_size}
+        if self.source_vocab_size is not None:
+            sizes["source_vocab_size"] = self.source_vocab_size
         for name in _TOKEN_IDS:
             value = getattr(self, name)
             ids = value if isinstance(value, list) else [value]
+            smallest = min(sizes, key=lambda field: sizes[field]) if name in _SOURCE_TOKEN_IDS else "vocab_size"
+            last = sizes[smallest] - 1
             for token_id in ids:
                 _require(
-                    token_id is None or 0 <= token_id < self.vocab_size,
-                    f"{name} is {token_id}; it must lie between 0 and vocab_size - 1 ({self.vocab_size - 1}).",
+                    token_id is None or 0 <= token_id <= last,
+                    f"{name} is {token_id}; it must lie between 0 and {smallest} - 1 ({last}).",
                 )

@@ -121,6 +121,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             raise ValueError(
                 f'length_penalty_type is "{penalty_type}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).'
             )
+        offset = getattr(generation_config, "max_length_offset", None)
+        if offset is not None and (not isinstance(offset, int) or offset < 0):
+            raise ValueError(f"max_length_offset is {offset!r}; it must be a whole number of tokens, like 50.")
         if length_is_given:
             generation_config.max_length_offset = None
         # What follows is known here and used further on; this copy of the settings lives for one call of generate().

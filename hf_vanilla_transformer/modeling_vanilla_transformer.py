@@ -280,15 +280,27 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _can_compile_fullgraph = True
 
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+        # Fields can be set after a configuration was made and checked.
+        config.validate_architecture()
+        super().__init__(config, *args, **kwargs)
+
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a saved model, as `PreTrainedModel.from_pretrained` does.
 
         Raises:
-            ValueError: if the file of the weights is cut off or damaged.
+            ValueError: if the file of the weights is cut off or damaged, or does not fit the configuration.
         """
         try:
             return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        except RuntimeError as error:
+            if "ignore_mismatched_sizes" not in str(error):
+                raise
+            raise ValueError(
+                f"config.json and the weights in {pretrained_model_name_or_path} do not fit each other ({error}); take "
+                "both from the same run."
+            ) from error
         except Exception as error:
             # By name: a file that travels with saved models imports torch and transformers only.
             if type(error).__name__ != "SafetensorError":

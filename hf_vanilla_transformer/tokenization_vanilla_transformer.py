@@ -3,7 +3,7 @@
 It works on bytes, so no character is unknown, and every text comes back exactly as it went in.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
@@ -22,6 +22,13 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     """
 
     model_input_names = ["input_ids", "attention_mask"]
+
+
+def _only_strings(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"texts holds {text!r}, a {type(text).__name__}; give sentences, each a string.")
+        yield text
 
 
 def train_tokenizer(
@@ -63,7 +70,7 @@ def train_tokenizer(
         initial_alphabet=alphabet,
         show_progress=show_progress,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(_only_strings(texts), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, tokenizer.token_to_id(EOS))]
     )

@@ -1,6 +1,6 @@
 """Text in, text out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -8,11 +8,14 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 
+_ONE_TRANSLATION_A_SENTENCE = {"num_return_sequences", "return_dict_in_generate"}
+
+
 @torch.inference_mode()
 def translate(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
-    sentences: Sequence[str],
+    sentences: Iterable[str],
     batch_tokens: int = 4096,
     show_progress: bool = False,
     **generate_kwargs: Any,
@@ -22,7 +25,7 @@ def translate(
     Args:
         model (`PreTrainedModel`): used in evaluation mode, and left in the mode that it was in.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
-        sentences (`Sequence[str]`): sources; an empty or blank one has an empty translation.
+        sentences (`Iterable[str]`): sources; an empty or blank one has an empty translation.
         batch_tokens (`int`): most source tokens of a batch, padding included; a longer sentence is a batch of its own.
         show_progress (`bool`): whether to show a progress bar, in sentences.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`.
@@ -31,10 +34,17 @@ def translate(
         `list[str]`: one translation a sentence.
 
     Raises:
-        TypeError: if `sentences` is one string.
+        TypeError: if `sentences` is one string, or holds something else than strings.
+        ValueError: if `generate_kwargs` asks for more than one translation a sentence, or for more than tokens.
     """
     if isinstance(sentences, str):
         raise TypeError("sentences is one string; give a list of sentences, of one if need be.")
+    sentences = list(sentences)
+    for sentence in sentences:
+        if not isinstance(sentence, str):
+            raise TypeError(f"sentences holds {sentence!r}, a {type(sentence).__name__}; give strings.")
+    for name in _ONE_TRANSLATION_A_SENTENCE & generate_kwargs.keys():
+        raise ValueError(f"{name} does not go with one translation a sentence; call model.generate() for that.")
     translations = [""] * len(sentences)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices]).input_ids if indices else []

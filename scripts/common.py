@@ -1,5 +1,8 @@
 """What the command lines have in common: their arguments, files of arguments, and reading and writing."""
 
+import argparse
+import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,6 +14,8 @@ from typing import Any
 import torch
 import yaml
 from datasets import Dataset, DatasetDict
+from huggingface_hub.errors import StrictDataclassError
+from sacrebleu.metrics import BLEU
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -20,6 +25,9 @@ from transformers import (
 )
 
 from hf_vanilla_transformer import load_pairs, score_translations, translate
+
+
+LARGEST_LENGTH_PENALTY = 100
 
 
 @dataclass
@@ -92,6 +100,17 @@ class DecodingArguments:
     )
     batch_tokens: int = field(default=4096, metadata={"help": "Most source tokens of a batch, padding included."})
 
+    def __post_init__(self) -> None:
+        for name in ("num_beams", "max_new_tokens", "batch_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1.")
+        if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_LENGTH_PENALTY:
+            raise ValueError(
+                f"length_penalty is {self.length_penalty}; it must lie between -{LARGEST_LENGTH_PENALTY} and "
+                f"{LARGEST_LENGTH_PENALTY}, the paper's is 0.6."
+            )
+
     def generate_kwargs(self) -> dict[str, Any]:
         """Arguments of `generate()`: those that were given."""
         values = {name: getattr(self, name) for name in ("num_beams", "length_penalty", "max_new_tokens")}
@@ -111,6 +130,13 @@ class ScoringArguments:
         },
     )
     lowercase: bool = field(default=False, metadata={"help": "Ignore case."})
+
+    def __post_init__(self) -> None:
+        if self.bleu_tokenize not in BLEU.TOKENIZERS:
+            known = ", ".join(str(name) for name in BLEU.TOKENIZERS)
+            raise ValueError(f'bleu_tokenize is "{self.bleu_tokenize}"; choose one of: {known}.')
+        # Some need a library of their own, which is better missed now than at the end.
+        BLEU(tokenize=self.bleu_tokenize)
 
     def options(self) -> dict[str, Any]:
         """Arguments of `score_translations`."""
@@ -177,14 +203,28 @@ def show(scores: dict[str, Any]) -> None:
     print(f"chrF: {scores['chrf']:.2f}  {scores['chrf_signature']}")
 
 
-def check_can_write(path: str | None) -> None:
+def check_can_write(*paths: str | None) -> None:
     """Find out before the work is done.
 
     Raises:
-        FileNotFoundError: if there is no folder to write the file into.
+        OSError: if there is no folder to write a file into, or a folder where the file is to go.
+        ValueError: if two files are one.
     """
-    if path is not None and not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"{Path(path).parent} is not there; make the folder before writing {path}.")
+    given = [Path(path) for path in paths if path is not None]
+    if len(set(given)) < len(given):
+        raise ValueError(f"{given[0]} is named twice; write into different files.")
+    for path in given:
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder; name a file to write.")
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"{path.parent} is not there; make the folder before writing {path}.")
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(f"{path.parent} cannot be written to; choose another folder for {path.name}.")
+
+
+def one_line(text: str) -> str:
+    """A translation on a line of its own, whatever a model says."""
+    return " ".join(text.splitlines())
 
 
 def write(path: str | Path, text: str) -> None:
@@ -203,7 +243,7 @@ def plain_errors() -> Iterator[None]:
     """End the program with an error's own sentence where the input is wrong, without a traceback."""
     try:
         yield
-    except (ImportError, OSError, TypeError, ValueError) as error:
+    except (ImportError, OSError, StrictDataclassError, TypeError, ValueError) as error:
         sys.exit(f"error: {error}")
 
 
@@ -230,7 +270,7 @@ def parse(
     parser = HfArgumentParser(dataclasses, description=description, usage=usage)
     if positional is not None:
         parser.add_argument(positional, nargs="*")
-    if arguments and Path(arguments[0]).suffix in (".yaml", ".yml", ".json"):
+    if arguments and Path(arguments[0]).suffix.lower() in (".yaml", ".yml", ".json"):
         _set_defaults(parser, Path(arguments.pop(0)))
     with plain_errors():
         parsed = parser.parse_args_into_dataclasses(arguments)
@@ -245,13 +285,28 @@ def _set_defaults(parser: HfArgumentParser, path: Path) -> None:
         parser.error(f"{path} is not there; the first argument names a YAML or JSON file of arguments.")
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         parser.error(f"{path} is neither YAML nor JSON: {error}")
     if not isinstance(settings, dict):
         parser.error(f"{path} must hold names and values.")
-    known = {action.dest: action for action in parser._actions}
-    for name in settings:
+    known = {action.dest: action for action in parser._actions if action.dest != "help"}
+    for name, value in settings.items():
         if name not in known:
             parser.error(f'{path}: there is no argument "{name}"; --help lists them.')
         known[name].required = False
-    parser.set_defaults(**settings)
+        try:
+            parser.set_defaults(**{name: _convert(parser, known[name], value)})
+        except (argparse.ArgumentError, TypeError) as error:
+            parser.error(f"{path}: {name} is {value!r}: {error}")
+
+
+def _convert(parser: HfArgumentParser, action: argparse.Action, value: Any) -> Any:
+    """A value of a file as if it had been written on the command line."""
+    if value is None and action.default is None:
+        return None
+    if isinstance(value, dict):
+        return parser._get_value(action, json.dumps(value))
+    if isinstance(value, list) != (action.nargs in ("+", "*")) and not isinstance(value, str):
+        raise TypeError("one value is needed" if isinstance(value, list) else "a list is needed")
+    values = [parser._get_value(action, str(item)) for item in (value if isinstance(value, list) else [value])]
+    return values if isinstance(value, list) else values[0]

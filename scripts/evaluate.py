@@ -18,6 +18,7 @@ from scripts.common import (
     ScoringArguments,
     check_can_write,
     load,
+    one_line,
     parse,
     plain_errors,
     score,
@@ -42,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         [EvaluationArguments, DataArguments, ScoringArguments, DecodingArguments], __doc__, arguments
     )
     with plain_errors():
-        check_can_write(args.output)
-        check_can_write(args.translations)
+        check_can_write(args.output, args.translations)
         pairs = data_args.load()
         if args.split not in pairs:
             raise ValueError(f'there is no split "{args.split}"; there is: {", ".join(pairs)}.')
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     if args.output is not None:
         write(args.output, json.dumps(scores, indent=2) + "\n")
     if args.translations is not None:
-        write(args.translations, "".join(f"{line}\n" for line in translations))
+        write(args.translations, "".join(f"{one_line(translation)}\n" for translation in translations))
     return scores
 
 

@@ -45,7 +45,6 @@ from hf_vanilla_transformer.training.output import (
     check_output_folder,
     find_checkpoint,
     remove_checkpoints,
-    remove_files_of_a_run,
     staged,
 )
 from scripts.common import (
@@ -71,7 +70,8 @@ class ModelArguments:
     _argument_group_name = "model"
 
     model: str | None = field(
-        default=None, metadata={"help": "Fine-tune this model, a folder or a name on the Hub, with its tokenizer."}
+        default=None,
+        metadata={"help": "Fine-tune this model, a folder or a name on the Hub, with its tokenizer and sizes."},
     )
     row: str = field(
         default="base", metadata={"help": 'Row of Table 3 to begin from: "base", "big", "C N=2", "E", ...'}
@@ -110,19 +110,24 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         __doc__,
         arguments or [str(DEFAULT_RECIPE)],
     )
-    set_seed(args.seed)
     output = Path(args.output_dir)
     with plain_errors():
+        check_counts(args)
+        set_seed(args.seed)
         checkpoint = find_checkpoint(args.resume_from_checkpoint, output) if args.resume_from_checkpoint else None
         resumes = checkpoint is not None and checkpoint.resolve().parent == output.resolve()
         check_output_folder(output, overwrite=model_args.overwrite, resume=resumes)
         pairs = data_args.load()
+        if "train" not in pairs:
+            raise ValueError(f"there are no training pairs; there is: {', '.join(pairs)}. Give --train_files.")
         tokenizer, model = make_model(model_args, pairs, checkpoint)
-        trainer = make_trainer(args, tokenizer, model, tokenize_pairs(pairs, tokenizer))
+        data = tokenize_pairs(pairs, tokenizer)
+        check_lengths(model.config, data)
+        trainer = make_trainer(args, tokenizer, model, data)
     if trainer.is_world_process_zero() and not resumes:
         remove_checkpoints(output)
     started = time.monotonic()
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    run(trainer, checkpoint)
     seconds = time.monotonic() - started
     if trainer.is_world_process_zero():
         save_model(trainer, output)
@@ -132,6 +137,51 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             show(scores)
         print(f"the model is in {output}")
     return output
+
+
+def run(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
+    """Train, from the beginning or from a checkpoint."""
+    if checkpoint is None:
+        trainer.train()
+        return
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint))
+    except ValueError as error:
+        if "parameter group" not in str(error):
+            raise
+        sys.exit(
+            f"error: {checkpoint} was written with another optimizer ({error}); resume with the same learning_rate, "
+            "lr_scheduler_type and optim."
+        )
+
+
+def check_counts(args: PaperTrainingArguments) -> None:
+    """Numbers that transformers does not check.
+
+    Raises:
+        ValueError: if one of them is not a whole number of at least 1.
+    """
+    for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
+        value = getattr(args, name)
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is {value}; it must be a whole number of at least 1.")
+
+
+def check_lengths(config: VanillaTransformerConfig, data: DatasetDict) -> None:
+    """Make sure that every sentence has positions.
+
+    Raises:
+        ValueError: if a sentence is longer than a table of learned positions.
+    """
+    if config.position_embedding_type == "sinusoidal":
+        return
+    for name, split in data.items():
+        longest = max(len(ids) for column in ("input_ids", "labels") for ids in split[column])
+        if longest > config.max_position_embeddings:
+            raise ValueError(
+                f"the longest sentence of {name} has {longest} tokens, but the model {config.max_position_embeddings} "
+                "learned positions; remove or split it, or train with sinusoidal positions."
+            )
 
 
 def make_model(
@@ -169,9 +219,10 @@ def check_vocabulary(name: str | Path, config: VanillaTransformerConfig, tokeniz
             "fine-tune a model with the tokenizer that it was trained with."
         )
     for token in ("pad_token_id", "eos_token_id"):
-        if getattr(tokenizer, token) != getattr(config, token):
+        of_the_model = getattr(config, token)
+        if getattr(tokenizer, token) not in (of_the_model if isinstance(of_the_model, list) else [of_the_model]):
             raise ValueError(
-                f"{token} is {getattr(tokenizer, token)} in the tokenizer of {name} and {getattr(config, token)} in "
+                f"{token} is {getattr(tokenizer, token)} in the tokenizer of {name} and {of_the_model} in "
                 "the model; fine-tune a model with the tokenizer that it was trained with."
             )
 
@@ -200,10 +251,9 @@ def uses_the_paper_s_schedule(args: PaperTrainingArguments) -> bool:
 
 def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
     """Write model and tokenizer in place of an earlier run's, each file whole."""
-    with staged(output) as folder:
+    with staged(output, replace_run=True) as folder:
         trainer.save_model(str(folder))
         (folder / "training_args.bin").unlink(missing_ok=True)  # A pickle, which a folder to share should not hold.
-        remove_files_of_a_run(output)
 
 
 def score_test_pairs(

@@ -11,7 +11,8 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from hf_vanilla_transformer import translate
-from scripts.common import DecodingArguments, check_can_write, load, parse, plain_errors, write
+from hf_vanilla_transformer.data.sources import read_lines
+from scripts.common import DecodingArguments, check_can_write, load, one_line, parse, plain_errors, write
 
 
 @dataclass
@@ -40,8 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             show_progress=sys.stderr.isatty(),
             **decoding.generate_kwargs(),
         )
-    text = "".join(f"{translation}\n" for translation in translations)
+    text = "".join(f"{one_line(translation)}\n" for translation in translations)
     if args.output is None:
+        sys.stdout.reconfigure(encoding="utf-8")
         sys.stdout.write(text)
     else:
         write(args.output, text)
@@ -54,11 +56,11 @@ def read(path: str | None, sentences: list[str]) -> list[str]:
     if sentences:
         return sentences
     if path is None:
-        return [line.rstrip("\n") for line in sys.stdin]
+        sys.stdin.reconfigure(encoding="utf-8-sig", newline="\n")
+        return [line.rstrip("\r\n") for line in sys.stdin]
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path} is not there; check the path.")
-    with Path(path).open(encoding="utf-8", newline="\n") as file:
-        return [line.rstrip("\r\n") for line in file]
+    return read_lines(Path(path))
 
 
 if __name__ == "__main__":

@@ -67,6 +67,12 @@ def test_overrides_of_a_row():
     assert (config.encoder_layers, config.vocab_size, config.dropout) == (2, 99, 0)
 
 
+def test_overrides_of_a_row_by_alias():
+    assert VanillaTransformerConfig.from_paper("big", hidden_size=64).d_model == 64
+    with pytest.raises(ValueError, match="d_model=32 and hidden_size=64 disagree"):
+        VanillaTransformerConfig.from_paper("big", d_model=32, hidden_size=64)
+
+
 def test_aliases():
     config = VanillaTransformerConfig(hidden_size=64, encoder_ffn_dim=128, decoder_ffn_dim=128, num_attention_heads=2)
     assert (config.d_model, config.d_ff, config.num_heads) == (64, 128, 2)
@@ -102,6 +108,10 @@ def test_rates_are_numbers_from_0_to_1(rate):
             'position_embedding_type is "rotary"; choose "sinusoidal" or "learned"',
         ),
         ({"activation_function": "rely"}, 'activation_function is "rely"; the paper\'s is "relu"'),
+        (
+            {"source_vocab_size": 5, "pad_token_id": 7},
+            r"pad_token_id is 7; it must lie between 0 and source_vocab_size",
+        ),
         ({"eos_token_id": 37000}, r"eos_token_id is 37000; it must lie between 0 and vocab_size - 1 \(36999\)"),
     ],
 )

@@ -182,6 +182,12 @@ def test_penalty_type_is_checked():
         small_model().generate(torch.stack(sentences(5)), length_penalty_type="google")
 
 
+@pytest.mark.parametrize("offset", [-1, 2.5, "a"])
+def test_offset_is_checked(offset):
+    with pytest.raises(ValueError, match=r"max_length_offset is .*; it must be a whole number of tokens"):
+        small_model().generate(torch.stack(sentences(5)), max_length_offset=offset)
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("options", [{}, {"cache_implementation": "static"}, {"use_cache": False}], ids=str)
 def test_a_padded_forced_prefix_equals_the_prefix_alone(side, options):

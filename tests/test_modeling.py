@@ -11,7 +11,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerModel,
 )
 from hf_vanilla_transformer.modeling_vanilla_transformer import label_smoothed_cross_entropy, sinusoidal_positions
-from tests.conftest import VOCAB_SIZE, pad, sentences, small_model
+from tests.conftest import VOCAB_SIZE, pad, sentences, small_config, small_model
 
 
 ATTENTIONS = ["eager", "sdpa"]
@@ -220,6 +220,21 @@ def test_a_checkpoint_cut_off_in_the_middle_does_not_load(tmp_path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(ValueError, match=f"the weights in {tmp_path} are cut off or damaged .*; copy or download them"):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+
+
+def test_weights_that_do_not_fit_the_configuration(tmp_path):
+    model = small_model()
+    model.save_pretrained(tmp_path)
+    small_config(d_ff=50).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"config\.json and the weights in .* do not fit each other"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+
+
+def test_a_configuration_changed_later_is_checked_again():
+    config = small_config(d_k=None, d_v=None)
+    config.num_heads = 3
+    with pytest.raises(ValueError, match=r"d_model \(32\) is not divisible by num_heads \(3\)"):
+        VanillaTransformerForConditionalGeneration(config)
 
 
 def test_one_matrix_three_uses():

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,7 +97,7 @@ def test_a_licence_is_the_user_s(tmp_path):
 def test_a_second_run_does_not_overwrite(trained, tmp_path):
     arguments = recipe(tmp_path, output_dir=str(trained))
     before = (trained / "model.safetensors").read_bytes()
-    with pytest.raises(SystemExit, match="already holds a model or checkpoints; name another folder"):
+    with pytest.raises(SystemExit, match=r"already holds a model or checkpoints \(.*\); name another folder"):
         train.main(arguments)
     assert (trained / "model.safetensors").read_bytes() == before
 
@@ -205,12 +206,60 @@ def test_aligned_files_and_the_paper_s_schedule(tmp_path):
         ({"model": "no/such/folder"}, "error: "),
         ({"warmup_steps": 0.5}, r"error: warmup_steps is 0\.5; the paper's schedule counts whole updates"),
         ({"bf16": True, "use_cpu": False, "fp16": True}, "error: "),
+        (
+            {"per_device_train_batch_size": 0},
+            "error: per_device_train_batch_size is 0; it must be a whole number of at",
+        ),
+        (
+            {"gradient_accumulation_steps": 0},
+            "error: gradient_accumulation_steps is 0; it must be a whole number of at",
+        ),
+        ({"bleu_tokenize": "foo"}, 'error: bleu_tokenize is "foo"; choose one of: .*13a'),
     ],
 )
 def test_wrong_input_is_one_sentence(tmp_path, changes, message):
     with pytest.raises(SystemExit, match=message):
         train.main(recipe(tmp_path, **changes))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"d_model": [1, 2]}, r"d_model is \[1, 2\]: one value is needed"),
+        ({"vocab_size": None}, "vocab_size is None: "),
+        ({"train_size": 5.5}, "train_size is 5.5: "),
+        ({"max_steps": "many"}, "max_steps is 'many': "),
+        ({"help": True}, 'there is no argument "help"'),
+    ],
+)
+def test_wrong_values_in_a_file(tmp_path, capsys, changes, message):
+    with pytest.raises(SystemExit):
+        train.main(recipe(tmp_path, **changes))
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_sentence_longer_than_a_learned_table(tmp_path):
+    (tmp_path / "a.csv").write_text("en,fr\none,un\n")
+    (tmp_path / "long.csv").write_text("en,fr\none," + "un " * 3000 + "\n")
+    for split in ("train_files", "test_files"):
+        files = {"dataset": None, "train_files": str(tmp_path / "a.csv"), split: str(tmp_path / "long.csv")}
+        with pytest.raises(SystemExit, match=r"error: the longest sentence of .* tokens, but the model 1024 learned"):
+            train.main(recipe(tmp_path, row="E", **files))
+    assert not (tmp_path / "run").exists()
+
+
+def test_resuming_with_another_optimizer(tmp_path):
+    arguments = recipe(tmp_path)
+    train.main(arguments)
+    with pytest.raises(SystemExit, match=r"was written with another optimizer .*; resume with the same learning_rate"):
+        train.main([*arguments, "--resume_from_checkpoint", "last", "--learning_rate", "0.1", "--max_steps", "9"])
+
+
+def test_no_training_pairs(tmp_path):
+    (tmp_path / "a.csv").write_text("en,fr\none,un\n")
+    with pytest.raises(SystemExit, match="error: there are no training pairs; there is: test"):
+        train.main(recipe(tmp_path, dataset=None, test_files=str(tmp_path / "a.csv")))
 
 
 def test_an_unknown_argument_in_a_file(tmp_path, capsys):
@@ -280,10 +329,36 @@ def test_translating_a_file(trained, tmp_path, expected_translations):
 
 
 def test_translating_standard_input(trained, monkeypatch, capsys, expected_translations):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("one\n\ntwo\n"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfone\n\ntwo\r\n"), encoding="ascii"))
     translate.main(["--model", str(trained)])
     first, second = expected_translations.splitlines()
     assert capsys.readouterr().out == f"{first}\n\n{second}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--num_beams", "0"], "error: num_beams is 0; it must be at least 1"),
+        (["--length_penalty", "nan"], "error: length_penalty is nan; it must lie between -100 and 100"),
+        (["--batch_tokens", "-5"], "error: batch_tokens is -5; it must be at least 1"),
+        (["--output", "."], r"error: \. is a folder; name a file to write"),
+    ],
+)
+def test_wrong_arguments_of_translating(trained, arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        translate.main(["one", "--model", str(trained), *arguments])
+
+
+def test_one_file_for_two_outputs(trained, tmp_path):
+    path = str(tmp_path / "out")
+    with pytest.raises(SystemExit, match="is named twice; write into different files"):
+        evaluate.main(["--model", str(trained), "--output", path, "--translations", path])
+
+
+def test_a_translation_stays_on_its_line(trained, capsys, monkeypatch):
+    monkeypatch.setattr(sys.modules["scripts.translate"], "translate", lambda *args, **kwargs: ["a\nb", "c"])
+    translate.main(["one", "two", "--model", str(trained)])
+    assert capsys.readouterr().out == "a b\nc\n"
 
 
 def test_translating_arguments_and_a_file_at_once(trained):

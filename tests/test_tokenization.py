@@ -87,6 +87,12 @@ def test_too_small_a_vocabulary():
         train_tokenizer(["a"], vocab_size=258)
 
 
+@pytest.mark.parametrize("texts", [["a", None], [1], [["a", "b"]]])
+def test_only_strings_are_a_corpus(texts):
+    with pytest.raises(TypeError, match=r"texts holds .*; give sentences, each a string"):
+        train_tokenizer(texts, show_progress=False)
+
+
 def test_one_string_is_no_corpus():
     with pytest.raises(TypeError, match="texts is one string; give an iterable of sentences"):
         train_tokenizer("a small house")

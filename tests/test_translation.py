@@ -50,6 +50,21 @@ def test_the_model_s_mode_is_left_as_it_was(model, tokenizer, training):
         model.eval()
 
 
+def test_any_iterable(model, tokenizer):
+    assert translate(model, tokenizer, (text for text in SENTENCES)) == translate(model, tokenizer, SENTENCES)
+
+
+def test_something_else_than_strings(model, tokenizer):
+    with pytest.raises(TypeError, match="sentences holds None, a NoneType; give strings"):
+        translate(model, tokenizer, ["a", None])
+
+
+@pytest.mark.parametrize("options", [{"num_return_sequences": 2}, {"return_dict_in_generate": True}])
+def test_more_than_one_translation_a_sentence(model, tokenizer, options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} does not go with one translation a sentence"):
+        translate(model, tokenizer, ["a"], **options)
+
+
 def test_one_string_is_no_list(model, tokenizer):
     with pytest.raises(TypeError, match="sentences is one string; give a list"):
         translate(model, tokenizer, "two")

@@ -1,5 +1,6 @@
 """Sentence pairs from wherever they are: the Hub, tables, aligned text files, or the built-in number corpus."""
 
+import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,7 +93,7 @@ def _read_files(paths: list[Path], source: str, target: str, options: dict[str, 
 
 
 def _read_aligned(source_path: Path, target_path: Path) -> Dataset:
-    sources, targets = _read_lines(source_path), _read_lines(target_path)
+    sources, targets = read_lines(source_path), read_lines(target_path)
     if len(sources) != len(targets):
         raise ValueError(
             f"{source_path} has {len(sources)} lines and {target_path} has {len(targets)}; line n of one must "
@@ -101,10 +102,15 @@ def _read_aligned(source_path: Path, target_path: Path) -> Dataset:
     return Dataset.from_dict({"source": sources, "target": targets})
 
 
-def _read_lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """Lines of a UTF-8 text file, without what ends them; a byte order mark is dropped.
+
+    Raises:
+        ValueError: if the file is not UTF-8.
+    """
     # Not str.splitlines(), which also splits at characters that occur inside sentences.
     try:
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
             return [line.rstrip("\r\n") for line in file]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 ({error}); convert it, for example with iconv.") from error
@@ -120,8 +126,9 @@ def _read_table(path: Path, source: str, target: str, options: dict[str, Any]) -
     if kind == "json":
         _check_json_lines(path)
     if kind == "csv":
-        # pandas takes some words for missing values, among them the German zero.
-        options = {"keep_default_na": False, **options}
+        _check_csv(path, options.get("delimiter", options.get("sep", ",")))
+        # Left to itself, pandas takes words such as the German zero for missing values, and digits for numbers.
+        options = {"keep_default_na": False, "converters": {source: str, target: str}, **options}
     try:
         table = load_dataset(kind, data_files=str(path), split="train", **options)
     except Exception as error:
@@ -129,8 +136,27 @@ def _read_table(path: Path, source: str, target: str, options: dict[str, Any]) -
     return _select_columns(table, source, target, str(path))
 
 
+def _check_csv(path: Path, delimiter: str) -> None:
+    """Every row has as many cells as the first; pandas would shift or fill the others silently."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, delimiter=delimiter)
+        try:
+            header = next(rows)
+            row = None
+            for row in rows:
+                if row and len(row) != len(header):
+                    raise ValueError(
+                        f"{path}, line {rows.line_num}: {len(row)} cells, but the first line has {len(header)}; put "
+                        f'cells that hold "{delimiter}" in quotation marks.'
+                    )
+            if row is None:
+                raise ValueError(f"{path} has a first line with names, and no rows.")
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise ValueError(f"{path} cannot be read as csv: {error}.") from error
+
+
 def _check_json_lines(path: Path) -> None:
-    lines = _read_lines(path)
+    lines = read_lines(path)
     if lines[0].lstrip().startswith("["):  # One array of objects instead of lines.
         return
     for number, line in enumerate(lines, start=1):

@@ -17,11 +17,17 @@ def tokenize_pairs(
     Returns:
         The same splits with columns `input_ids`, `attention_mask` and `labels`, lists of varying lengths in tokens,
         `</s>` included. Nothing is cut off.
+
+    Raises:
+        ValueError: if a column is missing.
     """
 
     def tokenize(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
         return dict(tokenizer(batch["source"], text_target=batch["target"]))
 
-    columns = pairs.column_names
-    columns = next(iter(columns.values())) if isinstance(columns, dict) else columns
-    return pairs.map(tokenize, batched=True, remove_columns=columns, num_proc=num_proc, desc="tokenizing")
+    if isinstance(pairs, DatasetDict):
+        return DatasetDict({name: tokenize_pairs(split, tokenizer, num_proc) for name, split in pairs.items()})
+    if not {"source", "target"} <= set(pairs.column_names):
+        columns = ", ".join(pairs.column_names)
+        raise ValueError(f"the pairs have the columns {columns}; they need source and target, as of load_pairs().")
+    return pairs.map(tokenize, batched=True, remove_columns=pairs.column_names, num_proc=num_proc, desc="tokenizing")

@@ -120,6 +120,10 @@ def score_translations(
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:
     ids = ids[0] if isinstance(ids, tuple) else ids
+    if isinstance(ids, list):  # Of batches, with eval_do_concat_batches=False.
+        return [text for batch in ids for text in _decode(tokenizer, batch)]
+    if np.asarray(ids).ndim != 2:
+        raise ValueError("BLEU needs translations, but logits were given; set predict_with_generate=True.")
     # The Trainer pads with the label that losses ignore, which is no token.
     ids = np.where(np.asarray(ids) == IGNORED_LABEL, tokenizer.pad_token_id, ids)
     return tokenizer.batch_decode(ids, skip_special_tokens=True)

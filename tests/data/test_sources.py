@@ -48,6 +48,22 @@ def test_words_that_pandas_takes_for_missing(write):
     ]
 
 
+def test_cells_that_look_like_numbers(write):
+    rows = "007,1.50\nTrue,1e5\n"
+    pairs = load_pairs(train_files=write("train.csv", "source,target\n" + "a,b\n" * 10_001 + rows * 5_000))
+    assert pairs["train"][-2] == {"source": "007", "target": "1.50"}
+    assert pairs["train"][-1] == {"source": "True", "target": "1e5"}
+    only_numbers = load_pairs(train_files=write("numbers.csv", "source,target\n1,eins\n"))
+    assert only_numbers["train"].to_list() == [{"source": "1", "target": "eins"}]
+
+
+def test_a_byte_order_mark_is_no_text(write):
+    files = [write("a.en", "\ufeffone\n"), write("a.de", "eins\n")]
+    assert load_pairs(train_files=files)["train"].to_list() == [{"source": "one", "target": "eins"}]
+    table = write("a.csv", "\ufeffsource,target\none,eins\n")
+    assert load_pairs(train_files=table)["train"].to_list() == [{"source": "one", "target": "eins"}]
+
+
 def test_options_of_a_table(write):
     pairs = load_pairs(train_files=write("train.csv", "source;target\na;b\n"), delimiter=";")
     assert pairs["train"].to_list() == [{"source": "a", "target": "b"}]
@@ -102,7 +118,18 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
         ),
         ({"a.txt": "x\n"}, ValueError, r'a\.txt is one file ending in "\.txt"; a table ends in \.csv, .*two aligned'),
         ({"a": "x\n", "b": "x\n", "c": "x\n"}, ValueError, r"one split has 3 files \(.*\); give one table or two"),
-        ({"a.csv": "source,target\nx,1\n"}, ValueError, r'a\.csv: column "target" holds .*int64.*, not text'),
+        (
+            {"a.json": '{"source": "x", "target": 1}\n'},
+            ValueError,
+            r'a\.json: column "target" holds .*int64.*, not text',
+        ),
+        (
+            {"a.csv": "source,target\nHello, world,Hallo, Welt\nYes,Ja\n"},
+            ValueError,
+            r'a\.csv, line 2: 4 cells, but the first line has 2; put cells that hold "," in quotation marks',
+        ),
+        ({"a.csv": "source,target\n"}, ValueError, r"a\.csv has a first line with names, and no rows"),
+        ({"a.csv": "source,target\nYes,Ja\nNo\n"}, ValueError, r"a\.csv, line 3: 1 cells, but the first line has 2"),
         ({"a.parquet": "nonsense"}, ValueError, r"a\.parquet cannot be read as parquet"),
     ],
 )

@@ -1,3 +1,4 @@
+import pytest
 from datasets import Dataset, DatasetDict
 
 from hf_vanilla_transformer import tokenize_pairs
@@ -14,6 +15,11 @@ def test_columns_of_a_trainer(tokenizer):
     assert row["labels"][-1] == tokenizer.eos_token_id
 
 
+def test_a_missing_column(tokenizer):
+    with pytest.raises(ValueError, match="the pairs have the columns number, source; they need source and target"):
+        tokenize_pairs(PAIRS.remove_columns("target"), tokenizer)
+
+
 def test_every_split(tokenizer):
-    tokenized = tokenize_pairs(DatasetDict({"train": PAIRS, "test": PAIRS}), tokenizer)
+    tokenized = tokenize_pairs(DatasetDict({"train": PAIRS, "test": PAIRS.remove_columns("number")}), tokenizer)
     assert tokenized["train"][0] == tokenized["test"][0] == tokenize_pairs(PAIRS, tokenizer)[0]

@@ -59,5 +59,14 @@ def test_compute_metrics_of_a_trainer(tokenizer):
     ids = [tokenizer(text).input_ids for text in REFERENCES]
     length = max(len(row) for row in ids) + 2
     padded = np.array([row + [-100] * (length - len(row)) for row in ids])
-    metrics = make_compute_metrics(tokenizer)(EvalPrediction(predictions=padded, label_ids=padded))
-    assert metrics == {"bleu": pytest.approx(100), "chrf": pytest.approx(100)}
+    compute_metrics = make_compute_metrics(tokenizer)
+    expected = {"bleu": pytest.approx(100), "chrf": pytest.approx(100)}
+    assert compute_metrics(EvalPrediction(predictions=padded, label_ids=padded)) == expected
+    batches = [padded[:1], padded[1:, :-1]]
+    assert compute_metrics(EvalPrediction(predictions=batches, label_ids=batches)) == expected
+
+
+def test_compute_metrics_of_logits(tokenizer):
+    logits, labels = np.zeros((2, 3, 5)), np.zeros((2, 3), dtype=int)
+    with pytest.raises(ValueError, match="logits were given; set predict_with_generate=True"):
+        make_compute_metrics(tokenizer)(EvalPrediction(predictions=logits, label_ids=labels))

@@ -1,52 +1,63 @@
 import pytest
+import torch
 
-from hf_vanilla_transformer.training.output import (
-    check_output_folder,
-    find_checkpoint,
-    remove_checkpoints,
-    remove_files_of_a_run,
-    staged,
-)
+from hf_vanilla_transformer.training.output import check_output_folder, find_checkpoint, remove_checkpoints, staged
 
 
 COMPLETE = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "model.safetensors", "tokenizer.json")
 
 
-@pytest.mark.parametrize("content", ["config.json", "checkpoint-5"])
+@pytest.mark.parametrize("content", ["config.json", "README.md", "model-00001-of-00002.safetensors", "checkpoint-5"])
 def test_a_folder_that_holds_a_model_is_refused(tmp_path, content):
     path = tmp_path / content
     path.mkdir() if content.startswith("checkpoint") else path.touch()
-    with pytest.raises(FileExistsError, match="already holds a model or checkpoints; name another folder, or say"):
+    message = rf"already holds a model or checkpoints \({content}\); name another folder, or say"
+    with pytest.raises(FileExistsError, match=message):
         check_output_folder(tmp_path)
-    assert path.exists()
     check_output_folder(tmp_path, resume=True)
-    assert path.exists()
     check_output_folder(tmp_path, overwrite=True)
     assert path.exists()
 
 
-def test_removing_checkpoints_and_files_of_a_run(tmp_path):
-    for name in ("checkpoint-5", "checkpoint-notes"):
-        (tmp_path / name).mkdir()
-    for name in (
-        "config.json",
-        "generation_config.json",
-        "model-00001-of-00002.safetensors",
-        "scores.json",
-        "notes.txt",
-    ):
-        (tmp_path / name).touch()
-    remove_checkpoints(tmp_path)
-    assert not (tmp_path / "checkpoint-5").exists()
-    remove_files_of_a_run(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-notes", "notes.txt"}
+def test_an_empty_or_new_folder_is_fine(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    check_output_folder(tmp_path)
+    check_output_folder(tmp_path / "new")
 
 
-def make_checkpoint(folder, step, files=COMPLETE):
+def test_a_file_is_no_folder(tmp_path):
+    path = tmp_path / "model"
+    path.touch()
+    with pytest.raises(NotADirectoryError, match="is a file; name a folder"):
+        check_output_folder(path)
+
+
+def test_only_what_an_earlier_run_left_is_removed(tmp_path):
+    target = tmp_path / "run"
+    for name in ("checkpoint-5", "checkpoint-notes", "tokenizer.json"):
+        (target / name).mkdir(parents=True)
+    stale = {"model-00001-of-00002.safetensors", "model.safetensors.index.json", "scores.json"}
+    kept = {"config.json", "notes.txt", "ds_config.json", "model_old.safetensors"}
+    for name in stale | kept:
+        (target / name).touch()
+    remove_checkpoints(target)
+    with staged(target, replace_run=True) as folder:
+        (folder / "config.json").write_text("new")
+    assert {path.name for path in target.iterdir()} == {"checkpoint-notes", "tokenizer.json", *kept}
+    assert (target / "config.json").read_text() == "new"
+
+
+def make_checkpoint(folder, step, files=COMPLETE, cut_off=None):
     path = folder / f"checkpoint-{step}"
     path.mkdir()
     for name in files:
-        (path / name).touch()
+        if name.endswith(".pt"):
+            torch.save({}, path / name)
+        else:
+            (path / name).write_text("{}")
+    if cut_off:
+        content = (path / cut_off).read_bytes()
+        (path / cut_off).write_bytes(content[: len(content) // 2])
     return path
 
 
@@ -61,20 +72,17 @@ def test_no_complete_checkpoint(tmp_path):
     incomplete = make_checkpoint(tmp_path, 5, COMPLETE[:1] + COMPLETE[3:])
     with pytest.raises(ValueError, match="holds no checkpoint to resume from; leave out --resume_from_checkpoint"):
         find_checkpoint("last", tmp_path)
-    with pytest.raises(ValueError, match=r"checkpoint-5 is no checkpoint .*: it has no optimizer\.pt, scheduler\.pt"):
+    with pytest.raises(ValueError, match=r"checkpoint-5 is no checkpoint .*: optimizer\.pt, scheduler\.pt: missing"):
         find_checkpoint(str(incomplete), tmp_path)
 
 
-def test_an_empty_or_new_folder_is_fine(tmp_path):
-    check_output_folder(tmp_path)
-    check_output_folder(tmp_path / "new")
-
-
-def test_a_file_is_no_folder(tmp_path):
-    path = tmp_path / "model"
-    path.touch()
-    with pytest.raises(NotADirectoryError, match="is a file; name a folder"):
-        check_output_folder(path)
+@pytest.mark.parametrize("name", ["trainer_state.json", "optimizer.pt", "scheduler.pt", "tokenizer.json"])
+def test_a_checkpoint_with_a_file_cut_off(tmp_path, name):
+    whole = make_checkpoint(tmp_path, 5)
+    cut_off = make_checkpoint(tmp_path, 6, cut_off=name)
+    with pytest.raises(ValueError, match=rf"checkpoint-6 is no checkpoint to resume from: {name}: missing or cut off"):
+        find_checkpoint(str(cut_off), tmp_path)
+    assert find_checkpoint("last", tmp_path) == whole
 
 
 def test_staged_files_arrive_together(tmp_path):
