@@ -14,6 +14,7 @@ from scripts import train
 from scripts.common import load
 
 
+OUTPUT = "runs/numbers"
 EXAMPLES = 4
 
 
@@ -21,10 +22,11 @@ def main() -> None:
     """Train and score, translate, and say how to go on."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", default="42", help="of the training")
-    parser.add_argument("--output_dir", default="runs/numbers", help="where the model goes")
+    parser.add_argument("--output_dir", default=OUTPUT, help="where the model goes; only the default is overwritten")
     args = parser.parse_args()
     settings = ["--seed", args.seed, "--output_dir", args.output_dir]
-    folder = train.main([str(train.DEFAULT_RECIPE), "--overwrite", *settings])
+    settings += ["--overwrite"] if args.output_dir == OUTPUT else []
+    folder = train.main([str(train.DEFAULT_RECIPE), *settings])
     print()
     show_translations(folder)
     print("\nin Python:\n")

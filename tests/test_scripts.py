@@ -379,6 +379,8 @@ def test_the_demo_ends_with_python_that_runs(tmp_path, monkeypatch, capsys):
     assert len(python.strip().splitlines()) == 3
     exec(python, {})
     assert capsys.readouterr().out.startswith("[")
+    with pytest.raises(SystemExit, match="already holds a model"):
+        demo.main()
 
 
 @pytest.mark.parametrize("name", ["train", "evaluate", "translate", "demo"])

@@ -47,4 +47,4 @@ def whole_batches(tmp_path_factory, tokenizer):
 def test_splits_of_a_batch(tmp_path, tokenizer, whole_batches, batch_size, accumulation):
     assert whole_batches.shape == (UPDATES, 2)
     split = trajectory(tmp_path, tokenizer, batch_size, accumulation)
-    torch.testing.assert_close(split, whole_batches, rtol=1e-4, atol=0)
+    torch.testing.assert_close(split, whole_batches, rtol=1e-5, atol=0)
