@@ -51,6 +51,7 @@ from scripts.common import (
     DataArguments,
     DecodingArguments,
     ScoringArguments,
+    load,
     parse,
     plain_errors,
     score,
@@ -131,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     seconds = time.monotonic() - started
     if trainer.is_world_process_zero():
         save_model(trainer, output)
-        scores = score_test_pairs(model, tokenizer, pairs, data_args, scoring)
+        scores = score_test_pairs(output, pairs, data_args, scoring)
         save_card(trainer, model_args, data_args, pairs, scores, seconds)
         if scores is not None:
             show(scores)
@@ -257,15 +258,15 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
 
 
 def score_test_pairs(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    pairs: DatasetDict,
-    data_args: DataArguments,
-    scoring: ScoringArguments,
+    output: Path, pairs: DatasetDict, data_args: DataArguments, scoring: ScoringArguments
 ) -> dict[str, Any] | None:
-    """Scores on the test pairs, if there are any, by the model's own search."""
+    """Scores of the saved model on the test pairs, if there are any, by the model's own search.
+
+    The model in memory may still compute as it was trained, in bfloat16 for example; others will load the saved one.
+    """
     if "test" not in pairs:
         return None
+    tokenizer, model = load(str(output))
     data = data_args.describe("test")
     return score(model, tokenizer, pairs["test"], data, DecodingArguments(), scoring)[0]
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
@@ -129,6 +130,21 @@ def test_a_model_is_kept_when_scoring_fails(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="scoring failed"):
         train.main(recipe(tmp_path))
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
+
+
+def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_path, monkeypatch):
+    ids = torch.tensor([[5, 6, 7]])
+    scored = []
+
+    def note_logits(model, *args):
+        scored.append(model.eval()(input_ids=ids, decoder_input_ids=ids).logits)
+        return score(model, *args)
+
+    score = train.score
+    monkeypatch.setattr(train, "score", note_logits)
+    folder = train.main([*recipe(tmp_path, max_steps=1), "--bf16", "--use_cpu"])
+    saved = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert torch.equal(scored[0], saved(input_ids=ids, decoder_input_ids=ids).logits)
 
 
 def test_resuming_elsewhere_does_not_overwrite(trained, tmp_path):

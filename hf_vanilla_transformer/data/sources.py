@@ -126,7 +126,7 @@ def _read_table(path: Path, source: str, target: str, options: dict[str, Any]) -
     if kind == "json":
         _check_json_lines(path)
     if kind == "csv":
-        _check_csv(path, options.get("delimiter", options.get("sep", ",")))
+        _check_csv(path, options)
         # Left to itself, pandas takes words such as the German zero for missing values, and digits for numbers.
         options = {"keep_default_na": False, "converters": {source: str, target: str}, **options}
     try:
@@ -136,12 +136,13 @@ def _read_table(path: Path, source: str, target: str, options: dict[str, Any]) -
     return _select_columns(table, source, target, str(path))
 
 
-def _check_csv(path: Path, delimiter: str) -> None:
+def _check_csv(path: Path, options: dict[str, Any]) -> None:
     """Every row has as many cells as the first; pandas would shift or fill the others silently."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, delimiter=delimiter)
+    delimiter = options.get("delimiter", options.get("sep", ","))
+    with path.open(encoding=options.get("encoding", "utf-8-sig"), newline="") as file:
+        rows = csv.reader(file, delimiter=delimiter, quotechar=options.get("quotechar", '"'))
         try:
-            header = next(rows)
+            header = next(rows, [])
             row = None
             for row in rows:
                 if row and len(row) != len(header):

@@ -69,6 +69,15 @@ def test_options_of_a_table(write):
     assert pairs["train"].to_list() == [{"source": "a", "target": "b"}]
 
 
+def test_a_table_in_another_encoding_and_with_other_quotation_marks(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_bytes("source,target\n'a, b',Häuser\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"train\.csv cannot be read as csv: 'utf-8' codec"):
+        load_pairs(train_files=path)
+    pairs = load_pairs(train_files=path, encoding="latin-1", quotechar="'")
+    assert pairs["train"].to_list() == [{"source": "a, b", "target": "Häuser"}]
+
+
 def test_one_array_of_objects(write):
     assert load_pairs(train_files=write("train.json", json.dumps(EXPECTED)))["train"].to_list() == EXPECTED
 
@@ -128,6 +137,7 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
             ValueError,
             r'a\.csv, line 2: 4 cells, but the first line has 2; put cells that hold "," in quotation marks',
         ),
+        ({"a.csv": "\ufeff"}, ValueError, r"a\.csv has a first line with names, and no rows"),
         ({"a.csv": "source,target\n"}, ValueError, r"a\.csv has a first line with names, and no rows"),
         ({"a.csv": "source,target\nYes,Ja\nNo\n"}, ValueError, r"a\.csv, line 3: 1 cells, but the first line has 2"),
         ({"a.parquet": "nonsense"}, ValueError, r"a\.parquet cannot be read as parquet"),
