@@ -1,6 +1,7 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017) for Hugging Face.
 
-Importing this package makes `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM` and `AutoTokenizer` know the model.
+Importing this package makes `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM` and `AutoTokenizer` know the model, and
+`pipeline("translation")` work.
 """
 
 from importlib import import_module
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+from .pipeline_vanilla_transformer import TranslationPipeline
 from .registration import register
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from .translation import translate
@@ -38,6 +40,7 @@ __all__ = [
     "Bleu",
     "ChrF",
     "PaperTrainingArguments",
+    "TranslationPipeline",
     "VanillaTransformerConfig",
     "VanillaTransformerForConditionalGeneration",
     "VanillaTransformerModel",

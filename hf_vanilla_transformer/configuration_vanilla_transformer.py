@@ -43,6 +43,33 @@ _SOURCE_TOKEN_IDS = ("pad_token_id", "eos_token_id")
 _POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
 
 
+# transformers runs the code of saved folders as modules of a package with this name. Where this package is imported
+# instead, its own pipeline is registered, and the one of a saved folder, which transformers would prefer, is not used.
+_IS_REMOTE_CODE = __name__.startswith("transformers_modules.")
+
+
+def _code_to_ship() -> tuple[dict[str, str], dict[str, Any]]:
+    """Which classes of which files the Auto classes and `pipeline()` take from a saved folder.
+
+    transformers copies the files that these imports name, and what they import in turn, into every saved folder.
+    """
+    from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+    from .pipeline_vanilla_transformer import TranslationPipeline
+
+    classes = {
+        "AutoConfig": VanillaTransformerConfig,
+        "AutoModel": VanillaTransformerModel,
+        "AutoModelForSeq2SeqLM": VanillaTransformerForConditionalGeneration,
+    }
+    auto_map = {name: _place(shipped) for name, shipped in classes.items()}
+    translation = {"impl": _place(TranslationPipeline), "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+    return auto_map, {"translation": translation}
+
+
+def _place(shipped: type) -> str:
+    return f"{shipped.__module__.rpartition('.')[-1]}.{shipped.__name__}"
+
+
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ValueError(message)
@@ -92,6 +119,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     """
 
     model_type = "vanilla_transformer"
+    _auto_class = "AutoConfig"
     keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]
     attribute_map = {
         "hidden_size": "d_model",
@@ -103,6 +131,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         "encoder_ffn_dim": "d_ff",
         "decoder_ffn_dim": "d_ff",
     }
+    # transformers' default names embeddings, which must not be sharded apart from those they are tied to.
+    base_model_fsdp_plan = {}
 
     vocab_size: int = 37000
     source_vocab_size: int | None = None
@@ -136,8 +166,18 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return super().__new__(cls)
 
     def __post_init__(self, **kwargs: Any) -> None:
+        if not _IS_REMOTE_CODE:
+            kwargs.pop("custom_pipelines", None)
         super().__post_init__(**kwargs)
         self.validate_architecture()
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save as `PreTrainedConfig.save_pretrained` does, with the code that `trust_remote_code=True` runs."""
+        if type(self) is VanillaTransformerConfig:
+            self.auto_map, self.custom_pipelines = _code_to_ship()
+        super().save_pretrained(save_directory, *args, **kwargs)
+        if not _IS_REMOTE_CODE:
+            self.__dict__.pop("custom_pipelines", None)
 
     @classmethod
     def from_paper(cls, row: str, **overrides: Any) -> "VanillaTransformerConfig":
