@@ -1,25 +1,45 @@
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
+EXTRAS := $(VENV)/.extras
+FLOOR := .venv-floor
+FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/parity tests/training $(wildcard tests/test_*.py)
+INSTALL := python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test lint format clean
+.PHONY: help setup demo test test-conformance test-floor lint format clean
 
 help:  ## List the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## Make the virtual environment .venv; does nothing when it is there.
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; name one with PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[numbers,dev]'
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[numbers,dev]'
+	@touch $@
+
+# Apart, because the demo needs none of them and some of them print when transformers finds them.
+$(EXTRAS): $(READY)
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,quantization]'
+	@touch $@
+
+$(FLOOR)/.ready: pyproject.toml constraints-floor.txt
+	$(PYTHON) -m venv $(FLOOR)
+	$(FLOOR)/bin/$(INSTALL) -c constraints-floor.txt --editable '.[numbers]' pytest
 	@touch $@
 
 demo: $(READY)  ## Train on the built-in number corpus, score unseen numbers, translate some.
 	$(VENV)/bin/python scripts/demo.py
 
-test: $(READY)  ## Run the tests.
+test: $(EXTRAS)  ## Run the tests.
 	$(VENV)/bin/python -m pytest --quiet
+
+test-conformance: $(READY)  ## Run transformers' own test suites on our classes.
+	$(VENV)/bin/python -m tests.conformance.run
+
+test-floor: $(FLOOR)/.ready  ## Run the tests with the oldest supported versions, in an environment of its own.
+	$(FLOOR)/bin/python -m pytest --quiet $(FLOOR_TESTS)
 
 lint: $(READY)  ## Check style and types.
 	$(VENV)/bin/ruff check .
@@ -31,5 +51,5 @@ format: $(READY)  ## Put the code in its one format.
 	$(VENV)/bin/ruff format .
 
 clean:  ## Remove the virtual environment and what tools left behind.
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FLOOR) .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -exec rm -rf {} +

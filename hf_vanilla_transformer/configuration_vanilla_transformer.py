@@ -173,6 +173,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `PreTrainedConfig.save_pretrained` does, with the code that `trust_remote_code=True` runs."""
+        self.validate()
         if type(self) is VanillaTransformerConfig:
             self.auto_map, self.custom_pipelines = _code_to_ship()
         super().save_pretrained(save_directory, *args, **kwargs)

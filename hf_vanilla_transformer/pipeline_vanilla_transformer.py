@@ -20,19 +20,18 @@ class TranslationPipeline(Pipeline):
             What is not given is as the model's `generation_config` says.
 
     Raises:
-        ValueError: if there is no tokenizer, or the model has no `generate()`.
+        ValueError: if there is no tokenizer that can pad, or the model has no `generate()`.
     """
 
     _load_processor = False
     _load_image_processor = False
     _load_feature_extractor = False
     _load_tokenizer = True
-    _pipeline_calls_generate = True
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        if self.tokenizer is None:
-            raise ValueError("a translation pipeline needs the model's tokenizer; give it as tokenizer=...")
+        if self.tokenizer is None or self.tokenizer.pad_token_id is None:
+            raise ValueError("a translation pipeline needs the model's tokenizer, with a token for padding.")
         if not self.model.can_generate():
             raise ValueError(
                 f"{type(self.model).__name__} has no generate(); give an encoder-decoder with a softmax, as "
@@ -86,7 +85,7 @@ class TranslationPipeline(Pipeline):
 
     def _forward(self, input_tensors: dict[str, torch.Tensor], **generate_kwargs: Any) -> dict[str, torch.Tensor]:
         is_blank = input_tensors.pop("is_blank")
-        output = self.model.generate(**input_tensors, **self._prepare_generate_kwargs(generate_kwargs))
+        output = self.model.generate(**input_tensors, **generate_kwargs)
         token_ids = getattr(output, "sequences", output).unflatten(0, (len(is_blank), -1))
         token_ids[is_blank] = self.tokenizer.pad_token_id
         return {"token_ids": token_ids}

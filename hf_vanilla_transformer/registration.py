@@ -1,7 +1,6 @@
 """Every registration of this package with transformers, in one place. Registering twice changes nothing."""
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
-from transformers.pipelines import PIPELINE_REGISTRY, REMOVED_TASKS
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipelines
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
@@ -15,9 +14,8 @@ def register() -> None:
     AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel, exist_ok=True)
     AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, exist_ok=True)
     AutoTokenizer.register(VanillaTransformerConfig, tokenizer_class=VanillaTransformerTokenizer, exist_ok=True)
-    # A list of tasks that pipeline() refuses before it looks at what is registered.
-    REMOVED_TASKS.pop("translation", None)
-    if "translation" not in PIPELINE_REGISTRY.supported_tasks:
-        PIPELINE_REGISTRY.register_pipeline(
-            "translation", TranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text"
-        )
+    # Newer versions refuse the tasks of this list before they look at what is registered.
+    getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
+    registry = pipelines.PIPELINE_REGISTRY
+    if "translation" not in registry.supported_tasks:
+        registry.register_pipeline("translation", TranslationPipeline, pt_model=AutoModelForSeq2SeqLM, type="text")

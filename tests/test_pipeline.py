@@ -1,0 +1,204 @@
+"""`pipeline("translation")` on a trained model, against `translate` and `generate`."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, pipeline
+from transformers.pipelines import PIPELINE_REGISTRY
+
+from hf_vanilla_transformer import TranslationPipeline, VanillaTransformerModel, registration, translate
+from tests.conftest import small_config, small_model
+
+
+FOLDER = Path(__file__).parent / "fixtures" / "numbers_tiny"
+WORDS = ["forty-two", "seven", "one hundred and one", "three thousand, five hundred and eleven", "twenty"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return AutoModelForSeq2SeqLM.from_pretrained(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(FOLDER)
+
+
+@pytest.fixture(scope="module")
+def translator(model, tokenizer):
+    return TranslationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def expected(model, tokenizer):
+    return [{"translation_text": text} for text in translate(model, tokenizer, WORDS)]
+
+
+def test_every_way_of_making_one(model, tokenizer, expected):
+    pipelines = [
+        pipeline("translation", model=str(FOLDER), device="cpu"),
+        pipeline("translation", model=FOLDER, num_beams=4, device="cpu"),
+        pipeline("translation", model=model, tokenizer=tokenizer, device="cpu"),
+        pipeline("translation", model=str(FOLDER), trust_remote_code=True, device="cpu"),
+        TranslationPipeline(model, tokenizer, device="cpu"),
+    ]
+    for translator in pipelines:
+        assert type(translator) is TranslationPipeline
+        assert translator(WORDS[0]) == expected[:1] == [{"translation_text": "zweiundvierzig"}]
+
+
+def test_a_saved_pipeline_loads(translator, expected, tmp_path):
+    translator.save_pretrained(tmp_path)
+    assert "custom_pipelines" in json.loads((tmp_path / "config.json").read_text())
+    again = pipeline("translation", model=str(tmp_path), device="cpu")
+    assert type(again) is TranslationPipeline
+    assert again(WORDS) == expected
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 16])
+@pytest.mark.parametrize("padding_side", ["left", "right"])
+def test_batches(model, expected, batch_size, padding_side):
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER, padding_side=padding_side)
+    translator = TranslationPipeline(model, tokenizer, device="cpu", batch_size=batch_size)
+    assert translator(WORDS) == translator(WORDS, batch_size=3) == translator(tuple(WORDS)) == expected
+
+
+def test_iterators_are_read_as_translations_are_asked_for(translator, expected):
+    read = []
+
+    def sentences():
+        for word in WORDS:
+            read.append(word)
+            yield word
+
+    translations = translator(sentences(), batch_size=1)
+    assert next(iter(translations)) == expected[0]
+    assert len(read) < len(WORDS)
+    assert list(translator(iter(WORDS), batch_size=2)) == expected
+    assert list(translator(map(str, WORDS))) == expected
+
+
+def test_data_sets(translator, expected):
+    import datasets
+    from transformers.pipelines.pt_utils import KeyDataset
+
+    class Words(Dataset):
+        def __len__(self):
+            return len(WORDS)
+
+        def __getitem__(self, index):
+            return WORDS[index]
+
+    table = datasets.Dataset.from_dict({"source": WORDS})
+    assert list(translator(Words(), batch_size=2)) == expected
+    assert list(translator(KeyDataset(table, "source"))) == expected
+    assert translator(table["source"]) == expected
+
+
+def test_empty_and_blank_sentences_have_empty_translations(translator, expected):
+    empty = {"translation_text": ""}
+    assert translator("") == [empty]
+    assert translator([WORDS[0], "", " \n", WORDS[1]], batch_size=4) == [expected[0], empty, empty, expected[1]]
+    assert translator("", num_return_sequences=2) == [empty, empty]
+    assert translator([]) == []
+
+
+def test_generation_arguments(model, tokenizer, translator):
+    inputs = tokenizer(WORDS[3], return_tensors="pt")
+    for options in ({"num_beams": 1}, {"num_beams": 3, "length_penalty": 2.0}, {"max_new_tokens": 3}):
+        text = tokenizer.decode(model.generate(**inputs, **options)[0], skip_special_tokens=True)
+        assert translator(WORDS[3], **options) == [{"translation_text": text}]
+        at_the_start = TranslationPipeline(model, tokenizer, device="cpu", **options)
+        assert at_the_start(WORDS[3]) == [{"translation_text": text}]
+        in_one = TranslationPipeline(model, tokenizer, device="cpu", return_dict_in_generate=True, **options)
+        assert in_one(WORDS[3]) == [{"translation_text": text}]
+
+
+def test_our_own_generation_arguments(translator):
+    """The untrained model goes on to its limit."""
+    untrained = TranslationPipeline(
+        small_model(vocab_size=len(translator.tokenizer)), translator.tokenizer, device="cpu"
+    )
+    source = untrained.tokenizer("seven").input_ids
+    for options in ({}, {"max_length_offset": 4}, {"max_length_offset": 4, "length_penalty_type": "hf"}):
+        ids = untrained("seven", return_tensors=True, eos_token_id=None, num_beams=1, **options)[0]
+        assert len(ids["translation_token_ids"]) == 1 + len(source) + options.get("max_length_offset", 50)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_several_translations_a_sentence(model, tokenizer, translator, batch_size):
+    translations = translator(WORDS, num_return_sequences=3, batch_size=batch_size)
+    assert [len(of_one) for of_one in translations] == [3] * len(WORDS)
+    for word, of_one in zip(WORDS, translations, strict=True):
+        output = model.generate(**tokenizer(word, return_tensors="pt"), num_return_sequences=3)
+        texts = tokenizer.batch_decode(output, skip_special_tokens=True)
+        assert [translation["translation_text"] for translation in of_one] == texts
+    assert translator(WORDS[0], num_return_sequences=3) == translations[0]
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_return_tensors(model, tokenizer, translator, batch_size):
+    for word, found in zip(WORDS, translator(WORDS, return_tensors=True, batch_size=batch_size), strict=True):
+        assert list(found) == ["translation_token_ids"]
+        ids = model.generate(**tokenizer(word, return_tensors="pt"))[0]
+        assert torch.equal(found["translation_token_ids"], ids)
+    always = TranslationPipeline(model, tokenizer, device="cpu", return_tensors=True)
+    assert "translation_token_ids" in always(WORDS)[0]
+    assert always(WORDS[0], return_tensors=False) == [{"translation_text": "zweiundvierzig"}]
+
+
+def test_long_inputs(translator):
+    long = "seven " * 400
+    assert len(translator.tokenizer(long).input_ids) > 512
+    assert isinstance(translator(long, num_beams=1, max_new_tokens=5)[0]["translation_text"], str)
+
+
+def test_a_sentence_longer_than_learned_positions_is_refused(translator):
+    learned = small_model(
+        vocab_size=len(translator.tokenizer), position_embedding_type="learned", max_position_embeddings=8
+    )
+    with pytest.raises(ValueError, match="max_position_embeddings"):
+        TranslationPipeline(learned, translator.tokenizer, device="cpu")("seven " * 20)
+
+
+@pytest.mark.parametrize("wrong", [7, None, ["seven", 7], [["seven"]], [{"source": "seven"}]])
+def test_what_is_no_sentence_is_named(translator, wrong):
+    with pytest.raises(TypeError, match="give strings"):
+        translator(wrong)
+
+
+def test_what_cannot_translate_is_refused(translator):
+    with pytest.raises(ValueError, match="tokenizer"):
+        TranslationPipeline(translator.model, device="cpu")
+    with pytest.raises(ValueError, match=r"VanillaTransformerModel has no generate\(\)"):
+        TranslationPipeline(VanillaTransformerModel(small_config()), translator.tokenizer, device="cpu")
+
+
+def test_the_model_s_mode_and_settings_are_left_alone(model, translator):
+    before = model.generation_config.to_dict()
+    translator(WORDS, num_beams=2, max_new_tokens=3)
+    assert model.generation_config.to_dict() == before
+
+
+def test_other_models_translate_too(tokenizer, translator):
+    torch.manual_seed(0)
+    size = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    tokens = {"vocab_size": len(tokenizer), "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
+    marian = MarianMTModel(MarianConfig(**size, **heads, **tokens, forced_eos_token_id=None)).eval()
+    made = pipeline("translation", model=marian, tokenizer=tokenizer, device="cpu", max_new_tokens=6, num_beams=1)
+    output = marian.generate(**tokenizer("seven", return_tensors="pt"), max_new_tokens=6, num_beams=1)
+    assert made("seven") == [{"translation_text": tokenizer.decode(output[0], skip_special_tokens=True)}]
+
+
+def test_what_others_registered_stays(monkeypatch):
+    class Other:
+        pass
+
+    theirs = {"impl": Other, "pt": (), "type": "text"}
+    monkeypatch.setitem(PIPELINE_REGISTRY.supported_tasks, "translation", theirs)
+    registration.register()
+    assert PIPELINE_REGISTRY.supported_tasks["translation"] is theirs

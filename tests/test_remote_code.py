@@ -1,0 +1,177 @@
+"""Saved folders work without the package, by the code that they carry, and with it, by the package's."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    pipeline,
+)
+
+import hf_vanilla_transformer
+from hf_vanilla_transformer import (
+    PaperTrainingArguments,
+    TranslationPipeline,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerModel,
+    VanillaTransformerTokenizer,
+)
+from tests.conftest import small_config
+from tests.without_package import SENTENCES
+
+
+ROOT = Path(__file__).parent
+FIXTURE = ROOT / "fixtures" / "numbers_tiny"
+SHIPPED = {
+    "configuration_vanilla_transformer.py",
+    "generation_vanilla_transformer.py",
+    "modeling_vanilla_transformer.py",
+    "pipeline_vanilla_transformer.py",
+}
+ALLOWED = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
+
+
+def shipped_files(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("*.py")}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """A trained model saved by hand, and a Trainer's checkpoint of it."""
+    parent = tmp_path_factory.mktemp("folders")
+    model = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE)
+    tokenizer = AutoTokenizer.from_pretrained(FIXTURE)
+    model.save_pretrained(parent / "saved")
+    tokenizer.save_pretrained(parent / "saved")
+    args = PaperTrainingArguments(
+        output_dir=parent / "run", max_steps=1, save_steps=1, warmup_steps=0, learning_rate=0, use_cpu=True
+    )
+    data = [{"input_ids": [5, 6, 2], "attention_mask": [1, 1, 1], "labels": [7, 2]}] * 8
+    collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+    Seq2SeqTrainer(model, args, data_collator=collator, train_dataset=data, processing_class=tokenizer).train()
+    return {"saved": parent / "saved", "checkpoint": parent / "run" / "checkpoint-1"}
+
+
+@pytest.fixture(scope="module")
+def without_package(folders, tmp_path_factory) -> dict:
+    """What a fresh process without the package says of these folders."""
+    parent = tmp_path_factory.mktemp("child")
+    results = parent / "results.json"
+    environment = {**os.environ, "HF_HOME": str(parent / "home"), "HF_HUB_OFFLINE": "1"}
+    script = str(ROOT / "without_package.py")
+    names = [str(folder) for folder in folders.values()]
+    subprocess.run(
+        [sys.executable, "-I", script, str(results), *names, "--save", str(parent / "again")],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        cwd=parent,
+        check=True,
+    )
+    found = json.loads(results.read_text())
+    return {
+        **{kind: found[str(folder)] for kind, folder in folders.items()},
+        "saved again": found["saved again"],
+        "without trust": found["without trust"],
+        "folder": parent / "again",
+    }
+
+
+@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again"])
+def test_without_the_package_it_is_the_same_model(without_package, kind):
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
+    inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    found = without_package[kind]
+    assert found["output"] == model.generate(**inputs).tolist()
+    assert found["greedy"] == model.generate(**inputs, num_beams=1).tolist()
+    assert found["translations"] == ["zweiundvierzig", "sieben", "einhunderteins"]
+    assert found["dtype"] == str(model.dtype)
+    with torch.no_grad():
+        states = model.model(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
+    assert torch.equal(torch.tensor(found["states"]), states)
+
+
+@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again"])
+def test_without_the_package_the_code_is_the_folder_s(without_package, kind):
+    assert without_package[kind]["modules"] == ["transformers_modules"] * 4
+    assert without_package[kind]["classes"] == [
+        "TokenizersBackend",
+        "VanillaTransformerConfig",
+        "VanillaTransformerModel",
+        "VanillaTransformerForConditionalGeneration",
+        "TranslationPipeline",
+    ]
+
+
+def test_without_the_package_code_needs_trust(without_package):
+    assert "trust_remote_code=True" in without_package["without trust"]
+
+
+@pytest.mark.parametrize("kind", ["saved", "checkpoint"])
+@pytest.mark.parametrize("trust", [None, False, True])
+def test_with_the_package_the_code_is_the_package_s(folders, kind, trust):
+    folder = folders[kind]
+    assert type(AutoConfig.from_pretrained(folder, trust_remote_code=trust)) is VanillaTransformerConfig
+    assert type(AutoModel.from_pretrained(folder, trust_remote_code=trust)) is VanillaTransformerModel
+    assert type(AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)) is VanillaTransformerTokenizer
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=trust)
+    assert type(model) is VanillaTransformerForConditionalGeneration
+    translator = pipeline("translation", model=str(folder), trust_remote_code=trust, device="cpu")
+    assert type(translator) is TranslationPipeline
+    assert translator("seven") == [{"translation_text": "sieben"}]
+
+
+def test_what_was_saved_without_the_package_loads_with_it(without_package):
+    model = AutoModelForSeq2SeqLM.from_pretrained(without_package["folder"])
+    assert type(model) is VanillaTransformerForConditionalGeneration
+    for name, weight in AutoModelForSeq2SeqLM.from_pretrained(FIXTURE).state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight), name
+
+
+def test_what_is_shipped(folders, without_package, tmp_path):
+    small_config().save_pretrained(tmp_path)
+    for folder in (*folders.values(), without_package["folder"], tmp_path):
+        assert shipped_files(folder) == SHIPPED
+        for name in SHIPPED:
+            original = Path(hf_vanilla_transformer.__file__).parent / name
+            assert (folder / name).read_text() == original.read_text()
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_what_is_shipped_imports_what_it_may(name):
+    tree = ast.parse((Path(hf_vanilla_transformer.__file__).parent / name).read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert {alias.name.partition(".")[0] for alias in node.names} <= ALLOWED
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            assert node.module.partition(".")[0] in ALLOWED
+        if isinstance(node, ast.ImportFrom) and node.level > 0:
+            assert node.level == 1
+            assert f"{node.module}.py" in SHIPPED
+
+
+def test_saving_leaves_no_trace_that_would_ask_for_trust(tmp_path):
+    config = small_config()
+    config.save_pretrained(tmp_path)
+    assert not hasattr(config, "custom_pipelines")
+    assert not hasattr(AutoConfig.from_pretrained(tmp_path), "custom_pipelines")
+
+
+def test_a_user_s_own_configuration_does_not_claim_our_classes(tmp_path):
+    class TheirConfig(VanillaTransformerConfig):
+        model_type = "their_transformer"
+        _auto_class = None
+
+    TheirConfig().save_pretrained(tmp_path)
+    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())

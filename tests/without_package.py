@@ -1,0 +1,70 @@
+"""Loads models where hf_vanilla_transformer cannot be imported; tests run it in a process of its own.
+
+Usage: python -I without_package.py RESULTS.json NAME_OR_FOLDER ... [--save FOLDER]
+"""
+
+import argparse
+import importlib.abc
+import json
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+
+
+SENTENCES = ["forty-two", "seven", "one hundred and one"]
+
+
+class NoPackage(importlib.abc.MetaPathFinder):
+    """Finds nothing, and says so for one name."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "hf_vanilla_transformer":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+
+def describe(name: str) -> dict:
+    """What the Auto classes and `pipeline()` make of a model, its translations and a checksum of its weights."""
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    config = AutoConfig.from_pretrained(name, trust_remote_code=True)
+    base = AutoModel.from_pretrained(name, trust_remote_code=True)
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
+    inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        states = base(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
+    translator = pipeline("translation", model=name, trust_remote_code=True, device="cpu")
+    return {
+        "classes": [type(loaded).__name__ for loaded in (tokenizer, config, base, model, translator)],
+        "modules": [type(loaded).__module__.partition(".")[0] for loaded in (config, base, model, translator)],
+        "dtype": str(model.dtype),
+        "output": model.generate(**inputs).tolist(),
+        "greedy": model.generate(**inputs, num_beams=1).tolist(),
+        "states": states.tolist(),
+        "translations": [found["translation_text"] for found in translator(SENTENCES)],
+    }
+
+
+def main() -> None:
+    """Describe models, and save the first again."""
+    sys.meta_path.insert(0, NoPackage())
+    parser = argparse.ArgumentParser()
+    parser.add_argument("results")
+    parser.add_argument("names", nargs="+")
+    parser.add_argument("--save")
+    args = parser.parse_args()
+    results = {name: describe(name) for name in args.names}
+    if args.save:
+        AutoModelForSeq2SeqLM.from_pretrained(args.names[0], trust_remote_code=True).save_pretrained(args.save)
+        AutoTokenizer.from_pretrained(args.names[0]).save_pretrained(args.save)
+        results["saved again"] = describe(args.save)
+    try:
+        AutoModelForSeq2SeqLM.from_pretrained(args.names[0])
+    except ValueError as error:
+        results["without trust"] = str(error)
+    Path(args.results).write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
