@@ -35,7 +35,7 @@ demo: $(READY)  ## Train on the built-in number corpus, score unseen numbers, tr
 test: $(EXTRAS)  ## Run the tests.
 	$(VENV)/bin/python -m pytest --quiet
 
-test-conformance: $(READY)  ## Run transformers' own test suites on our classes.
+test-conformance: $(EXTRAS)  ## Run transformers' own test suites on our classes.
 	$(VENV)/bin/python -m tests.conformance.run
 
 test-floor: $(FLOOR)/.ready  ## Run the tests with the oldest supported versions, in an environment of its own.

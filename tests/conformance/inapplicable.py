@@ -1,0 +1,148 @@
+"""Tests and suites of transformers that cannot apply here, each with the line of transformers that says so."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Inapplicable:
+    """Why a test or a suite cannot apply: the first `line` of `file` after one that has `after` in it."""
+
+    file: str
+    after: str
+    line: str
+    because: str
+
+
+class LineNotFoundError(Exception):
+    """A line that made a test inapplicable is there no more."""
+
+
+def place(reason: Inapplicable, name: str, folders: dict[str, Path]) -> str:
+    """Where the line stands, as `file:number`; `folders` says where a file's first folder is.
+
+    Raises:
+        LineNotFoundError: if it stands nowhere.
+    """
+    top, _, rest = reason.file.partition("/")
+    lines = (folders[top] / rest).read_text(encoding="utf-8").splitlines()
+    start = next((number for number, line in enumerate(lines) if reason.after in line), len(lines))
+    for number, line in enumerate(lines[start:], start + 1):
+        if line.strip() == reason.line:
+            return f"{reason.file}:{number}"
+    raise LineNotFoundError(
+        f"{reason.file} no longer has the line `{reason.line}` after `{reason.after}`, which made {name} inapplicable: "
+        "see whether it applies now, and change tests/conformance/inapplicable.py."
+    )
+
+
+_ONE_EMBEDDING = "The suite embeds source and target with one module; here each has its own."
+_ONE_SIZE = (
+    "One number cannot tell which of two vocabularies is to be resized, so `resize_token_embeddings` refuses, in one "
+    "sentence."
+)
+_EMBEDDED_ALIKE = Inapplicable(
+    "tests/test_modeling_common.py",
+    "def test_inputs_embeds_matches_input_ids(",
+    "decoder_inputs_embeds = wte(decoder_input_ids)",
+    _ONE_EMBEDDING,
+)
+_TWO = "model-two-vocabularies"
+
+INAPPLICABLE = {
+    "tokenizer::test_tokenize_special_tokens": Inapplicable(
+        "tests/test_tokenization_common.py",
+        "def test_tokenize_special_tokens(",
+        "self.assertEqual(len(token_1), 1)",
+        "With `split_special_tokens=True`, this tokenizer's default, a text that spells a special token is cut like "
+        "any other text; the suite `tokenizer-special-tokens` runs this test without it.",
+    ),
+    "tokenizers-backend::test_rust_tokenizer_add_prefix_space_0": Inapplicable(
+        "transformers/tokenization_utils_tokenizers.py",
+        "def __init__(",
+        "self.add_prefix_space = add_prefix_space",
+        "`TokenizersBackend` notes `add_prefix_space` and does nothing with it, so this test fails for the stock class "
+        "too; only classes that build a pre-tokenizer in an `__init__` of their own obey it.",
+    ),
+    f"{_TWO}::test_inputs_embeds": Inapplicable(
+        "tests/test_modeling_common.py",
+        "def test_inputs_embeds(",
+        'inputs["decoder_inputs_embeds"] = wte(decoder_input_ids)',
+        _ONE_EMBEDDING,
+    ),
+    f"{_TWO}::test_inputs_embeds_matches_input_ids": _EMBEDDED_ALIKE,
+    "model-untied-learned::test_inputs_embeds_matches_input_ids": _EMBEDDED_ALIKE,
+    f"{_TWO}::test_resize_tokens_embeddings": Inapplicable(
+        "tests/test_modeling_common.py",
+        "def test_resize_tokens_embeddings(",
+        "model_embed = model.resize_token_embeddings(model_vocab_size)",
+        _ONE_SIZE,
+    ),
+    f"{_TWO}::test_resize_embeddings_untied": Inapplicable(
+        "tests/test_modeling_common.py",
+        "def test_resize_embeddings_untied(",
+        "model.resize_token_embeddings(model_vocab_size + 10)",
+        _ONE_SIZE,
+    ),
+    f"{_TWO}::test_resize_embeddings_untied_no_reinit_on_post_init": Inapplicable(
+        "tests/test_modeling_common.py",
+        "def test_resize_embeddings_untied_no_reinit_on_post_init(",
+        "model.resize_token_embeddings(model_vocab_size + 10)",
+        _ONE_SIZE,
+    ),
+}
+
+_MISSING_FILE = "The source distribution lacks this file"
+_DISTRIBUTED = f"{_MISSING_FILE}, which starts the processes, and the suite runs for listed model types only."
+
+SUITES_NOT_RUN = {
+    "generation (`GenerationTesterMixin`)": Inapplicable(
+        "tests/test_modeling_common.py",
+        "",
+        "from .generation.test_utils import GenerationTesterMixin",
+        f"{_MISSING_FILE}; an empty class stands in for it (`test_generation_tester_mixin_inheritance` asks for no "
+        "more), and `tests/generation` tests decoding.",
+    ),
+    "export (`ExportTesterMixin`)": Inapplicable(
+        "tests/test_modeling_common.py",
+        "",
+        "from .exporters.test_export import ExportTesterMixin",
+        f"{_MISSING_FILE}; an empty class stands in for it.",
+    ),
+    "tensor parallelism": Inapplicable(
+        "tests/test_tensor_parallel_mixin.py",
+        "",
+        "from .distributed_testing_utils import run_distributed",
+        _DISTRIBUTED,
+    ),
+    "FSDP": Inapplicable(
+        "tests/test_fsdp_mixin.py",
+        "",
+        "from .distributed_testing_utils import (",
+        _DISTRIBUTED,
+    ),
+    "expert parallelism": Inapplicable(
+        "tests/test_expert_parallel_mixin.py",
+        "",
+        "from .distributed_testing_utils import run_distributed",
+        f"{_MISSING_FILE}, and this model has no experts.",
+    ),
+    "pipelines": Inapplicable(
+        "tests/test_pipeline_mixin.py",
+        "",
+        "pipeline_test_mapping = {",
+        "The tasks that follow have no translation among them, which transformers 5 took away.",
+    ),
+    "SentencePiece tokenizers": Inapplicable(
+        "tests/test_tokenization_common.py",
+        "",
+        "# set to True to test a sentencepiece tokenizer",
+        "This tokenizer is one of the tokenizers library.",
+    ),
+    "ExecuTorch": Inapplicable(
+        "tests/test_executorch.py",
+        "",
+        'self.model = AutoModelForCausalLM.from_pretrained("hf-internal-testing/tiny-random-LlamaForCausalLM")',
+        "The suite tests that one model, from the Hub.",
+    ),
+}

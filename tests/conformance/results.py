@@ -1,0 +1,221 @@
+"""What a run of the suites gave, what it is compared with, and how it is told."""
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from .inapplicable import Inapplicable
+from .sdist import PACKAGE
+
+
+UPDATE = "python -m tests.conformance.run --update"
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+
+@dataclass
+class Outcome:
+    """One test: what became of it and of its subtests."""
+
+    failures: int = 0
+    subtests_passed: int = 0
+    skipped_whole: bool = False
+    skip_reasons: list[str] = field(default_factory=list)
+
+    @property
+    def status(self) -> str:
+        if self.failures:
+            return FAILED
+        # A test all of whose subtests were skipped has shown nothing, though pytest counts it as passed.
+        skipped = self.skipped_whole or (self.skip_reasons and not self.subtests_passed)
+        return SKIPPED if skipped else PASSED
+
+
+class Recorder:
+    """A pytest plugin: leaves out the inapplicable tests, and records what became of the others as `suite::test`."""
+
+    def __init__(self, inapplicable: Collection[str]):
+        self.outcomes: dict[str, Outcome] = {}
+        self.left_out: set[str] = set()
+        self.problems: list[str] = []
+        self._inapplicable = inapplicable
+        self._names: dict[str, str] = {}
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.problems.append(f"{report.nodeid} could not be collected: {report.longreprtext}")
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        for suite in {item.cls for item in items}:
+            self.problems += [f"{suite.__name__} overrides transformers' {name}" for name in overridden_tests(suite)]
+        self._names = {item.nodeid: f"{item.cls.suite}::{item.name}" for item in items}
+        left_out = [item for item in items if self._names[item.nodeid] in self._inapplicable]
+        self.left_out = {self._names[item.nodeid] for item in left_out}
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        outcome = self.outcomes.setdefault(self._names[report.nodeid], Outcome())
+        is_subtest = isinstance(report, pytest.SubtestReport)
+        if report.failed:
+            outcome.failures += 1
+        elif report.skipped:
+            outcome.skipped_whole |= not is_subtest
+            outcome.skip_reasons.append(skip_reason(report))
+        elif is_subtest:
+            outcome.subtests_passed += 1
+
+
+def skip_reason(report: pytest.TestReport) -> str:
+    """Why a test was skipped, with classes by their bare names."""
+    reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", reason.removeprefix("Skipped: ")).strip()
+
+
+def overridden_tests(suite: type) -> list[str]:
+    """Names of the tests and switches of transformers' classes that `suite` replaces, switches turned on aside."""
+    names = []
+    for name in (name for name in dir(suite) if name.startswith("test")):
+        given = inspect.unwrap(getattr(suite, name)) if callable(getattr(suite, name)) else getattr(suite, name)
+        for base in (base for base in suite.__mro__ if name in vars(base) and is_transformers(base)):
+            original = inspect.unwrap(vars(base)[name]) if callable(vars(base)[name]) else vars(base)[name]
+            if given != original and given is not True:
+                names.append(name)
+    return names
+
+
+def is_transformers(base: type) -> bool:
+    return base.__module__.split(".")[0] == PACKAGE
+
+
+def names_with(outcomes: Mapping[str, Outcome], status: str) -> set[str]:
+    return {name for name, outcome in outcomes.items() if outcome.status == status}
+
+
+def regressions(outcomes: Mapping[str, Outcome], baseline: Iterable[str]) -> list[str]:
+    """One sentence for each test of the baseline that is missing or skipped."""
+    sentences = []
+    for name in sorted(set(baseline)):
+        if name not in outcomes:
+            sentences.append(f"{name} passed before and is now missing")
+        elif outcomes[name].status == SKIPPED:
+            sentences.append(f"{name} passed before and is now skipped: {outcomes[name].skip_reasons[0]}")
+    return sentences
+
+
+def too_few(outcomes: Mapping[str, Outcome], floors: Mapping[str, int]) -> list[str]:
+    """One sentence for each suite of which fewer tests passed than `floors` asks."""
+    passed = Counter(suite_of(name) for name in names_with(outcomes, PASSED))
+    return [
+        f"{passed[suite]} tests of the {suite} suite passed; at least {floor} must"
+        for suite, floor in floors.items()
+        if passed[suite] < floor
+    ]
+
+
+def suite_of(name: str) -> str:
+    return name.split("::")[0]
+
+
+def read_baseline(path: Path) -> set[str]:
+    return set(path.read_text(encoding="utf-8").split()) if path.exists() else set()
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def table(header: tuple[str, ...], rows: Iterable[tuple]) -> str:
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def counts(outcomes: Mapping[str, Outcome], left_out: Collection[str], suites: Mapping[str, str]) -> str:
+    """A table of the suites with their counts; `suites` says of each what it runs on."""
+    rows = []
+    for suite, subject in suites.items():
+        of_suite = {name: outcome for name, outcome in outcomes.items() if suite_of(name) == suite}
+        rows.append(
+            (
+                suite,
+                subject,
+                len(names_with(of_suite, PASSED)),
+                sum(outcome.subtests_passed for outcome in of_suite.values()),
+                len(names_with(of_suite, FAILED)),
+                len(names_with(of_suite, SKIPPED)),
+                sum(suite_of(name) == suite for name in left_out),
+            )
+        )
+    header = ("suite", "runs on", "passed", "subtests passed", "failed", "skipped by transformers", "inapplicable")
+    return table(header, rows)
+
+
+def skip_table(outcomes: Mapping[str, Outcome]) -> str:
+    reasons = Counter(outcome.skip_reasons[0] for outcome in outcomes.values() if outcome.status == SKIPPED)
+    return table(("reason that transformers gives", "tests"), sorted(reasons.items()))
+
+
+def reason_table(header: str, reasons: Mapping[str, tuple[Inapplicable, str]]) -> str:
+    rows = [(name, f"`{place}`: `{reason.line}`", reason.because) for name, (reason, place) in reasons.items()]
+    return table((header, "line of transformers", "why"), rows)
+
+
+def document(
+    version: str,
+    outcomes: Mapping[str, Outcome],
+    suites: Mapping[str, str],
+    inapplicable: Mapping[str, tuple[Inapplicable, str]],
+    suites_not_run: Mapping[str, tuple[Inapplicable, str]],
+) -> str:
+    """The text of docs/conformance.md.
+
+    Args:
+        version: of transformers.
+        outcomes: by `suite::test`.
+        suites: what each suite runs on.
+        inapplicable, suites_not_run: the reason, and where its line is, as `file:number`.
+    """
+    return f"""# transformers' own tests on this package
+
+This page is written by `make test-conformance`. Do not edit it by hand.
+
+The command fetches the source distribution of the installed transformers, and unpacks its common test suites into a
+temporary folder. It runs them on this package's classes. It fails
+
+- when a test fails,
+- when a test that is named in `tests/conformance/passed.txt` no longer passes,
+- when fewer tests pass than `tests/conformance/run.py` asks for.
+
+`{UPDATE}` writes the names of the tests that pass now into `passed.txt`.
+
+The result with transformers {version} on a CPU:
+
+{counts(outcomes, inapplicable, suites)}
+
+A test counts as skipped, too, when all its subtests were. Tests named `test_get_..._features_...` pass without a check:
+they look for methods that only models of images, video and sound have.
+
+## Inapplicable tests
+
+These are the only tests that the command leaves out. No test is replaced by one of ours: the command checks this.
+
+{reason_table("test", inapplicable)}
+
+## What transformers skips
+
+{skip_table(outcomes)}
+
+## Suites that are not run
+
+{reason_table("suite", suites_not_run)}
+
+The other files are about images, video, sound, processors, backbones, decision heads, Mistral's tokenizer, and inner
+parts of transformers.
+"""

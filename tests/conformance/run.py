@@ -1,0 +1,126 @@
+"""Run transformers' common suites on this package, compare with the record, write docs/conformance.md."""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from . import results, sdist
+from .inapplicable import INAPPLICABLE, SUITES_NOT_RUN, Inapplicable, LineNotFoundError, place
+
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+CACHE = ROOT / "build" / "conformance"
+BASELINE = HERE / "passed.txt"
+DOCUMENT = ROOT / "docs" / "conformance.md"
+
+# The order is the table's in docs/conformance.md.
+SUITES = {
+    "model": "the paper's model: one joint vocabulary, one matrix for both embeddings and the softmax, sinusoids",
+    "model-untied-learned": "three matrices, learned positions (Table 3 row E)",
+    "model-two-vocabularies": "a source vocabulary of its own",
+    "configuration": "`VanillaTransformerConfig`",
+    "tokenizer": "`VanillaTransformerTokenizer`, as `train_tokenizer` makes it",
+    "tokenizer-special-tokens": "the same with `split_special_tokens=False`",
+    "tokenizers-backend": "`VanillaTransformerTokenizer`: what is common to classes over the tokenizers library",
+    "training": "the paper's model without dropout and label smoothing: overfits a batch, then generates it",
+}
+FLOORS = {"model": 100, "configuration": 1, "tokenizer": 50, "training": 1}
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def run_suites(folder: Path) -> results.Recorder:
+    """Run suites.py with the suites in `folder`; never the network, and the tests that transformers calls slow too."""
+    os.environ.update(HF_HUB_OFFLINE="1", RUN_SLOW="1")
+    # The models are so small that threads would mostly wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.path.insert(0, str(folder))
+    recorder = results.Recorder(INAPPLICABLE)
+    # Without the project's own pytest options: transformers' markers are not registered here.
+    options = ["-q", "--tb=short", "--disable-warnings", "--override-ini=addopts=", "-p", "no:cacheprovider"]
+    status = pytest.main([*options, f"--rootdir={ROOT}", str(HERE / "suites.py")], plugins=[recorder])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        recorder.problems.append(f"pytest ended with {pytest.ExitCode(status).name}")
+    return recorder
+
+
+def find_places(reasons: Mapping[str, Inapplicable], folder: Path) -> dict[str, tuple[Inapplicable, str]]:
+    installed = Path(find_spec("transformers").submodule_search_locations[0])
+    folders = {"tests": folder / sdist.PACKAGE, "transformers": installed}
+    return {name: (reason, place(reason, name, folders)) for name, reason in reasons.items()}
+
+
+def problems_of(recorder: results.Recorder) -> list[str]:
+    """One sentence for each thing that is wrong whatever passed before."""
+    failed = results.names_with(recorder.outcomes, results.FAILED)
+    unknown = set(INAPPLICABLE) - recorder.left_out
+    return [
+        *recorder.problems,
+        *(f"{name} failed" for name in sorted(failed)),
+        *(f"{name} is listed as inapplicable, but there is no such test" for name in sorted(unknown)),
+        *results.too_few(recorder.outcomes, FLOORS),
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance.run", description=__doc__)
+    parser.add_argument("--update", action="store_true", help="record the tests that pass now in passed.txt")
+    update = parser.parse_args(arguments).update
+    transformers_version = version("transformers")
+
+    say(f"transformers {transformers_version}; its source distribution is kept in {CACHE.relative_to(ROOT)}")
+    with TemporaryDirectory() as folder:
+        try:
+            sdist.unpack(sdist.fetch(transformers_version, CACHE), Path(folder))
+            inapplicable = find_places(INAPPLICABLE, Path(folder))
+            suites_not_run = find_places(SUITES_NOT_RUN, Path(folder))
+        except (sdist.SourceDistributionError, LineNotFoundError) as error:
+            say(f"error: {error}")
+            return 1
+        recorder = run_suites(Path(folder))
+
+    passed = results.names_with(recorder.outcomes, results.PASSED)
+    baseline = results.read_baseline(BASELINE)
+    gone = [] if update else results.regressions(recorder.outcomes, baseline)
+    problems = [*problems_of(recorder), *gone]
+    say(results.counts(recorder.outcomes, inapplicable, SUITES))
+    new_passes = sorted(passed - baseline)
+    for line in [*(f"new pass: {name}" for name in new_passes), *(f"problem: {text}" for text in problems)]:
+        say(line)
+    if gone:
+        say(f"Where a test was meant to go, record those that pass now: {results.UPDATE}")
+    elif new_passes and not update:
+        say(f"To hold on to the new passes: {results.UPDATE}")
+    if problems:
+        return 1
+
+    if update:
+        results.write(BASELINE, "".join(f"{name}\n" for name in sorted(passed)))
+    write_document(results.document(transformers_version, recorder.outcomes, SUITES, inapplicable, suites_not_run))
+    return 0
+
+
+def write_document(text: str) -> None:
+    """Write docs/conformance.md, which tells of CPU runs: an accelerator lets more tests run."""
+    from transformers.testing_utils import torch_device
+
+    name = DOCUMENT.relative_to(ROOT)
+    if torch_device != "cpu":
+        say(f"{name} tells of runs on a CPU, this was one on {torch_device}: left as it is")
+        return
+    results.write(DOCUMENT, text)
+    say(f"written: {name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
