@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig
-from transformers.generation import StoppingCriteria, StoppingCriteriaList
+from transformers.generation import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers.modeling_outputs import BaseModelOutput
 
 
 PAPER_ALPHA = 0.6
@@ -54,6 +55,11 @@ class GNMTLengthPenalty(float):
         return ((5.0 + length) / 6.0) ** float(self)
 
 
+def _limit_of_each_hypothesis(max_lengths: torch.Tensor, hypotheses: torch.Tensor) -> torch.Tensor:
+    # A sentence's hypotheses are adjacent rows.
+    return max_lengths.to(hypotheses.device).repeat_interleave(hypotheses.shape[0] // max_lengths.shape[0])
+
+
 class SentenceLengthLimit(StoppingCriteria):
     """Ends each sentence of a batch at a length of its own.
 
@@ -62,14 +68,34 @@ class SentenceLengthLimit(StoppingCriteria):
             prefix and `</s>` included.
     """
 
+    eos_token_id: Any
+
     def __init__(self, max_lengths: torch.LongTensor):
         self.max_lengths = max_lengths
 
     def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> Any:
-        """Which of the `(rows, length)` hypotheses are at their limit; a sentence's hypotheses are adjacent rows."""
-        hypotheses = input_ids.shape[0] // self.max_lengths.shape[0]
-        limits = self.max_lengths.to(input_ids.device).repeat_interleave(hypotheses)
-        return input_ids.shape[1] >= limits
+        """Which of the `(rows, length)` hypotheses are at their limit."""
+        return input_ids.shape[1] >= _limit_of_each_hypothesis(self.max_lengths, input_ids)
+
+
+class SentenceForcedEnd(LogitsProcessor):
+    """`forced_eos_token_id` where each sentence of a batch has a length limit of its own.
+
+    Args:
+        max_lengths (`torch.LongTensor` of shape `(sentences,)`): as [`SentenceLengthLimit`] takes them.
+        eos_token_id (`int` or `list[int]`): the only tokens allowed in a sentence's last place.
+    """
+
+    def __init__(self, max_lengths: torch.LongTensor, eos_token_id: int | list[int]):
+        self.max_lengths = max_lengths
+        self.eos_token_id = eos_token_id
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> Any:
+        """Scores, `(rows, vocabulary)`, of the token that comes behind the `(rows, length)` hypotheses."""
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, self.eos_token_id] = 0
+        is_last = _limit_of_each_hypothesis(self.max_lengths, input_ids) == input_ids.shape[1] + 1
+        return torch.where(is_last[:, None], forced, scores)
 
 
 def move_padding(ids: torch.Tensor, mask: torch.Tensor, side: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,6 +107,20 @@ def move_padding(ids: torch.Tensor, mask: torch.Tensor, side: str) -> tuple[torc
     """
     order = mask.bool().long().argsort(dim=-1, stable=True, descending=side == "right")
     return ids.gather(-1, order), mask.gather(-1, order)
+
+
+def check_prefix_mask(mask: torch.Tensor, prefix: torch.Tensor | None) -> None:
+    """Check `decoder_attention_mask` against `decoder_input_ids`, both `(batch, length)`.
+
+    Raises:
+        ValueError: if they are of different shapes, or there is a mask alone.
+    """
+    if prefix is None or mask.shape != prefix.shape:
+        given = "is missing" if prefix is None else f"is of shape {tuple(prefix.shape)}"
+        raise ValueError(
+            f"decoder_attention_mask is of shape {tuple(mask.shape)}, but decoder_input_ids {given}; give a column for "
+            "each token, 1 for a real one and 0 for padding."
+        )
 
 
 def _limits_length(settings: GenerationConfig) -> bool:
@@ -95,6 +135,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     - `length_penalty_type`: `"gnmt"` for the paper's length penalty, `"hf"` for transformers' `length ** alpha`.
     - `max_length_offset`: a sentence's generated tokens, `</s>` included, are at most its source tokens (`</s>`
       included, padding not) plus this. `max_length` or `max_new_tokens` replace it where the caller gives them.
+
+    `past_key_values` of an earlier `generate()` continues it: `decoder_input_ids` are then all the target tokens so
+    far, at least one more than the cache holds.
     """
 
     config: Any
@@ -134,6 +177,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _caller_limits_length(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> bool:
         if any(kwargs.get(name) is not None for name in ("max_length", "max_new_tokens")):
             return True
+        if kwargs.get("max_length_offset") is not None:
+            return False
         return any(_limits_length(settings) for settings in (generation_config, self.generation_config) if settings)
 
     @staticmethod
@@ -141,22 +186,55 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """Leave the decoder's mask as it is, `(batch, length)`: the decoder counts positions by it."""
         return attention_mask
 
+    def _prepare_model_inputs(self, inputs: Any, bos_token_id: Any, model_kwargs: dict[str, Any]) -> Any:
+        encoded = model_kwargs.get("encoder_outputs")
+        if encoded is not None:
+            # transformers repeats its tensors for each beam, in place: this is a copy, so that the caller's stay.
+            encoded = BaseModelOutput(**encoded) if isinstance(encoded, dict) else BaseModelOutput(*encoded)
+            model_kwargs = {**model_kwargs, "encoder_outputs": encoded}
+        return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
+
     def _prepare_decoder_input_ids_for_generation(
         self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any
     ) -> tuple[torch.Tensor, dict[str, Any]]:
-        prefix, mask = model_kwargs.get("decoder_input_ids"), model_kwargs.get("decoder_attention_mask")
-        if prefix is None or mask is None:
-            return super()._prepare_decoder_input_ids_for_generation(*args, model_kwargs=model_kwargs, **kwargs)
-        # transformers looks for `<s>` in the first column, and puts the next token behind the last one.
-        prefix, mask = move_padding(prefix, mask, "right")
-        model_kwargs = {**model_kwargs, "decoder_input_ids": prefix, "decoder_attention_mask": mask}
+        prefix: Any = model_kwargs.get("decoder_input_ids")
+        mask = model_kwargs.pop("decoder_attention_mask", None)
+        if mask is not None:
+            check_prefix_mask(mask, prefix)
+            # transformers looks for `<s>` in the first column, and puts the next token behind the last one.
+            prefix, mask = move_padding(prefix, mask, "right")
+            model_kwargs.update(decoder_input_ids=prefix, decoder_attention_mask=mask)
         prefix, model_kwargs = super()._prepare_decoder_input_ids_for_generation(
             *args, model_kwargs=model_kwargs, **kwargs
         )
-        prefix, model_kwargs["decoder_attention_mask"] = move_padding(
-            prefix, model_kwargs["decoder_attention_mask"], "left"
-        )
+        if mask is not None:
+            prefix, mask = move_padding(prefix, model_kwargs["decoder_attention_mask"], "left")
+            model_kwargs["decoder_attention_mask"] = mask
         return prefix, model_kwargs
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: torch.LongTensor,
+        next_sequence_length: int | None = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The model's inputs for one step: of the `(rows, target)` tokens so far, those that the cache does not hold.
+
+        Raises:
+            ValueError: if the cache to continue from holds them all.
+        """
+        if next_sequence_length is None and past_key_values is not None:
+            past_length = int(past_key_values.get_seq_length())
+            next_sequence_length = input_ids.shape[1] - past_length
+            if next_sequence_length < 1:
+                raise ValueError(
+                    f"past_key_values holds {past_length} tokens, but decoder_input_ids has {input_ids.shape[1]}; to "
+                    "continue, give all the target tokens so far, at least one more than the cache holds."
+                )
+        return super().prepare_inputs_for_generation(
+            input_ids, next_sequence_length=next_sequence_length, past_key_values=past_key_values, **kwargs
+        )
 
     def _prepare_generated_length(
         self, generation_config: Any, inputs_tensor: torch.Tensor, input_ids_length: int, **kwargs: Any
@@ -184,8 +262,22 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         criteria = super()._get_stopping_criteria(generation_config, *args, **kwargs)
         max_lengths = getattr(generation_config, "sentence_max_lengths", None)
         if max_lengths is not None:
-            criteria.append(SentenceLengthLimit(max_lengths))
+            limit = SentenceLengthLimit(max_lengths)
+            if generation_config._pad_token_tensor is not None:
+                # transformers fills sentences that have ended with padding where a criterion has this attribute.
+                limit.eos_token_id = generation_config._eos_token_tensor
+            criteria.append(limit)
         return criteria
+
+    def _get_logits_processor(
+        self, generation_config: Any, *args: Any, logits_processor: Any = None, **kwargs: Any
+    ) -> LogitsProcessorList:
+        max_lengths = getattr(generation_config, "sentence_max_lengths", None)
+        token = generation_config.forced_eos_token_id
+        if max_lengths is not None and token is not None:
+            generation_config.forced_eos_token_id = None
+            logits_processor = [*(logits_processor or []), SentenceForcedEnd(max_lengths, token)]
+        return super()._get_logits_processor(generation_config, *args, logits_processor=logits_processor, **kwargs)
 
     def _beam_search(
         self,
@@ -195,9 +287,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         generation_config: Any,
         **kwargs: Any,
     ) -> Any:
+        if kwargs.get("streamer") is not None:
+            raise ValueError("beams cannot be streamed: which one wins is known at the end; give num_beams=1.")
         if getattr(generation_config, "length_penalty_type", "hf") == "gnmt":
             generation_config.length_penalty = GNMTLengthPenalty(generation_config.length_penalty)
-        if generation_config.pad_token_id == 0 and generation_config._eos_token_tensor is not None:
-            # transformers takes padding with id 0 for none, and pads hypotheses with this, which nothing else reads.
-            generation_config._eos_token_tensor = torch.zeros_like(generation_config._eos_token_tensor)
+        pad, eos = generation_config._pad_token_tensor, generation_config._eos_token_tensor
+        if pad is not None:
+            # transformers takes padding with id 0 for none, and fills short hypotheses with the first of these, or with
+            # -1. Nothing else reads them but their number.
+            generation_config._eos_token_tensor = pad.repeat(1 if eos is None else len(eos))
         return super()._beam_search(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)

@@ -23,10 +23,12 @@ class TranslationPipeline(Pipeline):
         ValueError: if there is no tokenizer that can pad, or the model has no `generate()`.
     """
 
-    _load_processor = False
-    _load_image_processor = False
-    _load_feature_extractor = False
-    _load_tokenizer = True
+    model: Any
+    tokenizer: Any
+    _load_processor: Any = False
+    _load_image_processor: Any = False
+    _load_feature_extractor: Any = False
+    _load_tokenizer: Any = True
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)

@@ -1,0 +1,263 @@
+"""What must not change a translation, in every way to decode: cache, padding, batching, precision of masks, mode."""
+
+import copy
+
+import pytest
+import torch
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StaticCache
+
+from tests.conftest import decisive_model, pad, sentences
+from tests.generation.by_hand import BOS, forced_logits, greedy_search
+from tests.generation.conftest import (
+    ALL_MODES,
+    BATCH_MODES,
+    MODES,
+    ONE_BY_ONE_MODES,
+    SENTENCES,
+    STEPS,
+    batches,
+    ending_model,
+    until_end,
+)
+
+
+def all_targets(decode, model, mode, rows=SENTENCES, padding=None, **kwargs):
+    """The translations of all sentences, as lists without padding."""
+    outputs = [
+        decode(model, mode, ids, attention_mask=mask, **kwargs) for ids, mask in batches(mode, rows, **(padding or {}))
+    ]
+    return [until_end(row) for output in outputs for row in output]
+
+
+def test_the_modes_differ(decode, model):
+    targets = {mode: all_targets(decode, model, mode) for mode in MODES}
+    assert targets["greedy"] == targets["assisted"] == targets["prompt lookup"]
+    others = [targets[mode] for mode in ("greedy", "sampling", "beams", "sampled beams")]
+    assert all(one != other for one in others for other in others if one is not other)
+    for found in others:
+        assert len({tuple(target) for target in found}) == len(SENTENCES)
+
+
+@pytest.mark.parametrize("options", [{}, {"cache_implementation": "static"}, {"use_cache": False}], ids=str)
+def test_greedy_search_equals_a_loop_by_hand(decode, model, options):
+    targets = all_targets(decode, model, "greedy", padding={"side": "left"}, **options)
+    expected = [greedy_search(model, row, torch.tensor([BOS]), STEPS).tolist() for row in SENTENCES]
+    assert targets == expected
+    assert len({len(target) for target in targets}) > 1
+
+
+@BATCH_MODES
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_without_cache_the_same(decode, model, mode, side):
+    padding = {"side": side}
+    targets = all_targets(decode, model, mode, padding=padding)
+    assert all_targets(decode, model, mode, padding=padding, use_cache=False) == targets
+
+
+@BATCH_MODES
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_with_a_static_cache_the_same(decode, model, mode, side):
+    padding = {"side": side}
+    targets = all_targets(decode, model, mode, padding=padding)
+    assert all_targets(decode, model, mode, padding=padding, cache_implementation="static") == targets
+    # A longer cache of an earlier call is taken again.
+    all_targets(decode, model, mode, padding=padding, cache_implementation="static", max_new_tokens=STEPS + 5)
+    assert all_targets(decode, model, mode, padding=padding, cache_implementation="static") == targets
+
+
+@pytest.mark.parametrize("mode", ONE_BY_ONE_MODES)
+@pytest.mark.parametrize("options", [{"use_cache": False}, {"cache_implementation": "static"}], ids=str)
+def test_drafts_need_a_cache_that_can_be_cut(decode, model, mode, options):
+    with pytest.raises(ValueError, match="assisted generate"):
+        decode(model, mode, SENTENCES[0][None], **options)
+
+
+CACHES = {
+    "self-attention only": lambda config: DynamicCache(config=config),
+    "dynamic": lambda config: EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config)),
+    "static": lambda config: StaticCache(config, max_cache_len=STEPS + 3),
+}
+
+
+@BATCH_MODES
+@pytest.mark.parametrize("cache", CACHES)
+def test_with_an_empty_cache_of_the_caller_s_the_same(decode, model, mode, cache):
+    decoder_config = model.config.get_text_config(decoder=True)
+    targets = all_targets(decode, model, mode)
+    assert all_targets(decode, model, mode, past_key_values=CACHES[cache](decoder_config)) == targets
+
+
+@ALL_MODES
+def test_padding_changes_nothing(decode, model, mode):
+    targets = all_targets(decode, model, mode)
+    for padding in ({"side": "left"}, {"side": "left", "extra": 3}, {"side": "right", "extra": 3}):
+        assert all_targets(decode, model, mode, padding=padding) == targets
+
+
+@pytest.mark.parametrize("mode", ["greedy", "beams"])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("options", [{}, {"max_new_tokens": None, "max_length_offset": 2}], ids=str)
+def test_a_sentence_is_translated_alone_as_in_a_batch(decode, model, mode, side, options):
+    together = all_targets(decode, model, mode, padding={"side": side}, **options)
+    # Batches of different lengths in tokens end in different steps: what was found must be kept.
+    alone = [all_targets(decode, model, mode, rows=[row], **options)[0] for row in SENTENCES]
+    expected = [target[: len(row) + 3] if options else target for target, row in zip(together, SENTENCES, strict=True)]
+    assert alone == expected
+
+
+@ALL_MODES
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.float32])
+def test_masks_of_any_type(decode, model, mode, dtype):
+    options = {"max_new_tokens": None, "max_length_offset": 1}
+    for ids, mask in batches(mode, extra=2):
+        expected = decode(model, mode, ids, attention_mask=mask, **options)
+        assert torch.equal(decode(model, mode, ids, attention_mask=mask.to(dtype), **options), expected)
+
+
+@ALL_MODES
+def test_without_a_mask_every_token_is_real(decode, model, mode):
+    source = SENTENCES[0][None]
+    expected = decode(model, mode, source, attention_mask=torch.ones_like(source))
+    assert torch.equal(decode(model, mode, source), expected)
+    padded = torch.nn.functional.pad(source, (0, 3))
+    expected = decode(model, mode, padded, attention_mask=torch.ones_like(padded))
+    assert torch.equal(decode(model, mode, padded), expected)
+
+
+@ALL_MODES
+def test_in_inference_mode_the_same(decode, model, mode):
+    targets = all_targets(decode, model, mode)
+    with torch.inference_mode():
+        assert all_targets(decode, model, mode) == targets
+
+
+@ALL_MODES
+def test_in_training_mode_only_dropout_differs(decode, mode):
+    model = ending_model(dropout=0.0)
+    targets = all_targets(decode, model, mode)
+    model.train()
+    assert all_targets(decode, model, mode) == targets
+    assert model.training
+    model = ending_model(dropout=0.3).train()
+    assert all_targets(decode, model, mode) != targets
+
+
+@BATCH_MODES
+@pytest.mark.parametrize("cache_implementation", [None, "static"])
+def test_attentions_and_eager_attention_do_not_change_the_output(decode, model, mode, cache_implementation):
+    options = {"cache_implementation": cache_implementation}
+    targets = all_targets(decode, model, mode, **options)
+    (ids, mask), *_ = batches(mode)
+    output = decode(
+        model, mode, ids, attention_mask=mask, output_attentions=True, return_dict_in_generate=True, **options
+    )
+    assert [until_end(row) for row in output.sequences] == targets
+    eager = ending_model(attn_implementation="eager")
+    assert all_targets(decode, eager, mode, **options) == targets
+
+
+@ALL_MODES
+def test_with_settings_as_an_object_the_same(decode, model, assistant, mode):
+    targets = all_targets(decode, model, mode)
+    options = {**MODES[mode], "max_new_tokens": STEPS}
+    extra = {"assistant_model": assistant} if options.pop("assisted", False) else {}
+    settings = GenerationConfig(**options)
+    before, models_own = copy.deepcopy(settings), copy.deepcopy(model.generation_config)
+    outputs = []
+    for ids, mask in batches(mode):
+        torch.manual_seed(0)
+        outputs += model.generate(ids, attention_mask=mask, generation_config=settings, **extra)
+    assert [until_end(row) for row in outputs] == targets
+    assert settings == before
+    assert model.generation_config == models_own
+
+
+@ALL_MODES
+def test_calls_leave_inputs_and_settings_as_they_were(decode, model, mode):
+    models_own = copy.deepcopy(model.generation_config)
+    for ids, mask in batches(mode):
+        given, given_mask = ids.clone(), mask.clone()
+        decode(model, mode, given, attention_mask=given_mask, max_new_tokens=None, max_length_offset=1)
+        assert torch.equal(given, ids)
+        assert torch.equal(given_mask, mask)
+    assert model.generation_config == models_own
+
+
+@ALL_MODES
+def test_bfloat16_weights(decode, mode):
+    model, exact = ending_model().to(torch.bfloat16), ending_model()
+    for ids, mask in batches(mode):
+        output = decode(
+            model, mode, ids, attention_mask=mask, return_dict_in_generate=True, output_logits=True, output_scores=True
+        )
+        assert output.past_key_values.self_attention_cache.layers[0].keys.dtype == torch.bfloat16
+        assert {scores.dtype for scores in (*output.logits, *output.scores)} == {torch.float32}
+        for row, (source, keep) in enumerate(zip(ids, mask, strict=True)):
+            target = output.sequences[row]
+            logits = forced_logits(exact, source[keep.bool()], target)
+            beams = getattr(output, "beam_indices", None)
+            for step in range(len(until_end(target)) - 1):
+                hypothesis = row if beams is None else beams[row, step]
+                difference = (output.logits[step][hypothesis] - logits[step]).abs().max()
+                assert difference < 0.05 * logits[step].abs().max()
+
+
+@pytest.mark.parametrize("mode", ["sampling", "sampled beams"])
+def test_seeds(decode, model, mode):
+    ids, mask = pad(SENTENCES)
+    outputs = [
+        decode(model, mode, ids, attention_mask=mask, seed=seed, min_new_tokens=STEPS).tolist() for seed in (0, 0, 1)
+    ]
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
+@pytest.mark.parametrize("mode", ["sampling", "assisted", "prompt lookup"])
+def test_samples_from_one_token_are_greedy(decode, model, mode):
+    targets = all_targets(decode, model, "greedy")
+    assert all_targets(decode, model, mode, do_sample=True, top_k=1) == targets
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"encoder_layers": 1, "decoder_layers": 4},
+        {"encoder_layers": 2, "decoder_layers": 1, "d_model": 16, "num_heads": 2, "d_k": None, "d_v": None},
+        {"seed": 5},
+    ],
+    ids=str,
+)
+def test_any_assistant_gives_the_model_s_own_translation(model, shape):
+    helper = decisive_model(**shape)
+    for row in sentences(9, 4, 6, seed=1):
+        expected = greedy_search(model, row, torch.tensor([BOS]), 12)
+        output = model.generate(row[None], num_beams=1, max_new_tokens=12, assistant_model=helper)
+        assert output[0].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("prefix", [None, [BOS, 5, 6]])
+def test_drafts_of_a_model_like_itself_are_all_taken(model, prefix):
+    twin = ending_model()
+    twin.generation_config.num_assistant_tokens = 3
+    twin.generation_config.num_assistant_tokens_schedule = "constant"
+    twin.generation_config.assistant_confidence_threshold = 0.0
+    passes = []
+    hook = model.register_forward_hook(lambda *args: passes.append(1))
+    options = {} if prefix is None else {"decoder_input_ids": torch.tensor([prefix])}
+    options |= {"num_beams": 1, "max_new_tokens": 20, "min_new_tokens": 20}
+    output = model.generate(SENTENCES[0][None], assistant_model=twin, **options)
+    hook.remove()
+    assert torch.equal(output, model.generate(SENTENCES[0][None], **options))
+    # Three drafted tokens and one of its own in each pass.
+    assert len(passes) == 20 / 4
+
+
+@pytest.mark.parametrize("mode", ["greedy", "assisted", "prompt lookup"])
+def test_vocabularies_of_their_own(mode):
+    model = decisive_model(source_vocab_size=90)
+    options = {**MODES[mode], "max_new_tokens": STEPS}
+    if options.pop("assisted", False):
+        options["assistant_model"] = decisive_model(source_vocab_size=90, decoder_layers=1)
+    for row in SENTENCES:
+        source = row + 30
+        expected = greedy_search(model, source, torch.tensor([BOS]), STEPS)
+        assert torch.equal(model.generate(source[None], **options)[0], expected)

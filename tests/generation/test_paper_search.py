@@ -1,0 +1,264 @@
+"""What the paper's decoding adds to transformers' own: the length penalty, the length limit, and their defaults."""
+
+import copy
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig
+
+from hf_vanilla_transformer.generation_vanilla_transformer import GNMTLengthPenalty
+from tests.conftest import pad, sentences, small_model
+from tests.generation.by_hand import (
+    EOS,
+    beam_search,
+    exhaustive_search,
+    forced_log_probabilities,
+    gnmt_penalty,
+    hf_penalty,
+)
+from tests.generation.conftest import SENTENCES, ending_model, generated_lengths, until_end
+
+
+PENALTIES = pytest.mark.parametrize(("penalty_type", "penalty"), [("gnmt", gnmt_penalty), ("hf", hf_penalty)])
+
+
+def test_defaults_of_a_new_model():
+    config = small_model().generation_config
+    assert (config.num_beams, config.length_penalty, config.length_penalty_type) == (4, 0.6, "gnmt")
+    assert (config.max_length_offset, config.early_stopping) == (50, "never")
+    assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 1, EOS)
+
+
+def test_defaults_survive_saving(tmp_path):
+    model = small_model()
+    model.save_pretrained(tmp_path)
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config == model.generation_config
+
+
+def test_defaults_come_back_where_the_file_is_missing(tmp_path):
+    model = small_model()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config == model.generation_config
+
+
+def test_a_saved_greedy_default(tmp_path):
+    model = ending_model()
+    model.generation_config.num_beams = 1
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert loaded.generation_config.num_beams == 1
+    source, mask = pad(SENTENCES)
+    greedy = model.generate(source, attention_mask=mask, num_beams=1, max_new_tokens=10)
+    beams = model.generate(source, attention_mask=mask, num_beams=4, max_new_tokens=10)
+    assert not torch.equal(greedy, beams)
+    assert torch.equal(loaded.generate(source, attention_mask=mask, max_new_tokens=10), greedy)
+    assert torch.equal(loaded.generate(source, attention_mask=mask, max_new_tokens=10, num_beams=4), beams)
+    loaded.save_pretrained(tmp_path / "again")
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "again").generation_config == loaded.generation_config
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 4}, {"num_beams": 1, "do_sample": True}])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_each_sentence_has_its_own_limit(endless, options, side):
+    source, mask = pad(sentences(9, 4, 1), side, extra=5)
+    output = endless.generate(source, attention_mask=mask, **options)
+    assert generated_lengths(endless, output) == [59, 54, 51]
+    assert EOS not in output
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_each_sentence_has_its_own_limit_where_there_is_no_end_token(num_beams):
+    model = ending_model()
+    model.generation_config.eos_token_id = None
+    source, mask = pad(SENTENCES)
+    options = {"num_beams": num_beams, "max_length_offset": 2}
+    output = model.generate(source, attention_mask=mask, **options)
+    assert generated_lengths(model, output) == [11, 6, 8]
+    for row, alone in zip(output, SENTENCES, strict=True):
+        expected = model.generate(alone[None], **options)[0]
+        assert torch.equal(row[: len(expected)], expected)
+        assert not row[len(expected) :].any()
+
+
+def test_limit_without_a_mask(endless):
+    output = endless.generate(torch.stack(sentences(6, 6)), num_beams=1)
+    assert generated_lengths(endless, output) == [56, 56]
+
+
+def test_limit_with_several_sequences_a_sentence(endless):
+    source, mask = pad(sentences(9, 4))
+    beams = endless.generate(source, attention_mask=mask, num_return_sequences=3)
+    assert generated_lengths(endless, beams) == [59] * 3 + [54] * 3
+    samples = endless.generate(source, attention_mask=mask, num_beams=1, do_sample=True, num_return_sequences=2)
+    assert generated_lengths(endless, samples) == [59] * 2 + [54] * 2
+
+
+def test_limit_of_one_padded_sentence_in_prompt_lookup(endless):
+    source, mask = pad(sentences(6), extra=7)
+    output = endless.generate(source, attention_mask=mask, num_beams=1, prompt_lookup_num_tokens=2)
+    assert generated_lengths(endless, output) == [56]
+
+
+def test_limit_of_a_source_given_as_embeddings_or_encoded(endless):
+    source, mask = pad(sentences(9, 4))
+    embeds = endless.get_input_embeddings()(source)
+    encoded = endless.get_encoder()(source, attention_mask=mask)
+    for given in ({"inputs_embeds": embeds}, {"encoder_outputs": encoded}):
+        output = endless.generate(**given, attention_mask=mask, num_beams=1)
+        assert generated_lengths(endless, output) == [59, 54]
+        assert generated_lengths(endless, endless.generate(**given, num_beams=1)) == [59, 59]
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [
+        ({"max_new_tokens": 7}, 7),
+        ({"max_length": 7}, 6),
+        ({"max_length": 20}, 19),
+        ({"max_length_offset": 3}, 8),
+        ({"generation_config": GenerationConfig(max_new_tokens=4)}, 4),
+        ({"generation_config": GenerationConfig(max_length=20)}, 19),
+    ],
+)
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_the_caller_s_limit_replaces_the_paper_s(endless, options, length, num_beams):
+    if "generation_config" in options:
+        options["generation_config"].num_beams = num_beams
+    else:
+        options = {**options, "num_beams": num_beams}
+    output = endless.generate(torch.stack(sentences(5)), **options)
+    assert generated_lengths(endless, output) == [length]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_what_predict_wrote_is_no_limit_when_settings_are_passed_on(endless, num_beams):
+    settings = copy.deepcopy(endless.generation_config)
+    settings.max_length = 20
+    settings.num_beams = num_beams
+    output = endless.generate(torch.stack(sentences(5)), generation_config=settings)
+    assert generated_lengths(endless, output) == [55]
+
+
+def test_a_limit_set_in_the_model_s_own_settings_counts_until_the_caller_gives_another():
+    model = ending_model()
+    model.generation_config.eos_token_id = None
+    model.generation_config.max_new_tokens = 3
+    source = torch.stack(sentences(5))
+    assert model.generate(source).shape[1] == 1 + 3
+    assert model.generate(source, max_length_offset=2).shape[1] == 1 + 5 + 2
+    assert model.generate(source, max_length_offset=2, max_new_tokens=4).shape[1] == 1 + 4
+
+
+def test_generation_stays_within_learned_positions():
+    model = small_model(position_embedding_type="learned", max_position_embeddings=12)
+    model.generation_config.eos_token_id = None
+    output = model.generate(torch.stack(sentences(10)), num_beams=1)
+    assert output.shape == (1, 1 + 12)
+
+
+def test_gnmt_length_penalty():
+    assert 25 ** GNMTLengthPenalty(0.6) == pytest.approx((30 / 6) ** 0.6)
+    assert 1 ** GNMTLengthPenalty(0.6) == 1
+    assert 25 ** GNMTLengthPenalty(0) == 1
+    assert GNMTLengthPenalty(0.6) > 0
+
+
+@PENALTIES
+def test_scores_are_log_probabilities_divided_by_the_penalty(model, penalty_type, penalty):
+    source, mask = pad(SENTENCES)
+    output = model.generate(
+        source,
+        attention_mask=mask,
+        num_return_sequences=4,
+        length_penalty_type=penalty_type,
+        max_length_offset=3,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    lengths = set()
+    for row, (sequence, score) in enumerate(zip(output.sequences, output.sequences_scores, strict=True)):
+        target = torch.tensor(until_end(sequence))[: 1 + len(SENTENCES[row // 4]) + 3]
+        log_probabilities = forced_log_probabilities(model, SENTENCES[row // 4], target)
+        assert score.item() == pytest.approx(log_probabilities.sum().item() / penalty(len(target) - 1), abs=1e-5)
+        lengths.add(len(target))
+    assert len(lengths) > 2
+
+
+@PENALTIES
+def test_beam_search_equals_a_search_by_hand(model, penalty_type, penalty):
+    source, mask = pad(SENTENCES, "left")
+    output = model.generate(
+        source,
+        attention_mask=mask,
+        num_beams=4,
+        num_return_sequences=4,
+        max_new_tokens=7,
+        length_penalty_type=penalty_type,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    for sentence, alone in enumerate(SENTENCES):
+        rows = slice(4 * sentence, 4 * sentence + 4)
+        scores, targets = zip(*beam_search(model, alone, 4, 7, penalty), strict=True)
+        assert [until_end(row) for row in output.sequences[rows]] == list(targets)
+        assert output.sequences_scores[rows].tolist() == pytest.approx(scores, abs=1e-5)
+
+
+@PENALTIES
+def test_a_wide_beam_search_equals_an_exhaustive_one(penalty_type, penalty):
+    model = ending_model(vocab_size=7)
+    source = torch.tensor([3, 6, 4])
+    output = model.generate(
+        source[None],
+        num_beams=7**2,
+        num_return_sequences=7**2,
+        max_new_tokens=3,
+        length_penalty_type=penalty_type,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    scores, targets = zip(*exhaustive_search(model, source, 3, penalty)[: 7**2], strict=True)
+    assert [until_end(row) for row in output.sequences] == list(targets)
+    assert output.sequences_scores.tolist() == pytest.approx(scores, abs=1e-5)
+    assert {len(target) for target in targets} >= {3, 4}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_beams_go_on_where_most_tokens_end_a_sentence(seed):
+    model = ending_model(seed=seed, vocab_size=7)
+    source = torch.tensor([3, 6, 4])
+    ends = [2, 3, 4, 5, 6]
+    output = model.generate(
+        source[None],
+        num_beams=2,
+        num_return_sequences=2,
+        max_new_tokens=4,
+        eos_token_id=ends,
+        length_penalty_type="hf",
+        length_penalty=4.0,
+    )
+    expected = [target for _, target in beam_search(model, source, 2, 4, lambda length: length**4.0, eos=ends)]
+    assert [until_end(row, ends) for row in output] == expected
+    assert max(len(target) for target in expected) == 1 + 4
+
+
+def test_penalty_type_is_checked():
+    with pytest.raises(ValueError, match='length_penalty_type is "google"; choose "gnmt"'):
+        small_model().generate(torch.stack(sentences(5)), length_penalty_type="google")
+
+
+@pytest.mark.parametrize("offset", [-1, 2.5, "a"])
+def test_offset_is_checked(offset):
+    with pytest.raises(ValueError, match=r"max_length_offset is .*; it must be a whole number of tokens"):
+        small_model().generate(torch.stack(sentences(5)), max_length_offset=offset)
+
+
+def test_short_hypotheses_are_filled_up_with_padding():
+    model = ending_model()
+    output = model.generate(torch.stack(sentences(*[6] * 20)))
+    lengths = generated_lengths(model, output)
+    assert len(set(lengths)) > 1
+    for row, length in zip(output, lengths, strict=True):
+        assert (row == EOS).sum() <= 1
+        assert not row[1 + length :].any()
