@@ -131,7 +131,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         "encoder_ffn_dim": "d_ff",
         "decoder_ffn_dim": "d_ff",
     }
-    # transformers' default names embeddings, which must not be sharded apart from those they are tied to.
+    # transformers' default has a rule for a last norm, which is not here, and gathers a tied matrix for each use.
     base_model_fsdp_plan = {}
 
     vocab_size: int = 37000

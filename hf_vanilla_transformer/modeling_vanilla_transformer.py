@@ -24,7 +24,7 @@ from transformers.modeling_outputs import (
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
 )
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
@@ -107,7 +107,8 @@ def eager_attention_forward(
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     elif attention_mask is not None:
-        scores = scores + attention_mask
+        # In float16 a low score and the most negative number make minus infinity, and a row of it has no softmax.
+        scores = (scores + attention_mask).clamp(min=torch.finfo(scores.dtype).min)
     weights = nn.functional.softmax(scores, dim=-1)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
@@ -310,6 +311,31 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
                 "them again, or go back to an earlier checkpoint."
             ) from error
 
+    @classmethod
+    def maybe_distribute_model(cls, model: Any, distributed_config: Any, mesh_manager: Any) -> Any:
+        """Share a model among processes, as `from_pretrained(..., distributed_config=...)` asks for.
+
+        Raises:
+            ValueError: if tensor parallelism would cut a head in two.
+        """
+        tp_size, num_heads = getattr(distributed_config, "tp_size", 1), model.config.num_heads
+        if num_heads % tp_size != 0:
+            raise ValueError(
+                f"tp_size is {tp_size}, but num_heads is {num_heads}; tensor parallelism gives each process whole "
+                "heads, so choose a tp_size that divides num_heads."
+            )
+        return super().maybe_distribute_model(model, distributed_config, mesh_manager)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save as `PreTrainedModel.save_pretrained` does, also where `tie_word_embeddings` was set to False later."""
+        if hasattr(self.base_model, "shared") and not self.config.tie_word_embeddings:
+            # An untied model loads a matrix for each use, so one that serves several is written under each name.
+            weights = kwargs.get("state_dict") or self.state_dict()
+            kwargs["state_dict"] = {
+                name: weight.clone() for name, weight in weights.items() if not name.endswith("shared.weight")
+            }
+        super().save_pretrained(*args, **kwargs)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Glorot-uniform projections and N(0, d_model^-0.5) embeddings, as in the authors' code.
@@ -357,6 +383,18 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         layers (`list[nn.Module]`): N layers.
     """
 
+    # Tensor parallelism: a process has some words, some heads, and some inner channels of the feed-forward networks.
+    _tp_plan = {
+        "embed_tokens": "embedding_rowwise",
+        "layers.*.self_attn.q_proj": "colwise",
+        "layers.*.self_attn.k_proj": "colwise",
+        "layers.*.self_attn.v_proj": "colwise",
+        "layers.*.self_attn.out_proj": "rowwise",
+        "layers.*.fc1": "colwise",
+        "layers.*.fc2": "rowwise",
+    }
+    _fsdp_plan = {"layers.*": "free_full_weight"}
+
     def __init__(self, config: VanillaTransformerConfig, vocab_size: int, layers: Sequence[nn.Module]):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
@@ -391,7 +429,9 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             positions = self._learned_positions(position_ids)
         else:
             positions = sinusoidal_positions(position_ids, d_model)
-        x = (inputs_embeds * math.sqrt(d_model) + positions).to(inputs_embeds.dtype)
+        # In float32 at least, so that half precision rounds once, the sum, and not the product before it.
+        scaled = inputs_embeds.to(torch.promote_types(inputs_embeds.dtype, torch.float32)) * math.sqrt(d_model)
+        x = (scaled + positions).to(inputs_embeds.dtype)
         return nn.functional.dropout(x, p=self.config.dropout, training=self.training)
 
     def _learned_positions(self, position_ids: torch.Tensor) -> torch.Tensor:
@@ -461,6 +501,13 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
 class VanillaTransformerDecoder(VanillaTransformerStack):
     """Section 3.1: the decoder, a stack of N layers that look at earlier positions and at the encoder's output."""
 
+    _tp_plan = {
+        **VanillaTransformerStack._tp_plan,
+        "layers.*.encoder_attn.q_proj": "colwise",
+        "layers.*.encoder_attn.k_proj": "colwise",
+        "layers.*.encoder_attn.v_proj": "colwise",
+        "layers.*.encoder_attn.out_proj": "rowwise",
+    }
     _can_record_outputs = {
         "hidden_states": VanillaTransformerDecoderLayer,
         "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
@@ -546,6 +593,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self.encoder = VanillaTransformerEncoder(config)
         self.decoder = VanillaTransformerDecoder(config)
         self.post_init()
+        if hasattr(self, "shared"):
+            self._tp_plan = {**self.tp_plan, "shared": "embedding_rowwise"}
 
     def get_input_embeddings(self) -> nn.Embedding:
         """The source's embedding, which is everybody's where it is shared."""
@@ -678,6 +727,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     `lm_head` is the target's embedding matrix with `tie_word_embeddings`, and a matrix of its own without.
     """
 
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
@@ -737,7 +788,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
         loss = None
         if labels is not None:
             smoothing = self.config.label_smoothing if self.training else 0.0
