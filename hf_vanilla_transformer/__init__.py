@@ -18,7 +18,13 @@ from .translation import translate
 if TYPE_CHECKING:
     from .data import load_pairs, tokenize_pairs
     from .evaluation import Bleu, ChrF, make_compute_metrics, score_translations
-    from .training import PaperTrainingArguments, paper_learning_rate, paper_optimizers
+    from .training import (
+        CompleteCheckpoints,
+        PaperTrainingArguments,
+        last_complete_checkpoint,
+        paper_learning_rate,
+        paper_optimizers,
+    )
 
 
 __version__ = "0.1.0"
@@ -27,7 +33,9 @@ __version__ = "0.1.0"
 _ROOM_OF = {
     "Bleu": "evaluation",
     "ChrF": "evaluation",
+    "CompleteCheckpoints": "training",
     "PaperTrainingArguments": "training",
+    "last_complete_checkpoint": "training",
     "load_pairs": "data",
     "make_compute_metrics": "evaluation",
     "paper_learning_rate": "training",
@@ -39,12 +47,14 @@ _ROOM_OF = {
 __all__ = [
     "Bleu",
     "ChrF",
+    "CompleteCheckpoints",
     "PaperTrainingArguments",
     "TranslationPipeline",
     "VanillaTransformerConfig",
     "VanillaTransformerForConditionalGeneration",
     "VanillaTransformerModel",
     "VanillaTransformerTokenizer",
+    "last_complete_checkpoint",
     "load_pairs",
     "make_compute_metrics",
     "paper_learning_rate",

@@ -5,8 +5,9 @@ ends in .yaml or .json is a file of arguments; those that follow override it.
 """
 
 import json
+import logging
+import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -19,7 +20,9 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import torch
-from datasets import DatasetDict
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from datasets import DatasetDict, disable_progress_bars
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -28,10 +31,12 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
+    TrainerState,
     set_seed,
 )
 
 from hf_vanilla_transformer import (
+    CompleteCheckpoints,
     PaperTrainingArguments,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
@@ -40,13 +45,10 @@ from hf_vanilla_transformer import (
     tokenize_pairs,
     train_tokenizer,
 )
-from hf_vanilla_transformer.training.model_card import fill_model_card
-from hf_vanilla_transformer.training.output import (
-    check_output_folder,
-    find_checkpoint,
-    remove_checkpoints,
-    staged,
-)
+from hf_vanilla_transformer.training.checkpoints import find_checkpoint, remove_checkpoints
+from hf_vanilla_transformer.training.hub import RunArguments, describe_error, prepare_repository, push_run
+from hf_vanilla_transformer.training.model_card import FactsOfTheRun, card_metadata, fill_model_card
+from hf_vanilla_transformer.training.output import check_output_folder, staged
 from scripts.common import (
     DataArguments,
     DecodingArguments,
@@ -107,36 +109,46 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     """Train as the command line says; returns the folder of the trained model."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     model_args, data_args, scoring, args = parse(
-        [ModelArguments, DataArguments, ScoringArguments, PaperTrainingArguments],
+        [ModelArguments, DataArguments, ScoringArguments, RunArguments],
         __doc__,
         arguments or [str(DEFAULT_RECIPE)],
     )
     output = Path(args.output_dir)
     with plain_errors():
         check_counts(args)
+        check_processes(args)
+        if args.process_index > 0:
+            stay_silent()
         set_seed(args.seed)
         checkpoint = find_checkpoint(args.resume_from_checkpoint, output) if args.resume_from_checkpoint else None
         resumes = checkpoint is not None and checkpoint.resolve().parent == output.resolve()
         check_output_folder(output, overwrite=model_args.overwrite, resume=resumes)
-        pairs = data_args.load()
+        facts = FactsOfTheRun.of_checkpoint(checkpoint) if checkpoint else FactsOfTheRun()
+        facts.base_model = model_args.model = model_args.model or facts.base_model
+        if args.push_to_hub:
+            prepare_push(args, model_args, data_args)
+        with args.main_process_first(desc="loading the pairs"):
+            pairs = data_args.load()
         if "train" not in pairs:
             raise ValueError(f"there are no training pairs; there is: {', '.join(pairs)}. Give --train_files.")
         tokenizer, model = make_model(model_args, pairs, checkpoint)
-        data = tokenize_pairs(pairs, tokenizer)
+        with args.main_process_first(desc="tokenising the pairs"):
+            data = tokenize_pairs(pairs, tokenizer)
         check_lengths(model.config, data)
         trainer = make_trainer(args, tokenizer, model, data)
+        trainer.add_callback(facts)
     if trainer.is_world_process_zero() and not resumes:
         remove_checkpoints(output)
-    started = time.monotonic()
     run(trainer, checkpoint)
-    seconds = time.monotonic() - started
+    save_model(trainer, output)
     if trainer.is_world_process_zero():
-        save_model(trainer, output)
         scores = score_test_pairs(output, pairs, data_args, scoring)
-        save_card(trainer, model_args, data_args, pairs, scores, seconds)
+        save_card(trainer, model_args, data_args, pairs, scores, facts.seconds)
         if scores is not None:
             show(scores)
         print(f"the model is in {output}")
+        if args.push_to_hub:
+            push(trainer, scores)
     return output
 
 
@@ -145,6 +157,9 @@ def run(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
     if checkpoint is None:
         trainer.train()
         return
+    if is_finished(trainer.args, checkpoint):
+        # From the last checkpoint the Trainer would make one update more.
+        trainer.args.max_steps, trainer.args.num_train_epochs = -1, 0
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint))
     except ValueError as error:
@@ -154,6 +169,14 @@ def run(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
             f"error: {checkpoint} was written with another optimizer ({error}); resume with the same learning_rate, "
             "lr_scheduler_type and optim."
         )
+
+
+def is_finished(args: PaperTrainingArguments, checkpoint: Path) -> bool:
+    """Whether a checkpoint is the end of the run that the arguments ask for."""
+    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    if args.max_steps > 0:
+        return state.global_step >= args.max_steps
+    return state.epoch >= args.num_train_epochs
 
 
 def check_counts(args: PaperTrainingArguments) -> None:
@@ -166,6 +189,26 @@ def check_counts(args: PaperTrainingArguments) -> None:
         value = getattr(args, name)
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is {value}; it must be a whole number of at least 1.")
+
+
+def check_processes(args: PaperTrainingArguments) -> None:
+    """Make sure that processes that were launched together train together.
+
+    Raises:
+        ValueError: if each of them would train a model of its own, all in one folder.
+    """
+    launched = int(os.environ.get("WORLD_SIZE", 1))
+    if launched > args.world_size:
+        raise ValueError(
+            f"{launched} processes were launched, but they cannot train together without an accelerator each; add "
+            "--use_cpu to train on the CPU."
+        )
+
+
+def stay_silent() -> None:
+    """Leave speaking to the main process."""
+    disable_progress_bars()
+    logging.getLogger("hf_vanilla_transformer").setLevel(logging.ERROR)
 
 
 def check_lengths(config: VanillaTransformerConfig, data: DatasetDict) -> None:
@@ -192,8 +235,7 @@ def make_model(
     existing = checkpoint or model_args.model
     options = {"attn_implementation": model_args.attn_implementation} if model_args.attn_implementation else {}
     if existing is None:
-        texts = chain(pairs["train"]["source"], pairs["train"]["target"])
-        tokenizer = train_tokenizer(texts, vocab_size=model_args.vocab_size)
+        tokenizer = make_tokenizer(model_args, pairs)
         config = model_args.config(tokenizer)
         return tokenizer, VanillaTransformerForConditionalGeneration._from_config(config, **options)
     config = AutoConfig.from_pretrained(existing)
@@ -205,6 +247,15 @@ def make_model(
     check_vocabulary(existing, config, tokenizer)
     model = AutoModelForSeq2SeqLM.from_pretrained(existing, **options, **model_args.regularization())
     return tokenizer, model
+
+
+def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrainedTokenizerBase:
+    """Learn a tokenizer from the training pairs in the main process, for all processes."""
+    tokenizers: list[Any] = [None]
+    if PartialState().is_main_process:
+        texts = chain(pairs["train"]["source"], pairs["train"]["target"])
+        tokenizers = [train_tokenizer(texts, vocab_size=model_args.vocab_size)]
+    return broadcast_object_list(tokenizers)[0]
 
 
 def check_vocabulary(name: str | Path, config: VanillaTransformerConfig, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -233,7 +284,9 @@ def make_trainer(
 ) -> Seq2SeqTrainer:
     """Stock `Seq2SeqTrainer`, with the paper's schedule unless the command line chose another."""
     args.dataloader_pin_memory = args.dataloader_pin_memory and torch.accelerator.is_available()
-    return Seq2SeqTrainer(
+    if args.ddp_find_unused_parameters is None:
+        args.ddp_find_unused_parameters = False  # Every weight takes part in every update.
+    trainer = Seq2SeqTrainer(
         model=model,
         args=args,
         train_dataset=data["train"],
@@ -241,8 +294,18 @@ def make_trainer(
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         processing_class=tokenizer,
         compute_metrics=make_compute_metrics(tokenizer) if args.predict_with_generate else None,
+        callbacks=[CompleteCheckpoints()],
         optimizers=paper_optimizers(model, args) if uses_the_paper_s_schedule(args) else (None, None),
     )
+    if trainer.is_deepspeed_enabled and uses_the_paper_s_schedule(args):
+        raise ValueError(
+            "DeepSpeed makes an optimizer of its own, so there is no learning rate of Eq. 3; give --learning_rate, and "
+            "--lr_scheduler_type and --warmup_steps as you like."
+        )
+    if trainer.is_fsdp_enabled:
+        # FSDP2 refuses a matrix that is in two modules, such as the embeddings of both stacks.
+        model.set_input_embeddings(model.get_input_embeddings())
+    return trainer
 
 
 def uses_the_paper_s_schedule(args: PaperTrainingArguments) -> bool:
@@ -252,8 +315,12 @@ def uses_the_paper_s_schedule(args: PaperTrainingArguments) -> bool:
 
 def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
     """Write model and tokenizer in place of an earlier run's, each file whole."""
+    if not trainer.is_world_process_zero():
+        trainer.save_model(_internal_call=True)  # Writes nothing; the main process may need its share of the weights.
+        return
     with staged(output, replace_run=True) as folder:
-        trainer.save_model(str(folder))
+        # As the Trainer itself calls it, or it would push, too, with a card of its own.
+        trainer.save_model(str(folder), _internal_call=True)
         (folder / "training_args.bin").unlink(missing_ok=True)  # A pickle, which a folder to share should not hold.
 
 
@@ -281,14 +348,12 @@ def save_card(
 ) -> None:
     """Write the model card and the scores beside the model."""
     output = Path(trainer.args.output_dir)
-    source_language, target_language = data_args.languages()
     card = fill_model_card(
         trainer.model,
         trainer.args,
-        title=output.name,
+        **describe_for_the_hub(trainer.args, model_args, data_args),
         data=data_args.describe("train"),
-        source_language=source_language,
-        target_language=target_language,
+        **describe_location(trainer.args),
         scores=scores,
         # A sentence of one's own files may not be for the public.
         example_source=pairs["train"][0]["source"] if data_args.dataset else "A sentence to translate.",
@@ -298,13 +363,69 @@ def save_card(
             "updates": f"{trainer.state.global_step:,}",
             "seconds": round(seconds),
         },
-        base_model=model_args.model,
-        license=model_args.license,
     )
     with staged(output) as folder:
         (folder / "README.md").write_text(card.content, encoding="utf-8")
         if scores is not None:
             (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+
+
+def describe_for_the_hub(
+    args: PaperTrainingArguments, model_args: ModelArguments, data_args: DataArguments
+) -> dict[str, str | None]:
+    """What the model card's metadata says whatever comes out of the training."""
+    source_language, target_language = data_args.languages()
+    return {
+        "title": Path(args.hub_model_id if args.push_to_hub else args.output_dir).name,
+        "dataset": data_args.dataset,
+        "dataset_config": data_args.dataset_config,
+        "source_language": source_language,
+        "target_language": target_language,
+        "base_model": model_args.model,
+        "license": model_args.license,
+    }
+
+
+def describe_location(args: PaperTrainingArguments) -> dict[str, str | None]:
+    """Where the model card's example finds the model."""
+    if args.push_to_hub:
+        return {"location": args.hub_model_id, "revision": args.hub_revision}
+    # A path from the root says more about a machine than a reader needs to know.
+    folder = Path(args.output_dir)
+    return {"location": folder.name if folder.is_absolute() else args.output_dir}
+
+
+def prepare_push(args: PaperTrainingArguments, model_args: ModelArguments, data_args: DataArguments) -> None:
+    """Find out before the training whether its result can be pushed."""
+    args.hub_model_id = args.hub_model_id or Path(args.output_dir).absolute().name
+    if args.process_index == 0:
+        metadata = card_metadata(**describe_for_the_hub(args, model_args, data_args))
+        options = {"token": args.hub_token, "private": args.hub_private_repo}
+        args.hub_model_id = prepare_repository(args.hub_model_id, metadata, **options)
+
+
+def push(trainer: Seq2SeqTrainer, scores: dict[str, Any] | None) -> None:
+    """Push the output folder; where that fails, say how to do it later, for the model is trained."""
+    args = trainer.args
+    message = f"Train for {trainer.state.global_step:,} updates"
+    if scores is not None:
+        message += f": BLEU {scores['bleu']:.2f}"
+    try:
+        address = push_run(
+            Path(args.output_dir),
+            args.hub_model_id,
+            message=message,
+            token=args.hub_token,
+            revision=args.hub_revision,
+        )
+    except Exception as error:  # Whatever it is: the network, the Hub, the rights.
+        revision = f" --revision {args.hub_revision}" if args.hub_revision else ""
+        sys.exit(
+            f"error: the model could not be pushed to {args.hub_model_id} ({describe_error(error)}). It is whole in "
+            f"{args.output_dir}; push it later with: hf upload {args.hub_model_id} {args.output_dir} .{revision} "
+            '--exclude "checkpoint-*" --exclude training_args.bin'
+        )
+    print(f"the model is pushed to {args.hub_model_id}: {address}")
 
 
 def describe_optimizer(args: PaperTrainingArguments) -> str:

@@ -1,6 +1,7 @@
 """Section 5 of the paper as defaults of `Seq2SeqTrainingArguments`."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from transformers import Seq2SeqTrainingArguments
 
@@ -12,14 +13,16 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
     Adam with beta_1 = 0.9, beta_2 = 0.98 and epsilon = 1e-9, warm-up over 4000 updates and then the inverse square root
     (section 5.3); no gradient clipping and no weight decay, of which the paper says nothing; sentences of approximately
     equal length together (section 5.1). Label smoothing (section 5.4) is the model's own, `config.label_smoothing`, so
-    `label_smoothing_factor` stays 0.
+    `label_smoothing_factor` stays 0. Given, it takes the place of the model's own with the same loss in training, and
+    smooths the loss of an evaluation, too, which the model's own leaves plain.
 
     What arguments cannot say: Eq. 3 depends on d_model, and transformers' `inverse_sqrt` schedule lags it by one update
     (its first update has learning rate 0). `learning_rate` is therefore the peak of the base model, 512^-0.5 4000^-0.5;
     for exactly Eq. 3 with any model, pass `optimizers=paper_optimizers(model, args)` to the Trainer.
 
-    A run that is resumed after its first epoch does not see the sentences in the same order as one that was not,
-    because of how transformers draws `group_by_length`; with `train_sampling_strategy="random"` it does.
+    A run that is resumed in the middle of an epoch other than its first does not see the sentences in the same order
+    as one that was not stopped, because of how transformers draws `group_by_length`; with
+    `train_sampling_strategy="random"` it always does.
     """
 
     _argument_group_name = "training"
@@ -38,3 +41,7 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
     train_sampling_strategy: str = field(
         default="group_by_length", metadata={"help": "Put sentences of approximately equal length together."}
     )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the token: the Trainer pickles its arguments into folders that it pushes to the Hub."""
+        return {**self.__dict__, "hub_token": None}

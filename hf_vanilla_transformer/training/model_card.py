@@ -1,14 +1,94 @@
 """The README.md of a trained folder, filled from the run."""
 
+import json
+import time
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from transformers import PreTrainedModel, TrainingArguments
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
 
 
 # In an installed package the template lies beside the modules, in a checkout at the top of the repository.
 _TEMPLATE_PLACES = (Path(__file__).parents[1] / "model_card.md", Path(__file__).parents[2] / "model_card.md")
+BUILT_IN = "numbers"
+# ISO 639-1: what the Hub takes for a language, and a column of a table for its name only if it is one of these.
+_LANGUAGES = (
+    "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo "
+    "es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka "
+    "kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng "
+    "nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su "
+    "sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
+)
+
+
+class FactsOfTheRun(TrainerCallback, ExportableState):
+    """What a model card tells of a whole run, kept in its checkpoints because it may be resumed.
+
+    Args:
+        base_model (`str`, *optional*): what is fine-tuned.
+        seconds (`float`, defaults to 0): that it was trained before.
+    """
+
+    def __init__(self, base_model: str | None = None, seconds: float = 0):
+        self.base_model = base_model
+        self._seconds_before = seconds
+        self._started: float | None = None
+
+    @classmethod
+    def of_checkpoint(cls, checkpoint: Path) -> "FactsOfTheRun":
+        """What a checkpoint tells of the run that wrote it; nothing if that did not use this callback."""
+        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        return cls(**state.get("stateful_callbacks", {}).get(cls.__name__, {}).get("args", {}))
+
+    @property
+    def seconds(self) -> float:
+        """That the run has trained, before and after it was resumed."""
+        return self._seconds_before + (0 if self._started is None else time.monotonic() - self._started)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._started = time.monotonic()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._seconds_before, self._started = self.seconds, None
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, in the shape that the Trainer wants."""
+        return {"args": {"base_model": self.base_model, "seconds": self.seconds}, "attributes": {}}
+
+
+def card_metadata(
+    *,
+    title: str,
+    dataset: str | None = None,
+    dataset_config: str | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
+    scores: dict[str, Any] | None = None,
+    base_model: str | None = None,
+    license: str | None = None,
+) -> ModelCardData:
+    """The metadata at the head of a card: only what the Hub can know; see [`fill_model_card`]."""
+    languages = [language for language in map(_iso_639, (source_language, target_language)) if language]
+    hub_dataset = _hub_name(dataset)
+    return ModelCardData(
+        language=list(dict.fromkeys(languages)) or None,
+        license=license,
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=["translation", "vanilla-transformer", "arxiv:1706.03762"],
+        datasets=[hub_dataset] if hub_dataset else None,
+        metrics=["sacrebleu", "chrf"] if scores else None,
+        base_model=_hub_name(base_model),
+        model_name=title if scores else None,
+        eval_results=_eval_results(scores, dataset, dataset_config) if scores else None,
+    )
 
 
 def fill_model_card(
@@ -17,6 +97,10 @@ def fill_model_card(
     *,
     title: str,
     data: str,
+    location: str | None = None,
+    revision: str | None = None,
+    dataset: str | None = None,
+    dataset_config: str | None = None,
     source_language: str | None = None,
     target_language: str | None = None,
     scores: dict[str, Any] | None = None,
@@ -30,39 +114,44 @@ def fill_model_card(
     Args:
         model (`PreTrainedModel`): the trained model.
         args (`TrainingArguments`): what it was trained with.
-        title (`str`): heading, and the name in the example.
-        data (`str`): the training data, in words or as a Hub name.
-        source_language, target_language (`str`, *optional*): language codes.
-        scores (`dict`, *optional*): of [`~hf_vanilla_transformer.evaluation.score_translations`], with `data` and
-            `decoding` in words, which the scores belong to.
+        title (`str`): heading, and the model's name beside its scores.
+        data (`str`): the training data in words.
+        location (`str`, *optional*): what the example gives to `from_pretrained`: a folder or `"user/name"`; the title
+            if None.
+        revision (`str`, *optional*): a branch there, other than `"main"`.
+        dataset (`str`, *optional*): the data set's name on the Hub, or `"numbers"`; None for files.
+        dataset_config (`str`, *optional*): its configuration.
+        source_language, target_language (`str`, *optional*): language codes, such as `"en"` or `"en_US"`; others are
+            left out.
+        scores (`dict`, *optional*): of [`~hf_vanilla_transformer.evaluation.score_translations`] on the test pairs,
+            with `data` and `decoding` in words, which the scores belong to.
         example_source (`str`): a sentence for the example.
         training_facts (`dict`, *optional*): more rows for the table of training, such as updates and seconds.
-        base_model (`str`, *optional*): what was fine-tuned.
+        base_model (`str`, *optional*): what was fine-tuned; only a name on the Hub gets into the metadata.
         license (`str`, *optional*): of the weights; the card says that it is not stated where it is None.
 
     Returns:
         `ModelCard`: text and metadata; its `content` is what README.md holds.
     """
-    languages = [language for language in (source_language, target_language) if language]
-    card_data = ModelCardData(
-        language=languages or None,
-        license=license,
-        library_name="transformers",
-        pipeline_tag="translation",
-        tags=["translation", "vanilla-transformer", "arxiv:1706.03762"],
-        metrics=["sacrebleu", "chrf"] if scores else None,
+    metadata = card_metadata(
+        title=title,
+        dataset=dataset,
+        dataset_config=dataset_config,
+        source_language=source_language,
+        target_language=target_language,
+        scores=scores,
         base_model=base_model,
-        model_name=title if scores else None,
-        eval_results=_eval_results(scores) if scores else None,
+        license=license,
     )
     template = next(path for path in _TEMPLATE_PLACES if path.is_file())
     return ModelCard.from_template(
-        card_data,
+        metadata,
         template_path=str(template),
         title=title,
-        location=title,
+        location=location or title,
+        at_revision=f', revision="{revision}"' if revision else "",
         data=data,
-        languages=f"from {source_language} to {target_language}" if len(languages) == 2 else "one language to another",
+        languages=_direction(source_language, target_language),
         scores=scores,
         example_source=example_source.replace('"', "'"),
         model_facts=_model_facts(model),
@@ -72,18 +161,44 @@ def fill_model_card(
     )
 
 
-def _eval_results(scores: dict[str, Any]) -> list[EvalResult]:
+def _eval_results(scores: dict[str, Any], dataset: str | None, dataset_config: str | None) -> list[EvalResult]:
     return [
         EvalResult(
             task_type="translation",
-            dataset_type=scores["data"],
+            dataset_type=_hub_name(dataset) or (BUILT_IN if dataset == BUILT_IN else "own-files"),
             dataset_name=scores["data"],
+            dataset_config=dataset_config,
+            dataset_split="test",
             metric_type=metric,
+            metric_name=label,
             metric_value=round(scores[name], 2),
             metric_args={"signature": scores[f"{name}_signature"]},
         )
-        for metric, name in (("sacrebleu", "bleu"), ("chrf", "chrf"))
+        for metric, name, label in (("sacrebleu", "bleu", "BLEU"), ("chrf", "chrf", "chrF"))
     ]
+
+
+def _iso_639(code: str | None) -> str | None:
+    """A language without its country, if it is one."""
+    language = (code or "").split("_")[0].split("-")[0]
+    return language if language in _LANGUAGES.split() else None
+
+
+def _direction(source_language: str | None, target_language: str | None) -> str:
+    if _iso_639(source_language) and _iso_639(target_language):
+        return f"from {source_language} to {target_language}"
+    return "one language to another"
+
+
+def _hub_name(name: str | None) -> str | None:
+    """A name that may be on the Hub: neither a folder nor the built-in corpus."""
+    if name is None or name == BUILT_IN or Path(name).exists():
+        return None
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return None
+    return name
 
 
 def _model_facts(model: PreTrainedModel) -> dict[str, Any]:

@@ -1,10 +1,7 @@
 import pytest
-import torch
 
-from hf_vanilla_transformer.training.output import check_output_folder, find_checkpoint, remove_checkpoints, staged
-
-
-COMPLETE = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "model.safetensors", "tokenizer.json")
+from hf_vanilla_transformer.training.checkpoints import remove_checkpoints
+from hf_vanilla_transformer.training.output import check_output_folder, staged
 
 
 @pytest.mark.parametrize("content", ["config.json", "README.md", "model-00001-of-00002.safetensors", "checkpoint-5"])
@@ -45,44 +42,6 @@ def test_only_what_an_earlier_run_left_is_removed(tmp_path):
         (folder / "config.json").write_text("new")
     assert {path.name for path in target.iterdir()} == {"checkpoint-notes", "tokenizer.json", *kept}
     assert (target / "config.json").read_text() == "new"
-
-
-def make_checkpoint(folder, step, files=COMPLETE, cut_off=None):
-    path = folder / f"checkpoint-{step}"
-    path.mkdir()
-    for name in files:
-        if name.endswith(".pt"):
-            torch.save({}, path / name)
-        else:
-            (path / name).write_text("{}")
-    if cut_off:
-        content = (path / cut_off).read_bytes()
-        (path / cut_off).write_bytes(content[: len(content) // 2])
-    return path
-
-
-def test_the_last_complete_checkpoint(tmp_path):
-    make_checkpoint(tmp_path, 90)
-    expected = make_checkpoint(tmp_path, 100)
-    make_checkpoint(tmp_path, 110, COMPLETE[:3])
-    assert find_checkpoint("last", tmp_path) == expected
-
-
-def test_no_complete_checkpoint(tmp_path):
-    incomplete = make_checkpoint(tmp_path, 5, COMPLETE[:1] + COMPLETE[3:])
-    with pytest.raises(ValueError, match="holds no checkpoint to resume from; leave out --resume_from_checkpoint"):
-        find_checkpoint("last", tmp_path)
-    with pytest.raises(ValueError, match=r"checkpoint-5 is no checkpoint .*: optimizer\.pt, scheduler\.pt: missing"):
-        find_checkpoint(str(incomplete), tmp_path)
-
-
-@pytest.mark.parametrize("name", ["trainer_state.json", "optimizer.pt", "scheduler.pt", "tokenizer.json"])
-def test_a_checkpoint_with_a_file_cut_off(tmp_path, name):
-    whole = make_checkpoint(tmp_path, 5)
-    cut_off = make_checkpoint(tmp_path, 6, cut_off=name)
-    with pytest.raises(ValueError, match=rf"checkpoint-6 is no checkpoint to resume from: {name}: missing or cut off"):
-        find_checkpoint(str(cut_off), tmp_path)
-    assert find_checkpoint("last", tmp_path) == whole
 
 
 def test_staged_files_arrive_together(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback
 
 from hf_vanilla_transformer import (
     PaperTrainingArguments,
@@ -68,6 +68,53 @@ def test_evaluation_loss_is_plain_and_bleu_is_there(tmp_path, tokenizer):
     assert {"eval_loss", "eval_bleu", "eval_chrf"} <= set(metrics)
     plain = small_model(vocab_size=len(tokenizer), label_smoothing=0.0)
     assert metrics["eval_loss"] == pytest.approx(make_trainer(tmp_path, tokenizer, plain).evaluate()["eval_loss"])
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradients of the first update."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if state.global_step == 0:
+            self.kept = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+def smoothed_run(folder, tokenizer, label_smoothing, label_smoothing_factor):
+    """Losses of some updates with accumulation, the first update's gradients, and the loss of an evaluation before."""
+    trainer = make_trainer(
+        folder,
+        tokenizer,
+        small_model(vocab_size=len(tokenizer), dropout=0.0, label_smoothing=label_smoothing),
+        label_smoothing_factor=label_smoothing_factor,
+        gradient_accumulation_steps=2,
+        per_device_train_batch_size=4,
+        max_steps=4,
+        logging_steps=1,
+        warmup_steps=10,
+        train_sampling_strategy="sequential",
+    )
+    gradients = Gradients()
+    trainer.add_callback(gradients)
+    evaluation = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry], gradients.kept, evaluation
+
+
+@pytest.mark.parametrize("of_the_model", [0.0, 0.1, 0.3])
+def test_the_trainer_s_label_smoothing_takes_the_place_of_the_model_s(tmp_path, tokenizer, of_the_model):
+    losses, gradients, plain = smoothed_run(tmp_path, tokenizer, 0.1, 0.0)
+    trainer_losses, trainer_gradients, smoothed = smoothed_run(tmp_path, tokenizer, of_the_model, 0.1)
+    assert len(losses) == 4
+    assert trainer_losses == pytest.approx(losses, rel=1e-6)
+    assert trainer_gradients.keys() == gradients.keys() != set()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(trainer_gradients[name], gradient, rtol=1e-5, atol=1e-8)
+    unsmoothed_losses, _, plain_again = smoothed_run(tmp_path, tokenizer, 0.0, 0.0)
+    assert unsmoothed_losses != pytest.approx(losses, rel=1e-3)
+    assert plain == pytest.approx(plain_again)
+    assert smoothed != pytest.approx(plain, rel=1e-3)
 
 
 def test_a_saved_run_loads_by_the_auto_classes(tmp_path, tokenizer):

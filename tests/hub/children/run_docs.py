@@ -1,0 +1,39 @@
+"""Runs the Python of docs/hub.md, and its training command with a small model; tests run it in a process of its own.
+
+Usage: python -I run_docs.py FOLDER_TO_WORK_IN
+"""
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT))
+
+from scripts import train  # noqa: E402
+
+
+SMALL = (
+    "--num_layers 1 --d_model 16 --d_ff 16 --num_heads 2 --max_steps 1 --train_size 60 --max_digits 2 --vocab_size 300"
+)
+
+
+def main() -> None:
+    """All blocks in their order, in one namespace."""
+    os.chdir(sys.argv[1])
+    text = (ROOT / "docs" / "hub.md").read_text(encoding="utf-8")
+    namespace: dict = {}
+    for language, block in re.findall(r"```(python|bash) hub\n(.*?)```", text, flags=re.DOTALL):
+        if language == "python":
+            exec(compile(block, "docs/hub.md", "exec"), namespace)
+            continue
+        _, script, recipe, *arguments = shlex.split(block)
+        assert script == "scripts/train.py"
+        train.main([str(ROOT / recipe), *arguments, *SMALL.split(), "--use_cpu"])
+
+
+if __name__ == "__main__":
+    main()

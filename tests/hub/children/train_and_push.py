@@ -1,0 +1,87 @@
+"""Runs scripts/train.py several times; tests run it in a process of its own, in which nobody is logged in.
+
+Usage: python -I train_and_push.py FOLDER
+
+What each run printed, or the error that ended it, is in FOLDER/results.json.
+"""
+
+import io
+import json
+import os
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+import torch
+
+from scripts import train
+
+
+TINY = {
+    "dataset": "numbers",
+    "source": "en",
+    "target": "de",
+    "max_digits": 2,
+    "train_size": 60,
+    "bleu_tokenize": "char",
+    "vocab_size": 300,
+    "num_layers": 1,
+    "d_model": 16,
+    "d_ff": 16,
+    "num_heads": 2,
+    "per_device_train_batch_size": 8,
+    "max_steps": 4,
+    "save_steps": 2,
+    "warmup_steps": 3,
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+PUSH = ("--push_to_hub", "--hub_model_id")
+
+
+def run(name: str, *arguments: str) -> str:
+    """Train; returns what was printed, with the error that ended it, if any."""
+    settings = [word for key, value in {**TINY, "output_dir": name}.items() for word in (f"--{key}", str(value))]
+    torch.manual_seed(0)
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            train.main([*settings, *arguments])
+    except SystemExit as error:
+        return f"{printed.getvalue()}{error.code}"
+    return printed.getvalue()
+
+
+def main() -> None:
+    """Runs that are refused before they train, and runs that push."""
+    os.chdir(sys.argv[1])
+    refused = {
+        "unreachable": ("user/refused", "--hub_token", "hf_writer"),
+        "no-token": ("user/refused",),
+        "wrong-token": ("user/refused", "--hub_token", "hf_wrong"),
+        "reader": ("user/refused", "--hub_token", "hf_reader"),
+        "reader-of-what-is-there": ("user/there", "--hub_token", "hf_reader"),
+        "someone-else": ("other/refused", "--hub_token", "hf_writer"),
+        "licence": ("user/licence", "--hub_token", "hf_writer", "--license", "my own"),
+    }
+    results = {name: run(name, *PUSH, *arguments) for name, arguments in refused.items()}
+    token = ("--hub_token", "hf_writer")
+    own = ("--license", "cc-by-4.0", "--hub_revision", "small")
+    results["whole"] = run("whole", *PUSH, "user/whole", *token, *own)
+    private = ("--hub_private_repo", "true", "--max_steps", "1")
+    results["named-by-its-folder"] = run("named-by-its-folder", "--push_to_hub", *token, *private)
+    results["every-save"] = run("every-save", *PUSH, "user/every-save", *token, "--hub_strategy", "every_save")
+    results["cut"] = run("cut", *PUSH, "user/cut", *token)
+    fine_tuned = ("--model", "user/every-save", "--max_steps", "1")
+    results["from-the-hub"] = run("from-the-hub", *PUSH, "user/from-the-hub", *token, "--dataset", "user/pairs")
+    results["fine-tuned"] = run("fine-tuned", *PUSH, "user/fine-tuned", *token, *fine_tuned)
+    resumed = ("--resume_from_checkpoint", "last", "--max_steps", "2")
+    results["resumed"] = run("fine-tuned", *PUSH, "user/fine-tuned", *token, *resumed)
+    Path("results.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Fresh processes that take the small Hub for the Hub."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.hub.server import Hub
+
+
+ROOT = Path(__file__).parents[2]
+CHILDREN = Path(__file__).parent / "children"
+FIXTURE = ROOT / "tests" / "fixtures" / "numbers_tiny"
+
+
+@pytest.fixture(scope="module")
+def hub():
+    # Model files are larger than this, and so are uploaded in parts.
+    with Hub(part_size=50_000) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def run_child(hub, tmp_path_factory) -> Callable[..., subprocess.CompletedProcess]:
+    """Run a program of `children` in a process with these settings, and with a cache of its own unless told."""
+
+    def run(
+        program: str,
+        *arguments: object,
+        token: str | None = None,
+        home: Path | None = None,
+        **settings: str,
+    ) -> subprocess.CompletedProcess:
+        home = home or tmp_path_factory.mktemp("home")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        environment = {**inherited, **hub.environment(home, token), **settings}
+        command = [sys.executable, "-I", str(CHILDREN / program), *map(str, arguments)]
+        result = subprocess.run(
+            command, env=environment, cwd=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result
+
+    return run

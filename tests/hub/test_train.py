@@ -1,0 +1,141 @@
+"""scripts/train.py --push_to_hub: one commit at the end with all that is to be shared; errors before the work."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCardData, metadata_load
+from huggingface_hub.repocard_data import model_index_to_eval_results
+
+from tests.hub.server import WRITER, Fault, File
+from tests.hub.test_push_pull import ALWAYS_THERE, CODE, OF_A_MODEL, OF_A_TOKENIZER
+
+
+OF_A_RUN = ALWAYS_THERE | OF_A_MODEL | OF_A_TOKENIZER | CODE | {"scores.json"}
+
+
+@pytest.fixture(scope="module")
+def folder(hub, run_child, tmp_path_factory) -> Path:
+    """Where the runs were; before them there was a repository with another run's files."""
+    folder = tmp_path_factory.mktemp("runs")
+    there = hub.create("user/there").head().files
+    whole = hub.create("user/whole")
+    earlier = {"model.safetensors.index.json": File(b"{}"), "training_args.bin": File(b"."), "notes.txt": File(b"mine")}
+    whole.commit("An earlier run", {**there, **earlier})
+    lines = "\n".join(["en,de", *(f"{word},{word}s" for word in "abcdefgh")]).encode()
+    hub.create("user/pairs", "datasets").commit("Pairs", {"train.csv": File(lines), "test.csv": File(lines)})
+    hub.faults.append(Fault("GET", "whoami"))
+    hub.faults.append(Fault("POST", "user/cut/commit", cut_after=100))
+    run_child("train_and_push.py", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def printed(folder) -> dict[str, str]:
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ("unreachable", "error: the Hub cannot be reached to push to user/refused ("),
+        ("no-token", "error: there is no token to push to user/refused with; make one with the right to write at http"),
+        ("wrong-token", "error: the Hub does not know the token to push to user/refused with; make one"),
+        ("reader", "error: the token may not write to user/refused; make one that may at http"),
+        ("reader-of-what-is-there", "error: the token may not write to user/there; make one that may at http"),
+        ("someone-else", "error: the token may not write to other/refused; make one that may at http"),
+        ("licence", 'error: the Hub refuses the model card\'s metadata: - Error: "license" must be one of'),
+    ],
+)
+def test_what_cannot_be_pushed_is_not_trained(hub, folder, printed, run, message):
+    assert printed[run].startswith(message)
+    assert not (folder / run).exists()
+    assert ("models", "user/refused") not in hub.repositories
+    assert ("models", "user/licence") not in hub.repositories
+
+
+def test_one_commit_with_everything(hub, folder, printed):
+    commit = hub.repository("user/whole").head("small")
+    assert set(commit.files) == OF_A_RUN | {"notes.txt"}
+    assert commit.title.startswith("Train for 4 updates: BLEU ")
+    assert [c.title for c in hub.repository("user/whole").commits.values()] == [
+        "initial commit",
+        "An earlier run",
+        commit.title,
+    ]
+    for name in OF_A_RUN - {".gitattributes"}:
+        assert commit.files[name].content == (folder / "whole" / name).read_bytes(), name
+    assert f"/user/whole/commit/{commit.sha}" in printed["whole"].splitlines()[-1]
+
+
+def test_the_card_is_ours_and_names_the_repository(hub, folder):
+    text = (folder / "whole" / "README.md").read_text()
+    assert '.from_pretrained("user/whole", revision="small")' in text
+    assert '.from_pretrained("user/cut")' in (folder / "cut" / "README.md").read_text()
+    scores = json.loads((folder / "whole" / "scores.json").read_text())
+    metadata = metadata_load(folder / "whole" / "README.md")
+    name, results = model_index_to_eval_results(metadata["model-index"])
+    assert name == "whole"
+    assert [(r.metric_type, r.metric_value, r.metric_args["signature"], r.dataset_type) for r in results] == [
+        ("sacrebleu", round(scores["bleu"], 2), scores["bleu_signature"], "numbers"),
+        ("chrf", round(scores["chrf"], 2), scores["chrf_signature"], "numbers"),
+    ]
+    assert metadata["license"] == "cc-by-4.0"
+    assert "base_model" not in metadata
+    assert ModelCardData(**metadata).to_dict() == metadata
+
+
+def test_a_run_is_named_by_its_folder_and_private_if_told(hub):
+    repository = hub.repository("user/named-by-its-folder")
+    assert repository.private
+    assert set(repository.head().files) == OF_A_RUN
+
+
+def test_pushes_during_the_training_come_before_the_last(hub, folder):
+    repository = hub.repository("user/every-save")
+    titles = [commit.title for commit in repository.commits.values()]
+    assert titles[1] == "Training in progress, step 2"
+    assert titles[-1].startswith("Train for 4 updates")
+    assert set(repository.head().files) == OF_A_RUN
+    assert not (folder / "every-save" / "training_args.bin").exists()
+
+
+def test_no_pickle_holds_the_token(hub, folder):
+    during = next(c for c in hub.repository("user/every-save").commits.values() if c.title.endswith("step 2"))
+    pickles = [during.files["training_args.bin"].content]
+    pickles += [path.read_bytes() for path in folder.glob("every-save/checkpoint-*/training_args.bin")]
+    assert len(pickles) == 3
+    assert not [content for content in pickles if WRITER.encode() in content]
+
+
+def test_data_from_the_hub(hub, folder):
+    metadata = metadata_load(folder / "from-the-hub" / "README.md")
+    assert metadata["datasets"] == ["user/pairs"]
+    assert metadata["model-index"][0]["results"][0]["dataset"]["type"] == "user/pairs"
+    assert "| data | user/pairs (train) |" in (folder / "from-the-hub" / "README.md").read_text()
+
+
+def test_what_was_fine_tuned(hub):
+    """Also after the run was resumed, without a word about the model that it began from."""
+    _, once, twice = hub.repository("user/fine-tuned").commits.values()
+    assert once.title.startswith("Train for 1 updates")
+    assert twice.title.startswith("Train for 2 updates")
+    for commit in (once, twice):
+        assert "\nbase_model: user/every-save\n" in commit.files["README.md"].content.decode()
+
+
+def test_a_push_that_fails_says_how_to_push_later(hub, folder, printed, tmp_path):
+    """And what it says works."""
+    assert hub.repository("user/cut").head().title == "initial commit"
+    message = printed["cut"].splitlines()[-1]
+    assert message.startswith("error: the model could not be pushed to user/cut (")
+    assert "It is whole in cut; push it later with: hf upload user/cut cut . " in message
+    command = shlex.split(message.partition("push it later with: ")[2])
+    command[0] = str(Path(sys.executable).with_name("hf"))
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    subprocess.run(command, env={**inherited, **hub.environment(tmp_path, WRITER)}, cwd=folder, check=True)
+    assert set(hub.repository("user/cut").head().files) == OF_A_RUN

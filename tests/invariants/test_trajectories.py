@@ -1,0 +1,123 @@
+"""How batches are split, padded and computed changes no update: in most models of transformers it does.
+
+In float32 and without dropout, loss and gradient norm of each of 20 updates stay the same.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import DataCollatorForSeq2Seq
+
+from tests.conftest import small_model
+from tests.invariants import trajectories
+from tests.invariants.trajectories import UPDATES, trajectory
+
+
+LARGEST_DIFFERENCE = 1e-5
+# Rounding errors of 20 updates point either way; an error of the formula, however small, does not.
+LARGEST_DRIFT = 1e-6
+
+
+def assert_same_trajectory(actual, expected):
+    assert actual.shape == expected.shape == (UPDATES, 2)
+    difference = (actual - expected) / expected
+    assert difference.abs().max() <= LARGEST_DIFFERENCE
+    assert difference.mean(dim=0).abs().max() <= LARGEST_DRIFT
+
+
+@pytest.fixture(scope="module")
+def model_of(tokenizer):
+    def make(**changes):
+        return small_model(vocab_size=len(tokenizer), dropout=0.0, **changes)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole_batches(tmp_path_factory, tokenizer):
+    return trajectory(tmp_path_factory.mktemp("whole"), tokenizer)
+
+
+def test_the_run_learns(whole_batches):
+    assert whole_batches[-1, 0] < 0.95 * whole_batches[0, 0]
+
+
+@pytest.mark.parametrize(("batch_size", "accumulation"), [(8, 2), (4, 4), (1, 16)])
+def test_splits_of_a_batch(tmp_path, tokenizer, whole_batches, batch_size, accumulation):
+    split = trajectory(tmp_path, tokenizer, batch_size, gradient_accumulation_steps=accumulation)
+    assert_same_trajectory(split, whole_batches)
+
+
+def test_two_processes(tmp_path, tokenizer, whole_batches):
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    splits = ["8x1", "2x4"]
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines=1", "--num_processes=2"]
+    launch += ["--main_process_port=0", "--mixed_precision=no", "--dynamo_backend=no"]
+    subprocess.run(
+        [sys.executable, *launch, trajectories.__file__, str(tmp_path), str(tmp_path / "tokenizer"), *splits],
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    for split in splits:
+        assert_same_trajectory(torch.load(tmp_path / split), whole_batches)
+
+
+class MorePadding(DataCollatorForSeq2Seq):
+    """Three more columns of padding on the right of everything."""
+
+    def __call__(self, features, return_tensors=None):
+        batch = super().__call__(features, return_tensors)
+        fill = {"input_ids": 0, "attention_mask": 0, "labels": -100, "decoder_input_ids": 0}
+        return {name: torch.nn.functional.pad(ids, (0, 3), value=fill[name]) for name, ids in batch.items()}
+
+
+class LeftPaddedSources(DataCollatorForSeq2Seq):
+    """Sources padded on the left; labels, as they must be, on the right."""
+
+    def __call__(self, features, return_tensors=None):
+        batch = super().__call__(features, return_tensors)
+        order = batch["attention_mask"].sort(stable=True).indices
+        for name in ("input_ids", "attention_mask"):
+            batch[name] = batch[name].gather(1, order)
+        assert not batch["attention_mask"].all()
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("collator", "options"),
+    [(MorePadding, {}), (LeftPaddedSources, {}), (DataCollatorForSeq2Seq, {"pad_to_multiple_of": 32})],
+    ids=["more", "left", "multiple of 32"],
+)
+def test_padding(tmp_path, tokenizer, model_of, whole_batches, collator, options):
+    model = model_of()
+    padded = trajectory(tmp_path, tokenizer, collate=collator(tokenizer, model=model, **options), model=model)
+    assert_same_trajectory(padded, whole_batches)
+
+
+def test_eager_attention(tmp_path, tokenizer, model_of, whole_batches):
+    assert model_of().config._attn_implementation == "sdpa"
+    eager = trajectory(tmp_path, tokenizer, model=model_of(attn_implementation="eager"))
+    assert_same_trajectory(eager, whole_batches)
+
+
+# Every supported version of transformers knows this name; the newest ones have another.
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_gradient_checkpointing(tmp_path, tokenizer, whole_batches, reentrant):
+    options = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": reentrant}}
+    assert_same_trajectory(trajectory(tmp_path, tokenizer, **options), whole_batches)
+
+
+def test_torch_compile(tmp_path, tokenizer, model_of):
+    """Traced and differentiated ahead of time, but run by PyTorch: to generate code, inductor takes minutes."""
+    sizes = {"encoder_layers": 1, "decoder_layers": 1}
+    expected = trajectory(tmp_path, tokenizer, model=model_of(**sizes))
+    options = {"torch_compile": True, "torch_compile_backend": "aot_eager"}
+    torch._dynamo.utils.counters.clear()
+    compiled = trajectory(tmp_path, tokenizer, model=model_of(**sizes), **options)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+    assert not torch._dynamo.utils.counters["graph_break"]
+    assert_same_trajectory(compiled, expected)

@@ -1,0 +1,64 @@
+"""Loss and gradient norm of every update of a run; as a command, of a run in several processes."""
+
+import sys
+from pathlib import Path
+
+
+# Run as a file, Python looks in the file's folder first.
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import torch
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
+
+from hf_vanilla_transformer import PaperTrainingArguments, paper_optimizers
+from tests.conftest import small_model
+from tests.training.toy import copy_task
+
+
+UPDATES = 20
+SENTENCES_AN_UPDATE = 16
+LONGEST = 40
+
+
+def trajectory(folder, tokenizer, batch_size=SENTENCES_AN_UPDATE, collate=None, model=None, **arguments):
+    """`(updates, 2)`: loss and gradient norm of every update of stock `Seq2SeqTrainer`, in float32, without dropout."""
+    args = PaperTrainingArguments(
+        **{
+            "output_dir": str(folder),
+            "per_device_train_batch_size": batch_size,
+            "max_steps": UPDATES,
+            "warmup_steps": 100,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            "train_sampling_strategy": "sequential",
+            "use_cpu": True,
+            **arguments,
+        }
+    )
+    model = model or small_model(vocab_size=len(tokenizer), dropout=0.0)
+    trainer = Seq2SeqTrainer(
+        model=model,
+        args=args,
+        train_dataset=copy_task(tokenizer, SENTENCES_AN_UPDATE * UPDATES, longest=LONGEST),
+        data_collator=collate or DataCollatorForSeq2Seq(tokenizer, model=model),
+        optimizers=paper_optimizers(model, args),
+    )
+    trainer.train()
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return torch.tensor([[float(entry["loss"]), float(entry["grad_norm"])] for entry in logs], dtype=torch.float64)
+
+
+def main(folder, tokenizer_folder, *splits):
+    """Write the trajectory of each split, `sentences x accumulation`, into `folder`."""
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    for split in splits:
+        batch_size, accumulation = map(int, split.split("x"))
+        result = trajectory(folder, tokenizer, batch_size, gradient_accumulation_steps=accumulation)
+        if torch.distributed.get_rank() == 0:
+            torch.save(result, Path(folder, split))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
