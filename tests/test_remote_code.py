@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,7 @@ from tests.without_package import SENTENCES
 
 ROOT = Path(__file__).parent
 FIXTURE = ROOT / "fixtures" / "numbers_tiny"
+PAGE = ROOT.parent / "docs" / "hub.md"
 SHIPPED = {
     "configuration_vanilla_transformer.py",
     "generation_vanilla_transformer.py",
@@ -41,6 +43,13 @@ SHIPPED = {
     "pipeline_vanilla_transformer.py",
 }
 ALLOWED = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
+
+
+def block(kind: str, folder: Path) -> str:
+    """The code of docs/hub.md for the use with or without the package, for a model in `folder`."""
+    (code,) = re.findall(rf"```python {kind}\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert '"runs/numbers"' in code
+    return code.replace("runs/numbers", str(folder))
 
 
 def shipped_files(folder: Path) -> set[str]:
@@ -72,10 +81,13 @@ def without_package(folders, tmp_path_factory) -> dict:
     environment = {**os.environ, "HF_HOME": str(parent / "home"), "HF_HUB_OFFLINE": "1"}
     script = str(ROOT / "without_package.py")
     names = [str(folder) for folder in folders.values()]
-    subprocess.run(
-        [sys.executable, "-I", script, str(results), *names, "--save", str(parent / "again")],
+    (parent / "page.py").write_text(block("without", folders["saved"]))
+    child = subprocess.run(
+        [sys.executable, "-I", script, str(results), *names, "--save", str(parent / "again"), "--run", "page.py"],
         env=environment,
         stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
         cwd=parent,
         check=True,
     )
@@ -85,6 +97,7 @@ def without_package(folders, tmp_path_factory) -> dict:
         "saved again": found["saved again"],
         "without trust": found["without trust"],
         "folder": parent / "again",
+        "printed": child.stdout,
     }
 
 
@@ -116,6 +129,16 @@ def test_without_the_package_the_code_is_the_folder_s(without_package, kind):
 
 def test_without_the_package_code_needs_trust(without_package):
     assert "trust_remote_code=True" in without_package["without trust"]
+
+
+def test_the_page_s_code_without_the_package(without_package):
+    # What comes before are transformers' questions about the configuration's code, which a tokenizer does not need.
+    assert without_package["printed"].endswith("[{'translation_text': 'zweiundvierzig'}]\n")
+
+
+def test_the_page_s_code_with_the_package(folders, capsys):
+    exec(compile(block("with", folders["saved"]), "docs/hub.md", "exec"), {})
+    assert capsys.readouterr().out == "[{'translation_text': 'zweiundvierzig'}]\n"
 
 
 @pytest.mark.parametrize("kind", ["saved", "checkpoint"])

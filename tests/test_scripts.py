@@ -54,8 +54,12 @@ def test_what_a_trained_folder_holds(trained):
     assert {path.name for path in trained.iterdir() if path.is_file()} == {
         "README.md",
         "config.json",
+        "configuration_vanilla_transformer.py",
         "generation_config.json",
+        "generation_vanilla_transformer.py",
         "model.safetensors",
+        "modeling_vanilla_transformer.py",
+        "pipeline_vanilla_transformer.py",
         "scores.json",
         "tokenizer.json",
         "tokenizer_config.json",

@@ -1,6 +1,6 @@
 """Loads models where hf_vanilla_transformer cannot be imported; tests run it in a process of its own.
 
-Usage: python -I without_package.py RESULTS.json NAME_OR_FOLDER ... [--save FOLDER]
+Usage: python -I without_package.py RESULTS.json NAME_OR_FOLDER ... [--save FOLDER] [--run FILE.py]
 """
 
 import argparse
@@ -47,12 +47,13 @@ def describe(name: str) -> dict:
 
 
 def main() -> None:
-    """Describe models, and save the first again."""
+    """Describe models, save the first again, and run some code."""
     sys.meta_path.insert(0, NoPackage())
     parser = argparse.ArgumentParser()
     parser.add_argument("results")
     parser.add_argument("names", nargs="+")
     parser.add_argument("--save")
+    parser.add_argument("--run")
     args = parser.parse_args()
     results = {name: describe(name) for name in args.names}
     if args.save:
@@ -63,6 +64,8 @@ def main() -> None:
         AutoModelForSeq2SeqLM.from_pretrained(args.names[0])
     except ValueError as error:
         results["without trust"] = str(error)
+    if args.run:
+        exec(compile(Path(args.run).read_text(), args.run, "exec"), {})
     Path(args.results).write_text(json.dumps(results))
 
 
