@@ -1,0 +1,26 @@
+"""The Python of docs/ecosystem.md, run as it stands there, with a small model."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+
+ROOT = Path(__file__).parents[2]
+FIXTURE = ROOT / "tests" / "fixtures" / "numbers_tiny"
+SECTIONS = re.split(r"^## ", (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def blocks(heading: str) -> list[str]:
+    """The Python blocks under a heading."""
+    section = next(section for section in SECTIONS if section.startswith(f"{heading}\n"))
+    return re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+
+
+def run(block: str, *changes: tuple[str, str]) -> dict[str, Any]:
+    """Run a block in the working folder, with the trained fixture; returns its names."""
+    for original, replacement in (("runs/numbers", FIXTURE.as_posix()), *changes):
+        assert original in block
+        block = block.replace(original, replacement)
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/ecosystem.md", "exec"), names)
+    return names

@@ -1,0 +1,108 @@
+"""torch.compile: one graph, equal to the eager model, and no new graph for a new shape."""
+
+import shutil
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from transformers import EncoderDecoderCache, StaticCache
+
+from hf_vanilla_transformer.modeling_vanilla_transformer import sinusoidal_positions
+from tests.conftest import decisive_model, pad, sentences, small_model
+from tests.ecosystem.documentation import blocks, run
+
+
+STEP, DECODING = blocks("torch.compile")
+DEPTHS = {"encoder_layers": 1, "decoder_layers": 1}
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch.compiler.reset()
+    counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+def batch(source_lengths, target_lengths, seed):
+    ids, mask = pad(sentences(*source_lengths, seed=seed))
+    labels, label_mask = pad(sentences(*target_lengths, seed=seed + 1))
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels.masked_fill(label_mask == 0, -100)}
+
+
+def gradients(model, inputs):
+    model.zero_grad()
+    loss = model(**inputs).loss
+    loss.backward()
+    return loss.detach()
+
+
+def assert_same_step(compiled, model, eager, inputs):
+    torch.testing.assert_close(gradients(compiled, inputs), gradients(eager, inputs), atol=1e-6, rtol=1e-6)
+    for (name, ours), theirs in zip(model.named_parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(
+            ours.grad, theirs.grad, atol=1e-6, rtol=1e-5, msg=lambda text, name=name: name + text
+        )
+
+
+def test_a_training_step_is_one_graph_for_all_shapes():
+    model = small_model(dropout=0.0, **DEPTHS).train()
+    eager = small_model(dropout=0.0, **DEPTHS).train()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+    shapes = [((7, 6, 3), (4, 9, 2)), ((3, 3), (2, 5)), ((40, 2, 9, 9), (3, 30, 1, 1)), ((2, 2), (3, 1))]
+    for seed, shape in enumerate(shapes):
+        assert_same_step(compiled, model, eager, batch(*shape, seed=seed))
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+
+
+def test_a_decoding_step_is_one_graph_with_a_static_cache():
+    model, eager = decisive_model(**DEPTHS), decisive_model(**DEPTHS)
+    model.forward = torch.compile(model.forward, fullgraph=True, dynamic=True, backend="aot_eager")
+    for seed, lengths in enumerate([(5, 9, 3), (17, 16), (4, 4, 30, 2, 1), (2, 3)]):
+        ids, mask = pad(sentences(*lengths, seed=seed))
+        settings = {"attention_mask": mask, "num_beams": 1}
+        output = model.generate(ids, cache_implementation="static", **settings)
+        assert torch.equal(output, eager.generate(ids, **settings))
+    assert counters["stats"]["unique_graphs"] == 2  # the first token, and the others
+    assert not counters["graph_break"]
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="there is no C++ compiler")
+@torch.no_grad()
+def test_a_step_of_the_default_backend_has_the_eager_logits():
+    model = decisive_model(**DEPTHS)
+    step = torch.compile(model, fullgraph=True, dynamic=True)
+    for seed, lengths in enumerate([(5, 9, 3), (12, 2)]):
+        ids, mask = pad(sentences(*lengths, seed=seed))
+        source = {"encoder_outputs": model.get_encoder()(ids, mask), "attention_mask": mask}
+        target = torch.stack(sentences(*[6] * len(lengths), seed=9))
+        expected = model(decoder_input_ids=target, **source).logits
+        cache = EncoderDecoderCache(*(StaticCache(model.config, max_cache_len=length) for length in (20, ids.shape[1])))
+        outputs = [model(decoder_input_ids=target[:, :1], past_key_values=cache, **source).logits]
+        for token in target[:, 1:].split(1, dim=1):
+            outputs.append(step(decoder_input_ids=token, past_key_values=cache, **source).logits)
+        torch.testing.assert_close(torch.cat(outputs, dim=1), expected, atol=1e-5, rtol=0)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="there is no C++ compiler")
+def test_compiled_positions_are_exact_far_out():
+    compiled = torch.compile(sinusoidal_positions, fullgraph=True)
+    position_ids = torch.tensor([[0, 1, 1_000, 99_999, 100_000]])
+    exact = sinusoidal_positions(position_ids, 64)
+    torch.testing.assert_close(compiled(position_ids, 64), exact, atol=1e-6, rtol=0)
+
+
+def test_the_documented_training_step():
+    names = run(STEP, ("dynamic=True", 'dynamic=True, backend="aot_eager"'))
+    loss = names["loss"].item()
+    assert loss == pytest.approx(names["model"](**names["batch"]).loss.item(), rel=1e-6)
+    assert all(parameter.grad is not None for parameter in names["model"].parameters())
+
+
+def test_the_documented_decoding(capsys):
+    run(DECODING, ("dynamic=True", 'dynamic=True, backend="aot_eager"'))
+    assert "['zweiundvierzig', 'sieben']" in capsys.readouterr().out

@@ -1,0 +1,130 @@
+"""torch.export and ONNX: encoder, first token and further tokens, at other shapes than those of the example."""
+
+import pytest
+import torch
+from transformers import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from hf_vanilla_transformer.modeling_vanilla_transformer import sinusoidal_positions
+from tests.conftest import pad, sentences
+from tests.ecosystem.documentation import blocks, run
+
+
+pytest.importorskip("transformers.exporters", reason="this version of transformers has no exporters")
+
+SHAPES = [(5, 9, 3), (40, 7, 1, 2), (2,), (150, 3)]
+FAR = torch.tensor([[0, 1, 1_000, 99_999, 100_000]])
+
+
+def in_folder(tmp_path_factory, name, block):
+    folder = tmp_path_factory.mktemp(name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return {**run(block), "folder": folder}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    from transformers.exporters import ExportedModel
+
+    names = in_folder(tmp_path_factory, "export", blocks("torch.export")[0])
+    folder = names["folder"] / "runs" / "exported"
+    encoder, decoder = (ExportedModel.from_pretrained(folder / part) for part in ("encoder", "decoder"))
+    return names["model"], encoder, decoder
+
+
+@pytest.fixture(scope="module")
+def onnx(tmp_path_factory):
+    for library in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(library)
+    names = in_folder(tmp_path_factory, "onnx", blocks("ONNX")[0])
+    return names["model"], names["encoder"], names["decoder"], names["generate"]
+
+
+def source(lengths, seed=0):
+    ids, mask = pad(sentences(*lengths, seed=seed))
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def empty_cache(config):
+    return EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config))
+
+
+@torch.no_grad()
+def assert_equal_parts(model, encoder, decoder, lengths):
+    """Encoder states, and logits and cache of the first token and of seven further ones."""
+    inputs = source(lengths)
+    state = model.get_encoder()(**inputs).last_hidden_state
+    close = {"atol": 1e-4, "rtol": 0}
+    torch.testing.assert_close(encoder(**inputs).last_hidden_state, state, **close)
+
+    shared = {"attention_mask": inputs["attention_mask"], "encoder_outputs": BaseModelOutput(last_hidden_state=state)}
+    ours, theirs = empty_cache(model.config), empty_cache(model.config)
+    tokens = torch.randint(3, 60, (len(lengths), 8), generator=torch.Generator().manual_seed(1))
+    tokens[:, 0] = model.config.decoder_start_token_id
+    for index in range(tokens.shape[1]):
+        new, part = tokens[:, index : index + 1], "decode" if index else "prefill"
+        expected = model(decoder_input_ids=new, past_key_values=theirs, **shared)
+        output = decoder.runners[part](decoder_input_ids=new, past_key_values=ours, **shared)
+        ours, theirs = output.past_key_values, expected.past_key_values
+        torch.testing.assert_close(output.logits, expected.logits, **close)
+        assert ours.get_seq_length() == index + 1
+        for cache in ("self_attention_cache", "cross_attention_cache"):
+            for layer, original in zip(getattr(ours, cache).layers, getattr(theirs, cache).layers, strict=True):
+                torch.testing.assert_close(layer.keys, original.keys, **close)
+                torch.testing.assert_close(layer.values, original.values, **close)
+
+
+@pytest.mark.parametrize("lengths", SHAPES, ids=str)
+def test_exported_parts_equal_the_model(exported, lengths):
+    assert_equal_parts(*exported, lengths)
+
+
+@pytest.mark.parametrize("lengths", SHAPES, ids=str)
+def test_onnx_parts_equal_the_model(onnx, lengths):
+    model, encoder, decoder, _ = onnx
+    assert_equal_parts(model, encoder, decoder, lengths)
+
+
+@pytest.mark.parametrize("lengths", SHAPES, ids=str)
+def test_a_plain_loop_around_onnx_says_what_generate_says(onnx, lengths):
+    model, *_, generate = onnx
+    inputs = source(lengths, seed=3)
+    expected = model.generate(**inputs, num_beams=1, max_new_tokens=30)
+    output = generate(**inputs, max_new_tokens=30)
+    assert torch.equal(output, expected)
+
+
+class Positions(torch.nn.Module):
+    """The sinusoids alone: a sentence of 100,000 tokens is too much for a test."""
+
+    def forward(self, position_ids):
+        return sinusoidal_positions(position_ids, 64)
+
+
+def test_exported_positions_are_exact_far_out():
+    length = torch.export.Dim("length", min=2)
+    program = torch.export.export(Positions(), (torch.arange(7)[None],), dynamic_shapes=({1: length},))
+    assert torch.equal(program.module()(FAR), sinusoidal_positions(FAR, 64))
+
+
+def test_onnx_positions_are_exact_far_out(onnx, tmp_path):
+    import onnxruntime
+
+    length = torch.export.Dim("length", min=2)
+    program = torch.onnx.export(Positions(), (torch.arange(7)[None],), dynamo=True, dynamic_shapes=({1: length},))
+    program.save(str(tmp_path / "positions.onnx"))
+    session = onnxruntime.InferenceSession(str(tmp_path / "positions.onnx"))
+    (output,) = session.run(None, {session.get_inputs()[0].name: FAR.numpy()})
+    torch.testing.assert_close(torch.from_numpy(output), sinusoidal_positions(FAR, 64), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["exported", "onnx"])
+def test_padding_and_long_sources_are_exact(kind, request):
+    """1,500 tokens, far beyond the example, beside two, so that nearly all of a row is padding."""
+    model, encoder = request.getfixturevalue(kind)[:2]
+    inputs = source((1500, 2))
+    with torch.no_grad():
+        state = model.get_encoder()(**inputs).last_hidden_state
+    real = inputs["attention_mask"].bool()
+    torch.testing.assert_close(encoder(**inputs).last_hidden_state[real], state[real], atol=1e-4, rtol=0)
