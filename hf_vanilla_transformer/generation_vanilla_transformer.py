@@ -4,6 +4,7 @@ Beam search with 4 beams, the length penalty of Wu et al. 2016 (GNMT) with alpha
 length + 50 tokens. A new model's `generation_config` says so, and keeps saying so when it is saved.
 """
 
+import copy
 from typing import Any
 
 import torch
@@ -42,6 +43,17 @@ def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
         eos_token_id=config.eos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
     )
+
+
+class SettingsToSave(GenerationConfig):
+    """Settings that transformers agrees to save.
+
+    It refuses those of beam search beside a single beam. They are worth keeping: `generate(num_beams=4)` is still to
+    be the paper's search.
+    """
+
+    def validate(self, strict: bool = False, **kwargs: Any) -> None:
+        super().validate(strict=strict and self.num_beams not in (None, 1), **kwargs)
 
 
 class GNMTLengthPenalty(float):
@@ -145,11 +157,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save as `PreTrainedModel.save_pretrained` does, also with `generation_config.num_beams = 1`."""
-        if self.generation_config.num_beams in (None, 1):
-            # transformers refuses to save the settings of beam search beside a single beam, unless they were loaded
-            # like that. They are worth keeping: `generate(num_beams=4)` is still to be the paper's search.
-            self.generation_config._original_object_hash = hash(self.generation_config)
-        super().save_pretrained(*args, **kwargs)
+        settings = self.generation_config
+        self.generation_config = copy.copy(settings)
+        self.generation_config.__class__ = SettingsToSave
+        try:
+            super().save_pretrained(*args, **kwargs)
+        finally:
+            self.generation_config = settings
 
     def adjust_generation_fn(self, *args: Any, **kwargs: Any) -> None:
         super().adjust_generation_fn(*args, **kwargs)
