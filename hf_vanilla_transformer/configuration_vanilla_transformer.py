@@ -131,7 +131,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         "encoder_ffn_dim": "d_ff",
         "decoder_ffn_dim": "d_ff",
     }
-    # transformers' default has a rule for a last norm, which is not here, and gathers a tied matrix for each use.
+    # The model's classes say which module is shared how among processes. transformers' default for FSDP has a rule for
+    # a last norm, which is not here, and gathers a tied matrix for each of its uses.
+    base_model_tp_plan = {}
     base_model_fsdp_plan = {}
 
     vocab_size: int = 37000
