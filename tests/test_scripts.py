@@ -16,26 +16,15 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from scripts import demo, evaluate, train, translate
 from tests.parity.paper_numpy import learning_rate
+from tests.tiny_run import TINY_RUN
 
 
 ROOT = Path(__file__).parents[1]
 TINY = {
-    "dataset": "numbers",
-    "source": "en",
+    **TINY_RUN,
     "target": "fr",
-    "max_digits": 2,
-    "train_size": 60,
-    "bleu_tokenize": "char",
-    "vocab_size": 300,
-    "num_layers": 1,
-    "d_model": 16,
-    "d_ff": 16,
-    "num_heads": 2,
-    "per_device_train_batch_size": 8,
     "max_steps": 6,
     "save_steps": 3,
-    "warmup_steps": 3,
-    "disable_tqdm": True,
 }
 
 

@@ -10,9 +10,7 @@ from tests.parallel.models import (
     NAMES,
     TIED_TO_THE_SOFTMAX,
     TRAINED,
-    alone,
     inputs,
-    load_results,
     save_models,
     translations,
 )
@@ -25,18 +23,6 @@ def folder(tmp_path_factory):
     save_models(folder / "models")
     (folder / "warnings").write_text(torchrun("tests.parallel.fsdp", folder))
     return folder
-
-
-@pytest.fixture(scope="module")
-def processes(folder):
-    results = load_results(folder)
-    assert len(results) == PROCESSES
-    return results
-
-
-@pytest.fixture(scope="module")
-def one_process(folder):
-    return {name: alone(folder / "models" / name) for name in NAMES}
 
 
 @pytest.fixture(scope="module")

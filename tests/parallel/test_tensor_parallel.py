@@ -8,7 +8,7 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM
 
 from tests.conftest import small_model
 from tests.parallel.launch import PROCESSES, torchrun
-from tests.parallel.models import BEAMS, NAMES, TIED_TO_THE_SOFTMAX, alone, inputs, load_results, save_models
+from tests.parallel.models import BEAMS, NAMES, TIED_TO_THE_SOFTMAX, inputs, save_models
 from tests.parallel.tensor_parallel import other_translations
 
 
@@ -23,18 +23,6 @@ def folder(tmp_path_factory):
     small_model(num_heads=3).save_pretrained(folder / "three-heads")
     (folder / "warnings").write_text(torchrun("tests.parallel.tensor_parallel", folder))
     return folder
-
-
-@pytest.fixture(scope="module")
-def processes(folder):
-    results = load_results(folder)
-    assert len(results) == PROCESSES
-    return results
-
-
-@pytest.fixture(scope="module")
-def one_process(folder):
-    return {name: alone(folder / "models" / name) for name in NAMES}
 
 
 def test_every_rule_of_the_plan_applies(folder):

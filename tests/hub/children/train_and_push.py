@@ -18,25 +18,13 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 import torch
 
 from scripts import train
+from tests.tiny_run import TINY_RUN
 
 
 TINY = {
-    "dataset": "numbers",
-    "source": "en",
-    "target": "de",
-    "max_digits": 2,
-    "train_size": 60,
-    "bleu_tokenize": "char",
-    "vocab_size": 300,
-    "num_layers": 1,
-    "d_model": 16,
-    "d_ff": 16,
-    "num_heads": 2,
-    "per_device_train_batch_size": 8,
+    **TINY_RUN,
     "max_steps": 4,
     "save_steps": 2,
-    "warmup_steps": 3,
-    "disable_tqdm": True,
     "use_cpu": True,
 }
 PUSH = ("--push_to_hub", "--hub_model_id")
