@@ -1,0 +1,416 @@
+"""Batches bounded by tokens: their rules, their shuffle, and stock `Seq2SeqTrainer` with them."""
+
+import random
+import re
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer
+
+from hf_vanilla_transformer import (
+    PaperTrainingArguments,
+    TokenBudgetBatchSampler,
+    load_pairs,
+    tokenize_pairs,
+    train_tokenizer,
+)
+from tests.conftest import small_model
+from tests.training.toy import copy_task, random_words
+
+
+BUDGET = 100
+PAGE = Path(__file__).parents[2] / "docs" / "batches.md"
+
+
+def lengths(count=2000, longest=40, seed=0):
+    """Lengths of both sides, `(2, pairs)`, that go together as those of translations do."""
+    generator = np.random.default_rng(seed)
+    source = generator.integers(2, longest + 1, count)
+    return np.stack([source, np.clip(source + generator.integers(-4, 5, count), 1, longest)])
+
+
+def batches(data, tokens=BUDGET, epoch=0, **options):
+    sampler = TokenBudgetBatchSampler(data, tokens, **options)
+    sampler.set_epoch(epoch)
+    result = list(sampler)
+    assert len(result) == len(sampler)
+    return result
+
+
+def padded(data, batch):
+    """Tokens on each side of a batch with padding."""
+    return len(batch) * data[:, batch].max(axis=1)
+
+
+def sets(plan):
+    return {frozenset(batch) for batch in plan}
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """Tokenised pairs whose sides are independent."""
+    sources, targets = random_words(60, seed=1, longest=20), random_words(60, seed=2, longest=20)
+    return Dataset.from_dict(
+        {"attention_mask": [[1] * len(row) for row in sources], "input_ids": sources, "labels": targets}
+    )
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 5])
+@pytest.mark.parametrize("tokens", [40, 41, 100, 1000, 10**6])
+def test_every_pair_once_within_the_budget_of_each_side(tokens, processes):
+    data = lengths()
+    plans = [batches(data, tokens, processes=processes, rank=rank) for rank in range(processes)]
+    assert len({len(plan) for plan in plans}) == 1
+    assert max(padded(data, batch).max() for plan in plans for batch in plan) <= tokens
+    assert sorted(pair for plan in plans for batch in plan for pair in batch) == list(range(data.shape[1]))
+
+
+@pytest.mark.parametrize("tokens", [40, 41, 100, 1000])
+def test_as_few_batches_as_one_pair_after_the_other_makes(tokens):
+    data, count, rows = lengths(), 1, 0
+    for longest in sorted(data.max(axis=0)):
+        rows += 1
+        if rows * longest > tokens:
+            count, rows = count + 1, 1
+    assert len(batches(data, tokens)) == count
+
+
+def test_a_batch_has_room_for_the_longest_pair_only():
+    assert sorted(map(len, batches([[10, 10], [1, 3]], 10))) == [1, 1]
+    assert sorted(map(len, batches([[10, 10], [1, 3]], 19))) == [1, 1]
+    assert sorted(map(len, batches([[10, 10], [1, 3]], 20))) == [2]
+
+
+def test_pairs_of_near_equal_lengths_are_together():
+    data = lengths(count=5000)
+    padding = 1 - data.sum() / sum(padded(data, batch).sum() for batch in batches(data, 1000))
+    at_random = 1 - data.mean() / data.max()
+    assert padding < at_random / 10
+
+
+def test_the_share_of_padding():
+    data = lengths()
+    for processes in (1, 3):
+        plan = [batch for rank in range(processes) for batch in batches(data, processes=processes, rank=rank, epoch=2)]
+        share = TokenBudgetBatchSampler(data, BUDGET, processes=processes).padding_share()
+        assert share == 1 - data.sum() / sum(padded(data, batch).sum() for batch in plan)
+
+
+def test_without_padding():
+    assert TokenBudgetBatchSampler([[7] * 20, [5] * 20], 21).padding_share() == 0
+
+
+def test_little_padding_on_multi30k(multi30k):
+    data = load_pairs(train_files=[multi30k / "train.en", multi30k / "train.de"])["train"]
+    tokenizer = train_tokenizer(data["source"][:] + data["target"][:], vocab_size=10_000, show_progress=False)
+    assert TokenBudgetBatchSampler(tokenize_pairs(data, tokenizer), 2048).padding_share() < 0.03
+
+
+def test_the_same_seed_and_epoch_give_the_same_batches():
+    data = lengths()
+    assert batches(data, seed=3, epoch=4) == batches(data, seed=3, epoch=4)
+
+
+@pytest.mark.parametrize("other", [{"seed": 3, "epoch": 5}, {"seed": 4, "epoch": 4}, {"seed": 4, "epoch": 3}])
+def test_another_epoch_or_seed_gives_others(other):
+    data = lengths()
+    plan, another = batches(data, seed=3, epoch=4), batches(data, **other)
+    assert len(plan) == len(another)
+    # Not the order only: pairs of equal lengths have changed places.
+    assert len(sets(plan) & sets(another)) < len(plan) / 2
+
+
+def test_long_and_short_batches_come_in_any_order():
+    data = lengths(count=5000)
+    mean_lengths = [data[:, batch].mean() for batch in batches(data)]
+    assert abs(np.corrcoef(mean_lengths, np.arange(len(mean_lengths)))[0, 1]) < 0.2
+
+
+def test_equal_pairs_meet_by_chance():
+    """Of 60 equal pairs in batches of 10, two meet in 9 epochs of 59."""
+    data, epochs = np.full((2, 60), 10), 400
+    met = np.zeros((60, 60))
+    for epoch in range(epochs):
+        for batch in batches(data, epoch=epoch):
+            met[np.ix_(batch, batch)] += 1
+    apart = met[~np.eye(60, dtype=bool)] / epochs
+    # Six standard deviations of a share of 400 epochs.
+    assert np.abs(apart - 9 / 59).max() < 6 * (9 / 59 * 50 / 59 / epochs) ** 0.5
+
+
+def test_no_global_random_number_is_drawn():
+    def states():
+        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+    before = states()
+    batches(lengths())
+    assert states() == before
+    plan = batches(lengths())
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    assert batches(lengths()) == plan
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+def test_the_largest_batches_first(processes):
+    data = lengths()
+    plans = [batches(data, largest_first=True, processes=processes, rank=rank) for rank in range(processes)]
+    sizes = [[padded(data, batch).sum() for batch in plan] for plan in plans]
+    first = sorted(size[0] for size in sizes)
+    assert first == sorted(size for each in sizes for size in each)[-processes:]
+    assert sorted(pair for plan in plans for batch in plan for pair in batch) == list(range(data.shape[1]))
+    # Of the first epoch only.
+    options = {"processes": processes, "epoch": 1}
+    assert batches(data, largest_first=True, **options) == batches(data, **options)
+
+
+def test_lengths_of_a_table(pairs):
+    arrays = np.array([[len(row) for row in pairs[name]] for name in ("input_ids", "labels")])
+    assert batches(pairs) == batches(arrays)
+    shuffled = pairs.shuffle(seed=0).select(range(3, 50))
+    arrays = np.array([[len(row) for row in shuffled[name]] for name in ("input_ids", "labels")])
+    assert batches(shuffled) == batches(shuffled.with_format("torch")) == batches(arrays)
+
+
+def test_a_table_of_several_parts(pairs, monkeypatch):
+    whole = batches(pairs)
+    monkeypatch.setattr("hf_vanilla_transformer.data.batches._PAIRS_AT_ONCE", 7)
+    assert batches(pairs) == whole
+    arrays = [[len(row) for row in pairs[name]] for name in ("input_ids", "labels")]
+    assert batches(arrays) == whole
+
+
+def test_memory(monkeypatch):
+    """16 bytes a pair while batches are cut, 8 in an epoch, and some for each batch; the lengths are the caller's."""
+    monkeypatch.setattr("hf_vanilla_transformer.data.batches._PAIRS_AT_ONCE", 1000)
+    count = 500_000
+    data = lengths(count)
+    tracemalloc.start()
+    sampler = TokenBudgetBatchSampler(data, 2048)
+    planning = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    for _ in sampler:
+        pass
+    an_epoch = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    a_little = 64 * len(sampler) + 64 * 1000
+    assert planning < 16 * count + a_little
+    assert an_epoch < 8 * count + a_little
+
+
+def test_faulty_pairs_are_counted_and_named():
+    data = lengths()
+    data[0, 7], data[1, 9], data[1, 1500] = 0, 101, 0
+    message = (
+        rf"^3 of 2000 pairs are empty on one side or longer than 100 tokens.*: pair 7 \(0 source, {data[1, 7]} "
+        rf"target tokens\), pair 9 \({data[0, 9]} source, 101 target tokens\), pair 1500 \(.*0 target tokens\); remove"
+    )
+    with pytest.raises(ValueError, match=message):
+        TokenBudgetBatchSampler(data, BUDGET)
+    with pytest.raises(ValueError, match=r"^\d+ of 2000 .*(pair \d+ [^)]*\), ){5}\.\.\.; remove or split"):
+        TokenBudgetBatchSampler(data, 30)
+
+
+def test_the_longest_sentence_there_can_be():
+    data = np.array([[32_767, 5], [32_767, 32_766]])
+    assert sorted(map(len, batches(data, 10**6))) == [2]
+    with pytest.raises(ValueError, match=r"1 of 2 pairs .* longer than 32767 tokens.*pair 0 \(32768 source"):
+        TokenBudgetBatchSampler([[32_768, 5], [5, 5]], 10**6)
+
+
+def test_missing_tokens_are_none(pairs):
+    with_gap = Dataset.from_dict({"input_ids": [[1, 2], None], "labels": [[3], [4]]})
+    with pytest.raises(ValueError, match=r"1 of 2 pairs are empty.*: pair 1 \(0 source, 1 target"):
+        TokenBudgetBatchSampler(with_gap, BUDGET)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error", "message"),
+    [
+        (Dataset.from_dict({"source": ["a"], "labels": [[1]]}), {}, ValueError, "source, labels, and not input_ids;"),
+        (
+            Dataset.from_dict({"input_ids": ["a"], "labels": [[1]]}),
+            {},
+            TypeError,
+            '"input_ids" holds string, not lists',
+        ),
+        (Dataset.from_dict({"input_ids": [[1]], "labels": [[1]]}).to_iterable_dataset(), {}, TypeError, "Iterable"),
+        ([{"input_ids": [1]}], {}, TypeError, "the lengths of pairs in a list are not known"),
+        (([1, 2], [1]), {}, ValueError, r"shapes \(2,\) and \(1,\)"),
+        (([1.0], [1.0]), {}, TypeError, "lengths are float64 and float64"),
+        (np.zeros((2, 0), int), {}, ValueError, "no pairs"),
+        (([1], [1]), {"tokens": 0}, ValueError, "tokens_per_batch is 0; it must be at least 1"),
+        (([1], [1]), {"tokens": 2048.0}, TypeError, "tokens_per_batch is 2048.0; give a whole number"),
+        (([1], [1]), {"seed": -1}, ValueError, "seed is -1"),
+        (([1], [1]), {"processes": 2}, ValueError, "1 pairs for 2 processes"),
+        (([1], [1]), {"processes": 2, "rank": 2}, ValueError, "rank is 2, but there are 2 processes"),
+    ],
+)
+def test_wrong_input(data, options, error, message):
+    with pytest.raises(error, match=message):
+        batches(data, **options)
+
+
+def test_with_a_data_loader(pairs, tokenizer):
+    sampler = TokenBudgetBatchSampler(pairs, BUDGET)
+    loader = DataLoader(pairs, batch_sampler=sampler, collate_fn=DataCollatorForSeq2Seq(tokenizer))
+    shapes = [(batch["input_ids"].numel(), batch["labels"].numel()) for batch in loader]
+    assert len(shapes) == len(loader) == len(sampler)
+    assert np.max(shapes) <= BUDGET
+    real = sum(len(row) for name in ("input_ids", "labels") for row in pairs[name])
+    assert sampler.padding_share() == 1 - real / np.sum(shapes)
+
+
+def make_trainer(folder, tokenizer, data=None, model=None, **arguments):
+    defaults = {"disable_tqdm": True, "save_strategy": "no", "logging_steps": 1, "use_cpu": True, "warmup_steps": 10}
+    args = PaperTrainingArguments(output_dir=str(folder), **{**defaults, **arguments})
+    model = model or small_model(vocab_size=len(tokenizer), dropout=0.0)
+    return Seq2SeqTrainer(
+        model=model,
+        args=args,
+        train_dataset=copy_task(tokenizer, 60, longest=20) if data is None else data,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+    )
+
+
+def logged(trainer, name):
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"num_train_epochs": 2},
+        {"num_train_epochs": 2, "gradient_accumulation_steps": 3},
+        {"num_train_epochs": 2, "dataloader_num_workers": 2},
+        {"num_train_epochs": 1.5, "per_device_train_batch_size": 1},
+    ],
+)
+def test_epochs_of_a_trainer(tmp_path, tokenizer, arguments):
+    trainer = make_trainer(tmp_path, tokenizer, include_num_input_tokens_seen="non_padding", **arguments)
+    sampler = TokenBudgetBatchSampler.use_in(trainer, BUDGET)
+    trainer.train()
+    updates = -(-len(sampler) // trainer.args.gradient_accumulation_steps)
+    assert trainer.state.global_step == -(-updates * arguments["num_train_epochs"] // 1)
+    epochs = -(-arguments["num_train_epochs"] // 1)
+    assert logged(trainer, "padding_share") == [sampler.padding_share()] * int(epochs)
+    if arguments["num_train_epochs"] == 2:
+        tokens = sum(map(len, trainer.train_dataset["input_ids"]))
+        assert trainer.state.num_input_tokens_seen == 2 * tokens
+
+
+def test_max_steps_of_a_trainer(tmp_path, tokenizer):
+    trainer = make_trainer(tmp_path, tokenizer, max_steps=5)
+    sampler = TokenBudgetBatchSampler.use_in(trainer, BUDGET)
+    trainer.train()
+    assert trainer.state.global_step == 5
+    assert trainer.state.epoch == 5 / len(sampler)
+
+
+def test_batches_of_a_trainer(tmp_path, tokenizer):
+    """It trains on the batches of the sampler, epoch by epoch, with the seed of its arguments."""
+    seen = []
+    trainer = make_trainer(tmp_path, tokenizer, num_train_epochs=3, seed=5)
+    collate = trainer.data_collator
+    trainer.data_collator = lambda rows: seen.append(rows) or collate(rows)
+    TokenBudgetBatchSampler.use_in(trainer, BUDGET, largest_first=True)
+    data = trainer.train_dataset
+    trainer.train()
+    assert trainer.accelerator.even_batches  # An evaluation in several processes needs it.
+    plan = [b for epoch in range(3) for b in batches(data, seed=5, epoch=epoch, largest_first=True)]
+    assert [[row["labels"] for row in rows] for rows in seen] == [data[batch]["labels"] for batch in plan]
+
+
+def test_data_seed(tmp_path, tokenizer):
+    trainer = make_trainer(tmp_path, tokenizer, seed=5, data_seed=6)
+    assert TokenBudgetBatchSampler.use_in(trainer, BUDGET).seed == 6
+
+
+def test_the_later_of_two_budgets_counts(tmp_path, tokenizer):
+    trainer = make_trainer(tmp_path, tokenizer, num_train_epochs=1)
+    TokenBudgetBatchSampler.use_in(trainer, BUDGET)
+    sampler = TokenBudgetBatchSampler.use_in(trainer, 2 * BUDGET)
+    trainer.train()
+    assert trainer.state.global_step == len(sampler)
+    assert logged(trainer, "padding_share") == [sampler.padding_share()]
+
+
+def test_the_loss_does_not_depend_on_the_grouping(tmp_path, tokenizer):
+    """One update of all pairs, in batches of any size, has the loss and the gradient of one batch of all."""
+    results = []
+    for tokens in (30, BUDGET, 10**4):
+        trainer = make_trainer(tmp_path, tokenizer, num_train_epochs=1, gradient_accumulation_steps=1000)
+        sampler = TokenBudgetBatchSampler.use_in(trainer, tokens)
+        trainer.train()
+        assert trainer.state.global_step == 1
+        results.append((len(sampler), logged(trainer, "loss")[0], float(logged(trainer, "grad_norm")[0])))
+    counts, losses, norms = zip(*results, strict=True)
+    assert counts[0] > counts[1] > counts[2] == 1
+    assert losses == pytest.approx([losses[2]] * 3, rel=1e-6)
+    assert norms == pytest.approx([norms[2]] * 3, rel=1e-5)
+
+
+class Pairs(torch.utils.data.Dataset):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+def test_a_data_set_that_is_no_table(tmp_path, tokenizer):
+    table = copy_task(tokenizer, 60, longest=20)
+    trainer = make_trainer(tmp_path, tokenizer, data=Pairs(table.to_list()), num_train_epochs=1)
+    with pytest.raises(TypeError, match="lengths of pairs in a Pairs are not known"):
+        TokenBudgetBatchSampler.use_in(trainer, BUDGET)
+    given = [[len(row) for row in table[name]] for name in ("input_ids", "labels")]
+    with pytest.raises(ValueError, match="59 lengths and 60 training pairs"):
+        TokenBudgetBatchSampler.use_in(trainer, BUDGET, lengths=[side[1:] for side in given])
+    sampler = TokenBudgetBatchSampler.use_in(trainer, BUDGET, lengths=given)
+    trainer.train()
+    assert trainer.state.global_step == len(sampler)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"auto_find_batch_size": True}, "auto_find_batch_size"),
+        ({"accelerator_config": {"dispatch_batches": True}}, "accelerator_config splits or dispatches"),
+        ({"accelerator_config": {"split_batches": True}}, "accelerator_config splits or dispatches"),
+    ],
+)
+def test_settings_that_rule_it_out(tmp_path, tokenizer, arguments, message):
+    trainer = make_trainer(tmp_path, tokenizer, **arguments)
+    with pytest.raises(ValueError, match=message):
+        TokenBudgetBatchSampler.use_in(trainer, BUDGET)
+
+
+def test_data_that_cannot_be_planned(tmp_path, tokenizer):
+    data = copy_task(tokenizer, 8)
+    trainer = make_trainer(tmp_path, tokenizer, data=data.to_iterable_dataset(), max_steps=1)
+    with pytest.raises(TypeError, match="train_dataset is a IterableDataset, which comes in an order of its own"):
+        TokenBudgetBatchSampler.use_in(trainer, BUDGET)
+    trainer.train_dataset = None
+    with pytest.raises(ValueError, match="no train_dataset"):
+        TokenBudgetBatchSampler.use_in(trainer, BUDGET)
+    trainer.train_dataset, trainer.model._tp_size = data, 2
+    with pytest.raises(ValueError, match="tensor, context or sequence parallelism"):
+        TokenBudgetBatchSampler.use_in(trainer, BUDGET)
+
+
+def test_the_page(tmp_path, monkeypatch, capsys):
+    """The Python of docs/batches.md, as it stands there."""
+    monkeypatch.chdir(tmp_path)
+    code = "".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL))
+    exec(compile(code, PAGE.name, "exec"), {})
+    printed = capsys.readouterr().out
+    assert "% padding" in printed
+    assert "0 pairs left out" in printed
+    assert "million pairs a second, 0.6% padding" in printed

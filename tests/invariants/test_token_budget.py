@@ -1,0 +1,119 @@
+"""A run with token-budget batches goes on bit for bit as if it had not been stopped; with dropout."""
+
+import shutil
+
+import pytest
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerState
+
+from hf_vanilla_transformer import (
+    CompleteCheckpoints,
+    PaperTrainingArguments,
+    TokenBudgetBatchSampler,
+    last_complete_checkpoint,
+    paper_optimizers,
+)
+from tests.conftest import small_model
+from tests.invariants.checkpoints import assert_same_checkpoint
+from tests.invariants.killed import exit_code, start, two_ranks
+from tests.training.toy import copy_task
+
+
+UPDATES_AN_EPOCH = 4
+MAX_STEPS = 10
+LAST = f"checkpoint-{MAX_STEPS}"
+# In the middle of the first epoch, at its end, in the middle of the second, in the middle of the third.
+STEPS = (3, 4, 6, 9)
+
+
+def training_pairs(tokenizer, processes):
+    return copy_task(tokenizer, 40 * processes)
+
+
+def run_with_budget(folder, tokenizer_folder, workers=0):
+    """Stock `Seq2SeqTrainer` whose epochs end with an update of one batch instead of two; goes on where it can."""
+    args = PaperTrainingArguments(
+        output_dir=str(folder),
+        gradient_accumulation_steps=2,
+        max_steps=MAX_STEPS,
+        save_steps=1,
+        logging_steps=1,
+        warmup_steps=3,
+        include_num_input_tokens_seen="non_padding",
+        dataloader_num_workers=workers,
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    model = small_model(vocab_size=len(tokenizer), dropout=0.1)
+    trainer = Seq2SeqTrainer(
+        model=model,
+        args=args,
+        train_dataset=training_pairs(tokenizer, args.world_size),
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        optimizers=paper_optimizers(model, args),
+        callbacks=[CompleteCheckpoints()],
+    )
+    sampler = TokenBudgetBatchSampler.use_in(trainer, tokens_per_batch=40)
+    assert len(sampler) == 2 * UPDATES_AN_EPOCH - 1
+    trainer.train(resume_from_checkpoint=last_complete_checkpoint(folder))
+
+
+def run_to_the_end(folder, *arguments, processes=1):
+    """In one process, or as two that train together."""
+    environments = two_ranks() if processes == 2 else [None]
+    logs = [folder.parent / f"log{rank}" for rank in range(processes)]
+    started = [
+        start(run_with_budget, folder, *arguments, log=log, environment=environment)
+        for log, environment in zip(logs, environments, strict=True)
+    ]
+    assert [exit_code(process) for process in started] == [0] * processes, "".join(log.read_text() for log in logs)
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(tmp_path_factory, tokenizer):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, tokenizer_folder):
+    """Folders of runs that were not stopped, by the number of their processes."""
+    folders = {processes: tmp_path_factory.mktemp("whole") / "run" for processes in (1, 2)}
+    for processes, folder in folders.items():
+        run_to_the_end(folder, tokenizer_folder, processes=processes)
+    return folders
+
+
+def stop_at(step, whole_run, folder):
+    """What a run leaves that is stopped when it has saved this step."""
+    shutil.copytree(whole_run / f"checkpoint-{step}", folder / f"checkpoint-{step}")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("step", STEPS)
+def test_going_on(tmp_path, tokenizer_folder, whole, step, processes):
+    run = tmp_path / "run"
+    stop_at(step, whole[processes], run)
+    run_to_the_end(run, tokenizer_folder, processes=processes)
+    assert_same_checkpoint(run / LAST, whole[processes] / LAST)
+
+
+def test_going_on_with_worker_processes(tmp_path, tokenizer_folder, whole):
+    run = tmp_path / "run"
+    stop_at(6, whole[1], run)
+    run_to_the_end(run, tokenizer_folder, 2)
+    assert_same_checkpoint(run / LAST, whole[1] / LAST)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_epoch_has_every_token_once(tokenizer, whole, processes):
+    state = TrainerState.load_from_json(str(whole[processes] / f"checkpoint-{UPDATES_AN_EPOCH}" / "trainer_state.json"))
+    assert state.num_input_tokens_seen == sum(map(len, training_pairs(tokenizer, processes)["input_ids"]))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_more_than_two_epochs_are_compared(whole, processes):
+    state = TrainerState.load_from_json(str(whole[processes] / LAST / "trainer_state.json"))
+    assert state.epoch > 2
+    assert [entry["epoch"] for entry in state.log_history if "padding_share" in entry] == [1, 2]
