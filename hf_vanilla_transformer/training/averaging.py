@@ -1,0 +1,293 @@
+"""Averages of checkpoints, which are better than the last one (section 6.1)."""
+
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from .checkpoints import MARK, checkpoints_in, fault_of
+from .model_card import fill_card_of_average
+from .output import files_of_a_run, staged
+
+
+PROVENANCE = "averaged_from.json"
+_WEIGHTS = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_FILES_BESIDE_WEIGHTS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "*.py")
+_DTYPES = ("F64", "F32", "F16", "BF16")
+_BLOCK = 2**20
+# They tell who wrote a file, or how a tokenizer was last called, not what it is.
+_NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version")
+_NOT_OF_THE_TOKENIZER = ("padding", "truncation")
+
+logger = logging.getLogger(__name__)
+
+
+class _StoredTensor(NamedTuple):
+    """Where a tensor lies, and what it is."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class _Checkpoint(NamedTuple):
+    folder: Path
+    config: dict[str, Any]
+    tokenizer: dict[str, Any] | None
+    tensors: dict[str, _StoredTensor]
+
+
+def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:
+    """Average the weights of checkpoints, or of saved models, of one architecture and one tokenizer.
+
+    Section 6.1 averages the last 5 checkpoints of the base model and the last 20 of the big one. Each tensor is summed
+    in float64, divided by their number, and rounded once, to the dtype that it has in the checkpoints. One tensor is in
+    memory at a time: at most 16 bytes for each element of the largest one, however many checkpoints there are.
+
+    `output` becomes a folder for `from_pretrained`: configuration, generation settings, tokenizer and code are those of
+    the last path. `averaged_from.json` names the folders, with the updates after which they were written, and the model
+    card, README.md, names them, too.
+
+    Args:
+        paths (`list` of `str` or `PathLike`): folders with `model.safetensors`, whole or in shards, and `config.json`.
+        output (`str` or `PathLike`): folder to make.
+
+    Returns:
+        `Path`: the folder.
+
+    Raises:
+        FileExistsError: if `output` holds a model already.
+        FileNotFoundError: if there is no such folder, or it has no weights or no configuration.
+        NotADirectoryError: if `output` is a file.
+        TypeError: if `paths` is one string.
+        ValueError: if no path is given, or one twice; if a checkpoint is cut off or lacks the mark that the others of
+            its run have; if names, shapes or dtypes of the weights, configurations or tokenizers differ.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        raise TypeError(f"paths is one path, {os.fspath(paths)}; give a list of the folders to average.")
+    target = Path(output)
+    if target.is_file():
+        raise NotADirectoryError(f"{target} is a file; name a folder for the average.")
+    found = [path.name for path in files_of_a_run(target)]
+    if found:
+        raise FileExistsError(f"{target} already holds a model ({', '.join(found[:4])}); name another folder.")
+    checkpoints = _read_matching(paths)
+    with staged(target) as folder:
+        _write_average(checkpoints, folder)
+        _write_card(checkpoints, folder, title=target.resolve().name)
+    return target
+
+
+def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> None:
+    """As [`average_checkpoints`], without a card, into a folder that is there; a failure leaves half a model."""
+    _write_average(_read_matching(paths), folder)
+
+
+def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
+    """The newest complete checkpoints of a run, oldest first: `count` of them, or as many as there are.
+
+    Checkpoints that are passed over are named, with the reason, by a warning of `logging`.
+
+    Args:
+        run (`str` or `PathLike`): folder of a run that was trained with [`CompleteCheckpoints`].
+        count (`int`): how many.
+
+    Raises:
+        ValueError: if `count` is less than 1.
+    """
+    if count < 1:
+        raise ValueError(f"the number of checkpoints to average is {count}; it must be at least 1.")
+    found: list[Path] = []
+    for checkpoint in reversed(checkpoints_in(Path(run))):
+        fault = fault_of(checkpoint)
+        if fault is None:
+            found.append(checkpoint)
+        else:
+            logger.warning("%s is passed over: %s.", checkpoint, fault)
+        if len(found) == count:
+            break
+    return found[::-1]
+
+
+def averaged_from(folder: str | os.PathLike[str]) -> list[str]:
+    """Names of the folders that a model is the average of, as `averaged_from.json` tells; none for any other model."""
+    path = Path(folder) / PROVENANCE
+    return [part["name"] for part in _read_json(path)["checkpoints"]] if path.is_file() else []
+
+
+def _read_matching(paths: Iterable[str | os.PathLike[str]]) -> list[_Checkpoint]:
+    """What is in each checkpoint, without the weights, when they can be averaged."""
+    folders = [Path(path) for path in paths]
+    if not folders:
+        raise ValueError("there is nothing to average; name at least one checkpoint or saved model.")
+    resolved = [folder.resolve() for folder in folders]
+    for folder, place in zip(folders, resolved, strict=True):
+        if resolved.count(place) > 1:
+            raise ValueError(f"{folder} is given twice; name each checkpoint once.")
+    checkpoints = [_read_checkpoint(folder) for folder in folders]
+    for checkpoint in checkpoints[:-1]:
+        _check_match(checkpoint, checkpoints[-1])
+    return checkpoints
+
+
+def _read_checkpoint(folder: Path) -> _Checkpoint:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is not there; name the folder of a checkpoint or of a saved model.")
+    _check_mark(folder)
+    config, tokenizer = folder / "config.json", folder / "tokenizer.json"
+    if not config.is_file():
+        raise FileNotFoundError(f"{folder} has no config.json; name the folder of a checkpoint or of a saved model.")
+    fields = _without(_read_json(config), _NOT_OF_THE_MODEL)
+    if fields.get("model_type") != VanillaTransformerConfig.model_type:
+        raise ValueError(
+            f"{folder} is a {fields.get('model_type')} model; only {VanillaTransformerConfig.model_type} models are "
+            "averaged."
+        )
+    return _Checkpoint(
+        folder,
+        fields,
+        _without(_read_json(tokenizer), _NOT_OF_THE_TOKENIZER) if tokenizer.is_file() else None,
+        _read_layout(folder),
+    )
+
+
+def _check_mark(folder: Path) -> None:
+    """Refuse a checkpoint that is cut off, or that is not marked in a run that marks its checkpoints."""
+    place = folder.resolve()
+    of_the_run = checkpoints_in(place.parent)
+    run_marks = place in of_the_run and any((checkpoint / MARK).exists() for checkpoint in of_the_run)
+    fault = fault_of(folder) if run_marks or (folder / MARK).exists() else None
+    if fault is not None:
+        raise ValueError(f"{folder} is not complete: {fault}; take another checkpoint.")
+
+
+def _read_layout(folder: Path) -> dict[str, _StoredTensor]:
+    """Every tensor by name, from the headers of the files."""
+    tensors: dict[str, _StoredTensor] = {}
+    for file in _weight_files(folder):
+        try:
+            with safe_open(file, framework="pt") as stored:
+                for name in stored.offset_keys():
+                    part = stored.get_slice(name)
+                    tensors[name] = _StoredTensor(file, part.get_dtype(), tuple(part.get_shape()))
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{file} is missing, cut off or damaged ({error}); take another checkpoint.") from error
+    unfit = [name for name, tensor in tensors.items() if tensor.dtype not in _DTYPES]
+    if unfit:
+        raise ValueError(
+            f"{unfit[0]} in {folder} is of type {tensors[unfit[0]].dtype}, which has no average; the weights must be "
+            f"of {', '.join(_DTYPES)}."
+        )
+    return tensors
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The files that `from_pretrained` reads the weights from."""
+    whole, index = folder / _WEIGHTS, folder / _INDEX
+    shards = _read_json(index).get("weight_map", {}) if index.is_file() and not whole.is_file() else {}
+    if not (shards or whole.is_file()):
+        raise FileNotFoundError(f"{folder} holds no weights: neither {_WEIGHTS} nor {_INDEX}; name another folder.")
+    return [folder / name for name in sorted(set(shards.values()))] or [whole]
+
+
+def _check_match(one: _Checkpoint, last: _Checkpoint) -> None:
+    """Make sure that the mean of two checkpoints means something."""
+    places = f"{one.folder} and {last.folder}"
+    fields = [name for name in {**one.config, **last.config} if one.config.get(name) != last.config.get(name)]
+    if fields:
+        values = f"{fields[0]} is {one.config.get(fields[0])} in the one and {last.config.get(fields[0])} in the other"
+        raise ValueError(f"{places} are different models: {values}; average checkpoints of one model.")
+    if one.tokenizer != last.tokenizer:
+        raise ValueError(f"{places} have different tokenizers; average checkpoints of one model.")
+    names = [name for name in {**one.tensors, **last.tensors} if not (name in one.tensors and name in last.tensors)]
+    if names:
+        raise ValueError(f"only one of {places} has weights {names[0]}; average checkpoints of one model.")
+    for name, tensor in last.tensors.items():
+        _, dtype, shape = one.tensors[name]
+        if (dtype, shape) != (tensor.dtype, tensor.shape):
+            raise ValueError(
+                f"{name} is {dtype} {list(shape)} in {one.folder} and {tensor.dtype} {list(tensor.shape)} in "
+                f"{last.folder}; average checkpoints of one model."
+            )
+
+
+def _write_average(checkpoints: Sequence[_Checkpoint], folder: Path) -> None:
+    last = checkpoints[-1]
+    for file in dict.fromkeys(tensor.file for tensor in last.tensors.values()):
+        _write_weights(file, checkpoints, folder / file.name)
+    index = () if (last.folder / _WEIGHTS).is_file() else (_INDEX,)
+    for path in (path for pattern in (*_FILES_BESIDE_WEIGHTS, *index) for path in last.folder.glob(pattern)):
+        shutil.copyfile(path, folder / path.name)
+    parts = [{"name": checkpoint.folder.resolve().name, "updates": _updates(checkpoint)} for checkpoint in checkpoints]
+    (folder / PROVENANCE).write_text(json.dumps({"checkpoints": parts}, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_card(checkpoints: Sequence[_Checkpoint], folder: Path, *, title: str) -> None:
+    parameters = sum(math.prod(tensor.shape) for tensor in checkpoints[-1].tensors.values())
+    config = VanillaTransformerConfig.from_pretrained(folder)
+    card = fill_card_of_average(config, parameters, title=title, averaged_from=averaged_from(folder))
+    (folder / "README.md").write_text(card.content, encoding="utf-8")
+
+
+def _write_weights(file: Path, checkpoints: Sequence[_Checkpoint], target: Path) -> None:
+    """Write a file like the last checkpoint's, with the mean in the place of each of its tensors.
+
+    The header is taken over as it is: it says where each tensor lies, and which names tied weights have.
+    """
+    with file.open("rb") as source, target.open("wb") as written:
+        length = source.read(8)
+        written.write(length + source.read(int.from_bytes(length, "little")))
+        with safe_open(file, framework="pt") as stored:
+            names = stored.offset_keys()
+        for name in names:
+            mean = _mean([checkpoint.tensors[name].file for checkpoint in checkpoints], name)
+            written.write(mean.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _mean(files: Sequence[Path], name: str) -> torch.Tensor:
+    """The mean of one tensor, summed in float64, in the dtype of the files."""
+    mean = _read_tensor(files[0], name)
+    dtype = mean.dtype
+    # Beginning with zeros would make 0 of -0.
+    mean = mean.to(torch.float64, copy=True)
+    for file in files[1:]:
+        _add(mean, _read_tensor(file, name))
+    return mean.div_(len(files)).to(dtype)
+
+
+def _add(total: torch.Tensor, part: torch.Tensor) -> None:
+    """Add in blocks: torch makes a float64 copy of what it adds."""
+    for block, addend in zip(total.view(-1).split(_BLOCK), part.view(-1).split(_BLOCK), strict=True):
+        block += addend
+
+
+def _read_tensor(file: Path, name: str) -> torch.Tensor:
+    # An open file keeps the pages of all that was read from it.
+    with safe_open(file, framework="pt") as stored:
+        return stored.get_tensor(name)
+
+
+def _updates(checkpoint: _Checkpoint) -> int | None:
+    """How many updates a checkpoint of the Trainer has behind it; None for a saved model."""
+    state = checkpoint.folder / "trainer_state.json"
+    return _read_json(state).get("global_step") if state.is_file() else None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{path} is cut off or damaged ({error}); take another checkpoint.") from error
+
+
+def _without(fields: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
