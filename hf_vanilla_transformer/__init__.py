@@ -16,11 +16,12 @@ from .translation import translate
 
 
 if TYPE_CHECKING:
-    from .data import load_pairs, tokenize_pairs
+    from .data import TokenBudgetBatchSampler, load_pairs, tokenize_pairs
     from .evaluation import Bleu, ChrF, make_compute_metrics, score_translations
     from .training import (
         CompleteCheckpoints,
         PaperTrainingArguments,
+        average_checkpoints,
         last_complete_checkpoint,
         paper_learning_rate,
         paper_optimizers,
@@ -35,6 +36,8 @@ _ROOM_OF = {
     "ChrF": "evaluation",
     "CompleteCheckpoints": "training",
     "PaperTrainingArguments": "training",
+    "TokenBudgetBatchSampler": "data",
+    "average_checkpoints": "training",
     "last_complete_checkpoint": "training",
     "load_pairs": "data",
     "make_compute_metrics": "evaluation",
@@ -49,11 +52,13 @@ __all__ = [
     "ChrF",
     "CompleteCheckpoints",
     "PaperTrainingArguments",
+    "TokenBudgetBatchSampler",
     "TranslationPipeline",
     "VanillaTransformerConfig",
     "VanillaTransformerForConditionalGeneration",
     "VanillaTransformerModel",
     "VanillaTransformerTokenizer",
+    "average_checkpoints",
     "last_complete_checkpoint",
     "load_pairs",
     "make_compute_metrics",

@@ -3,7 +3,7 @@
 The paper is arXiv:1706.03762v5; sections, equations and tables are cited from it throughout this package.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
@@ -66,6 +66,14 @@ def _code_to_ship() -> tuple[dict[str, str], dict[str, Any]]:
     return auto_map, {"translation": translation}
 
 
+def _of_other_files(auto_map: dict[str, Any], ours: dict[str, str]) -> dict[str, Any]:
+    """Entries that a class of somebody else's has made, such as a model derived from this one."""
+    our_files = {place.partition(".")[0] for place in ours.values()}
+    # An entry of a model of the Hub begins with its name and two dashes.
+    files = {name: str(place).rpartition("--")[-1].partition(".")[0] for name, place in auto_map.items()}
+    return {name: place for name, place in auto_map.items() if files[name] not in our_files}
+
+
 def _place(shipped: type) -> str:
     return f"{shipped.__module__.rpartition('.')[-1]}.{shipped.__name__}"
 
@@ -119,7 +127,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     """
 
     model_type = "vanilla_transformer"
-    _auto_class = "AutoConfig"
+    _auto_class: ClassVar[str | None] = "AutoConfig"
     keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]
     attribute_map = {
         "hidden_size": "d_model",
@@ -162,6 +170,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
     is_encoder_decoder: bool = True
     use_cache: bool = True
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "_auto_class" not in cls.__dict__:
+            cls._auto_class = None
+
     def __new__(cls, *args: Any, **kwargs: Any) -> "VanillaTransformerConfig":
         # Only here are all names still as the caller wrote them: once set, aliases of one field overwrite each other.
         cls._check_aliases(kwargs)
@@ -177,7 +190,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         """Save as `PreTrainedConfig.save_pretrained` does, with the code that `trust_remote_code=True` runs."""
         self.validate()
         if type(self) is VanillaTransformerConfig:
-            self.auto_map, self.custom_pipelines = _code_to_ship()
+            auto_map, self.custom_pipelines = _code_to_ship()
+            self.auto_map = {**auto_map, **_of_other_files(getattr(self, "auto_map", None) or {}, auto_map)}
         super().save_pretrained(save_directory, *args, **kwargs)
         if not _IS_REMOTE_CODE:
             self.__dict__.pop("custom_pipelines", None)

@@ -1,6 +1,6 @@
 """`pipeline("translation")`, which transformers 5 took away."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from transformers import Pipeline
 class TranslationPipeline(Pipeline):
     """Sentences in, translations out: by `pipeline("translation", model=...)`, or by this class itself.
 
-    It serves every encoder-decoder of transformers that has `generate()`.
+    It serves other encoder-decoders of transformers too, where languages are not chosen by special tokens or prefixes.
 
     Args:
         model (`PreTrainedModel`): with `generate()`.
@@ -67,7 +67,10 @@ class TranslationPipeline(Pipeline):
         if isinstance(inputs, Iterator):
             # Of all iterators transformers streams generators only.
             return super().__call__((sentence for sentence in inputs), **kwargs)
-        sentences = list(inputs) if isinstance(inputs, Iterable) else [inputs]
+        # Iterating over a table gives the names of its columns.
+        is_table = isinstance(inputs, Mapping) or hasattr(inputs, "columns")
+        is_one = is_table or isinstance(inputs, bytes) or not isinstance(inputs, Iterable)
+        sentences = [inputs] if is_one else list(inputs)
         return super().__call__(sentences, **kwargs) if sentences else []
 
     def _sanitize_parameters(
@@ -79,7 +82,7 @@ class TranslationPipeline(Pipeline):
         """A sentence to tensors of shape `(1, source)`, and whether it is blank, `(1,)`."""
         if not isinstance(input_, str):
             raise TypeError(
-                f"a sentence to translate is {input_!r}, a {type(input_).__name__}; give strings, for example the "
+                f"an object of type {type(input_).__name__} was given to translate; give strings, for example the "
                 'column dataset["source"] of a data set.'
             )
         encoded = self.tokenizer(input_, return_tensors="pt")

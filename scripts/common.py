@@ -123,24 +123,33 @@ class ScoringArguments:
 
     _argument_group_name = "scoring"
 
-    bleu_tokenize: str = field(
-        default="13a",
+    bleu_tokenize: str | None = field(
+        default=None,
         metadata={
-            "help": '"13a" for running text, "none" for text that is tokenised already, "char" for single words.'
+            "help": '"13a" for running text, "none" for text that is tokenised already, "char" for single words; if '
+            'not given, "char" for the built-in corpus and "13a" for others.'
         },
     )
     lowercase: bool = field(default=False, metadata={"help": "Ignore case."})
 
     def __post_init__(self) -> None:
+        if self.bleu_tokenize is None:
+            return
         if self.bleu_tokenize not in BLEU.TOKENIZERS:
             known = ", ".join(str(name) for name in BLEU.TOKENIZERS)
             raise ValueError(f'bleu_tokenize is "{self.bleu_tokenize}"; choose one of: {known}.')
         # Some need a library of their own, which is better missed now than at the end.
         BLEU(tokenize=self.bleu_tokenize)
 
-    def options(self) -> dict[str, Any]:
-        """Arguments of `score_translations`."""
-        return {"tokenize": self.bleu_tokenize, "lowercase": self.lowercase}
+    def options(self, pairs: Dataset) -> dict[str, Any]:
+        """Arguments of `score_translations`, for pairs."""
+        default = "char" if is_number_corpus(pairs) else "13a"
+        return {"tokenize": self.bleu_tokenize or default, "lowercase": self.lowercase}
+
+
+def is_number_corpus(pairs: Dataset) -> bool:
+    """Whether pairs are of the built-in corpus, whose translations are single words."""
+    return "number" in pairs.column_names
 
 
 def describe_search(model: PreTrainedModel, given: dict[str, Any] | None = None) -> str:
@@ -154,10 +163,30 @@ def describe_search(model: PreTrainedModel, given: dict[str, Any] | None = None)
     return f"beam search, {beams} beams, {penalty}, at most {limit} tokens"
 
 
+@contextmanager
+def finding(name: str | Path) -> Iterator[None]:
+    """Say, where a model is not found, that it was looked for in both places.
+
+    Raises:
+        FileNotFoundError: if a folder holds no model or no tokenizer, or if there is neither a folder nor a repository.
+    """
+    folder = Path(name)
+    for file in ("config.json", "tokenizer_config.json"):
+        if folder.is_dir() and not (folder / file).is_file():
+            raise FileNotFoundError(f"{folder} holds no {file}; name the folder of a model that was saved whole.")
+    try:
+        yield
+    except OSError as error:
+        if folder.is_dir():
+            raise
+        raise FileNotFoundError(f"there is no folder {folder}, and on the Hub: {error}") from error
+
+
 def load(name: str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
     """Tokenizer and model of a folder or a name on the Hub, the model on the accelerator where there is one."""
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    model = AutoModelForSeq2SeqLM.from_pretrained(name)
+    with finding(name):
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        model = AutoModelForSeq2SeqLM.from_pretrained(name)
     if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
     return tokenizer, model
@@ -174,9 +203,9 @@ def score(
     """Translate pairs' sources and score them; returns the scores, with what they are of, and the translations."""
     given = decoding.generate_kwargs()
     hypotheses = translate(model, tokenizer, pairs["source"], decoding.batch_tokens, show_progress=True, **given)
-    scores = score_translations(hypotheses, pairs["target"], **scoring.options())
+    scores = score_translations(hypotheses, pairs["target"], **scoring.options(pairs))
     scores |= {"data": data, "decoding": describe_search(model, given)}
-    if "number" in pairs.column_names:
+    if is_number_corpus(pairs):
         scores["exact_match_by_digits"] = exact_match_by_digits(pairs, hypotheses)
     return scores, hypotheses
 
@@ -197,7 +226,8 @@ def show(scores: dict[str, Any]) -> None:
     print(f"{scores['sentences']} pairs of {scores['data']}")
     print(f"decoding: {scores['decoding']}")
     for digits, share in scores.get("exact_match_by_digits", {}).items():
-        print(f"  {digits} digits: {share['exact_match']:5.1f} % of {share['numbers']}")
+        unit = "digit: " if digits == "1" else "digits:"
+        print(f"  {digits} {unit} {share['exact_match']:5.1f} % of {share['numbers']}")
     print(f"exact match: {scores['exact_match']:.1f}")
     print(f"BLEU: {scores['bleu']:.2f}  {scores['bleu_signature']}")
     print(f"chrF: {scores['chrf']:.2f}  {scores['chrf_signature']}")
@@ -273,9 +303,11 @@ def parse(
     if arguments and Path(arguments[0]).suffix.lower() in (".yaml", ".yml", ".json"):
         _set_defaults(parser, Path(arguments.pop(0)))
     with plain_errors():
-        parsed = parser.parse_args_into_dataclasses(arguments)
+        *parsed, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)
+    if unknown:
+        parser.error(f"there is no argument {unknown[0]}; --help lists them.")
     if positional is None:
-        return parsed
+        return tuple(parsed)
     *parsed, namespace = parsed
     return (*parsed, getattr(namespace, positional))
 

@@ -6,8 +6,11 @@ ends in .yaml or .json is a file of arguments; those that follow override it.
 
 import json
 import logging
+import math
 import os
+import shlex
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -38,6 +41,7 @@ from transformers import (
 from hf_vanilla_transformer import (
     CompleteCheckpoints,
     PaperTrainingArguments,
+    TokenBudgetBatchSampler,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     make_compute_metrics,
@@ -45,14 +49,17 @@ from hf_vanilla_transformer import (
     tokenize_pairs,
     train_tokenizer,
 )
+from hf_vanilla_transformer.training.arguments import RunArguments
+from hf_vanilla_transformer.training.averaging import averaged_from, last_checkpoints, write_average
 from hf_vanilla_transformer.training.checkpoints import find_checkpoint, remove_checkpoints
-from hf_vanilla_transformer.training.hub import RunArguments, describe_error, prepare_repository, push_run
+from hf_vanilla_transformer.training.hub import describe_error, prepare_repository, push_run
 from hf_vanilla_transformer.training.model_card import FactsOfTheRun, card_metadata, fill_model_card
 from hf_vanilla_transformer.training.output import check_output_folder, staged
 from scripts.common import (
     DataArguments,
     DecodingArguments,
     ScoringArguments,
+    finding,
     load,
     parse,
     plain_errors,
@@ -89,11 +96,30 @@ class ModelArguments:
     attn_implementation: str | None = field(default=None, metadata={"help": "eager or sdpa; chosen if not given."})
     license: str | None = field(default=None, metadata={"help": "Licence of the weights, for the model card."})
     overwrite: bool = field(default=False, metadata={"help": "Replace the model that the output folder holds."})
+    average_last: int | None = field(
+        default=None,
+        metadata={
+            "help": "Save the average of the last so many checkpoints, instead of the weights after the last update. "
+            "The paper averages 5, and 20 of the big model."
+        },
+    )
 
     def regularization(self) -> dict[str, float]:
         """What may be set for a model that is fine-tuned, too."""
         values = {"dropout": self.dropout, "label_smoothing": self.label_smoothing}
         return {name: value for name, value in values.items() if value is not None}
+
+    def check_sizes(self, config: VanillaTransformerConfig, name: str | Path) -> None:
+        """Make sure that no other size than an existing model's is asked for.
+
+        Raises:
+            ValueError: if one is.
+        """
+        sizes = {"num_layers": "encoder_layers", "d_model": "d_model", "d_ff": "d_ff", "num_heads": "num_heads"}
+        for argument, size in sizes.items():
+            wanted, there = getattr(self, argument), getattr(config, size)
+            if wanted not in (None, there):
+                raise ValueError(f"{argument} is {wanted}, but {name} has {there}, which training does not change.")
 
     def config(self, tokenizer: PreTrainedTokenizerBase) -> VanillaTransformerConfig:
         """The configuration of a model from scratch."""
@@ -123,14 +149,16 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         checkpoint = find_checkpoint(args.resume_from_checkpoint, output) if args.resume_from_checkpoint else None
         resumes = checkpoint is not None and checkpoint.resolve().parent == output.resolve()
         check_output_folder(output, overwrite=model_args.overwrite, resume=resumes)
+        if model_args.average_last is not None:
+            check_average(args, model_args.average_last, resumes)
         facts = FactsOfTheRun.of_checkpoint(checkpoint) if checkpoint else FactsOfTheRun()
         facts.base_model = model_args.model = model_args.model or facts.base_model
-        if args.push_to_hub:
-            prepare_push(args, model_args, data_args)
         with args.main_process_first(desc="loading the pairs"):
             pairs = data_args.load()
         if "train" not in pairs:
             raise ValueError(f"there are no training pairs; there is: {', '.join(pairs)}. Give --train_files.")
+        if args.push_to_hub:
+            prepare_push(args, model_args, data_args)
         tokenizer, model = make_model(model_args, pairs, checkpoint)
         with args.main_process_first(desc="tokenising the pairs"):
             data = tokenize_pairs(pairs, tokenizer)
@@ -142,6 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     run(trainer, checkpoint)
     save_model(trainer, output)
     if trainer.is_world_process_zero():
+        if model_args.average_last is not None:
+            save_average(output, model_args.average_last)
         scores = score_test_pairs(output, pairs, data_args, scoring)
         save_card(trainer, model_args, data_args, pairs, scores, facts.seconds)
         if scores is not None:
@@ -162,13 +192,19 @@ def run(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
         trainer.args.max_steps, trainer.args.num_train_epochs = -1, 0
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint))
-    except ValueError as error:
-        if "parameter group" not in str(error):
+    except (KeyError, ValueError) as error:
+        if "parameter group" not in str(error) and not is_raised_by_an_optimizer(error):
             raise
         sys.exit(
             f"error: {checkpoint} was written with another optimizer ({error}); resume with the same learning_rate, "
             "lr_scheduler_type and optim."
         )
+
+
+def is_raised_by_an_optimizer(error: Exception) -> bool:
+    """Whether an error comes out of torch.optim, as where an optimizer is given another's state."""
+    *_, innermost = traceback.walk_tb(error.__traceback__)
+    return innermost[0].f_globals["__name__"].startswith("torch.optim.")
 
 
 def is_finished(args: PaperTrainingArguments, checkpoint: Path) -> bool:
@@ -189,6 +225,45 @@ def check_counts(args: PaperTrainingArguments) -> None:
         value = getattr(args, name)
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} is {value}; it must be a whole number of at least 1.")
+
+
+def check_average(args: PaperTrainingArguments, count: int, resumes: bool) -> None:
+    """Make sure that a run keeps the checkpoints that are averaged at its end.
+
+    Raises:
+        ValueError: if it does not, or writes fewer, as far as the arguments tell.
+    """
+    if count < 1:
+        raise ValueError(f"average_last is {count}; it must be at least 1.")
+    if args.save_strategy not in ("steps", "epoch") or args.save_only_model:
+        raise ValueError(
+            f'average_last is {count}, which needs complete checkpoints; give --save_strategy "steps" or "epoch", and '
+            "leave out --save_only_model."
+        )
+    if args.load_best_model_at_end:
+        raise ValueError("average_last and load_best_model_at_end choose different weights; give one of the two.")
+    # The best checkpoint is kept in the place of a newer one.
+    kept = count + (args.metric_for_best_model is not None)
+    if args.save_total_limit is not None and args.save_total_limit < kept:
+        raise ValueError(
+            f"average_last is {count}, but save_total_limit {args.save_total_limit}; it must be at least {kept}."
+        )
+    written = count_checkpoints(args)
+    if written is not None and written < count and not resumes:
+        raise ValueError(
+            f"average_last is {count}, but the run writes only {written}; save more often or average less."
+        )
+
+
+def count_checkpoints(args: PaperTrainingArguments) -> int | None:
+    """How many checkpoints a run writes, the last update's among them; None if the arguments alone do not tell."""
+    if args.save_strategy == "epoch" and args.max_steps <= 0:
+        return math.ceil(args.num_train_epochs)
+    if args.save_strategy == "steps" and args.max_steps > 0:
+        # Less than 1 is a share of all updates.
+        interval = args.save_steps if args.save_steps >= 1 else math.ceil(args.max_steps * args.save_steps)
+        return math.ceil(args.max_steps / (interval or args.max_steps))
+    return None
 
 
 def check_processes(args: PaperTrainingArguments) -> None:
@@ -238,11 +313,13 @@ def make_model(
         tokenizer = make_tokenizer(model_args, pairs)
         config = model_args.config(tokenizer)
         return tokenizer, VanillaTransformerForConditionalGeneration._from_config(config, **options)
-    config = AutoConfig.from_pretrained(existing)
+    with finding(existing):
+        config = AutoConfig.from_pretrained(existing)
     if config.model_type != VanillaTransformerConfig.model_type:
         raise ValueError(
             f"{existing} is a {config.model_type} model; this command trains {VanillaTransformerConfig.model_type}."
         )
+    model_args.check_sizes(config, existing)
     tokenizer = AutoTokenizer.from_pretrained(existing)
     check_vocabulary(existing, config, tokenizer)
     model = AutoModelForSeq2SeqLM.from_pretrained(existing, **options, **model_args.regularization())
@@ -280,7 +357,7 @@ def check_vocabulary(name: str | Path, config: VanillaTransformerConfig, tokeniz
 
 
 def make_trainer(
-    args: PaperTrainingArguments, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, data: DatasetDict
+    args: RunArguments, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, data: DatasetDict
 ) -> Seq2SeqTrainer:
     """Stock `Seq2SeqTrainer`, with the paper's schedule unless the command line chose another."""
     args.dataloader_pin_memory = args.dataloader_pin_memory and torch.accelerator.is_available()
@@ -302,6 +379,8 @@ def make_trainer(
             "DeepSpeed makes an optimizer of its own, so there is no learning rate of Eq. 3; give --learning_rate, and "
             "--lr_scheduler_type and --warmup_steps as you like."
         )
+    if args.tokens_per_batch is not None:
+        TokenBudgetBatchSampler.use_in(trainer, args.tokens_per_batch)
     if trainer.is_fsdp_enabled:
         # FSDP2 refuses a matrix that is in two modules, such as the embeddings of both stacks.
         model.set_input_embeddings(model.get_input_embeddings())
@@ -322,6 +401,18 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
         # As the Trainer itself calls it, or it would push, too, with a card of its own.
         trainer.save_model(str(folder), _internal_call=True)
         (folder / "training_args.bin").unlink(missing_ok=True)  # A pickle, which a folder to share should not hold.
+
+
+def save_average(output: Path, count: int) -> None:
+    """Put the average of the last checkpoints, of which the last update's is one, in the place of the saved model."""
+    checkpoints = last_checkpoints(output, count)
+    if len(checkpoints) < count:
+        print(f"average_last is {count}, but the run left {len(checkpoints)} complete checkpoints; these are averaged")
+    try:
+        with staged(output, replace_run=True) as folder:
+            write_average(checkpoints, folder)
+    except (OSError, ValueError) as error:
+        sys.exit(f"error: {error} The model in {output} is that of the last update, not an average.")
 
 
 def score_test_pairs(
@@ -363,6 +454,7 @@ def save_card(
             "updates": f"{trainer.state.global_step:,}",
             "seconds": round(seconds),
         },
+        averaged_from=averaged_from(output),
     )
     with staged(output) as folder:
         (folder / "README.md").write_text(card.content, encoding="utf-8")
@@ -376,7 +468,7 @@ def describe_for_the_hub(
     """What the model card's metadata says whatever comes out of the training."""
     source_language, target_language = data_args.languages()
     return {
-        "title": Path(args.hub_model_id if args.push_to_hub else args.output_dir).name,
+        "title": Path(args.hub_model_id if args.push_to_hub else args.output_dir).absolute().name,
         "dataset": data_args.dataset,
         "dataset_config": data_args.dataset_config,
         "source_language": source_language,
@@ -400,7 +492,7 @@ def prepare_push(args: PaperTrainingArguments, model_args: ModelArguments, data_
     args.hub_model_id = args.hub_model_id or Path(args.output_dir).absolute().name
     if args.process_index == 0:
         metadata = card_metadata(**describe_for_the_hub(args, model_args, data_args))
-        options = {"token": args.hub_token, "private": args.hub_private_repo}
+        options = {"token": args.hub_token, "private": args.hub_private_repo, "revision": args.hub_revision}
         args.hub_model_id = prepare_repository(args.hub_model_id, metadata, **options)
 
 
@@ -419,11 +511,12 @@ def push(trainer: Seq2SeqTrainer, scores: dict[str, Any] | None) -> None:
             revision=args.hub_revision,
         )
     except Exception as error:  # Whatever it is: the network, the Hub, the rights.
-        revision = f" --revision {args.hub_revision}" if args.hub_revision else ""
+        revision = ["--revision", args.hub_revision] if args.hub_revision else []
+        left_out = ["--exclude", "checkpoint-*", "--exclude", "training_args.bin"]
+        command = shlex.join(["hf", "upload", args.hub_model_id, args.output_dir, ".", *revision, *left_out])
         sys.exit(
             f"error: the model could not be pushed to {args.hub_model_id} ({describe_error(error)}). It is whole in "
-            f"{args.output_dir}; push it later with: hf upload {args.hub_model_id} {args.output_dir} .{revision} "
-            '--exclude "checkpoint-*" --exclude training_args.bin'
+            f"{args.output_dir}; push it later with: {command}"
         )
     print(f"the model is pushed to {args.hub_model_id}: {address}")
 

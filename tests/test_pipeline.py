@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+import datasets
+import pandas
 import pytest
 import torch
+from datasets import DatasetDict
 from torch.utils.data import Dataset
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
@@ -82,7 +85,6 @@ def test_iterators_are_read_as_translations_are_asked_for(translator, expected):
 
 
 def test_data_sets(translator, expected):
-    import datasets
     from transformers.pipelines.pt_utils import KeyDataset
 
     class Words(Dataset):
@@ -164,9 +166,23 @@ def test_a_sentence_longer_than_learned_positions_is_refused(translator):
         TranslationPipeline(learned, translator.tokenizer, device="cpu")("seven " * 20)
 
 
-@pytest.mark.parametrize("wrong", [7, None, ["seven", 7], [["seven"]], [{"source": "seven"}]])
-def test_what_is_no_sentence_is_named(translator, wrong):
-    with pytest.raises(TypeError, match="give strings"):
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        (7, "int"),
+        (None, "NoneType"),
+        (b"seven", "bytes"),
+        (["seven", 7], "int"),
+        ([["seven"]], "list"),
+        ([{"source": "seven"}], "dict"),
+        ({"source": "seven"}, "dict"),
+        (DatasetDict(test=datasets.Dataset.from_dict({"source": ["seven"]})), "DatasetDict"),
+        (datasets.Dataset.from_dict({"source": ["seven"]}), "dict"),
+        (pandas.DataFrame({"source": ["seven"]}), "DataFrame"),
+    ],
+)
+def test_what_is_no_sentence_is_named(translator, wrong, kind):
+    with pytest.raises(TypeError, match=f"type {kind} was given to translate; give strings"):
         translator(wrong)
 
 

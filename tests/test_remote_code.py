@@ -1,6 +1,7 @@
 """Saved folders work without the package, by the code that they carry, and with it, by the package's."""
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -191,10 +192,33 @@ def test_saving_leaves_no_trace_that_would_ask_for_trust(tmp_path):
     assert not hasattr(AutoConfig.from_pretrained(tmp_path), "custom_pipelines")
 
 
-def test_a_user_s_own_configuration_does_not_claim_our_classes(tmp_path):
-    class TheirConfig(VanillaTransformerConfig):
-        model_type = "their_transformer"
-        _auto_class = None
+@pytest.fixture
+def theirs(tmp_path, monkeypatch):
+    """A module of somebody else's, with classes derived from ours."""
+    (tmp_path / "theirs.py").write_text(
+        "from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration\n"
+        "class TheirConfig(VanillaTransformerConfig):\n"
+        "    model_type = 'their_transformer'\n"
+        "class TheirModel(VanillaTransformerForConditionalGeneration):\n"
+        "    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("theirs")
+    del sys.modules["theirs"]
 
-    TheirConfig().save_pretrained(tmp_path)
-    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
+
+def test_a_configuration_of_others_claims_nothing_unasked(theirs, tmp_path):
+    theirs.TheirConfig().save_pretrained(tmp_path / "saved")
+    assert "auto_map" not in json.loads((tmp_path / "saved" / "config.json").read_text())
+
+
+def test_a_model_of_others_is_registered_as_transformers_says(theirs, tmp_path):
+    theirs.TheirModel.register_for_auto_class("AutoModelForSeq2SeqLM")
+    theirs.TheirModel(small_config()).save_pretrained(tmp_path / "saved")
+    auto_map = json.loads((tmp_path / "saved" / "config.json").read_text())["auto_map"]
+    assert auto_map == {
+        "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",
+        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
+        "AutoModelForSeq2SeqLM": "theirs.TheirModel",
+    }
+    assert shipped_files(tmp_path / "saved") == {*SHIPPED, "theirs.py"}

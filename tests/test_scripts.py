@@ -3,18 +3,24 @@
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 import yaml
+from datasets import Dataset
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from scripts import demo, evaluate, train, translate
+from scripts import average_checkpoints, demo, evaluate, train, translate
+from scripts.common import ScoringArguments
+from tests.conftest import small_model
 from tests.parity.paper_numpy import learning_rate
 from tests.tiny_run import TINY_RUN
 
@@ -165,7 +171,7 @@ def test_resuming_from_a_checkpoint_that_is_cut_off(tmp_path):
     checkpoint = train.main(arguments) / "checkpoint-3"
     path = checkpoint / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(SystemExit, match=r"error: the weights in .*checkpoint-3 are cut off or damaged"):
+    with pytest.raises(SystemExit, match=r"checkpoint-3 is no checkpoint .*: model\.safetensors: missing or cut off"):
         train.main([*arguments, "--resume_from_checkpoint", str(checkpoint)])
 
 
@@ -185,6 +191,18 @@ def test_fine_tuning_with_another_s_tokenizer(trained, tmp_path, tokenizer):
     with pytest.raises(SystemExit, match=r"has \d+ tokens, but the model's vocabulary 100; fine-tune a model with"):
         train.main([*recipe(tmp_path), "--model", str(tmp_path / "mixed")])
     assert not (tmp_path / "run").exists()
+
+
+def test_batches_by_tokens(tmp_path):
+    folder = train.main(recipe(tmp_path, tokens_per_batch=96, gradient_accumulation_steps=2, save_steps=6))
+    history = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())["log_history"]
+    assert any("padding_share" in entry for entry in history)
+    assert "| tokens an update and side, at most | 192 |" in (folder / "README.md").read_text()
+
+
+def test_pairs_longer_than_a_batch(tmp_path):
+    with pytest.raises(SystemExit, match="error: 60 of 60 pairs are empty on one side or longer than 1 tokens"):
+        train.main(recipe(tmp_path, tokens_per_batch=1))
 
 
 def test_aligned_files_and_the_paper_s_schedule(tmp_path):
@@ -212,7 +230,7 @@ def test_aligned_files_and_the_paper_s_schedule(tmp_path):
         ({"dataset": None, "train_files": ["nowhere.csv"]}, r"error: nowhere\.csv is not there"),
         ({"row": "A h=3"}, r'error: "A h=3" is no row of Table 3; choose one of'),
         ({"num_heads": 3}, r"error: d_model \(16\) is not divisible by num_heads \(3\)"),
-        ({"model": "no/such/folder"}, "error: "),
+        ({"model": "no/such/folder"}, "error: there is no folder no/such/folder, and on the Hub: "),
         ({"warmup_steps": 0.5}, r"error: warmup_steps is 0\.5; the paper's schedule counts whole updates"),
         ({"bf16": True, "use_cpu": False, "fp16": True}, "error: "),
         (
@@ -265,6 +283,44 @@ def test_resuming_with_another_optimizer(tmp_path):
         train.main([*arguments, "--resume_from_checkpoint", "last", "--learning_rate", "0.1", "--max_steps", "9"])
 
 
+def test_resuming_with_an_optimizer_of_another_kind(tmp_path):
+    train.main(recipe(tmp_path))
+    changes = {"optim": "sgd", "max_steps": 9, "resume_from_checkpoint": "last"}
+    with pytest.raises(SystemExit, match=r"checkpoint-6 was written with another optimizer .*; resume with the same"):
+        train.main(recipe(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(("argument", "there"), [("num_layers", 1), ("d_model", 16), ("d_ff", 16), ("num_heads", 2)])
+def test_another_size_than_the_model_s(trained, tmp_path, argument, there):
+    with pytest.raises(SystemExit, match=rf"{argument} is 32, but .* has {there}, which training does not change"):
+        train.main(recipe(tmp_path, model=str(trained), **{argument: 32}))
+
+
+class StubTrainer:
+    """Stands for `Seq2SeqTrainer` with an engine that cannot be started here."""
+
+    is_deepspeed_enabled = is_fsdp_enabled = False
+
+    def __init__(self, **kwargs):
+        pass
+
+
+def test_deepspeed_is_not_given_the_paper_s_schedule(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(train, "Seq2SeqTrainer", type("Stub", (StubTrainer,), {"is_deepspeed_enabled": True}))
+    model, data = small_model(vocab_size=300), {"train": None}
+    with pytest.raises(ValueError, match=r"DeepSpeed makes an optimizer of its own.* give --learning_rate"):
+        train.make_trainer(train.RunArguments(str(tmp_path)), tokenizer, model, data)
+    train.make_trainer(train.RunArguments(str(tmp_path), learning_rate=0.1), tokenizer, model, data)
+
+
+def test_fsdp_is_given_one_module_for_a_matrix(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(train, "Seq2SeqTrainer", type("Stub", (StubTrainer,), {"is_fsdp_enabled": True}))
+    model = small_model(vocab_size=300)
+    assert model.model.encoder.embed_tokens is not model.model.shared
+    train.make_trainer(train.RunArguments(str(tmp_path)), tokenizer, model, {"train": None})
+    assert model.model.encoder.embed_tokens is model.model.decoder.embed_tokens is model.model.shared
+
+
 def test_no_training_pairs(tmp_path):
     (tmp_path / "a.csv").write_text("en,fr\none,un\n")
     with pytest.raises(SystemExit, match="error: there are no training pairs; there is: test"):
@@ -275,6 +331,26 @@ def test_an_unknown_argument_in_a_file(tmp_path, capsys):
     with pytest.raises(SystemExit):
         train.main(recipe(tmp_path, d_modle=16))
     assert 'there is no argument "d_modle"' in capsys.readouterr().err
+
+
+def test_an_unknown_argument(capsys):
+    with pytest.raises(SystemExit):
+        train.main(["--test_size", "100"])
+    assert "there is no argument --test_size; --help lists them." in capsys.readouterr().err
+
+
+def test_numbers_are_scored_by_character_if_not_told_otherwise():
+    numbers = Dataset.from_dict({"number": [1], "source": ["one"], "target": ["eins"]})
+    assert ScoringArguments().options(numbers)["tokenize"] == "char"
+    assert ScoringArguments().options(numbers.remove_columns("number"))["tokenize"] == "13a"
+    assert ScoringArguments("none").options(numbers)["tokenize"] == "none"
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_a_model_that_was_not_saved_whole(trained, tmp_path, file):
+    shutil.copytree(trained, tmp_path / "part", ignore=shutil.ignore_patterns(file, "checkpoint-*"))
+    with pytest.raises(SystemExit, match=f"error: .*part holds no {file}; name the folder of a model"):
+        translate.main(["--model", str(tmp_path / "part"), "one"])
 
 
 def test_evaluate(trained, tmp_path, capsys):
@@ -299,6 +375,7 @@ def test_an_optimizer_of_one_s_own_is_not_the_paper_s(tmp_path):
 
 def test_another_kind_of_model(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    (tmp_path / "tokenizer_config.json").write_text("{}")
     with pytest.raises(SystemExit, match="is a marian model; this command trains vanilla_transformer"):
         train.main([*recipe(tmp_path), "--model", str(tmp_path)])
 
@@ -392,7 +469,126 @@ def test_the_demo_ends_with_python_that_runs(tmp_path, monkeypatch, capsys):
         demo.main()
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate", "translate", "demo"])
+def weights_of(folder: Path) -> dict[str, np.ndarray]:
+    return safetensors.numpy.load_file(folder / "model.safetensors")
+
+
+def assert_is_mean(weights, folders):
+    parts = [weights_of(folder) for folder in folders]
+    assert weights.keys() == parts[0].keys()
+    for name, weight in weights.items():
+        assert np.array_equal(weight, np.mean([part[name] for part in parts], axis=0, dtype=float).astype(weight.dtype))
+    assert any((parts[0][name] != parts[-1][name]).any() for name in weights)
+
+
+def test_averaging_checkpoints(trained, tmp_path, capsys):
+    checkpoints = [trained / "checkpoint-3", trained / "checkpoint-6"]
+    named = average_checkpoints.main([*map(str, checkpoints), "--output", str(tmp_path / "named")])
+    assert capsys.readouterr().out == f"the average of checkpoint-3, checkpoint-6 is in {named}\n"
+    last = average_checkpoints.main(["--last", "2", str(trained), "--output", str(tmp_path / "last")])
+    for folder in (named, last):
+        assert_is_mean(weights_of(folder), checkpoints)
+    evaluation = ["--dataset", "numbers", "--source", "en", "--target", "fr", "--max_digits", "1", "--train_size", "9"]
+    assert "bleu" in evaluate.main(["--model", str(last), *evaluation])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "error: there is nothing to average; name at least one checkpoint or saved model"),
+        (["--last", "2"], "error: --last needs the folder of one run; 0 folders were given"),
+        (["run", "run2", "--last", "2"], "error: --last needs the folder of one run; 2 folders were given"),
+        (["run", "--last", "3"], "error: run holds 2 complete checkpoints, fewer than 3; give a smaller --last, or"),
+        (["run", "--last", "0"], "error: the number of checkpoints to average is 0; it must be at least 1"),
+        (["run", "nowhere"], "error: nowhere is not there; name the folder of a checkpoint"),
+    ],
+)
+def test_wrong_arguments_of_averaging(trained, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(trained.parent)
+    with pytest.raises(SystemExit, match=message):
+        average_checkpoints.main([*arguments, "--output", str(tmp_path / "average")])
+    assert not list(tmp_path.iterdir())
+
+
+def test_training_that_ends_with_an_average(tmp_path, monkeypatch):
+    scored = []
+
+    def note_weights(model, *args):
+        scored.append(model.lm_head.weight.detach().cpu().numpy())
+        return score(model, *args)
+
+    score = train.score
+    monkeypatch.setattr(train, "score", note_weights)
+    # The last update is no multiple of save_steps; its checkpoint counts all the same.
+    arguments = recipe(tmp_path, save_steps=2, max_steps=5, train_sampling_strategy="random")
+    averaging = [*arguments, "--average_last", "2"]
+    folder = train.main([*averaging, "--save_total_limit", "2"])
+    checkpoints = [folder / "checkpoint-4", folder / "checkpoint-5"]
+    average = weights_of(folder)
+    assert_is_mean(average, checkpoints)
+    assert (scored[0] == average["model.shared.weight"]).all()
+    assert "| weights | average of 2 checkpoints: checkpoint-4, checkpoint-5 |" in (folder / "README.md").read_text()
+    assert AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config.num_beams == 4
+
+    train.main([*averaging, "--resume_from_checkpoint", str(checkpoints[0])])
+    assert all((weight == average[name]).all() for name, weight in weights_of(folder).items())
+    more = ["--max_steps", "7", "--save_steps", "7", "--average_last", "3", "--resume_from_checkpoint", "last"]
+    train.main([*averaging, *more])
+    # A resumed run keeps its interval; what it wrote before counts, too.
+    assert_is_mean(weights_of(folder), [folder / f"checkpoint-{step}" for step in (5, 6, 7)])
+
+    train.main([*arguments, "--max_steps", "7", "--resume_from_checkpoint", "last"])
+    assert not (folder / "averaged_from.json").exists()
+    assert "average of" not in (folder / "README.md").read_text()
+
+
+def test_a_run_that_left_fewer_checkpoints_than_are_to_be_averaged(tmp_path, capsys):
+    (path,) = recipe(tmp_path, max_steps=-1, num_train_epochs=1, save_steps=5, average_last=4)
+    folder = train.main([path])
+    checkpoints = sorted(folder.glob("checkpoint-*"))
+    assert_is_mean(weights_of(folder), checkpoints)
+    assert f"average_last is 4, but the run left {len(checkpoints)} complete checkpoints" in capsys.readouterr().out
+
+
+def test_a_model_is_kept_when_averaging_fails(tmp_path, monkeypatch):
+    def fail(*args):
+        raise OSError("The disk is full.")
+
+    monkeypatch.setattr(train, "write_average", fail)
+    message = r"error: The disk is full\. The model in .*run is that of the last update, not an average"
+    with pytest.raises(SystemExit, match=message):
+        train.main(recipe(tmp_path, average_last=2))
+    last = weights_of(tmp_path / "run" / "checkpoint-6")
+    assert all((weight == last[name]).all() for name, weight in weights_of(tmp_path / "run").items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"average_last": 0}, "average_last is 0; it must be at least 1"),
+        ({"save_strategy": "no"}, 'average_last is 2, which needs complete checkpoints; give --save_strategy "steps"'),
+        ({"save_only_model": True}, "which needs complete checkpoints; .* leave out --save_only_model"),
+        ({"save_total_limit": 1}, "average_last is 2, but save_total_limit 1; it must be at least 2"),
+        (
+            {"save_total_limit": 2, "metric_for_best_model": "loss"},
+            "average_last is 2, but save_total_limit 2; it must be at least 3",
+        ),
+        (
+            {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 3},
+            "average_last and load_best_model_at_end choose different weights; give one of the two",
+        ),
+        ({"save_steps": 6}, "average_last is 2, but the run writes only 1; save more often or average less"),
+        ({"save_steps": 0.9, "average_last": 3}, "average_last is 3, but the run writes only 1"),
+        ({"save_strategy": "epoch", "max_steps": -1, "num_train_epochs": 1}, "the run writes only 1"),
+    ],
+)
+def test_averages_that_a_run_cannot_end_with(tmp_path, changes, message):
+    with pytest.raises(SystemExit, match=f"error: .*{message}"):
+        train.main(recipe(tmp_path, **{"average_last": 2, **changes}))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "translate", "average_checkpoints", "demo"])
 def test_help_in_a_fresh_process(name, tmp_path):
     result = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / f"{name}.py"), "--help"], capture_output=True, text=True, cwd=tmp_path

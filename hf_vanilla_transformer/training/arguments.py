@@ -20,9 +20,8 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
     (its first update has learning rate 0). `learning_rate` is therefore the peak of the base model, 512^-0.5 4000^-0.5;
     for exactly Eq. 3 with any model, pass `optimizers=paper_optimizers(model, args)` to the Trainer.
 
-    A run that is resumed in the middle of an epoch other than its first does not see the sentences in the same order
-    as one that was not stopped, because of how transformers draws `group_by_length`; with
-    `train_sampling_strategy="random"` it always does.
+    With [`CompleteCheckpoints`] among the callbacks, a run that is resumed in the middle of an epoch sees the sentences
+    in the same order as one that was not stopped. Without it transformers draws `group_by_length` anew.
     """
 
     _argument_group_name = "training"
@@ -43,5 +42,26 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the token: the Trainer pickles its arguments into folders that it pushes to the Hub."""
+        """Everything but the token, which the Trainer would pickle into folders that it pushes. Copies lose it, too."""
         return {**self.__dict__, "hub_token": None}
+
+
+@dataclass
+class RunArguments(PaperTrainingArguments):
+    """What scripts/train.py takes: batches by tokens, and one push of what it has trained, at its end, besides.
+
+    A class of the package, not of the script, because the Trainer pickles it.
+    """
+
+    tokens_per_batch: int | None = field(
+        default=None,
+        metadata={
+            "help": "Most tokens of a batch on each side, padding included, instead of --per_device_train_batch_size."
+        },
+    )
+    hub_strategy: str = field(
+        default="end",
+        metadata={
+            "help": 'When --push_to_hub pushes: "end", or as the Trainer\'s, which also push during the training.'
+        },
+    )

@@ -12,8 +12,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import PartialState
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 
@@ -39,6 +41,9 @@ class CompleteCheckpoints(TrainerCallback):
     checkpoint can be marked, and a run killed in between would have none left. The best checkpoint and the newest stay,
     also at the end of a run with `save_total_limit=1`.
 
+    And it makes the order of the sentences under `group_by_length` depend on the seed and the epoch alone. The Trainer
+    draws it from random numbers that are others after a resume.
+
     With `save_only_model=True` there is nothing to resume from: nothing is marked, and a warning says so. Nor are the
     checkpoints of `enable_jit_checkpoint`, which the Trainer writes without telling callbacks.
 
@@ -63,6 +68,23 @@ class CompleteCheckpoints(TrainerCallback):
             for checkpoint in checkpoints_in(Path(str(args.output_dir))):
                 if _step(checkpoint) > state.global_step:
                     (checkpoint / MARK).unlink(missing_ok=True)
+
+    def on_epoch_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        train_dataloader: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        batches = getattr(train_dataloader, "batch_sampler", None)
+        batches = getattr(
+            batches, "batch_sampler", batches
+        )  # With several processes each has its share of the batches.
+        sampler = getattr(batches, "sampler", None)
+        if isinstance(sampler, LengthGroupedSampler):
+            seed = args.seed if args.data_seed is None else args.data_seed
+            sampler.generator = torch.Generator().manual_seed(seed + int(state.epoch or 0))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if args.save_only_model:
@@ -117,7 +139,7 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
     """
     checkpoints = checkpoints_in(Path(output_dir))
     for checkpoint in reversed(checkpoints):
-        fault = _fault(checkpoint)
+        fault = fault_of(checkpoint)
         if fault is None:
             return str(checkpoint)
         logger.warning("%s is passed over: %s.", checkpoint, fault)
@@ -147,13 +169,11 @@ def find_checkpoint(wanted: str, folder: Path) -> Path:
             raise ValueError(f"{folder} holds no checkpoint to resume from; leave out --resume_from_checkpoint.")
         return Path(last)
     checkpoint = Path(wanted)
-    names = dict.fromkeys((*_FILES_TO_RESUME_FROM, *(_marked_sizes(checkpoint) or {})))
-    missing = [name for name in names if not _is_whole(checkpoint / name)]
-    if missing:
-        raise ValueError(
-            f"{wanted} is no checkpoint to resume from: {', '.join(missing)}: missing or cut off; take an earlier "
-            "checkpoint."
-        )
+    if not checkpoint.is_dir():
+        raise ValueError(f'{wanted} is no folder; name a checkpoint with its path, or say "last".')
+    fault = fault_of(checkpoint) if (checkpoint / MARK).is_file() else _visible_fault(checkpoint)
+    if fault is not None:
+        raise ValueError(f"{wanted} is no checkpoint to resume from: {fault}; take an earlier checkpoint.")
     return checkpoint
 
 
@@ -194,7 +214,7 @@ def _marked_sizes(checkpoint: Path) -> dict[str, int] | None:
         return None
 
 
-def _fault(checkpoint: Path) -> str | None:
+def fault_of(checkpoint: Path) -> str | None:
     """Why a checkpoint is not complete; None if it is."""
     sizes = _marked_sizes(checkpoint)
     if sizes is None:
@@ -202,6 +222,12 @@ def _fault(checkpoint: Path) -> str | None:
     files = {name: checkpoint / name for name in sizes}
     wrong = [name for name, path in files.items() if not path.is_file() or path.stat().st_size != sizes[name]]
     return f"{', '.join(wrong)}: missing or cut off" if wrong else None
+
+
+def _visible_fault(checkpoint: Path) -> str | None:
+    """Why a checkpoint without a mark cannot be resumed from; None if the usual files look whole."""
+    torn = [name for name in _FILES_TO_RESUME_FROM if not _is_whole(checkpoint / name)]
+    return f"{', '.join(torn)}: missing or cut off" if torn else None
 
 
 def _looks_finished(checkpoint: Path) -> bool:

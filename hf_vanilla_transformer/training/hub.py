@@ -1,13 +1,11 @@
 """A trained folder on the Hub: whether this process may push there, and one commit with all of its files."""
 
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from huggingface_hub import CommitOperation, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
 
-from .arguments import PaperTrainingArguments
 from .output import FILES_OF_A_RUN, files_of_a_run
 
 
@@ -15,20 +13,13 @@ from .output import FILES_OF_A_RUN, files_of_a_run
 _NOT_TO_SHARE = "training_args.bin"
 
 
-@dataclass
-class RunArguments(PaperTrainingArguments):
-    """The paper's, for a run that pushes what it has trained once, at its end."""
-
-    hub_strategy: str = field(
-        default="end",
-        metadata={
-            "help": 'When --push_to_hub pushes: "end", or as the Trainer\'s, which also push during the training.'
-        },
-    )
-
-
 def prepare_repository(
-    name: str, metadata: ModelCardData, *, token: str | None = None, private: bool | None = None
+    name: str,
+    metadata: ModelCardData,
+    *,
+    token: str | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
 ) -> str:
     """Make sure, before hours of training, that a model can be pushed; make its repository if there is none.
 
@@ -37,6 +28,7 @@ def prepare_repository(
         metadata (`ModelCardData`): of the model card that will be pushed.
         token (`str`, *optional*): instead of the one of `hf auth login` or of the environment variable `HF_TOKEN`.
         private (`bool`, *optional*): of a repository that is made; as the user's settings say if None.
+        revision (`str`, *optional*): branch to push to, made if need be; `"main"` if None.
 
     Returns:
         `str`: `"user/name"`.
@@ -53,6 +45,8 @@ def prepare_repository(
         _check_metadata(metadata)
         repo_id = api.create_repo(name, private=private, exist_ok=True).repo_id
         api.auth_check(repo_id, write=True)
+        if revision is not None:
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
     except LocalTokenNotFoundError as error:
         raise PermissionError(
             f"there is no token to push to {name} with; make one with the right to write at {tokens_page}, then run "
@@ -80,6 +74,9 @@ def prepare_repository(
 def _check_metadata(metadata: ModelCardData) -> None:
     try:
         ModelCard(f"---\n{metadata.to_yaml()}\n---\n").validate()
+    except HTTPError:
+        # Clients before 2.0 ask huggingface.co, whatever HF_ENDPOINT says, and it may be out of reach.
+        return
     except ValueError as error:
         raise ValueError(f"the Hub refuses the model card's metadata: {' '.join(str(error).split())}") from error
 
@@ -87,7 +84,7 @@ def _check_metadata(metadata: ModelCardData) -> None:
 def push_run(folder: Path, repo_id: str, *, message: str, token: str | None = None, revision: str | None = None) -> str:
     """Push a trained folder in one commit: model, code, tokenizer, card and scores; no checkpoints, no pickles.
 
-    Files of an earlier run that this one does not have are removed in the same commit.
+    Files of an earlier run that this one does not have, but for a card, are removed in the same commit.
 
     Args:
         folder (`Path`): what `scripts/train.py` wrote.
@@ -98,15 +95,18 @@ def push_run(folder: Path, repo_id: str, *, message: str, token: str | None = No
 
     Returns:
         `str`: the commit's address.
+
+    Raises:
+        ValueError: if the folder holds no model.
     """
+    files = {path.name: path for path in files_of_a_run(folder) if path.name != _NOT_TO_SHARE}
+    if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
+        raise ValueError(f"{folder} holds no model (config.json and weights); name the folder of a trained one.")
     api = HfApi(token=token)
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
-    files = {path.name: path for path in files_of_a_run(folder) if path.name != _NOT_TO_SHARE}
-    there = api.list_repo_files(repo_id, revision=revision)
-    stale = [
-        name for name in there if name not in files and any(fnmatchcase(name, pattern) for pattern in FILES_OF_A_RUN)
-    ]
+    there = set(api.list_repo_files(repo_id, revision=revision)) - files.keys() - {"README.md"}
+    stale = [name for name in sorted(there) if any(fnmatchcase(name, pattern) for pattern in FILES_OF_A_RUN)]
     operations: list[CommitOperation] = [CommitOperationDelete(name) for name in stale]
     operations += [CommitOperationAdd(name, path) for name, path in files.items()]
     return api.create_commit(repo_id, operations, commit_message=message, revision=revision).commit_url

@@ -2,12 +2,20 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedConfig,
+    PreTrainedModel,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_callback import ExportableState
 
 
@@ -106,6 +114,7 @@ def fill_model_card(
     scores: dict[str, Any] | None = None,
     example_source: str = "",
     training_facts: dict[str, Any] | None = None,
+    averaged_from: Sequence[str] = (),
     base_model: str | None = None,
     license: str | None = None,
 ) -> ModelCard:
@@ -127,6 +136,7 @@ def fill_model_card(
             with `data` and `decoding` in words, which the scores belong to.
         example_source (`str`): a sentence for the example.
         training_facts (`dict`, *optional*): more rows for the table of training, such as updates and seconds.
+        averaged_from (`list` of `str`): names of the checkpoints that the weights are the average of, if they are.
         base_model (`str`, *optional*): what was fine-tuned; only a name on the Hub gets into the metadata.
         license (`str`, *optional*): of the weights; the card says that it is not stated where it is None.
 
@@ -143,22 +153,58 @@ def fill_model_card(
         base_model=base_model,
         license=license,
     )
-    template = next(path for path in _TEMPLATE_PLACES if path.is_file())
-    return ModelCard.from_template(
+    return _from_template(
         metadata,
-        template_path=str(template),
         title=title,
         location=location or title,
         at_revision=f', revision="{revision}"' if revision else "",
         data=data,
         languages=_direction(source_language, target_language),
         scores=scores,
-        example_source=example_source.replace('"', "'"),
-        model_facts=_model_facts(model),
-        training_facts={**_training_facts(args, data), **(training_facts or {})},
+        example_source=json.dumps(example_source, ensure_ascii=False),
+        model_facts=_model_facts(model.config, model.num_parameters()),
+        training_facts={**_training_facts(args, data), **(training_facts or {}), **_average_facts(averaged_from)},
         base_model=base_model,
         license=license,
     )
+
+
+def fill_card_of_average(
+    config: PreTrainedConfig, parameters: int, *, title: str, averaged_from: Sequence[str]
+) -> ModelCard:
+    """Fill the template for an average of checkpoints, of whose training nothing else is known.
+
+    Args:
+        config (`PreTrainedConfig`): of the model.
+        parameters (`int`): how many the model has.
+        title (`str`): heading, and what the example loads.
+        averaged_from (`list` of `str`): names of the checkpoints.
+    """
+    return _from_template(
+        card_metadata(title=title),
+        title=title,
+        location=title,
+        at_revision="",
+        data="its training data",
+        languages=_direction(None, None),
+        scores=None,
+        example_source="A sentence to translate.",
+        model_facts=_model_facts(config, parameters),
+        training_facts=_average_facts(averaged_from),
+        base_model=None,
+        license=None,
+    )
+
+
+def _from_template(metadata: ModelCardData, **values: Any) -> ModelCard:
+    template = next(path for path in _TEMPLATE_PLACES if path.is_file())
+    return ModelCard.from_template(metadata, template_path=str(template), **values)
+
+
+def _average_facts(averaged_from: Sequence[str]) -> dict[str, str]:
+    if not averaged_from:
+        return {}
+    return {"weights": f"average of {len(averaged_from)} checkpoints: {', '.join(averaged_from)}"}
 
 
 def _eval_results(scores: dict[str, Any], dataset: str | None, dataset_config: str | None) -> list[EvalResult]:
@@ -201,10 +247,9 @@ def _hub_name(name: str | None) -> str | None:
     return name
 
 
-def _model_facts(model: PreTrainedModel) -> dict[str, Any]:
-    config = model.config
+def _model_facts(config: PreTrainedConfig, parameters: int) -> dict[str, Any]:
     return {
-        "parameters": f"{model.num_parameters():,}",
+        "parameters": f"{parameters:,}",
         "layers (encoder, decoder)": f"{config.encoder_layers}, {config.decoder_layers}",
         "d_model": config.d_model,
         "d_ff": config.d_ff,
@@ -216,10 +261,18 @@ def _model_facts(model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
+def _batch_facts(args: TrainingArguments) -> dict[str, int]:
+    batches = args.gradient_accumulation_steps * args.world_size
+    tokens = getattr(args, "tokens_per_batch", None)
+    if tokens is not None:
+        return {"tokens an update and side, at most": tokens * batches}
+    return {"sentences an update": args.train_batch_size * batches}
+
+
 def _training_facts(args: TrainingArguments, data: str) -> dict[str, Any]:
     return {
         "data": data,
-        "sentences an update": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
+        **_batch_facts(args),
         "warm-up updates": int(args.warmup_steps),
         "beta_1, beta_2, epsilon": f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}",
         "precision": "bfloat16 autocast" if args.bf16 else "float16 autocast" if args.fp16 else "float32",

@@ -11,6 +11,7 @@ from .checkpoints import checkpoints_in
 # What a run leaves beside its checkpoints; a later run in the same folder may write fewer of them.
 FILES_OF_A_RUN = (
     "README.md",
+    "averaged_from.json",
     "config.json",
     "generation_config.json",
     "model.safetensors",
@@ -20,7 +21,10 @@ FILES_OF_A_RUN = (
     "tokenizer.json",
     "tokenizer_config.json",
     "training_args.bin",
-    "*_vanilla_transformer.py",
+    "configuration_vanilla_transformer.py",
+    "generation_vanilla_transformer.py",
+    "modeling_vanilla_transformer.py",
+    "pipeline_vanilla_transformer.py",
 )
 
 

@@ -12,7 +12,9 @@ from tests.conftest import pad, sentences
 from tests.ecosystem.documentation import blocks, run
 
 
-pytest.importorskip("transformers.exporters", reason="this version of transformers has no exporters")
+exporters = pytest.importorskip("transformers.exporters", reason="this version of transformers has no exporters")
+if not hasattr(exporters, "ExportedModel"):
+    pytest.skip("this version of transformers cannot load what it exports", allow_module_level=True)
 
 SHAPES = [(5, 9, 3), (40, 7, 1, 2), (2,), (150, 3)]
 FAR = torch.tensor([[0, 1, 1_000, 99_999, 100_000]])

@@ -11,10 +11,12 @@ import pytest
 from huggingface_hub import ModelCardData, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
+from hf_vanilla_transformer.training.hub import push_run
 from tests.hub.server import WRITER, Fault, File
 from tests.hub.test_push_pull import ALWAYS_THERE, CODE, OF_A_MODEL, OF_A_TOKENIZER
 
 
+MINE = {"notes.txt", "my_vanilla_transformer.py", "examples/config.json"}
 OF_A_RUN = ALWAYS_THERE | OF_A_MODEL | OF_A_TOKENIZER | CODE | {"scores.json"}
 
 
@@ -24,7 +26,8 @@ def folder(hub, run_child, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     there = hub.create("user/there").head().files
     whole = hub.create("user/whole")
-    earlier = {"model.safetensors.index.json": File(b"{}"), "training_args.bin": File(b"."), "notes.txt": File(b"mine")}
+    earlier = {"model.safetensors.index.json": File(b"{}"), "training_args.bin": File(b".")}
+    earlier |= {name: File(b"mine") for name in MINE}
     whole.commit("An earlier run", {**there, **earlier})
     lines = "\n".join(["en,de", *(f"{word},{word}s" for word in "abcdefgh")]).encode()
     hub.create("user/pairs", "datasets").commit("Pairs", {"train.csv": File(lines), "test.csv": File(lines)})
@@ -48,6 +51,7 @@ def printed(folder) -> dict[str, str]:
         ("reader", "error: the token may not write to user/refused; make one that may at http"),
         ("reader-of-what-is-there", "error: the token may not write to user/there; make one that may at http"),
         ("someone-else", "error: the token may not write to other/refused; make one that may at http"),
+        ("no-data", "error: nope.en is not there"),
         ("licence", 'error: the Hub refuses the model card\'s metadata: - Error: "license" must be one of'),
     ],
 )
@@ -60,7 +64,7 @@ def test_what_cannot_be_pushed_is_not_trained(hub, folder, printed, run, message
 
 def test_one_commit_with_everything(hub, folder, printed):
     commit = hub.repository("user/whole").head("small")
-    assert set(commit.files) == OF_A_RUN | {"notes.txt"}
+    assert set(commit.files) == OF_A_RUN | MINE
     assert commit.title.startswith("Train for 4 updates: BLEU ")
     assert [c.title for c in hub.repository("user/whole").commits.values()] == [
         "initial commit",
@@ -75,7 +79,7 @@ def test_one_commit_with_everything(hub, folder, printed):
 def test_the_card_is_ours_and_names_the_repository(hub, folder):
     text = (folder / "whole" / "README.md").read_text()
     assert '.from_pretrained("user/whole", revision="small")' in text
-    assert '.from_pretrained("user/cut")' in (folder / "cut" / "README.md").read_text()
+    assert '.from_pretrained("user/cut")' in (folder / "cut off" / "README.md").read_text()
     scores = json.loads((folder / "whole" / "scores.json").read_text())
     metadata = metadata_load(folder / "whole" / "README.md")
     name, results = model_index_to_eval_results(metadata["model-index"])
@@ -131,11 +135,19 @@ def test_what_was_fine_tuned(hub):
 def test_a_push_that_fails_says_how_to_push_later(hub, folder, printed, tmp_path):
     """And what it says works."""
     assert hub.repository("user/cut").head().title == "initial commit"
-    message = printed["cut"].splitlines()[-1]
+    message = printed["cut off"].splitlines()[-1]
     assert message.startswith("error: the model could not be pushed to user/cut (")
-    assert "It is whole in cut; push it later with: hf upload user/cut cut . " in message
+    assert "It is whole in cut off; push it later with: hf upload user/cut 'cut off' . " in message
     command = shlex.split(message.partition("push it later with: ")[2])
     command[0] = str(Path(sys.executable).with_name("hf"))
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     subprocess.run(command, env={**inherited, **hub.environment(tmp_path, WRITER)}, cwd=folder, check=True)
     assert set(hub.repository("user/cut").head().files) == OF_A_RUN
+
+
+@pytest.mark.parametrize("files", [{}, {"config.json": "{}"}, {"model.safetensors": ""}])
+def test_a_folder_without_a_model_is_not_pushed_over_one(tmp_path, files):
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=r"holds no model \(config.json and weights\); name the folder"):
+        push_run(tmp_path, "user/whole", message="nothing")

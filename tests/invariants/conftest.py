@@ -15,7 +15,6 @@ def recipe(tmp_path_factory):
         "dropout": 0.1,
         "max_steps": MAX_STEPS,
         "save_steps": SAVE_STEPS,
-        "train_sampling_strategy": "random",
         "use_cpu": True,
     }
     path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"

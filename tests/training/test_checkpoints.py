@@ -1,10 +1,12 @@
+import dataclasses
 import json
 import logging
 from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import get_last_checkpoint
 
 from hf_vanilla_transformer import CompleteCheckpoints, PaperTrainingArguments, last_complete_checkpoint
@@ -151,7 +153,7 @@ def names(folder):
 def test_every_checkpoint_of_a_run_is_marked(tmp_path, tokenizer):
     make_trainer(tmp_path, tokenizer).train()
     assert names(tmp_path) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
-    assert all(checkpoints._fault(tmp_path / name) is None for name in names(tmp_path))
+    assert all(checkpoints.fault_of(tmp_path / name) is None for name in names(tmp_path))
     assert last_complete_checkpoint(tmp_path) == get_last_checkpoint(str(tmp_path))
 
 
@@ -221,3 +223,22 @@ def test_only_models_are_saved(tmp_path, tokenizer, caplog):
 def test_a_search_for_hyper_parameters_is_refused(tmp_path):
     with pytest.raises(ValueError, match="knows one run's folder; leave it out of a hyper-parameter search"):
         CompleteCheckpoints().on_train_begin(None, SimpleNamespace(is_hyper_param_search=True), None)
+
+
+def test_each_epoch_has_an_order_of_its_own(tmp_path):
+    sampler = LengthGroupedSampler(batch_size=4, lengths=list(range(100)))
+    loader = SimpleNamespace(batch_sampler=SimpleNamespace(sampler=sampler))
+    args = TrainingArguments(str(tmp_path), seed=3)
+
+    def order(epoch, seed_of_others, **changes):
+        torch.manual_seed(seed_of_others)
+        changed = dataclasses.replace(args, **changes)
+        CompleteCheckpoints().on_epoch_begin(changed, TrainerState(epoch=epoch), None, train_dataloader=loader)
+        return list(sampler)
+
+    first, second = order(0, 1), order(1, 1)
+    assert sorted(first) == sorted(second) == list(range(100))
+    assert first != second
+    assert first == order(0, 2)
+    assert second == order(1.5, 2)
+    assert first != order(0, 1, seed=4) == order(0, 1, data_seed=4)
