@@ -192,9 +192,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if type(self) is VanillaTransformerConfig:
             auto_map, self.custom_pipelines = _code_to_ship()
             self.auto_map = {**auto_map, **_of_other_files(getattr(self, "auto_map", None) or {}, auto_map)}
-        super().save_pretrained(save_directory, *args, **kwargs)
-        if not _IS_REMOTE_CODE:
-            self.__dict__.pop("custom_pipelines", None)
+        try:
+            super().save_pretrained(save_directory, *args, **kwargs)
+        finally:
+            if not _IS_REMOTE_CODE:
+                self.__dict__.pop("custom_pipelines", None)
 
     @classmethod
     def from_paper(cls, row: str, **overrides: Any) -> "VanillaTransformerConfig":

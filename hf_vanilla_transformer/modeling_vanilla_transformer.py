@@ -326,15 +326,20 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             )
         return super().maybe_distribute_model(model, distributed_config, mesh_manager)
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+    def save_pretrained(
+        self,
+        save_directory: Any,
+        is_main_process: bool = True,
+        state_dict: dict[str, torch.Tensor] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
         """Save as `PreTrainedModel.save_pretrained` does, also where `tie_word_embeddings` was set to False later."""
         if hasattr(self.base_model, "shared") and not self.config.tie_word_embeddings:
             # An untied model loads a matrix for each use, so one that serves several is written under each name.
-            weights = kwargs.get("state_dict") or self.state_dict()
-            kwargs["state_dict"] = {
-                name: weight.clone() for name, weight in weights.items() if not name.endswith("shared.weight")
-            }
-        super().save_pretrained(*args, **kwargs)
+            weights = (state_dict or self.state_dict()).items()
+            state_dict = {name: weight.clone() for name, weight in weights if not name.endswith("shared.weight")}
+        super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -153,6 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             check_average(args, model_args.average_last, resumes)
         facts = FactsOfTheRun.of_checkpoint(checkpoint) if checkpoint else FactsOfTheRun()
         facts.base_model = model_args.model = model_args.model or facts.base_model
+        facts.optimizer = facts.optimizer or describe_optimizer(args)
         with args.main_process_first(desc="loading the pairs"):
             pairs = data_args.load()
         if "train" not in pairs:
@@ -173,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         if model_args.average_last is not None:
             save_average(output, model_args.average_last)
         scores = score_test_pairs(output, pairs, data_args, scoring)
-        save_card(trainer, model_args, data_args, pairs, scores, facts.seconds)
+        save_card(trainer, model_args, data_args, pairs, scores, facts)
         if scores is not None:
             show(scores)
         print(f"the model is in {output}")
@@ -435,7 +436,7 @@ def save_card(
     data_args: DataArguments,
     pairs: DatasetDict,
     scores: dict[str, Any] | None,
-    seconds: float,
+    facts: FactsOfTheRun,
 ) -> None:
     """Write the model card and the scores beside the model."""
     output = Path(trainer.args.output_dir)
@@ -449,10 +450,10 @@ def save_card(
         # A sentence of one's own files may not be for the public.
         example_source=pairs["train"][0]["source"] if data_args.dataset else "A sentence to translate.",
         training_facts={
-            "optimizer": describe_optimizer(trainer.args),
+            "optimizer": facts.optimizer,
             "pairs": f"{len(pairs['train']):,}",
             "updates": f"{trainer.state.global_step:,}",
-            "seconds": round(seconds),
+            "seconds": round(facts.seconds),
         },
         averaged_from=averaged_from(output),
     )

@@ -495,3 +495,13 @@ def test_a_mask_of_another_length(batch):
 def test_a_decoder_without_a_source(batch):
     with pytest.raises(ValueError, match="give it as encoder_hidden_states"):
         small_model().get_decoder()(batch["decoder_input_ids"])
+
+
+@pytest.mark.parametrize("by_position", [True, False])
+def test_a_model_that_is_untied_later_loads_as_it_was(tmp_path, by_position):
+    model = small_model()
+    inputs = {"input_ids": torch.tensor([[5, 6, 7]]), "decoder_input_ids": torch.tensor([[1, 8]])}
+    expected = model(**inputs).logits
+    model.config.tie_word_embeddings = False
+    model.save_pretrained(tmp_path, *((True, model.state_dict()) if by_position else ()))
+    assert torch.equal(AutoModelForSeq2SeqLM.from_pretrained(tmp_path)(**inputs).logits, expected)

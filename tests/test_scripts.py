@@ -283,6 +283,17 @@ def test_resuming_with_another_optimizer(tmp_path):
         train.main([*arguments, "--resume_from_checkpoint", "last", "--learning_rate", "0.1", "--max_steps", "9"])
 
 
+def test_the_card_names_the_learning_rate_that_was_used(tmp_path):
+    """That of the checkpoint, which a resumed run goes on with."""
+    train.main(recipe(tmp_path, learning_rate=0.01, logging_steps=1))
+    changes = {"learning_rate": 0.5, "max_steps": 9, "resume_from_checkpoint": "last"}
+    folder = train.main(recipe(tmp_path, logging_steps=1, **changes))
+    assert re.search(r"\| optimizer \| .*learning rate 0\.01,", (folder / "README.md").read_text())
+    history = json.loads((folder / "checkpoint-9" / "trainer_state.json").read_text())["log_history"]
+    used = [entry["learning_rate"] for entry in history if "learning_rate" in entry]
+    assert 0 < max(used) <= 0.01
+
+
 def test_resuming_with_an_optimizer_of_another_kind(tmp_path):
     train.main(recipe(tmp_path))
     changes = {"optim": "sgd", "max_steps": 9, "resume_from_checkpoint": "last"}

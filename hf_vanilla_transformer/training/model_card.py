@@ -37,11 +37,13 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
 
     Args:
         base_model (`str`, *optional*): what is fine-tuned.
+        optimizer (`str`, *optional*): optimizer and schedule in words, which a resumed run takes from its checkpoint.
         seconds (`float`, defaults to 0): that it was trained before.
     """
 
-    def __init__(self, base_model: str | None = None, seconds: float = 0):
+    def __init__(self, base_model: str | None = None, optimizer: str | None = None, seconds: float = 0):
         self.base_model = base_model
+        self.optimizer = optimizer
         self._seconds_before = seconds
         self._started: float | None = None
 
@@ -68,7 +70,8 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, in the shape that the Trainer wants."""
-        return {"args": {"base_model": self.base_model, "seconds": self.seconds}, "attributes": {}}
+        facts = {"base_model": self.base_model, "optimizer": self.optimizer, "seconds": self.seconds}
+        return {"args": facts, "attributes": {}}
 
 
 def card_metadata(

@@ -200,7 +200,8 @@ The result with transformers {version} on a CPU:
 {counts(outcomes, inapplicable, suites)}
 
 A test counts as skipped, too, when all its subtests were. Tests named `test_get_..._features_...` pass without a check:
-they look for methods that only models of images, video and sound have.
+they look for methods that only models of images, video and sound have. The training suite makes batches for decoders
+alone; here its hook for batches makes pairs (`_create_text_training_batch` in `tests/conformance/suites.py`).
 
 ## Inapplicable tests
 

@@ -109,16 +109,17 @@ def test_the_rules_find_what_is_wrong(metadata):
 def test_a_resumed_run_counts_from_its_beginning(tmp_path, monkeypatch):
     now = iter([100, 130, 500, 507])
     monkeypatch.setattr(model_card.time, "monotonic", lambda: next(now))
-    first = FactsOfTheRun("user/base")
+    first = FactsOfTheRun("user/base", "Adam")
     first.on_train_begin(None, None, None)
     state = {"stateful_callbacks": {"FactsOfTheRun": first.state()}}
     (tmp_path / "trainer_state.json").write_text(json.dumps(state))
     second = FactsOfTheRun.of_checkpoint(tmp_path)
     second.on_train_begin(None, None, None)
     second.on_train_end(None, None, None)
-    assert (second.base_model, second.seconds) == ("user/base", 37)
+    assert (second.base_model, second.optimizer, second.seconds) == ("user/base", "Adam", 37)
 
 
 def test_a_checkpoint_without_facts(tmp_path):
     (tmp_path / "trainer_state.json").write_text("{}")
-    assert FactsOfTheRun.of_checkpoint(tmp_path).state()["args"] == {"base_model": None, "seconds": 0}
+    facts = FactsOfTheRun.of_checkpoint(tmp_path)
+    assert (facts.base_model, facts.optimizer, facts.seconds) == (None, None, 0)
