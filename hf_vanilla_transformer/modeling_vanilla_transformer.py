@@ -31,6 +31,15 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .functional_vanilla_transformer import (
+    ATTENTION,
+    cast_for_products,
+    drop,
+    linear,
+    reads_like_a_plain_linear,
+    register_attention,
+    smoothed_cross_entropy_of_states,
+)
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin, paper_generation_config
 
 
@@ -110,7 +119,7 @@ def eager_attention_forward(
         # In float16 a low score and the most negative number make minus infinity, and a row of it has no softmax.
         scores = (scores + attention_mask).clamp(min=torch.finfo(scores.dtype).min)
     weights = nn.functional.softmax(scores, dim=-1)
-    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    weights = drop(weights, dropout, module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
@@ -156,7 +165,8 @@ class VanillaTransformerAttention(nn.Module):
             The output, `(batch, target, d_model)`, and the weights, `(batch, heads, target, source)`, or None where
             the attention implementation does not give them.
         """
-        query = self._split_heads(self.q_proj(hidden_states), self.key_dim)
+        hidden_states = cast_for_products(hidden_states)
+        query = self._split_heads(linear(self.q_proj, hidden_states), self.key_dim)
         if key_value_states is None:
             key, value = self._self_keys_values(hidden_states, past_key_values)
         else:
@@ -169,14 +179,15 @@ class VanillaTransformerAttention(nn.Module):
         heads, weights = attention(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
-        return self.out_proj(heads.flatten(-2)), weights
+        return linear(self.out_proj, heads.flatten(-2)), weights
 
     def _split_heads(self, projected: torch.Tensor, head_dim: int) -> torch.Tensor:
         return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
     def _project(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        key = self._split_heads(self.k_proj(states), self.key_dim)
-        return key, self._split_heads(self.v_proj(states), self.value_dim)
+        states = cast_for_products(states)
+        key = self._split_heads(linear(self.k_proj, states), self.key_dim)
+        return key, self._split_heads(linear(self.v_proj, states), self.value_dim)
 
     def _self_keys_values(
         self, states: torch.Tensor, past_key_values: EncoderDecoderCache | None
@@ -215,12 +226,13 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
         """Section 3.3, Eq. 2: FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, the same at every position."""
-        inner = self.activation_fn(self.fc1(x))
-        return self.fc2(nn.functional.dropout(inner, p=self.activation_dropout, training=self.training))
+        inner = self.activation_fn(linear(self.fc1, x))
+        return linear(self.fc2, drop(inner, self.activation_dropout, self.training))
 
     def add_and_norm(self, x: torch.Tensor, sublayer_x: torch.Tensor, layer_norm: nn.LayerNorm) -> torch.Tensor:
         """Sections 3.1 and 5.4: LayerNorm(x + Dropout(Sublayer(x)))."""
-        return layer_norm(x + nn.functional.dropout(sublayer_x, p=self.dropout, training=self.training))
+        # In one dtype, because adding two, as under autocast, is slow on CPUs.
+        return layer_norm(x + drop(sublayer_x, self.dropout, self.training).to(x.dtype))
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
@@ -310,6 +322,11 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
                 f"the weights in {pretrained_model_name_or_path} are cut off or damaged ({error}); copy or download "
                 "them again, or go back to an earlier checkpoint."
             ) from error
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        """The attention that was asked for, or else the one that goes by device, dtype and length."""
+        register_attention()
+        return super().get_correct_attn_implementation(requested_attention or ATTENTION, is_init_check)
 
     @classmethod
     def maybe_distribute_model(cls, model: Any, distributed_config: Any, mesh_manager: Any) -> Any:
@@ -437,7 +454,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         # In float32 at least, so that half precision rounds once, the sum, and not the product before it.
         scaled = inputs_embeds.to(torch.promote_types(inputs_embeds.dtype, torch.float32)) * math.sqrt(d_model)
         x = (scaled + positions).to(inputs_embeds.dtype)
-        return nn.functional.dropout(x, p=self.config.dropout, training=self.training)
+        return drop(x, self.config.dropout, self.training)
 
     def _learned_positions(self, position_ids: torch.Tensor) -> torch.Tensor:
         try:
@@ -700,20 +717,38 @@ def label_smoothed_cross_entropy(
         ValueError: if a label is outside the vocabulary.
     """
     labels = labels.to(logits.device)
-    try:
-        total = nn.functional.cross_entropy(
-            logits.to(torch.promote_types(logits.dtype, torch.float32)).view(-1, vocab_size),
-            labels.reshape(-1),
-            ignore_index=ignore_index,
-            reduction="sum",
-            label_smoothing=label_smoothing,
-        )
-    except IndexError as error:
+    check_labels(labels, vocab_size, ignore_index)
+    total = nn.functional.cross_entropy(
+        logits.to(torch.promote_types(logits.dtype, torch.float32)).view(-1, vocab_size),
+        labels.reshape(-1),
+        ignore_index=ignore_index,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+    return per_token(total, labels, num_items_in_batch, ignore_index)
+
+
+def check_labels(labels: torch.Tensor, vocab_size: int, ignore_index: int = -100) -> None:
+    """Make sure that labels are in the vocabulary, in eager mode on CPU.
+
+    Raises:
+        ValueError: if one is not.
+    """
+    if labels.device.type != "cpu" or labels.numel() == 0 or torch.compiler.is_compiling():
+        return
+    lowest, highest = labels.masked_fill(labels == ignore_index, 0).aminmax()
+    if lowest < 0 or highest >= vocab_size:
         raise ValueError(
-            f"labels reach from {int(labels.min())} to {int(labels.max())}, but the target vocabulary has ids 0 to "
+            f"labels reach from {int(lowest)} to {int(highest)}, but the target vocabulary has ids 0 to "
             f"{vocab_size - 1}; use the tokenizer that the model was trained with, and {ignore_index} where there is "
             "no target."
-        ) from error
+        )
+
+
+def per_token(
+    total: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None, ignore_index: int = -100
+) -> torch.Tensor:
+    """A sum over target tokens, divided by their number: `num_items_in_batch`, or else of those in `labels`."""
     if num_items_in_batch is None:
         num_items_in_batch = (labels != ignore_index).sum()
     return total / torch.as_tensor(num_items_in_batch, device=total.device).clamp(min=1)
@@ -758,6 +793,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Logits of the next token at every target position, and the loss where `labels` are given.
@@ -767,12 +803,15 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
                 where there is none. Without decoder inputs they are shifted right to make these.
             logits_to_keep (`int` or `torch.Tensor`): compute logits for the last so many target positions, or for the
                 positions given; 0 for all.
+            skip_logits (`bool`, *optional*): with `labels`, compute the loss without all the logits in memory, and
+                return none; `None` for doing so in training mode.
             num_items_in_batch (`int`, *optional*): see [`label_smoothed_cross_entropy`]; the Trainer passes it.
             The rest: as [`VanillaTransformerModel`] takes it.
 
         Returns:
-            `Seq2SeqLMOutput`: `logits`, `(batch, target, vocabulary)`; `loss`, in nats per target token, smoothed by
-            `config.label_smoothing` in training mode and plain in evaluation mode; and what either stack returned.
+            `Seq2SeqLMOutput`: `logits`, `(batch, target, vocabulary)`, unless they are skipped; `loss`, in nats per
+            target token, smoothed by `config.label_smoothing` in training mode and plain in evaluation mode; and what
+            either stack returned.
 
         Raises:
             ValueError: if there are neither decoder inputs nor labels, and as [`VanillaTransformerModel`] does.
@@ -793,12 +832,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             use_cache=use_cache,
             **kwargs,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept])
-        loss = None
-        if labels is not None:
-            smoothing = self.config.label_smoothing if self.training else 0.0
-            loss = self.loss_function(logits, labels, self.config.vocab_size, label_smoothing=smoothing, **kwargs)
+        states, logits, loss = outputs.last_hidden_state, None, None
+        if labels is not None and (self.training if skip_logits is None else skip_logits):
+            loss = self._loss_without_logits(states, labels, **kwargs)
+        else:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = linear(self.lm_head, states[:, kept])
+            loss = None if labels is None else self._loss(logits, labels, **kwargs)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
@@ -810,6 +850,24 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             encoder_hidden_states=outputs.encoder_hidden_states,
             encoder_attentions=outputs.encoder_attentions,
         )
+
+    @property
+    def _label_smoothing(self) -> float:
+        return self.config.label_smoothing if self.training else 0.0
+
+    def _loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        smoothing = self._label_smoothing
+        return self.loss_function(logits, labels, self.config.vocab_size, label_smoothing=smoothing, **kwargs)
+
+    def _loss_without_logits(
+        self, states: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any = None, **kwargs: Any
+    ) -> torch.Tensor:
+        """The same loss; from the matrix itself where nothing but a plain multiplication would happen to it."""
+        if self.loss_function is not label_smoothed_cross_entropy or not reads_like_a_plain_linear(self.lm_head):
+            return self._loss(self.lm_head(states), labels, num_items_in_batch=num_items_in_batch, **kwargs)
+        check_labels(labels, self.config.vocab_size)
+        total = smoothed_cross_entropy_of_states(states, self.lm_head.weight, labels, self._label_smoothing)
+        return per_token(total, labels, num_items_in_batch)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Decoder inputs for teacher forcing: `labels` behind `<s>`; `(batch, target)` in and out.

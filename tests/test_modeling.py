@@ -10,11 +10,12 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
+from hf_vanilla_transformer.functional_vanilla_transformer import drop
 from hf_vanilla_transformer.modeling_vanilla_transformer import label_smoothed_cross_entropy, sinusoidal_positions
 from tests.conftest import VOCAB_SIZE, pad, sentences, small_config, small_model
 
 
-ATTENTIONS = ["eager", "sdpa"]
+ATTENTIONS = ["eager", "sdpa", "vanilla_transformer"]
 VOCABULARIES = {
     "one matrix": {},
     "untied": {"tie_word_embeddings": False},
@@ -107,15 +108,17 @@ def test_a_source_without_a_real_token_gives_no_nan(attn_implementation, trainin
     model = small_model(attn_implementation=attn_implementation).train(training)
     source = torch.stack(sentences(4, 4))
     mask = torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0]])
-    output = model(input_ids=source, attention_mask=mask, labels=torch.stack(sentences(3, 3, seed=1)))
+    labels = torch.stack(sentences(3, 3, seed=1))
+    output = model(input_ids=source, attention_mask=mask, labels=labels, skip_logits=False)
     output.loss.backward()
     assert output.logits.isfinite().all()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_eager_and_sdpa_agree(batch):
-    eager, sdpa = (logits_of(small_model(attn_implementation=name), **batch) for name in ATTENTIONS)
+def test_attention_implementations_agree(batch):
+    eager, sdpa, ours = (logits_of(small_model(attn_implementation=name), **batch) for name in ATTENTIONS)
     close(eager, sdpa)
+    close(eager, ours)
 
 
 def test_the_implementation_can_be_changed(batch):
@@ -295,14 +298,14 @@ def test_an_untied_softmax_begins_like_an_embedding():
 
 def test_dropout_only_where_the_paper_has_it(monkeypatch, batch):
     rates = []
-    functional_dropout = torch.nn.functional.dropout
 
-    def record(x, p=0.5, training=True, inplace=False):
-        rates.append(p)
-        return functional_dropout(x, p, training, inplace)
+    def record(x, rate, training=True):
+        rates.append(rate)
+        return drop(x, rate, training)
 
-    monkeypatch.setattr(torch.nn.functional, "dropout", record)
-    model = small_model(attn_implementation="eager", dropout=0.25).train()
+    for name in ("functional", "modeling"):
+        monkeypatch.setattr(f"hf_vanilla_transformer.{name}_vanilla_transformer.drop", record)
+    model = small_model(dropout=0.25).train()
     model(**batch)
     # The embeddings of two stacks, 2 sub-layers in each of 2 encoder layers, 3 in each of 3 decoder layers.
     assert rates.count(0.25) == 2 + 2 * 2 + 3 * 3

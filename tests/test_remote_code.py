@@ -39,6 +39,7 @@ FIXTURE = ROOT / "fixtures" / "numbers_tiny"
 PAGE = ROOT.parent / "docs" / "hub.md"
 SHIPPED = {
     "configuration_vanilla_transformer.py",
+    "functional_vanilla_transformer.py",
     "generation_vanilla_transformer.py",
     "modeling_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",

@@ -12,7 +12,9 @@ from tests.hub.conftest import FIXTURE
 from tests.hub.server import WRITER
 
 
-CODE = {f"{name}_vanilla_transformer.py" for name in ("configuration", "generation", "modeling", "pipeline")}
+CODE = {
+    f"{name}_vanilla_transformer.py" for name in ("configuration", "functional", "generation", "modeling", "pipeline")
+}
 OF_A_MODEL = {"config.json", "generation_config.json", "model.safetensors"}
 OF_A_TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 ALWAYS_THERE = {".gitattributes", "README.md"}

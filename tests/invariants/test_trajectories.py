@@ -98,7 +98,7 @@ def test_padding(tmp_path, tokenizer, model_of, whole_batches, collator, options
 
 
 def test_eager_attention(tmp_path, tokenizer, model_of, whole_batches):
-    assert model_of().config._attn_implementation == "sdpa"
+    assert model_of().config._attn_implementation == "vanilla_transformer"
     eager = trajectory(tmp_path, tokenizer, model=model_of(attn_implementation="eager"))
     assert_same_trajectory(eager, whole_batches)
 

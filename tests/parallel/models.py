@@ -49,7 +49,7 @@ def inputs():
 
 def train_once(model, batch, **arguments):
     """Logits and loss in training mode, so with smoothed labels; leaves gradients behind."""
-    outputs = model.train()(**batch, **arguments)
+    outputs = model.train()(**batch, skip_logits=False, **arguments)
     outputs.loss.backward()
     return {"logits": outputs.logits.detach(), "loss": outputs.loss.detach()}
 

@@ -1,0 +1,307 @@
+"""The paper's functions, computed fast. Each equals the one-line formula that its docstring states.
+
+What is fast depends on device, dtype and length, and is chosen by them; nothing here is an option. Shapes have named
+axes, as in the model's file.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+
+# The name under which transformers knows `attention`.
+ATTENTION = "vanilla_transformer"
+# Up to so many keys, plain products are faster on CPUs than torch's fused attention: benchmarks/training.py.
+_LONGEST_FOR_PRODUCTS = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 256}
+# On CPUs, torch's softmax of fewer numbers takes ten times as long.
+_NARROWEST_SOFTMAX = 16
+# Multiplications of the smallest matrix product for which oneDNN's longer start pays.
+_SMALLEST_FOR_ONEDNN = 2**21
+# Integers as wide as floating-point numbers, by bytes.
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Rows of logits in memory at one time, in multiples of d_model: with fewer, adding up the gradients of the (V, d_model)
+# matrix would take longer than the (rows, V) logits themselves.
+_ROWS_AT_ONCE = 2
+
+
+def register_attention() -> None:
+    """Make [`attention`] known to transformers, with the masks that it takes. Registering twice changes nothing."""
+    AttentionInterface.register(ATTENTION, attention)
+    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+
+
+def attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Section 3.2.1, Eq. 1: softmax(Q K^T / sqrt(d_k)) V, as two products on CPUs where sentences are short.
+
+    Elsewhere it is torch's `scaled_dot_product_attention`, which never has the whole matrix of weights in memory.
+
+    Args:
+        module (`nn.Module`): the attention that asks; `is_causal` tells what no mask means.
+        query, key, value: `(batch, heads, target, d_k)`, `(batch, heads, source, d_k)`, `(batch, heads, source, d_v)`.
+        attention_mask (`torch.BoolTensor` of shape `(batch, 1, target, source)`, *optional*): True where a query may
+            look.
+        scaling (`float`): 1 / sqrt(d_k).
+        dropout (`float`): rate of dropout on the weights.
+
+    Returns:
+        The output, `(batch, target, heads, d_v)`, and None for the weights.
+    """
+    if not _products_are_faster(query, key):
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+    scores = torch.matmul(query * scaling, key.transpose(-2, -1))
+    if attention_mask is None and module.is_causal and query.shape[2] > 1:
+        attention_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+    if attention_mask is not None:
+        scores = scores + _additive(attention_mask, scores.dtype)
+    weights = drop(_softmax(scores).to(value.dtype), dropout)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), None
+
+
+def _softmax(scores: torch.Tensor) -> torch.Tensor:
+    """softmax(scores), `(batch, heads, target, source)`, in float32 at least."""
+    source = scores.shape[-1]
+    if source < _NARROWEST_SOFTMAX:
+        scores = nn.functional.pad(scores, (0, _NARROWEST_SOFTMAX - source), value=-math.inf)
+    return torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))[..., :source]
+
+
+def _products_are_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
+    # A compiled or exported model must not depend on the lengths that it was traced with.
+    if query.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return key.shape[2] <= _LONGEST_FOR_PRODUCTS.get(query.dtype, 0)
+
+
+def _additive(attention_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """0 where a query may look, and, for the paper's minus infinity, a number to which a score can still be added."""
+    lowest = torch.finfo(dtype).min / 2
+    if attention_mask.dtype != torch.bool:
+        return attention_mask.to(dtype).clamp(min=lowest)
+    zeros = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
+    return zeros.masked_fill_(~attention_mask, lowest)
+
+
+def drop(x: torch.Tensor, rate: float, training: bool = True) -> torch.Tensor:
+    """Section 5.4, dropout: x * keep / (1 - rate), where each number of `keep` is 0 with probability `rate`, or else 1.
+
+    On CPUs `keep` comes from 16 random bits a number, which torch's generator gives many times faster than it draws
+    from a Bernoulli distribution. The rate is then the multiple of 2^-16 next to the one asked for, and x is divided by
+    what that rate keeps. Rates of 0 and 1 are exact.
+
+    Args:
+        x (`torch.Tensor`, of any shape).
+        rate (`float`): from 0 to 1.
+        training (`bool`): without it, x is returned as it is.
+
+    Returns:
+        `torch.Tensor`, of the shape and dtype of x.
+    """
+    dropped = round(rate * 2**16)
+    if not training or rate == 0.0:
+        return x
+    if not 0 < dropped < 2**16 or not _is_plain(x) or x.element_size() not in _INTEGERS:
+        return nn.functional.dropout(x, p=rate)
+    return _Dropout.apply(x, _random_keep(x, dropped), 2**16 / (2**16 - dropped))
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    """Whether x is an ordinary tensor on a CPU, in eager mode, outside of `torch.func`."""
+    return (
+        x.device.type == "cpu"
+        and type(x) in (torch.Tensor, nn.Parameter)
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+def _random_keep(x: torch.Tensor, dropped: int) -> torch.Tensor:
+    """Integers in the shape of x and as wide as its numbers: 0 with probability `dropped` / 2^16, or else 1."""
+    count = x.numel()
+    # Without bounds, random_() leaves the highest of the 64 bits 0.
+    bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]
+    integers = _INTEGERS[x.element_size()]
+    out = bits if integers == torch.int16 else torch.empty(count, dtype=integers)
+    return torch.ge(bits, dropped - 2**15, out=out).view(x.shape)
+
+
+class _Dropout(torch.autograd.Function):
+    """x * keep * scale. Integers are multiplied in place of x's numbers: mixed dtypes are slow, and 0 and 1 exact."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, keep: torch.Tensor, scale: float) -> torch.Tensor:
+        ctx.save_for_backward(keep)
+        ctx.scale = scale
+        return (x.view(keep.dtype) * keep).view(x.dtype).mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (keep,) = ctx.saved_tensors
+        return _Dropout.apply(grad, keep, ctx.scale), None, None
+
+
+def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    """Section 3: layer(x) = x W^T + b, in float32 on CPUs by oneDNN, which took half the time of torch's default.
+
+    Args:
+        layer (`nn.Linear`): or whatever stands in its place; it is called where it does more than this.
+        x (`torch.Tensor` of shape `(..., in)`).
+
+    Returns:
+        `torch.Tensor`: `(..., out)`.
+    """
+    if not reads_like_a_plain_linear(layer) or not _suits_onednn(x, layer.weight):
+        return layer(x)
+    return _Linear.apply(x, layer.weight, layer.bias)
+
+
+def _suits_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether x W^T is a product of plain float32 matrices that is large enough, and torch would leave it to MKL."""
+    return (
+        x.dtype == weight.dtype == torch.float32
+        and x.numel() * weight.shape[0] >= _SMALLEST_FOR_ONEDNN
+        and _is_plain(x)
+        and bool(torch.backends.mkldnn.enabled)
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and torch.get_float32_matmul_precision() == "highest"
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def _onednn(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+class _Linear(torch.autograd.Function):
+    """x W^T + b, and its gradients, by oneDNN."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return _onednn(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        # A second derivative needs operations that torch can differentiate.
+        product = nn.functional.linear if torch.is_grad_enabled() else _onednn
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        rows = grad.flatten(0, -2)
+        return (
+            product(grad, weight.T) if wants_x else None,
+            product(rows.T, x.flatten(0, -2).T) if wants_weight else None,
+            rows.sum(dim=0) if wants_bias else None,
+        )
+
+
+def reads_like_a_plain_linear(module: nn.Module) -> bool:
+    """Whether a module's weight can be used in its place: exactly `nn.Linear`, and nobody listens or changes it."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return (
+        type(module) is nn.Linear
+        and type(module.weight) is nn.Parameter
+        and not any(hooks)
+        and "forward" not in module.__dict__  # accelerate puts its own there.
+        and not torch.compiler.is_compiling()
+    )
+
+
+def smoothed_cross_entropy_of_states(
+    states: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, label_smoothing: float, ignore_index: int = -100
+) -> torch.Tensor:
+    """Section 5.4: sum of `cross_entropy(states @ weight.T, labels, label_smoothing)`, without all the logits.
+
+    They are made for 2 d_model rows at a time, only where there is a label, and the gradients are computed with them.
+
+    Args:
+        states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
+        weight (`torch.Tensor` of shape `(vocabulary, d_model)`): of the linear transformation before the softmax.
+        labels (`torch.LongTensor` of shape `(batch, target)`): `ignore_index` where there is no target.
+        label_smoothing (`float`): epsilon.
+
+    Returns:
+        `torch.Tensor`: one number, in nats, in float32 at least. It can be differentiated once.
+    """
+    labels = labels.to(states.device)
+    counts = labels != ignore_index
+    return _SmoothedCrossEntropy.apply(states[counts], weight, labels[counts], label_smoothing)
+
+
+class _SmoothedCrossEntropy(torch.autograd.Function):
+    """The sum over rows, and its gradients, which the backward pass only scales."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, label_smoothing: float
+    ) -> torch.Tensor:
+        precise = torch.promote_types(states.dtype, torch.float32)
+        x, w = cast_for_products(states), cast_for_products(weight)
+        wants_states, wants_weight = ctx.needs_input_grad[:2]
+        grad_states = torch.empty_like(x)
+        grad_weight = torch.zeros(w.shape if wants_weight else (0,), dtype=precise, device=w.device)
+        of_part = torch.empty_like(grad_weight)
+        total = torch.zeros((), dtype=precise, device=x.device)
+        rows = _ROWS_AT_ONCE * x.shape[1]
+        product = _onednn if _suits_onednn(x, w) else nn.functional.linear
+        for begin in range(0, x.shape[0], rows):
+            part = slice(begin, begin + rows)
+            logits = product(x[part], w)
+            loss, gradient = _loss_and_gradient(logits, labels[part], label_smoothing, precise)
+            total += loss
+            gradient = logits.copy_(gradient)
+            if wants_states:
+                grad_states[part] = product(gradient, w.T)
+            if wants_weight:
+                grad_weight += of_part.copy_(product(gradient.T, x[part].T))
+        ctx.save_for_backward(grad_states if wants_states else None, grad_weight if wants_weight else None)
+        ctx.dtypes = states.dtype, weight.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+        gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        grad_states, grad_weight = (None if value is None else (value * grad).to(dtype) for value, dtype in gradients)
+        return grad_states, grad_weight, None, None
+
+
+def _loss_and_gradient(
+    logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The smoothed cross-entropy of logits, `(rows, vocabulary)`, and its gradient: softmax minus target.
+
+    With z the logits and y the label: log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z).
+    """
+    right, everywhere = 1 - label_smoothing, label_smoothing / logits.shape[-1]
+    logits, labels = logits.to(dtype), labels.unsqueeze(-1)
+    of_label, of_all, highest = logits.gather(-1, labels), logits.sum(dim=-1), logits.amax(dim=-1)
+    softmax = torch.softmax(logits, dim=-1, out=logits)
+    # The highest probability is at least 1 / V, so its logarithm is exact, and no second exponential is needed.
+    log_sum = highest - softmax.amax(dim=-1).log()
+    loss = log_sum.sum() - right * of_label.sum() - everywhere * of_all.sum()
+    gradient = softmax.sub_(everywhere)
+    return loss, gradient.scatter_add_(-1, labels, gradient.new_full(labels.shape, -right))
+
+
+def cast_for_products(x: torch.Tensor) -> torch.Tensor:
+    """x in the dtype in which autocast computes matrix products, so that several of x need one cast; x without it."""
+    device = x.device.type
+    if not torch.is_autocast_enabled(device) or not x.is_floating_point() or x.dtype == torch.float64:
+        return x
+    return x.to(torch.get_autocast_dtype(device))

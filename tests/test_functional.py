@@ -1,0 +1,484 @@
+"""The fast forms of the paper's functions against the formulas that they compute."""
+
+import math
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hf_vanilla_transformer import functional_vanilla_transformer as functional
+from hf_vanilla_transformer.functional_vanilla_transformer import (
+    attention,
+    drop,
+    linear,
+    smoothed_cross_entropy_of_states,
+)
+
+from .conftest import VOCAB_SIZE, pad, sentences, small_model
+
+
+class Asker(torch.nn.Module):
+    """What an attention function sees of the module that calls it."""
+
+    def __init__(self, is_causal=False):
+        super().__init__()
+        self.is_causal = is_causal
+
+
+def queries_keys_values(target=5, source=7, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, 3, target, 4), (2, 3, source, 4), (2, 3, source, 6)
+    return [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+
+
+def by_the_formula(query, key, value, mask):
+    """Eq. 1 in float64, `(batch, target, heads, d_v)`."""
+    query, key, value = (x.detach().double() for x in (query, key, value))
+    scores = (query @ key.transpose(-2, -1) / 2).masked_fill(~mask, -math.inf)
+    return (scores.softmax(-1) @ value).transpose(1, 2)
+
+
+@pytest.fixture
+def fused_calls(monkeypatch):
+    """The lengths of the keys with which torch's fused attention is called."""
+    lengths, fused = [], functional.sdpa_attention_forward
+
+    def record(module, query, key, *args, **kwargs):
+        lengths.append(key.shape[2])
+        return fused(module, query, key, *args, **kwargs)
+
+    monkeypatch.setattr(functional, "sdpa_attention_forward", record)
+    return lengths
+
+
+class TestAttention:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_it_is_the_formula(self, dtype, fused_calls):
+        query, key, value = queries_keys_values(dtype=dtype)
+        mask = torch.rand(2, 1, 5, 7, generator=torch.Generator().manual_seed(1)) < 0.6
+        mask[..., 0] = True
+        output, weights = attention(Asker(), query, key, value, mask, scaling=0.5)
+        assert weights is None
+        assert fused_calls == []
+        tolerance = 1e-6 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(
+            output.double(), by_the_formula(query, key, value, mask), rtol=tolerance, atol=tolerance
+        )
+        additive = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+        assert torch.equal(attention(Asker(), query, key, value, additive, scaling=0.5)[0], output)
+
+    @pytest.mark.parametrize("source", [1, 15, 16, 17])
+    def test_narrow_and_wide_softmaxes(self, source):
+        query, key, value = queries_keys_values(source=source)
+        output, _ = attention(Asker(), query, key, value, None, scaling=0.5)
+        expected = by_the_formula(query, key, value, torch.ones(5, source, dtype=torch.bool))
+        torch.testing.assert_close(output.double(), expected, rtol=1e-6, atol=1e-6)
+
+    @pytest.mark.parametrize("is_causal", [True, False])
+    def test_without_a_mask(self, is_causal):
+        query, key, value = queries_keys_values(target=6, source=6)
+        output, _ = attention(Asker(is_causal), query, key, value, None, scaling=0.5)
+        mask = torch.ones(6, 6, dtype=torch.bool)
+        expected = by_the_formula(query, key, value, mask.tril() if is_causal else mask)
+        torch.testing.assert_close(output.double(), expected, rtol=1e-6, atol=1e-6)
+
+    def test_one_query_looks_at_all_keys_that_it_is_given(self):
+        query, key, value = queries_keys_values(target=1, source=6)
+        output, _ = attention(Asker(is_causal=True), query, key, value, None, scaling=0.5)
+        expected = by_the_formula(query, key, value, torch.ones(1, 6, dtype=torch.bool))
+        torch.testing.assert_close(output.double(), expected, rtol=1e-6, atol=1e-6)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_a_query_that_may_look_nowhere_gives_no_nan(self, dtype):
+        query, key, value = queries_keys_values(dtype=dtype)
+        query = query * 100
+        mask = torch.zeros(2, 1, 5, 7, dtype=torch.bool)
+        output, _ = attention(Asker(), query, key, value, mask, scaling=0.5)
+        output.sum().backward()
+        assert output.isfinite().all()
+        assert value.grad.isfinite().all()
+
+    def test_long_sentences_go_to_torch(self, fused_calls):
+        longest = functional._LONGEST_FOR_PRODUCTS[torch.float32]
+        for source in (longest, longest + 1):
+            attention(Asker(), *queries_keys_values(source=source), None, scaling=0.5)
+        assert fused_calls == [longest + 1]
+
+    def test_both_ways_agree_with_gradients(self, monkeypatch):
+        mask = torch.ones(2, 1, 5, 7, dtype=torch.bool)
+        mask[1, :, :, 4:] = False
+        results = []
+        for longest in (7, 6):
+            monkeypatch.setattr(functional, "_LONGEST_FOR_PRODUCTS", {torch.float32: longest})
+            inputs = queries_keys_values()
+            output, _ = attention(Asker(), *inputs, mask, scaling=0.5)
+            output.square().sum().backward()
+            results.append([output, *(x.grad for x in inputs)])
+        for product, fused in zip(*results, strict=True):
+            torch.testing.assert_close(product, fused, rtol=1e-5, atol=1e-5)
+
+    def test_weights_are_dropped(self):
+        query, key, value = queries_keys_values()
+        value = torch.ones_like(value)
+        torch.manual_seed(0)
+        output, _ = attention(Asker(), query, key, value, None, scaling=0.5, dropout=0.5)
+        assert not torch.allclose(output, torch.ones_like(output))
+
+    def test_it_is_what_a_model_takes_when_nothing_is_asked_for(self, fused_calls):
+        model = small_model()
+        assert model.config._attn_implementation == "vanilla_transformer"
+        source = torch.stack(sentences(6, 6))
+        model(input_ids=source, labels=source)
+        assert fused_calls == []
+        with_sdpa = small_model(attn_implementation="sdpa")
+        assert with_sdpa.config._attn_implementation == "sdpa"
+        assert with_sdpa.model.encoder.layers[0].self_attn.config._attn_implementation == "sdpa"
+
+    def test_a_compiled_model_does_not_depend_on_the_length(self, fused_calls):
+        compiled = torch.compile(
+            lambda query, key, value: attention(Asker(), query, key, value, None, scaling=0.5)[0],
+            backend="eager",
+            fullgraph=True,
+        )
+        query, key, value = queries_keys_values()
+        expected, _ = attention(Asker(), query, key, value, None, scaling=0.5)
+        torch.testing.assert_close(compiled(query, key, value), expected)
+
+
+@pytest.fixture
+def ones():
+    return torch.ones(36_000_001)
+
+
+class TestDropout:
+    @pytest.mark.parametrize("rate", [0.1, 0.3, 1 / 3, 0.001, 0.999])
+    def test_the_mean_rate(self, ones, rate):
+        torch.manual_seed(0)
+        output = drop(ones, rate)
+        # 2e-4 is the promise; four standard deviations of the sample are at most 3.4e-4.
+        spread = 4 * math.sqrt(rate * (1 - rate) / len(ones))
+        assert abs((output == 0).double().mean().item() - rate) < min(2e-4, spread + 2**-17)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+    def test_what_is_kept_is_divided_by_the_rate_really_kept(self, dtype):
+        torch.manual_seed(0)
+        x = torch.randn(301, 7, dtype=dtype)
+        output = drop(x, 0.3)
+        assert output.dtype == dtype
+        kept = output != 0
+        assert 0.6 < kept.double().mean() < 0.8
+        really_kept = 1 - round(0.3 * 2**16) / 2**16
+        torch.testing.assert_close(output[kept], (x / really_kept)[kept])
+
+    def test_each_position_is_dropped_at_the_rate(self):
+        torch.manual_seed(0)
+        draws, x = 20_000, torch.ones(3, 13)
+        dropped = sum((drop(x, 0.1) == 0).double() for _ in range(draws)) / draws
+        assert (dropped - 0.1).abs().max() < 5 * math.sqrt(0.1 * 0.9 / draws)
+
+    def test_positions_and_calls_are_independent(self):
+        torch.manual_seed(0)
+        draws, x = 4_000, torch.ones(50)
+        # Two layers one after the other, many times: correlations between any two of their positions.
+        kept = torch.stack([torch.cat([drop(x, 0.5), drop(x, 0.5)]) for _ in range(draws)]).T
+        correlations = torch.corrcoef(kept) - torch.eye(100)
+        assert correlations.abs().max() < 5.5 / math.sqrt(draws)
+
+    def test_the_seed_decides(self):
+        x = torch.ones(1000)
+        torch.manual_seed(1)
+        first, second = drop(x, 0.5), drop(x, 0.5)
+        assert not torch.equal(first, second)
+        torch.manual_seed(1)
+        assert torch.equal(first, drop(x, 0.5))
+        assert torch.equal(second, drop(x, 0.5))
+
+    def test_0_and_1_are_exact(self):
+        x = torch.randn(10)
+        assert drop(x, 0.0) is x
+        assert drop(x, 0.5, training=False) is x
+        assert torch.equal(drop(x, 1.0), torch.zeros(10))
+
+    def test_rates_too_small_for_16_bits_are_not_lost(self, ones):
+        torch.manual_seed(0)
+        # 36 of 36 million numbers on average.
+        assert 10 < (drop(ones, 1e-6) == 0).sum() < 80
+
+    def test_views_and_empty_tensors(self):
+        torch.manual_seed(0)
+        x = torch.randn(6, 5)
+        output = drop(x.T, 0.5)
+        kept = output != 0
+        torch.testing.assert_close(output[kept], 2 * x.T[kept])
+        assert drop(torch.ones(0, 3), 0.5).shape == (0, 3)
+
+    def test_gradients_go_where_the_numbers_went(self):
+        x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+
+        def dropped(x):
+            torch.manual_seed(3)
+            return drop(x, 0.4)
+
+        assert torch.autograd.gradcheck(dropped, x)
+        assert torch.autograd.gradgradcheck(dropped, x)
+
+
+def states_weight_labels(rows=(3, 19), vocabulary=50, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(*rows, 16, generator=generator, dtype=dtype).requires_grad_()
+    weight = torch.randn(vocabulary, 16, generator=generator, dtype=dtype).requires_grad_()
+    labels = torch.randint(vocabulary, rows, generator=generator)
+    labels[0, 4:] = -100
+    return states, weight, labels
+
+
+def plain_loss(states, weight, labels, label_smoothing):
+    logits = states @ weight.T
+    return torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), label_smoothing=label_smoothing, reduction="sum"
+    )
+
+
+class LargestTensor(TorchDispatchMode):
+    """Watches how many numbers the largest tensor has that any operation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.numbers = max(self.numbers, tensor.numel())
+        return result
+
+
+class TestLossOfStates:
+    @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
+    @pytest.mark.parametrize("rows_at_once", [1, 2])
+    def test_it_is_torch_s_cross_entropy(self, monkeypatch, label_smoothing, rows_at_once):
+        monkeypatch.setattr(functional, "_ROWS_AT_ONCE", rows_at_once)
+        states, weight, labels = states_weight_labels()
+        loss = smoothed_cross_entropy_of_states(states, weight, labels, label_smoothing)
+        expected = plain_loss(states, weight, labels, label_smoothing)
+        torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
+        gradients = torch.autograd.grad(3 * loss, (states, weight))
+        for ours, theirs in zip(gradients, torch.autograd.grad(3 * expected, (states, weight)), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+    def test_in_float32_to_1e_5(self):
+        states, weight, labels = states_weight_labels((8, 100), 3000, torch.float32)
+        loss = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+        expected = plain_loss(states, weight, labels, 0.1)
+        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+        gradients = torch.autograd.grad(loss, (states, weight))
+        for ours, theirs in zip(gradients, torch.autograd.grad(expected, (states, weight)), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+    def test_half_precision_sums_in_float32(self):
+        states, weight, labels = states_weight_labels((8, 100), 300, torch.float32)
+        exact = plain_loss(states, weight, labels, 0.1)
+        exact_gradients = torch.autograd.grad(exact, (states, weight))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+        assert loss.dtype == torch.float32
+        torch.testing.assert_close(loss, exact, rtol=1e-3, atol=0)
+        for ours, theirs in zip(torch.autograd.grad(loss, (states, weight)), exact_gradients, strict=True):
+            assert ours.dtype == torch.float32
+            assert (ours - theirs).norm() < 0.02 * theirs.norm()
+
+    def test_the_logits_are_never_all_in_memory(self, monkeypatch):
+        states, weight, labels = states_weight_labels((20, 50), 500, torch.float32)
+        with LargestTensor() as largest:
+            smoothed_cross_entropy_of_states(states, weight, labels, 0.1).backward()
+        assert largest.numbers <= 2 * 16 * 500
+        with LargestTensor() as largest:
+            plain_loss(states, weight, labels, 0.1)
+        assert largest.numbers == 20 * 50 * 500
+
+    def test_only_the_gradients_that_are_wanted(self):
+        states, weight, labels = states_weight_labels()
+        smoothed_cross_entropy_of_states(states, weight.detach(), labels, 0.1).backward()
+        frozen = states.grad
+        states.grad = None
+        smoothed_cross_entropy_of_states(states, weight, labels, 0.1).backward()
+        torch.testing.assert_close(states.grad, frozen)
+        assert not smoothed_cross_entropy_of_states(states.detach(), weight.detach(), labels, 0.1).requires_grad
+
+    def test_no_labels_at_all(self):
+        states, weight, labels = states_weight_labels()
+        loss = smoothed_cross_entropy_of_states(states, weight, torch.full_like(labels, -100), 0.1)
+        loss.backward()
+        assert loss == 0
+        assert (weight.grad == 0).all()
+
+
+def training_step(model, **kwargs):
+    source, mask = pad(sentences(9, 4))
+    labels, _ = pad(sentences(6, 3, seed=1))
+    labels[1, 3:] = -100
+    output = model(input_ids=source, attention_mask=mask, labels=labels, **kwargs)
+    output.loss.backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    return output, gradients
+
+
+class TestSkippingLogits:
+    @pytest.mark.parametrize("tie_word_embeddings", [True, False])
+    @pytest.mark.parametrize("num_items_in_batch", [None, 20])
+    def test_loss_and_gradients_are_the_same(self, tie_word_embeddings, num_items_in_batch):
+        model = small_model(dropout=0.0, tie_word_embeddings=tie_word_embeddings).train()
+        skipped, gradients = training_step(model, num_items_in_batch=num_items_in_batch)
+        whole, expected = training_step(model, skip_logits=False, num_items_in_batch=num_items_in_batch)
+        assert skipped.logits is None
+        assert whole.logits.shape == (2, 6, VOCAB_SIZE)
+        torch.testing.assert_close(skipped.loss, whole.loss, rtol=1e-6, atol=0)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-6)
+
+    def test_evaluation_has_logits_unless_they_are_not_wanted(self):
+        model = small_model()
+        source = torch.stack(sentences(5, 5))
+        whole, skipped = (
+            model(input_ids=source, labels=source),
+            model(input_ids=source, labels=source, skip_logits=True),
+        )
+        assert whole.logits is not None
+        assert skipped.logits is None
+        torch.testing.assert_close(skipped.loss, whole.loss)
+        assert model.train()(input_ids=source, decoder_input_ids=source).logits is not None
+
+    @pytest.mark.parametrize("change", ["hook", "pre-hook", "parametrization", "subclass", "forward", "loss"])
+    def test_what_is_done_to_the_softmax_s_matrix_is_done(self, change):
+        model = small_model(dropout=0.0, tie_word_embeddings=False).train()
+        plain = training_step(model)[0].loss
+        if change == "hook":
+            model.lm_head.register_forward_hook(lambda module, args, output: output * 2)
+        elif change == "pre-hook":
+            model.lm_head.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+        elif change == "parametrization":
+            torch.nn.utils.parametrizations.weight_norm(model.lm_head)
+            model.lm_head.parametrizations.weight.original0.data.mul_(2)
+        elif change == "subclass":
+            model.lm_head = Doubling(model.lm_head)
+        elif change == "forward":
+            forward = model.lm_head.forward
+            model.lm_head.forward = lambda states: 2 * forward(states)
+        else:
+            model.loss_function = lambda logits, labels, *args, **kwargs: logits.square().mean()
+        skipped, whole = training_step(model)[0], training_step(model, skip_logits=False)[0]
+        assert skipped.logits is None
+        torch.testing.assert_close(skipped.loss, whole.loss)
+        assert abs(skipped.loss - plain) > 1e-3
+
+    def test_a_label_outside_the_vocabulary_is_named(self):
+        model = small_model().train()
+        source = torch.stack(sentences(5, 5))
+        labels = source.clone()
+        labels[0, 0] = VOCAB_SIZE
+        for skip_logits in (True, False):
+            with pytest.raises(ValueError, match=rf"to {VOCAB_SIZE}, but the target vocabulary has ids 0 to"):
+                model(input_ids=source, labels=labels, decoder_input_ids=source, skip_logits=skip_logits)
+
+
+class Doubling(torch.nn.Linear):
+    """A matrix whose outputs are doubled."""
+
+    def __init__(self, linear):
+        super().__init__(linear.in_features, linear.out_features, bias=False)
+        self.weight = linear.weight
+
+    def forward(self, states):
+        return 2 * super().forward(states)
+
+
+@pytest.fixture
+def onednn_calls(monkeypatch):
+    """How often oneDNN is asked for a product; it is for the smallest ones, too."""
+    calls, product = [], functional._onednn
+
+    def record(*args):
+        calls.append(args)
+        return product(*args)
+
+    monkeypatch.setattr(functional, "_onednn", record)
+    monkeypatch.setattr(functional, "_SMALLEST_FOR_ONEDNN", 1)
+    return calls
+
+
+class TestLinear:
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize("shape", [(7, 20), (3, 5, 20), (1, 20)])
+    def test_it_is_the_layer(self, onednn_calls, bias, shape):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(20, 30, bias=bias)
+        inputs = torch.randn(shape, requires_grad=True)
+        output, expected = linear(layer, inputs), layer(inputs)
+        assert len(onednn_calls) == 1
+        torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-6)
+        wanted = [inputs, *layer.parameters()]
+        gradients = torch.autograd.grad(output.square().sum(), wanted)
+        for ours, theirs in zip(gradients, torch.autograd.grad(expected.square().sum(), wanted), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+    def test_second_derivatives(self, onednn_calls):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(4, 3)
+        inputs = torch.randn(5, 4, requires_grad=True)
+        penalties = []
+        for output in (linear(layer, inputs), layer(inputs)):
+            (gradient,) = torch.autograd.grad(output.pow(3).sum(), inputs, create_graph=True)
+            penalties.append(torch.autograd.grad(gradient.square().sum(), layer.weight)[0])
+        torch.testing.assert_close(*penalties, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("change", ["half", "double", "medium", "autocast", "disabled", "small"])
+    def test_where_torch_does_as_well(self, onednn_calls, monkeypatch, change):
+        layer, inputs = torch.nn.Linear(4, 3), torch.ones(5, 4)
+        if change in ("half", "double"):
+            dtype = torch.bfloat16 if change == "half" else torch.float64
+            linear(layer.to(dtype), inputs.to(dtype))
+        elif change == "medium":
+            before = torch.get_float32_matmul_precision()
+            try:
+                torch.set_float32_matmul_precision("medium")
+                linear(layer, inputs)
+            finally:
+                torch.set_float32_matmul_precision(before)
+        elif change == "autocast":
+            with torch.autocast("cpu", torch.bfloat16):
+                linear(layer, inputs)
+        elif change == "disabled":
+            with torch.backends.mkldnn.flags(enabled=False):
+                linear(layer, inputs)
+        else:
+            monkeypatch.setattr(functional, "_SMALLEST_FOR_ONEDNN", 5 * 4 * 3 + 1)
+            linear(layer, inputs)
+        assert onednn_calls == []
+
+    def test_a_whole_model(self, onednn_calls):
+        model = small_model(dropout=0.0).train()
+        fast, gradients = training_step(model)
+        assert onednn_calls
+        onednn_calls.clear()
+        with torch.backends.mkldnn.flags(enabled=False):
+            plain, expected = training_step(model)
+        assert onednn_calls == []
+        torch.testing.assert_close(fast.loss, plain.loss, rtol=1e-6, atol=0)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5)
+
+    def test_torch_func(self, onednn_calls):
+        model = small_model()
+        source = torch.stack(sentences(5, 5))
+        parameters = dict(model.named_parameters())
+
+        def loss(parameters):
+            return torch.func.functional_call(model, parameters, kwargs={"input_ids": source, "labels": source}).loss
+
+        gradients = torch.func.grad(loss)(parameters)
+        model(input_ids=source, labels=source).loss.backward()
+        torch.testing.assert_close(
+            gradients["model.encoder.layers.0.fc1.weight"], model.model.encoder.layers[0].fc1.weight.grad
+        )
