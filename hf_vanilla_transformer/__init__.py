@@ -16,7 +16,7 @@ from .translation import translate
 
 
 if TYPE_CHECKING:
-    from .data import TokenBudgetBatchSampler, load_pairs, tokenize_pairs
+    from .data import TokenBudgetBatchSampler, filter_pairs, load_pairs, tokenize_pairs
     from .evaluation import Bleu, ChrF, make_compute_metrics, score_translations
     from .training import (
         CompleteCheckpoints,
@@ -38,6 +38,7 @@ _ROOM_OF = {
     "PaperTrainingArguments": "training",
     "TokenBudgetBatchSampler": "data",
     "average_checkpoints": "training",
+    "filter_pairs": "data",
     "last_complete_checkpoint": "training",
     "load_pairs": "data",
     "make_compute_metrics": "evaluation",
@@ -59,6 +60,7 @@ __all__ = [
     "VanillaTransformerModel",
     "VanillaTransformerTokenizer",
     "average_checkpoints",
+    "filter_pairs",
     "last_complete_checkpoint",
     "load_pairs",
     "make_compute_metrics",

@@ -1,9 +1,10 @@
 """What several tests need: small models with every weight at work, and inputs with padding."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import datasets
 import pytest
 import torch
 
@@ -17,6 +18,16 @@ from hf_vanilla_transformer import (
 
 VOCAB_SIZE = 60
 FIRST_WORD_ID = 3
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Pairs that are read are kept in a folder of the tests, by processes that they start, too."""
+    folder = tmp_path_factory.mktemp("datasets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
+        patch.setenv("HF_DATASETS_CACHE", str(folder))
+        yield
 
 
 def small_config(**overrides) -> VanillaTransformerConfig:
@@ -37,7 +48,7 @@ def small_config(**overrides) -> VanillaTransformerConfig:
 def small_model(seed: int = 0, **overrides) -> VanillaTransformerForConditionalGeneration:
     """A small model in evaluation mode whose biases and norms are not 0 and 1, so that every weight shows."""
     torch.manual_seed(seed)
-    attn_implementation = overrides.pop("attn_implementation", "sdpa")
+    attn_implementation = overrides.pop("attn_implementation", None)
     model = VanillaTransformerForConditionalGeneration._from_config(
         small_config(**overrides), attn_implementation=attn_implementation
     ).eval()

@@ -6,8 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from accelerate import Accelerator
 from datasets import Dataset
 from numpy.typing import ArrayLike, NDArray
@@ -16,11 +14,14 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 from transformers.trainer_utils import has_length
 
+from .lengths import check_number, count_and_lengths
+
 
 # A key of 64 bits sorts a pair: 16 bits for its longer side, 16 for its place among those as long, 32 for its index.
 _LONGEST_POSSIBLE = 2**15 - 1
-_PAIRS_AT_ONCE = 100_000
 _FAULTS_TO_NAME = 5
+# Matrix products of so many rows, and multiples of it, are faster than others.
+_ROWS_MULTIPLE = 8
 
 
 # The Trainer takes batches instead of sentences from this class only, and leaves sharing them out to it.
@@ -42,6 +43,8 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
     sampler = TokenBudgetBatchSampler(data, tokens_per_batch=2048)
     loader = DataLoader(data, batch_sampler=sampler, collate_fn=collator)
     ```
+
+    A batch of more than 8 rows has a multiple of 8, which makes matrix products faster, but for the last one.
 
     Pairs are sorted by their longer side, then by source minus target. Batches are cut from that order, so all epochs
     have batches of the same shapes. What changes with the epoch is which of the pairs with equal lengths are in which
@@ -79,10 +82,10 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         processes: int = 1,
         rank: int = 0,
     ) -> None:
-        _check_number("tokens_per_batch", tokens_per_batch, 1)
-        _check_number("seed", seed, 0)
-        _check_number("processes", processes, 1)
-        _check_number("rank", rank, 0)
+        check_number("tokens_per_batch", tokens_per_batch, 1)
+        check_number("seed", seed, 0)
+        check_number("processes", processes, 1)
+        check_number("rank", rank, 0)
         if rank >= processes:
             raise ValueError(f"rank is {rank}, but there are {processes} processes; they count from 0.")
         self.seed, self.largest_first, self.processes, self.rank = seed, largest_first, processes, rank
@@ -223,11 +226,7 @@ def _with_uneven_batches(accelerator: Accelerator, get_dataloader: Callable[[], 
 
 def _sorted_keys(data: Dataset | tuple[ArrayLike, ArrayLike], limit: int) -> NDArray[np.uint64]:
     """Lengths and index of each pair in one number, sorted, `(pairs,)`."""
-    if isinstance(data, Dataset):
-        count, chunks = len(data), _chunks_of_table(data)
-    else:
-        arrays = _lengths_in_arrays(data)
-        count, chunks = len(arrays[0]), _chunks_of_arrays(*arrays)
+    count, chunks = count_and_lengths(data)
     if count == 0:
         raise ValueError("there are no pairs to make batches of; give at least one.")
     keys = np.empty(count, np.uint64)
@@ -250,55 +249,6 @@ def _sorted_keys(data: Dataset | tuple[ArrayLike, ArrayLike], limit: int) -> NDA
         )
     keys.sort()
     return keys
-
-
-def _lengths_in_arrays(data: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    if not isinstance(data, (tuple, list, np.ndarray)) or len(data) != 2:
-        raise TypeError(
-            f"the lengths of pairs in a {type(data).__name__} are not known without reading it all; give a "
-            "datasets.Dataset, or two arrays: source and target lengths."
-        )
-    source, target = map(np.asarray, data)
-    if source.ndim != 1 or source.shape != target.shape:
-        raise ValueError(f"lengths have the shapes {source.shape} and {target.shape}; both must be (pairs,).")
-    if not all(np.issubdtype(side.dtype, np.integer) for side in (source, target)):
-        raise TypeError(f"lengths are {source.dtype} and {target.dtype}; they count tokens, so give whole numbers.")
-    return source, target
-
-
-def _chunks_of_table(data: Dataset) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Lengths from the offsets of Arrow's lists; a missing list has length 0."""
-    columns = ["input_ids", "labels"]
-    missing = [name for name in columns if name not in data.column_names]
-    if missing:
-        raise ValueError(
-            f"the data set has the columns {', '.join(data.column_names)}, and not {' and '.join(missing)}; "
-            "tokenize_pairs() makes them."
-        )
-    source, target = (data.data.column(name) for name in columns)
-    for name, column in zip(columns, (source, target), strict=True):
-        kind = column.type
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-            raise TypeError(f'column "{name}" holds {kind}, not lists of tokens; tokenize_pairs() makes them.')
-    if data._indices is None:
-        for begin in range(0, len(data), _PAIRS_AT_ONCE):
-            yield _list_lengths(source.slice(begin, _PAIRS_AT_ONCE)), _list_lengths(target.slice(begin, _PAIRS_AT_ONCE))
-        return
-    # A data set that was filtered or shuffled lists rows of its table; datasets itself would copy them one by one.
-    source, target = _list_lengths(source), _list_lengths(target)
-    for begin in range(0, len(data), _PAIRS_AT_ONCE):
-        rows = data._indices.column(0).slice(begin, _PAIRS_AT_ONCE).to_numpy()
-        yield source[rows], target[rows]
-
-
-def _list_lengths(column: pa.ChunkedArray) -> NDArray[Any]:
-    return pc.fill_null(pc.list_value_length(column), 0).to_numpy()
-
-
-def _chunks_of_arrays(source: NDArray[Any], target: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    for begin in range(0, len(source), _PAIRS_AT_ONCE):
-        chunk = slice(begin, begin + _PAIRS_AT_ONCE)
-        yield source[chunk], target[chunk]
 
 
 def _keys(source: NDArray[Any], target: NDArray[Any], begin: int) -> NDArray[np.uint64]:
@@ -332,9 +282,8 @@ def _cut(longest: NDArray[np.uint16], tokens_per_batch: int) -> NDArray[np.int64
     begins, begin = [], 0
     for level, end in pairwise(levels.tolist()):
         rows = tokens_per_batch // int(longest[level])
-        if level - begin >= rows:  # The batch that was begun with shorter sentences has no room for one of these.
-            begins.append(np.array([begin]))
-            begin = level
+        if rows > _ROWS_MULTIPLE:
+            rows -= rows % _ROWS_MULTIPLE
         starts = np.arange(begin, end, rows)
         begins.append(starts[:-1])
         begin = starts[-1]
@@ -349,13 +298,6 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
         largest = int(np.diff(bounds).argmax())
         bounds = np.insert(bounds, largest + 1, (bounds[largest] + bounds[largest + 1]) // 2)
     return bounds
-
-
-def _check_number(name: str, value: int, least: int) -> None:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; give a whole number.")
-    if value < least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}.")
 
 
 def _count_pairs(trainer: Trainer) -> int:

@@ -2,16 +2,21 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from datasets import Dataset, DatasetDict, load_dataset
+from datasets.fingerprint import Hasher
 
+from .cache import cached_pairs
 from .numbers import number_pairs
 
 
 SPLITS = ("train", "validation", "test")
+_LINES_AT_ONCE = 10_000
 _TABLE_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
 
@@ -37,6 +42,9 @@ def load_pairs(
     - `load_pairs(train_files=["train.en", "train.de"])`: two aligned text files, line n of one translating line n of
       the other.
 
+    Text and tables are copied into the cache of `datasets` (`HF_DATASETS_CACHE`), some rows at a time, and mapped into
+    memory from there, so a corpus may be larger than the memory. Files that have not changed are copied once.
+
     Args:
         dataset (`str`, *optional*): `"numbers"`, or the name of a Hub data set.
         train_files, validation_files, test_files (*optional*): a table, or two aligned text files, for each split.
@@ -49,6 +57,7 @@ def load_pairs(
 
     Raises:
         FileNotFoundError: if a file does not exist.
+        OSError: if the cache cannot be written.
         ValueError: if a file is empty, malformed or of another length than its partner, or a column is missing; the
             message names the file, and the line where there is one.
     """
@@ -93,16 +102,38 @@ def _read_files(paths: list[Path], source: str, target: str, options: dict[str, 
 
 
 def _read_aligned(source_path: Path, target_path: Path) -> Dataset:
-    sources, targets = read_lines(source_path), read_lines(target_path)
-    if len(sources) != len(targets):
-        raise ValueError(
-            f"{source_path} has {len(sources)} lines and {target_path} has {len(targets)}; line n of one must "
-            "translate line n of the other."
-        )
-    return Dataset.from_dict({"source": sources, "target": targets})
+    key = Hasher.hash([_identity(path) for path in (source_path, target_path)])
+    return cached_pairs(key, lambda: _aligned_tables(source_path, target_path))
+
+
+def _identity(path: Path) -> list[Any]:
+    """What changes when a file is written, and when another comes into its place."""
+    state = path.stat()
+    return [str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
+
+
+def _aligned_tables(source_path: Path, target_path: Path) -> Iterator[pa.Table]:
+    sources, targets = iterate_lines(source_path), iterate_lines(target_path)
+    begin = 0
+    while True:
+        source, target = list(islice(sources, _LINES_AT_ONCE)), list(islice(targets, _LINES_AT_ONCE))
+        if len(source) != len(target):
+            raise ValueError(
+                f"{source_path} has {begin + len(source) + sum(1 for _ in sources)} lines and {target_path} has "
+                f"{begin + len(target) + sum(1 for _ in targets)}; line n of one must translate line n of the other."
+            )
+        if not source:
+            return
+        yield pa.table({"source": source, "target": target})
+        begin += len(source)
 
 
 def read_lines(path: Path) -> list[str]:
+    """Lines of a UTF-8 text file, see [`iterate_lines`]."""
+    return list(iterate_lines(path))
+
+
+def iterate_lines(path: Path) -> Iterator[str]:
     """Lines of a UTF-8 text file, without what ends them; a byte order mark is dropped.
 
     Raises:
@@ -111,7 +142,8 @@ def read_lines(path: Path) -> list[str]:
     # Not str.splitlines(), which also splits at characters that occur inside sentences.
     try:
         with path.open(encoding="utf-8-sig", newline="\n") as file:
-            return [line.rstrip("\r\n") for line in file]
+            for line in file:
+                yield line.rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 ({error}); convert it, for example with iconv.") from error
 
@@ -157,10 +189,9 @@ def _check_csv(path: Path, options: dict[str, Any]) -> None:
 
 
 def _check_json_lines(path: Path) -> None:
-    lines = read_lines(path)
-    if lines[0].lstrip().startswith("["):  # One array of objects instead of lines.
-        return
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(iterate_lines(path), start=1):
+        if number == 1 and line.lstrip().startswith("["):  # One array of objects instead of lines.
+            return
         try:
             row = json.loads(line) if line.strip() else {}
         except json.JSONDecodeError as error:

@@ -71,13 +71,22 @@ def test_every_pair_once_within_the_budget_of_each_side(tokens, processes):
 
 
 @pytest.mark.parametrize("tokens", [40, 41, 100, 1000])
-def test_as_few_batches_as_one_pair_after_the_other_makes(tokens):
-    data, count, rows = lengths(), 1, 0
+def test_batches_are_as_full_as_multiples_of_8_rows_can_be(tokens):
+    data = lengths()
+    planned = batches(data, tokens)
+    rows = [len(batch) for batch in planned]
+    assert sum(count > 8 and count % 8 > 0 for count in rows) <= 1
+    assert count_of_batches(data, tokens, less=0) <= len(planned) <= count_of_batches(data, tokens, less=7)
+
+
+def count_of_batches(data, tokens, less):
+    """How many batches one pair after the other makes, where large ones have room for so many rows less."""
+    count, rows = 1, 0
     for longest in sorted(data.max(axis=0)):
-        rows += 1
-        if rows * longest > tokens:
+        room, rows = tokens // longest, rows + 1
+        if rows > (room - less if room > 8 else room):
             count, rows = count + 1, 1
-    assert len(batches(data, tokens)) == count
+    return count
 
 
 def test_a_batch_has_room_for_the_longest_pair_only():
@@ -178,7 +187,7 @@ def test_lengths_of_a_table(pairs):
 
 def test_a_table_of_several_parts(pairs, monkeypatch):
     whole = batches(pairs)
-    monkeypatch.setattr("hf_vanilla_transformer.data.batches._PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr("hf_vanilla_transformer.data.lengths.PAIRS_AT_ONCE", 7)
     assert batches(pairs) == whole
     arrays = [[len(row) for row in pairs[name]] for name in ("input_ids", "labels")]
     assert batches(arrays) == whole
@@ -186,7 +195,7 @@ def test_a_table_of_several_parts(pairs, monkeypatch):
 
 def test_memory(monkeypatch):
     """16 bytes a pair while batches are cut, 8 in an epoch, and some for each batch; the lengths are the caller's."""
-    monkeypatch.setattr("hf_vanilla_transformer.data.batches._PAIRS_AT_ONCE", 1000)
+    monkeypatch.setattr("hf_vanilla_transformer.data.lengths.PAIRS_AT_ONCE", 1000)
     count = 500_000
     data = lengths(count)
     tracemalloc.start()

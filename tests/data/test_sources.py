@@ -1,9 +1,13 @@
 import json
+import os
+import tracemalloc
 
+import datasets
 import pytest
 from datasets import Dataset
 
 from hf_vanilla_transformer import load_pairs
+from hf_vanilla_transformer.data.sources import _check_json_lines
 
 
 ENGLISH = "a small house\ntwo houses\n"
@@ -28,6 +32,80 @@ def test_lines_are_what_ends_in_a_newline(write):
         {"source": "", "target": "z"},
         {"source": " c ", "target": "w"},
     ]
+
+
+def test_text_comes_from_a_file_of_the_cache(write, cache):
+    files = [write("train.en", ENGLISH), write("train.de", GERMAN)]
+    first = load_pairs(train_files=files)["train"]
+    assert all(str(cache) in file["filename"] for file in first.cache_files)
+    times = {path: path.stat().st_mtime_ns for path in cache.rglob("*.arrow")}
+    again = load_pairs(train_files=files)["train"]
+    assert again.cache_files == first.cache_files
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.arrow")} == times
+    assert len(times) == 1
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_text_that_has_changed_is_read_again(write, side):
+    files = [write("train.en", ENGLISH), write("train.de", GERMAN)]
+    fingerprint = load_pairs(train_files=files)["train"]._fingerprint
+    state = files[side].stat()
+    changed = files[side].read_text(encoding="utf-8").replace("e", "E")
+    # In its place, as large and as old.
+    other = write("other", changed)
+    os.utime(other, ns=(state.st_atime_ns, state.st_mtime_ns))
+    other.replace(files[side])
+    pairs = load_pairs(train_files=files)["train"]
+    column = ["source", "target"][side]
+    assert pairs[column][:] == changed.splitlines()
+    assert pairs._fingerprint != fingerprint
+
+
+def test_many_lines(write, monkeypatch):
+    monkeypatch.setattr("hf_vanilla_transformer.data.sources._LINES_AT_ONCE", 3)
+    lines = [f"line {number}" for number in range(10)]
+    files = [write("a.en", "\n".join(lines)), write("a.de", "\n".join(lines).upper())]
+    pairs = load_pairs(train_files=files)["train"]
+    assert pairs["source"][:] == lines
+    assert pairs["target"][:] == [line.upper() for line in lines]
+    for longer in (0, 1):
+        some = [write("b.en", "x\n" * (6 + 7 * longer)), write("b.de", "y\n" * (13 - 7 * longer))]
+        counts = (13, 6) if longer else (6, 13)
+        with pytest.raises(ValueError, match=r"b\.en has {} lines and .*b\.de has {};".format(*counts)):
+            load_pairs(train_files=some)
+
+
+def test_little_memory(write):
+    """A fraction of the text, however much it is."""
+    line = "a sentence of some words, " * 8
+    texts = [write("a.en", f"{line}\n" * 60_000), write("a.de", f"{line}\n" * 60_000)]
+    table = write("a.jsonl", f"{json.dumps({'source': line, 'target': line})}\n" * 60_000)
+    for read in (lambda: load_pairs(train_files=texts), lambda: _check_json_lines(table)):
+        tracemalloc.start()
+        read()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < table.stat().st_size / 2
+
+
+def test_an_error_leaves_nothing_behind(write, cache, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_vanilla_transformer.data.sources._LINES_AT_ONCE", 2)
+    (tmp_path / "bad.de").write_bytes(b"x\n" * 20_000 + "Häuser\n".encode("latin-1"))
+    files = [write("bad.en", "x\n" * 20_001), tmp_path / "bad.de"]
+    with pytest.raises(ValueError, match=r"bad\.de is not UTF-8"):
+        load_pairs(train_files=files)
+    files = [write("long.en", "x\n" * 20_001), write("long.de", "x\n" * 20_000)]
+    with pytest.raises(ValueError, match=r"20001 lines and .* has 20000;"):
+        load_pairs(train_files=files)
+    left = [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    assert left == []
+
+
+def test_a_cache_that_cannot_be_written(write, monkeypatch):
+    files = [write("a.en", "one\n"), write("a.de", "eins\n")]
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", files[0] / "cache")
+    with pytest.raises(OSError, match=r"a\.en/cache, the cache of datasets, cannot be written \(.*\); set HF_DATASETS"):
+        load_pairs(train_files=files)
 
 
 @pytest.mark.parametrize("name", ["train.csv", "train.jsonl", "train.json", "train.parquet"])

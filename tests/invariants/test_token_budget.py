@@ -53,7 +53,7 @@ def run_with_budget(folder, tokenizer_folder, workers=0):
         optimizers=paper_optimizers(model, args),
         callbacks=[CompleteCheckpoints()],
     )
-    sampler = TokenBudgetBatchSampler.use_in(trainer, tokens_per_batch=40)
+    sampler = TokenBudgetBatchSampler.use_in(trainer, tokens_per_batch=44)
     assert len(sampler) == 2 * UPDATES_AN_EPOCH - 1
     trainer.train(resume_from_checkpoint=last_complete_checkpoint(folder))
 

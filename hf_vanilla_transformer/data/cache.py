@@ -1,0 +1,67 @@
+"""Tables of text into the cache of `datasets`, some rows at a time.
+
+Apart from the rest, because `datasets` changes names such as `open` in the module of a builder.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from datasets import (
+    ArrowBasedBuilder,
+    BuilderConfig,
+    Dataset,
+    DatasetInfo,
+    DownloadManager,
+    Features,
+    SplitGenerator,
+    Value,
+    config,
+)
+from datasets.exceptions import DatasetGenerationError
+
+
+def cached_pairs(key: str, tables: Callable[[], Iterator[pa.Table]]) -> Dataset:
+    """Tables one below the other, as one file of the cache, mapped into memory.
+
+    Args:
+        key (`str`): what is in the cache under the same key is taken from there.
+        tables: called where it is not, gives tables with strings in the columns `source` and `target`. If it fails,
+            nothing stays in the cache.
+
+    Returns:
+        `Dataset`: with these columns.
+
+    Raises:
+        OSError: if the cache cannot be written.
+        Exception: what `tables` raises.
+    """
+    try:
+        builder = _PairsBuilder(dataset_name="pairs", config_id=key, tables=tables)
+        builder.download_and_prepare()
+    except DatasetGenerationError as error:
+        raise error.__cause__ or error from None
+    except OSError as error:
+        raise OSError(
+            f"{config.HF_DATASETS_CACHE}, the cache of datasets, cannot be written ({error}); set HF_DATASETS_CACHE to "
+            "a folder that can."
+        ) from error
+    return builder.as_dataset("train")
+
+
+@dataclass
+class _PairsConfig(BuilderConfig):
+    tables: Callable[[], Iterator[pa.Table]] | None = None
+
+
+class _PairsBuilder(ArrowBasedBuilder):
+    BUILDER_CONFIG_CLASS = _PairsConfig
+
+    def _info(self) -> DatasetInfo:
+        return DatasetInfo(features=Features({"source": Value("string"), "target": Value("string")}))
+
+    def _split_generators(self, dl_manager: DownloadManager) -> list[SplitGenerator]:
+        return [SplitGenerator("train", gen_kwargs={})]
+
+    def _generate_tables(self) -> Iterator[tuple[int, pa.Table]]:
+        yield from enumerate(self.config.tables())
