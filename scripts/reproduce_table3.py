@@ -1,0 +1,452 @@
+"""Train every row of Table 3 at a small scale, and print the table with the paper's figures beside ours.
+
+Without files it reads Multi30k from the folder that MULTI30K_DIR names. Rows that the output folder has are not trained
+again, so a run that was stopped goes on with the next row.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+
+# Run as a file, Python looks in the file's folder first, where evaluate.py hides the library of that name.
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import torch
+from datasets import Dataset, DatasetDict
+from torch.utils.data import DataLoader
+from tqdm.auto import tqdm
+from transformers import (
+    DataCollatorForSeq2Seq,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Seq2SeqTrainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
+
+from hf_vanilla_transformer import (
+    PaperTrainingArguments,
+    TokenBudgetBatchSampler,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    paper_optimizers,
+    tokenize_pairs,
+    train_tokenizer,
+    translate,
+)
+from hf_vanilla_transformer.configuration_vanilla_transformer import PAPER_ROWS
+from scripts.common import DataArguments, DecodingArguments, ScoringArguments, parse, plain_errors, score, write
+from scripts.train import check_lengths
+
+
+# Table 3: perplexity and BLEU on newstest2013, and millions of parameters where the paper prints them.
+PAPER_RESULTS: dict[str, tuple[float, float, int | None]] = {
+    "base": (4.92, 25.8, 65),
+    "A h=1": (5.29, 24.9, None),
+    "A h=4": (5.00, 25.5, None),
+    "A h=16": (4.91, 25.8, None),
+    "A h=32": (5.01, 25.4, None),
+    "B d_k=16": (5.16, 25.1, 58),
+    "B d_k=32": (5.01, 25.4, 60),
+    "C N=2": (6.11, 23.7, 36),
+    "C N=4": (5.19, 25.3, 50),
+    "C N=8": (4.88, 25.5, 80),
+    "C d_model=256": (5.75, 24.5, 28),
+    "C d_model=1024": (4.66, 26.0, 168),
+    "C d_ff=1024": (5.12, 25.4, 53),
+    "C d_ff=4096": (4.75, 26.2, 90),
+    "D P_drop=0.0": (5.77, 24.6, None),
+    "D P_drop=0.2": (4.95, 25.5, None),
+    "D eps_ls=0.0": (4.67, 25.3, None),
+    "D eps_ls=0.2": (5.47, 25.7, None),
+    "E": (4.92, 25.7, None),
+    "big": (4.33, 26.4, 213),
+}
+
+# Widths, depths and the vocabulary are divided so that the layers and the embeddings both have 1/32 of the paper's
+# weights. Heads and rates stay. 40,960 tokens are what the counts of Table 3 fit; section 5.1 says "about 37000".
+WIDTH_DIVISOR, DEPTH_DIVISOR = 4, 2
+VOCAB_SIZE = 40960 // 8
+TOKENS_PER_BATCH = 2048
+MINUTES = 100
+TIMED_UPDATES, TIMED_SENTENCES = 6, 64
+SYMBOLS = {
+    "encoder_layers": "N",
+    "d_model": "d_model",
+    "d_ff": "d_ff",
+    "num_heads": "h",
+    "key_dim": "d_k",
+    "value_dim": "d_v",
+    "dropout": "P_drop",
+    "label_smoothing": "eps_ls",
+    "position_embedding_type": "positions",
+}
+
+
+@dataclass
+class TableArguments:
+    """Which rows, how long, and where the results go."""
+
+    _argument_group_name = "table"
+
+    rows: list[str] | None = field(
+        default=None, metadata={"help": 'Rows of Table 3: base "A h=4" "D P_drop=0.0" E big ...; all if not given.'}
+    )
+    max_steps: int = field(default=1600, metadata={"help": "Updates of every row."})
+    warmup_steps: int = field(
+        default=400, metadata={"help": "Updates during which the learning rate of Eq. 3 rises, of every row."}
+    )
+    seed: int = field(default=1, metadata={"help": "Of weights, dropout and the order of the sentences."})
+    output_dir: str = field(default="runs/table3", metadata={"help": "Folder of the results, one file a row."})
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_steps", 1), ("warmup_steps", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
+        if Path(self.output_dir).is_file():
+            raise NotADirectoryError(f"{self.output_dir} is a file; name a folder for the results.")
+
+    def chosen_rows(self) -> list[str]:
+        """The rows in the paper's order, each once.
+
+        Raises:
+            ValueError: if there is no row of such a name.
+        """
+        for row in self.rows or []:
+            VanillaTransformerConfig.from_paper(row)
+        return [row for row in PAPER_ROWS if self.rows is None or row in self.rows]
+
+
+@dataclass
+class Material:
+    """What all rows have in common."""
+
+    args: TableArguments
+    scoring: ScoringArguments
+    description: str
+    tokenizer: PreTrainedTokenizerBase
+    pairs: DatasetDict
+    data: DatasetDict
+    digest: str
+
+    def config(self, row: str) -> VanillaTransformerConfig:
+        """A row's configuration at the small scale."""
+        return scaled_config(row, len(self.tokenizer))
+
+    def settings(self, row: str) -> dict[str, Any]:
+        """All that a row's result depends on, but for the software."""
+        config = self.config(row)
+        return {
+            **{symbol: getattr(config, name) for name, symbol in SYMBOLS.items()},
+            "vocab_size": config.vocab_size,
+            "max_steps": self.args.max_steps,
+            "warmup_steps": self.args.warmup_steps,
+            "tokens_per_batch": TOKENS_PER_BATCH,
+            "seed": self.args.seed,
+            "data": self.description,
+            "data_sha256": self.digest,
+            **self.scoring.options(self.pairs["validation"]),
+        }
+
+
+class Updates(TrainerCallback):
+    """Shows the updates of a row, and notes when each of them ended."""
+
+    def __init__(self, total: int, title: str | None) -> None:
+        self.bar = tqdm(total=total, desc=title, unit=" updates", disable=title is None)
+        self.ends: list[float] = []
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.ends.append(time.perf_counter())
+        self.bar.update()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.bar.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    """Train the missing rows as the command line says; returns the file with the table."""
+    args, data_args, scoring = parse([TableArguments, DataArguments, ScoringArguments], __doc__, arguments)
+    folder = Path(args.output_dir)
+    with plain_errors():
+        rows = args.chosen_rows()
+        material = prepare(args, data_args, scoring)
+        found = {row: read_result(folder, row, material.settings(row)) for row in rows}
+        results = {row: result for row, result in found.items() if result is not None}
+        missing = [row for row in rows if row not in results]
+        folder.mkdir(parents=True, exist_ok=True)
+        print(
+            f"{len(rows)} rows of Table 3, {args.max_steps:,} updates each; {len(rows) - len(missing)} of them are in "
+            f"{folder}"
+        )
+        if missing:
+            tell_plan(missing, material)
+    for number, row in enumerate(missing, start=1):
+        result = run_row(row, material, title=f"{row} ({number} of {len(missing)})")
+        write(folder / file_name(row), json.dumps(result, indent=2) + "\n")
+        results[row] = result
+        print(f"{row}: perplexity {result['perplexity']:.2f}, BLEU {result['bleu']:.2f}, {minutes(result):.1f} minutes")
+    table = make_table({row: results[row] for row in rows})
+    write(folder / "table3.md", table)
+    print(f"\n{table}")
+    print(f"the table is in {folder / 'table3.md'}; its rows took {sum(map(minutes, results.values())):.1f} minutes")
+    return folder / "table3.md"
+
+
+def prepare(args: TableArguments, data_args: DataArguments, scoring: ScoringArguments) -> Material:
+    """The pairs, their joint encoding, and their tokens.
+
+    Raises:
+        ValueError: if no pairs are given, or none for validation, or one is too long.
+    """
+    name_files(data_args)
+    pairs = data_args.load()
+    for split in ("train", "validation"):
+        if split not in pairs:
+            raise ValueError(f"there are no {split} pairs; there is: {', '.join(pairs)}. Give --{split}_files.")
+    pairs = DatasetDict({split: pairs[split] for split in ("train", "validation")})
+    texts = chain(pairs["train"]["source"], pairs["train"]["target"])
+    tokenizer = train_tokenizer(texts, vocab_size=VOCAB_SIZE)
+    data = tokenize_pairs(pairs, tokenizer)
+    description = "; ".join(data_args.describe(split) for split in pairs)
+    check_lengths(scaled_config("E", len(tokenizer)), data)
+    return Material(args, scoring, description, tokenizer, pairs, data, digest(pairs))
+
+
+def name_files(data_args: DataArguments) -> None:
+    """Where no pairs are named, take Multi30k.
+
+    Raises:
+        ValueError: if nothing says where that is.
+    """
+    if data_args.dataset or data_args.train_files or data_args.validation_files:
+        return
+    folder = os.environ.get("MULTI30K_DIR")
+    if not folder:
+        raise ValueError(
+            "no pairs are given; give --train_files and --validation_files, or set MULTI30K_DIR to the folder that "
+            "holds train.en, train.de, val.en and val.de of Multi30k."
+        )
+    data_args.train_files, data_args.validation_files = (
+        [str(Path(folder, f"{name}.{language}")) for language in ("en", "de")] for name in ("train", "val")
+    )
+
+
+def digest(pairs: DatasetDict) -> str:
+    """A fingerprint of all sentences, because files of one name may hold different ones."""
+    sentences = (sentence for split in pairs.values() for column in ("source", "target") for sentence in split[column])
+    return hashlib.sha256(json.dumps(list(sentences)).encode()).hexdigest()
+
+
+def scaled_config(row: str, vocab_size: int) -> VanillaTransformerConfig:
+    """A row of Table 3 at the small scale: the same change in proportion, so d_ff is still 4 d_model, and so on."""
+    paper = VanillaTransformerConfig.from_paper(row)
+    return VanillaTransformerConfig.from_paper(
+        row,
+        vocab_size=vocab_size,
+        encoder_layers=paper.encoder_layers // DEPTH_DIVISOR,
+        decoder_layers=paper.decoder_layers // DEPTH_DIVISOR,
+        d_model=paper.d_model // WIDTH_DIVISOR,
+        d_ff=paper.d_ff // WIDTH_DIVISOR,
+        d_k=None if paper.d_k is None else paper.d_k // WIDTH_DIVISOR,
+    )
+
+
+def file_name(row: str) -> str:
+    """Of a row's result."""
+    return f"{row.replace(' ', '_')}.json"
+
+
+def read_result(folder: Path, row: str, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The result of a row that an earlier run left; None if there is none.
+
+    Raises:
+        ValueError: if it was made with other settings, or is no result.
+    """
+    path = folder / file_name(row)
+    if not path.is_file():
+        return None
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        made_with = dict(result["settings"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no result of this command; remove it to train the row anew.") from error
+    differing = [name for name in {**settings, **made_with} if settings.get(name) != made_with.get(name)]
+    if differing:
+        there, wanted = (
+            ", ".join(f"{name}={values.get(name)}" for name in differing) for values in (made_with, settings)
+        )
+        raise ValueError(
+            f"{path} was made with {there}, but {wanted} is asked for; name another --output_dir, or remove the file "
+            "to train the row anew."
+        )
+    return result
+
+
+def tell_plan(rows: Sequence[str], material: Material) -> None:
+    """Print how long each row will take, from a few updates and translations of each."""
+    started = time.perf_counter()
+    estimates = {row: estimate_seconds(row, material) for row in tqdm(rows, desc="timing the rows", unit=" rows")}
+    for row, seconds in estimates.items():
+        print(f"  {row:16} about {seconds / 60:4.1f} minutes")
+    total = sum(estimates.values()) / 60
+    print(f"estimated time: {total:.0f} minutes, after {time.perf_counter() - started:.0f} seconds for this estimate")
+    if total > MINUTES:
+        fitting = int(material.args.max_steps * MINUTES / total)
+        print(f"that is more than {MINUTES} minutes; --max_steps {fitting} would fit, in another --output_dir")
+
+
+def estimate_seconds(row: str, material: Material) -> float:
+    """Seconds that a row will take."""
+    updates = Updates(TIMED_UPDATES, title=None)
+    model = train_row(row, material, TIMED_UPDATES, updates)
+    seconds_an_update = median(end - begin for begin, end in pairwise(updates.ends))
+    validation = material.pairs["validation"]
+    sample = range(min(TIMED_SENTENCES, len(validation)))
+    longest = max(len(ids) for ids in material.data["validation"].select(sample)["labels"])
+    started = time.perf_counter()
+    # Left alone, a model that has learnt nothing goes on to the limit.
+    translate(model, material.tokenizer, validation.select(sample)["source"], max_new_tokens=longest)
+    seconds_a_sentence = (time.perf_counter() - started) / len(sample)
+    return material.args.max_steps * seconds_an_update + len(validation) * seconds_a_sentence
+
+
+def run_row(row: str, material: Material, title: str) -> dict[str, Any]:
+    """Train and score a row."""
+    started = time.perf_counter()
+    model = train_row(row, material, material.args.max_steps, Updates(material.args.max_steps, title))
+    trained = time.perf_counter()
+    scores, _ = score(
+        model,
+        material.tokenizer,
+        material.pairs["validation"],
+        material.description,
+        DecodingArguments(),
+        material.scoring,
+    )
+    return {
+        "row": row,
+        "parameters": model.num_parameters(),
+        "perplexity": perplexity(model, material.data["validation"], material.tokenizer),
+        "bleu": scores["bleu"],
+        "bleu_signature": scores["bleu_signature"],
+        "decoding": scores["decoding"],
+        "training_seconds": trained - started,
+        "scoring_seconds": time.perf_counter() - trained,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "settings": material.settings(row),
+    }
+
+
+def train_row(row: str, material: Material, max_steps: int, updates: Updates) -> PreTrainedModel:
+    """A row's model after so many updates, computing in float32 from then on."""
+    set_seed(material.args.seed)
+    model = VanillaTransformerForConditionalGeneration(material.config(row))
+    accelerated = torch.accelerator.is_available()
+    training_args = PaperTrainingArguments(
+        material.args.output_dir,
+        max_steps=max_steps,
+        warmup_steps=material.args.warmup_steps,
+        seed=material.args.seed,
+        bf16=True,
+        use_cpu=not accelerated,
+        dataloader_pin_memory=accelerated,
+        logging_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = Seq2SeqTrainer(
+        model,
+        training_args,
+        train_dataset=material.data["train"],
+        data_collator=DataCollatorForSeq2Seq(material.tokenizer, model=model),
+        callbacks=[updates],
+        optimizers=paper_optimizers(model, training_args),
+    )
+    trainer.remove_callback(PrinterCallback)
+    TokenBudgetBatchSampler.use_in(trainer, TOKENS_PER_BATCH)
+    trainer.train()
+    return trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+
+
+@torch.inference_mode()
+def perplexity(model: PreTrainedModel, data: Dataset, tokenizer: PreTrainedTokenizerBase) -> float:
+    """exp of the mean cross-entropy, not smoothed, of a target token, `</s>` among them: "per-wordpiece", as Table 3.
+
+    Args:
+        model (`PreTrainedModel`): is put into evaluation mode.
+        data (`Dataset`): tokenised pairs, as of `tokenize_pairs`.
+        tokenizer (`PreTrainedTokenizerBase`): of the model.
+    """
+    model.eval()
+    sampler = TokenBudgetBatchSampler(data, TOKENS_PER_BATCH)
+    collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+    total, tokens = torch.zeros((), dtype=torch.float64), 0
+    for batch in DataLoader(data, batch_sampler=sampler, collate_fn=collator):
+        count = int((batch["labels"] != collator.label_pad_token_id).sum())
+        total += model(**batch.to(model.device)).loss.double().cpu() * count
+        tokens += count
+    return float((total / tokens).exp())
+
+
+def minutes(result: dict[str, Any]) -> float:
+    """That a row took."""
+    return (result["training_seconds"] + result["scoring_seconds"]) / 60
+
+
+def make_table(results: dict[str, dict[str, Any]]) -> str:
+    """Results beside the paper's as a Markdown table; in brackets, how much more or less than the base model."""
+    lines = [
+        "| row | at this scale | 10^6 parameters | perplexity | BLEU | paper: 10^6 parameters | perplexity | BLEU |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row, result in results.items():
+        ours = (result["perplexity"], result["bleu"])
+        base = results.get("base")
+        paper = PAPER_RESULTS[row]
+        cells = [
+            row,
+            describe_change(row),
+            f"{result['parameters'] / 1e6:.2f}",
+            *with_differences(ours, None if row == "base" or base is None else (base["perplexity"], base["bleu"])),
+            paper[2] or "",
+            *with_differences(paper[:2], None if row == "base" else PAPER_RESULTS["base"][:2]),
+        ]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_differences(figures: tuple[float, float], base: tuple[float, float] | None) -> tuple[str, str]:
+    """Perplexity and BLEU as they are printed, with what differs from the base model's, if that is given."""
+    perplexity_cell, bleu_cell = f"{figures[0]:.2f}", f"{figures[1]:.1f}"
+    if base is None:
+        return perplexity_cell, bleu_cell
+    return f"{perplexity_cell} ({figures[0] - base[0]:+.2f})", f"{bleu_cell} ({figures[1] - base[1]:+.1f})"
+
+
+def describe_change(row: str) -> str:
+    """What a row changes at the small scale; of the base model, what it is."""
+    base, config = scaled_config("base", VOCAB_SIZE), scaled_config(row, VOCAB_SIZE)
+    changed = [name for name in SYMBOLS if row == "base" or getattr(config, name) != getattr(base, name)]
+    return ", ".join(f"{SYMBOLS[name]}={getattr(config, name)}" for name in changed)
+
+
+if __name__ == "__main__":
+    main()
