@@ -21,12 +21,12 @@ $(READY): pyproject.toml constraints.txt
 
 # Apart, because the demo needs none of them and some of them print when transformers finds them.
 $(EXTRAS): $(READY)
-	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,quantization]'
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,quantization,plots]'
 	@touch $@
 
 $(FLOOR)/.ready: pyproject.toml constraints-floor.txt
 	$(PYTHON) -m venv $(FLOOR)
-	$(FLOOR)/bin/$(INSTALL) -c constraints-floor.txt --editable '.[numbers]' pytest
+	$(FLOOR)/bin/$(INSTALL) -c constraints-floor.txt --editable '.[numbers,plots]' pytest
 	@touch $@
 
 demo: $(READY)  ## Train on the built-in number corpus, score unseen numbers, translate some.

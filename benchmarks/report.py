@@ -1,0 +1,195 @@
+"""Figures as tables in markdown and as plots."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+
+HEADINGS = {
+    "length": "tokens a sentence",
+    "tokens": "tokens a batch",
+    "vocabulary": "vocabulary",
+    "depth": "layers a stack",
+}
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A markdown table with aligned columns."""
+    widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
+    lines = [headings, ["-" * width for width in widths], *rows]
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+    )
+
+
+def describe(section: dict[str, Any]) -> str:
+    """One line on the machine and the data."""
+    machine = section["machine"]
+    return (
+        f"{machine['device']}, {machine['threads']} threads, torch {machine['torch']}, transformers "
+        f"{machine['transformers']}; {section['corpus']}; load at the start {machine['load']:.1f}; {machine['time']}"
+    )
+
+
+def tables(figures: dict[str, Any]) -> Iterator[str]:
+    """All tables of the figures that there are, each with its heading."""
+    writers = {"steps": _steps, "memory": _memory, "scaling": _scaling, "trainer": _trainer}
+    for mode, write_tables in writers.items():
+        if mode in figures:
+            yield f"## {mode}\n\n{describe(figures[mode])}"
+            yield from write_tables(figures[mode])
+
+
+def _steps(section: dict[str, Any]) -> Iterator[str]:
+    for name, size in section["sizes"].items():
+        references = section["references"]
+        headings = ["entry", "tokens/s", *(f"times {reference}" for reference in references), "peak MB", "TFLOP/s"]
+        headings += ["first loss", "utilisation"]
+        rows = []
+        for entry in sorted(size["entries"], key=lambda entry: -entry["tokens_per_second"]):
+            ratios = [entry["times"].get(reference) for reference in references]
+            rows.append(
+                [
+                    entry["name"],
+                    f"{entry['tokens_per_second']:.0f}",
+                    *("" if ratio is None else _with_range(ratio) for ratio in ratios),
+                    _whole(entry["peak_megabytes"]),
+                    f"{entry['tflops_per_second']:.2f}",
+                    f"{entry['first_loss']:.3f}",
+                    "" if entry["utilisation"] is None else f"{entry['utilisation']:.1%}",
+                ]
+            )
+        yield f"### {name}: {size['tokens_per_batch']:,} tokens a side, {size['rounds']} rounds\n\n{_noise(size)}"
+        yield table(*_without_empty(headings, rows))
+
+
+def _memory(section: dict[str, Any]) -> Iterator[str]:
+    for name, size in section["sizes"].items():
+        steps = len(next(iter(size["peaks"].values())))
+        marks = sorted({1, max(steps // 4, 1), max(steps // 2, 1), steps})
+        rows = [[entry, *(f"{peaks[mark - 1]:.0f}" for mark in marks)] for entry, peaks in size["peaks"].items()]
+        yield f"### {name}: peak memory in MB after so many batches"
+        yield table(["entry", *map(str, marks)], rows)
+
+
+def _scaling(section: dict[str, Any]) -> Iterator[str]:
+    for name, size in section["sizes"].items():
+        for axis, points in size["axes"].items():
+            entries = [entry["name"] for entry in points[0]["entries"]]
+            headings = [HEADINGS[axis], *(f"{entry} {unit}" for entry in entries for unit in ("tokens/s", "peak MB"))]
+            rows = [
+                [f"{point['value']:,}"]
+                + [
+                    text
+                    for entry in point["entries"]
+                    for text in (f"{entry['tokens_per_second']:.0f}", _whole(entry["peak_megabytes"]))
+                ]
+                for point in points
+            ]
+            yield f"### {name}, by {HEADINGS[axis]}"
+            yield table(headings, rows)
+
+
+def _trainer(section: dict[str, Any]) -> Iterator[str]:
+    rows = []
+    for name, size in section["sizes"].items():
+        for arithmetic, result in size["arithmetic"].items():
+            milliseconds = [
+                1000 * sum(result[which]) / len(result[which]) / result["updates"]
+                for which in ("bare_seconds", "trainer_seconds")
+            ]
+            shares = ", ".join(f"{share:+.1%}" for share in result["overhead_share_of_rounds"])
+            median = f"{result['overhead_share']:+.1%}"
+            rows.append([name, arithmetic, *(f"{value:.0f}" for value in milliseconds), median, shares])
+    yield table(["size", "arithmetic", "bare ms", "Trainer ms", "Trainer slower by", "in each round"], rows)
+
+
+def _with_range(ratio: dict[str, Any]) -> str:
+    return f"{ratio['median']:.2f} ({min(ratio['rounds']):.2f}-{max(ratio['rounds']):.2f})"
+
+
+def _whole(number: float | None) -> str:
+    return "" if number is None else f"{number:.0f}"
+
+
+def _noise(size: dict[str, Any]) -> str:
+    noise = size["noise"]
+    return f"Measurements repeated because the machine was slow: {noise['repeated']}; slow every time: {noise['slow']}."
+
+
+def _without_empty(headings: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    kept = [column for column in range(len(headings)) if any(row[column] for row in rows)]
+    return [headings[column] for column in kept], [[row[column] for column in kept] for row in rows]
+
+
+def plot(figures: dict[str, Any], folder: Path) -> list[Path]:
+    """Draw what there is: `training_steps.svg` and `training_scaling.svg`.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError("plots need matplotlib; pip install '.[benchmarks]' adds it.") from error
+    matplotlib.use("agg")
+    # The same figures give the same file.
+    matplotlib.rcParams["svg.hashsalt"] = "training"
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = {}
+    if "steps" in figures:
+        drawn["training_steps.svg"] = _plot_steps(figures["steps"])
+    if "scaling" in figures:
+        drawn["training_scaling.svg"] = _plot_scaling(figures["scaling"])
+    for name, figure in drawn.items():
+        temporary = folder / f".{name}.part"
+        figure.savefig(temporary, format="svg", metadata={"Date": None})
+        temporary.replace(folder / name)
+    return [folder / name for name in drawn]
+
+
+def _plot_steps(section: dict[str, Any]) -> Any:
+    from matplotlib.figure import Figure
+
+    sizes = section["sizes"]
+    most = max(len(size["entries"]) for size in sizes.values())
+    figure = Figure(figsize=(5 * len(sizes), 1 + 0.26 * most), layout="constrained")
+    for axes, (name, size) in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes.items(), strict=True):
+        entries = sorted(size["entries"], key=lambda entry: entry["tokens_per_second"])
+        colours = ["tab:blue" if entry["name"].startswith("ours") else "tab:grey" for entry in entries]
+        axes.barh(
+            [entry["name"] for entry in entries], [entry["tokens_per_second"] for entry in entries], color=colours
+        )
+        axes.set_title(f"{name}, {size['tokens_per_batch']:,} tokens a side")
+        axes.set_xlabel("target tokens a second, without padding")
+    return figure
+
+
+def _plot_scaling(section: dict[str, Any]) -> Any:
+    from matplotlib.figure import Figure
+
+    sizes = section["sizes"]
+    columns = max(len(size["axes"]) for size in sizes.values())
+    figure = Figure(figsize=(3.5 * columns, 5.5 * len(sizes)), layout="constrained")
+    grid = figure.subplots(2 * len(sizes), columns, squeeze=False)
+    for row, (name, size) in enumerate(sizes.items()):
+        for column, (axis, points) in enumerate(size["axes"].items()):
+            for offset, quantity in enumerate(("tokens_per_second", "peak_megabytes")):
+                axes = grid[2 * row + offset][column]
+                _draw_lines(axes, points, quantity)
+                axes.set_title(name)
+                axes.set_xlabel(HEADINGS[axis])
+                axes.set_ylabel({"tokens_per_second": "tokens a second", "peak_megabytes": "peak memory, MB"}[quantity])
+    grid[0][0].legend()
+    return figure
+
+
+def _draw_lines(axes: Any, points: list[dict[str, Any]], quantity: str) -> None:
+    values = [point["value"] for point in points]
+    for index, entry in enumerate(points[0]["entries"]):
+        axes.plot(values, [point["entries"][index][quantity] for point in points], marker="o", label=entry["name"])
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(values, [f"{value:,}" for value in values], rotation=45)
+    axes.minorticks_off()
+    most = max(entry[quantity] for point in points for entry in point["entries"])
+    axes.set_ylim(0, 1.1 * most)

@@ -1,0 +1,346 @@
+"""Time one training step, of this package and of other implementations of the same model, in turns.
+
+Modes: `steps` (the default; speed and peak memory of every entry), `memory` (peak memory over many batches), `scaling`
+(speed and memory against length, batch, vocabulary and depth), `trainer` (what stock Seq2SeqTrainer costs), `report`
+(tables, and plots, of what was measured before).
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import torch
+from tqdm import tqdm
+
+from benchmarks import report, same_model
+from benchmarks.batches import corpus_batches, equal_batch, read_corpus
+from benchmarks.entries import ARITHMETIC, SAME_MODEL, Batch, Entry, choose_entries, matmul_precision, why_left_out
+from benchmarks.measuring import (
+    Clock,
+    Timing,
+    batch_flops,
+    describe_machine,
+    keep_freed_memory,
+    peak_flops,
+    peak_memory,
+    time_steps,
+)
+from benchmarks.trainer_overhead import Overhead, time_overhead
+from hf_vanilla_transformer import VanillaTransformerConfig
+from scripts.common import check_can_write, parse, plain_errors, write
+
+
+MODES = ("steps", "memory", "scaling", "trainer", "report")
+TINY = {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "vocab_size": 10_000}
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model, its batches, and how much of it is measured."""
+
+    row: str
+    fields: dict[str, int]
+    tokens_per_batch: int
+    rounds: int
+    batches_per_round: int
+
+    def config(self, **overrides: int) -> VanillaTransformerConfig:
+        return VanillaTransformerConfig.from_paper(self.row, **{**self.fields, **overrides})
+
+
+SIZES = {
+    "base": Size("base", {"vocab_size": 10_000}, 2048, rounds=3, batches_per_round=1),
+    "tiny": Size("base", TINY, 2048, rounds=5, batches_per_round=3),
+    "tiny-8192": Size("base", TINY, 8192, rounds=3, batches_per_round=1),
+    "base-25k": Size("base", {}, 25_000, rounds=5, batches_per_round=4),
+    "big-25k": Size("big", {}, 25_000, rounds=5, batches_per_round=4),
+    "smallest": Size("C N=2", {**TINY, "d_model": 16, "d_ff": 16, "encoder_layers": 1, "decoder_layers": 1}, 64, 2, 1),
+}
+CPU_SIZES = ["base", "tiny", "tiny-8192"]
+GPU_SIZES = ["base-25k", "big-25k"]
+# Sentences, batches, vocabularies and stacks that the growth of cost is measured at; the other three as the size says.
+AXES = {
+    "length": [16, 32, 64, 128, 256, 512, 1024],
+    "tokens": [512, 1024, 2048, 4096, 8192],
+    "vocabulary": [10_000, 40_000],
+    "depth": [2, 4, 6, 8],
+}
+USUAL_LENGTH = 16
+MEMORY_STEPS = 3
+COMPARED_TOKENS = 512
+
+
+@dataclass
+class BenchmarkArguments:
+    """What to measure, and where to put the result."""
+
+    sizes: list[str] | None = field(
+        default=None, metadata={"help": f"Of {', '.join(SIZES)}. Default: what suits the mode and the machine."}
+    )
+    entries: list[str] | None = field(
+        default=None, metadata={"help": "Such as ours-bf16, or ours for all of ours. Default: what suits the mode."}
+    )
+    references: list[str] = field(
+        default_factory=lambda: ["marian-eager-bf16", "marian-sdpa-fp32"],
+        metadata={"help": "Compare with these, round by round, where they are measured."},
+    )
+    rounds: int | None = field(default=None, metadata={"help": "Rounds of measurements. Default: the size's."})
+    repeats: int = field(default=2, metadata={"help": "How often a measurement of a slow machine is made again."})
+    memory_batches: int = field(default=100, metadata={"help": "Batches of the mode memory."})
+    updates: int = field(default=8, metadata={"help": "Updates of the mode trainer, in each round."})
+    peak_tflops: float | None = field(
+        default=None, metadata={"help": "What the device computes at most in bfloat16, for the utilisation."}
+    )
+    output: str = field(
+        default="benchmarks/results/training.json",
+        metadata={"help": "JSON file; a mode replaces its own figures in it and leaves the others."},
+    )
+    plot: str | None = field(default=None, metadata={"help": "Draw into this folder, such as docs/images."})
+
+    def __post_init__(self) -> None:
+        unknown = [size for size in self.sizes or [] if size not in SIZES]
+        if unknown:
+            raise ValueError(f'there is no size "{unknown[0]}"; choose among: {", ".join(SIZES)}.')
+        for name, least in (("rounds", 1), ("repeats", 0), ("memory_batches", 1), ("updates", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}; it must be at least {least}.")
+
+
+class Run:
+    """One mode's measurements: the arguments with defaults filled in, and what all measurements share."""
+
+    def __init__(self, args: BenchmarkArguments, default_entries: list[str] | None, cpu_sizes: list[str]) -> None:
+        self.args = args
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.sizes = args.sizes or (GPU_SIZES if self.device.type == "cuda" else cpu_sizes)
+        choose_entries(args.references)
+        self.entries = []
+        for entry in choose_entries(args.entries or default_entries):
+            reason = why_left_out(entry)
+            if reason is None:
+                self.entries.append(entry)
+            else:
+                print(f"{entry.name} is left out: {reason}")
+        if not self.entries:
+            raise ValueError("no entry is left to measure.")
+        self.corpus = read_corpus()
+        self.section: dict[str, Any] = {
+            "machine": describe_machine(self.device),
+            "corpus": self.corpus.origin,
+            "sizes": {},
+        }
+
+    def clock(self) -> Clock:
+        return Clock(self.device, self.args.repeats)
+
+    def rounds(self, size: Size) -> int:
+        return self.args.rounds or size.rounds
+
+
+def measure_steps(args: BenchmarkArguments) -> dict[str, Any]:
+    """Speed and peak memory of every entry at every size."""
+    run = Run(args, None, CPU_SIZES)
+    names = [entry.name for entry in run.entries]
+    run.section["references"] = [reference for reference in args.references if reference in names]
+    for name in run.sizes:
+        size, config = SIZES[name], SIZES[name].config()
+        rounds, each = run.rounds(size), size.batches_per_round
+        batches = corpus_batches(run.corpus, size.tokens_per_batch, max(rounds * each, MEMORY_STEPS))
+        implementations = [entry.implementation for entry in run.entries if entry.implementation in SAME_MODEL]
+        few = corpus_batches(run.corpus, min(size.tokens_per_batch, COMPARED_TOKENS), 1)[0]
+        same = same_model.compare(config, few, list(dict.fromkeys(implementations)))
+        clock = run.clock()
+        with progress_bar(name, len(run.entries) * (rounds + 2)) as progress:
+            in_rounds = [batches[each * number : each * (number + 1)] for number in range(rounds)]
+            timings = time_steps(run.entries, config, in_rounds, clock, progress)
+            peaks = [peaks_of(run, entry, config, batches[:MEMORY_STEPS], progress)[-1] for entry in run.entries]
+        flops = [sum(batch_flops(config, batch) for batch in batches) for batches in in_rounds]
+        peak = peak_flops(run.device, args.peak_tflops)
+        run.section["sizes"][name] = {
+            "config": config.to_diff_dict(),
+            "tokens_per_batch": size.tokens_per_batch,
+            "rounds": rounds,
+            "same_weights": same,
+            "noise": noise(clock),
+            "entries": compare_with(timings, peaks, run.section["references"], flops, peak),
+        }
+    return run.section
+
+
+def compare_with(
+    timings: Sequence[Timing],
+    peaks: Sequence[float | None],
+    references: Sequence[str],
+    flops: Sequence[int],
+    peak: float | None,
+) -> list[dict[str, Any]]:
+    """Figures of each entry: tokens a second, times as fast as the references in each round, memory, utilisation.
+
+    Args:
+        flops: of the model in each round.
+        peak: FLOP/s of the device at most, if that is known.
+    """
+    by_name = {timing.entry.name: timing for timing in timings}
+    figures = []
+    for timing, megabytes in zip(timings, peaks, strict=True):
+        speed_ups = {reference: timing.speed_up(by_name[reference]) for reference in references}
+        work = median(done / seconds for done, seconds in zip(flops, timing.seconds, strict=True))
+        figures.append(
+            {
+                "name": timing.entry.name,
+                "tokens_per_second": timing.tokens_per_second(),
+                "times": {name: {"median": median(ratios), "rounds": ratios} for name, ratios in speed_ups.items()},
+                "peak_megabytes": megabytes,
+                "tflops_per_second": work / 1e12,
+                "utilisation": None if peak is None else work / peak,
+                "first_loss": timing.first_loss,
+                "seconds": timing.seconds,
+                "tokens": timing.tokens,
+            }
+        )
+    return figures
+
+
+def measure_memory(args: BenchmarkArguments) -> dict[str, Any]:
+    """Peak memory of each entry over many batches, which differ in shape."""
+    run = Run(args, ["ours-fp32", "ours-bf16", "marian-sdpa-fp32", "marian-eager-bf16"], ["tiny-8192"])
+    for name in run.sizes:
+        size = SIZES[name]
+        batches = corpus_batches(run.corpus, size.tokens_per_batch, args.memory_batches)
+        with progress_bar(name, len(run.entries)) as progress:
+            peaks = {entry.name: peaks_of(run, entry, size.config(), batches, progress) for entry in run.entries}
+        run.section["sizes"][name] = {"tokens_per_batch": size.tokens_per_batch, "peaks": peaks}
+    return run.section
+
+
+def measure_scaling(args: BenchmarkArguments) -> dict[str, Any]:
+    """How speed and memory change with the length of sentences, the batch, the vocabulary and the depth."""
+    marian = "marian-sdpa-bf16" if torch.cuda.is_available() else "marian-eager-bf16"
+    run = Run(args, ["ours-bf16", marian], ["base"])
+    for name in run.sizes:
+        size, clock = SIZES[name], run.clock()
+        axes: dict[str, list[dict[str, Any]]] = {}
+        steps = sum(map(len, AXES.values())) * len(run.entries) * (run.rounds(size) + 2)
+        with progress_bar(name, steps) as progress:
+            for axis, values in AXES.items():
+                axes[axis] = [measure_point(run, size, axis, value, clock, progress) for value in values]
+        run.section["sizes"][name] = {"axes": axes, "noise": noise(clock)}
+    return run.section
+
+
+def measure_point(
+    run: Run, size: Size, axis: str, value: int, clock: Clock, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Figures of the entries where one of the four quantities has a value of its own."""
+    config = size.config()
+    if axis == "vocabulary":
+        config = size.config(vocab_size=value)
+    if axis == "depth":
+        config = size.config(encoder_layers=value, decoder_layers=value)
+    length = value if axis == "length" else USUAL_LENGTH
+    tokens = value if axis == "tokens" else size.tokens_per_batch
+    batch = equal_batch(length, tokens, config.vocab_size)
+    rounds = run.rounds(size)
+    timings = time_steps(run.entries, config, [[batch]] * rounds, clock, progress)
+    peaks = [peaks_of(run, entry, config, [batch] * 2, progress)[-1] for entry in run.entries]
+    flops = [batch_flops(config, batch)] * rounds
+    peak = peak_flops(run.device, run.args.peak_tflops)
+    return {"value": value, "entries": compare_with(timings, peaks, [], flops, peak)}
+
+
+def measure_trainer(args: BenchmarkArguments) -> dict[str, Any]:
+    """By which share stock Seq2SeqTrainer is slower than bare steps."""
+    run = Run(args, ["ours-fp32", "ours-bf16"], ["base", "tiny"])
+    if any(entry.implementation != "ours" for entry in run.entries):
+        raise ValueError("the mode trainer measures ours; choose among: ours-fp32, ours-fp32-medium, ours-bf16.")
+    for name in run.sizes:
+        size, clock = SIZES[name], run.clock()
+        results = {}
+        with progress_bar(name, len(run.entries) * run.rounds(size) * 2) as progress:
+            for entry in run.entries:
+                precision, bf16 = ARITHMETIC[entry.arithmetic]
+                overhead = Overhead(size.config(), run.corpus, size.tokens_per_batch, args.updates, bf16, run.device)
+                with matmul_precision(precision):
+                    results[entry.arithmetic] = time_overhead(overhead, run.rounds(size), clock, progress)
+        run.section["sizes"][name] = {
+            "tokens_per_batch": size.tokens_per_batch,
+            "noise": noise(clock),
+            "arithmetic": results,
+        }
+    return run.section
+
+
+@contextmanager
+def progress_bar(title: str, total: int) -> Iterator[Callable[[str], None]]:
+    """A bar over measurements, to be called with the name of the next one."""
+    with tqdm(total=total, desc=title) as bar:
+
+        def advance(what: str) -> None:
+            bar.set_postfix_str(what, refresh=False)
+            bar.update()
+
+        yield advance
+
+
+def peaks_of(
+    run: Run,
+    entry: Entry,
+    config: VanillaTransformerConfig,
+    batches: Sequence[Batch],
+    progress: Callable[[str], None],
+) -> list[float]:
+    """See `peak_memory`."""
+    progress(f"{entry.name}, memory")
+    return peak_memory(entry, config, batches, run.device)
+
+
+def noise(clock: Clock) -> dict[str, int]:
+    """How many measurements were repeated, and how many were slow every time."""
+    return {"repeated": clock.repeated, "slow": clock.slow}
+
+
+MEASURE = {
+    "steps": measure_steps,
+    "memory": measure_memory,
+    "scaling": measure_scaling,
+    "trainer": measure_trainer,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure as the command line says; returns all figures of the output file."""
+    args, modes = parse([BenchmarkArguments], __doc__, arguments, positional="modes")
+    with plain_errors():
+        unknown = [mode for mode in modes if mode not in MODES]
+        if unknown:
+            raise ValueError(f'there is no mode "{unknown[0]}"; choose among: {", ".join(MODES)}.')
+        output = Path(args.output)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        check_can_write(args.output)
+        figures = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
+        for mode in modes or ["steps"]:
+            if mode == "report" and not figures:
+                raise ValueError(f"there are no figures in {args.output}; measure first, or name another --output.")
+            if mode != "report":
+                figures[mode] = MEASURE[mode](args)
+                write(output, json.dumps(figures, indent=2) + "\n")
+        print("\n\n".join(report.tables(figures)))
+        if args.plot is not None:
+            for path in report.plot(figures, Path(args.plot)):
+                print(f"drawn: {path}")
+    return figures
+
+
+if __name__ == "__main__":
+    keep_freed_memory()
+    main()

@@ -1,0 +1,211 @@
+"""benchmarks/training.py: what is compared is the same model, and the figures are right. No time is asserted."""
+
+import json
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import entries as compared
+from benchmarks import measuring, same_model, training
+from benchmarks.batches import corpus_batches, equal_batch, read_corpus, target_tokens
+from benchmarks.entries import Entry
+from benchmarks.measuring import Clock, Timing, model_flops
+from benchmarks.trainer_overhead import Overhead
+from hf_vanilla_transformer import VanillaTransformerConfig
+
+
+SMALLEST = training.SIZES["smallest"]
+PEERS = [name for name in compared.IMPLEMENTATIONS if name != "x-transformers"]
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MULTI30K_DIR", raising=False)
+        return read_corpus()
+
+
+@pytest.fixture(scope="module")
+def batch(corpus):
+    return corpus_batches(corpus, 300, 1)[0]
+
+
+def test_steps_of_every_entry_are_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("MULTI30K_DIR", raising=False)
+    # A process of its own for each entry takes too long here; see the test of one below.
+    monkeypatch.setattr(training, "peak_memory", lambda *arguments: [1.0, 2.0])
+    monkeypatch.setattr(measuring, "PROBE_WIDTH", 8)
+    output = tmp_path / "figures.json"
+    training.main(["steps", "--sizes", "smallest", "--entries", *PEERS, "--repeats", "0", "--output", str(output)])
+    size = json.loads(output.read_text())["steps"]["sizes"]["smallest"]
+    names = [entry["name"] for entry in size["entries"]]
+    assert names == [f"{peer}-{kind}" for peer in PEERS for kind in ("fp32", "fp32-medium", "bf16")]
+    printed = capsys.readouterr().out
+    for entry in size["entries"]:
+        assert f"| {entry['name']} " in printed
+        assert entry["peak_megabytes"] == 2
+        assert len(entry["seconds"]) == SMALLEST.rounds
+        reference = next(one for one in size["entries"] if one["name"] == "marian-eager-bf16")
+        ratios = [theirs / own for theirs, own in zip(reference["seconds"], entry["seconds"], strict=True)]
+        assert entry["times"]["marian-eager-bf16"]["rounds"] == pytest.approx(ratios)
+    losses = size["same_weights"]["loss"]
+    assert set(losses) == {"ours", "marian-sdpa", "marian-eager", "torch-nn"}
+    assert max(losses.values()) == pytest.approx(min(losses.values()), rel=1e-5)
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_the_same_weights_give_the_same_loss_and_gradient(batch):
+    figures = same_model.compare(SMALLEST.config(d_model=32, d_ff=48, encoder_layers=2, decoder_layers=3), batch)
+    assert len(set(figures["gradient_norm"])) == 4
+    assert (batch["labels"] == -100).any()
+
+
+@pytest.mark.parametrize("name", ["marian-sdpa", "torch-nn"])
+def test_another_model_is_found_out(batch, name, monkeypatch):
+    build = compared.IMPLEMENTATIONS[name]
+
+    def with_another_norm(config):
+        model = build(config)
+        for module in model.modules():
+            if isinstance(module, torch.nn.LayerNorm):
+                module.eps = 1e-2
+        return model
+
+    monkeypatch.setitem(compared.IMPLEMENTATIONS, name, with_another_norm)
+    with pytest.raises(ValueError, match=f"with the same weights the loss of {name} is"):
+        same_model.compare(SMALLEST.config(), batch, [name])
+
+
+@pytest.mark.parametrize(("name", "last_module"), [("hyunwoongko", "words"), ("tunz", "decoder_norm")])
+def test_structures_of_other_projects_learn_and_do_not_look_ahead(name, last_module, batch):
+    model = Entry(name, "fp32").build(SMALLEST.config(dropout=0.0), torch.device("cpu")).model
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(20):
+        losses.append(model(**batch))
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[-1] < losses[0] - 1
+    outputs = []
+    getattr(model, last_module).register_forward_hook(lambda module, inputs, output: outputs.append(output))
+    changed = batch["labels"].clone()
+    changed[:, 2] += 1
+    for labels in (batch["labels"], changed):
+        model(**{**batch, "labels": labels})
+    # The word at position 2 is read at position 3, and not before.
+    torch.testing.assert_close(outputs[0][:, :3], outputs[1][:, :3])
+    assert (outputs[0][:, 3] - outputs[1][:, 3]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("kind", "exact"), [("fp32", True), ("bf16", False)])
+def test_steps_update_the_weights_that_the_next_one_uses(kind, exact, batch):
+    entry = Entry("torch-nn", kind)
+    state = entry.build(SMALLEST.config(dropout=0.0), torch.device("cpu"))
+    state.optimizer.param_groups[0]["lr"] = 1e-2
+    losses = [float(entry.step(state, batch)) for _ in range(10)]
+    assert losses[-1] < losses[0] - 0.5
+    untrained = Entry("torch-nn", "fp32").build(SMALLEST.config(dropout=0.0), torch.device("cpu")).model
+    expected = float(untrained(**batch).detach())
+    assert (losses[0] == expected) == exact
+    assert losses[0] == pytest.approx(expected, rel=1e-2)
+
+
+def test_ratios_and_medians():
+    ours = Timing(Entry("ours", "fp32"), 1.0, seconds=[1.0, 2.0, 4.0], tokens=[100, 100, 100])
+    theirs = Timing(Entry("tunz", "fp32"), 1.0, seconds=[2.0, 8.0, 4.0], tokens=[100, 100, 100])
+    figures = training.compare_with([ours, theirs], [10.0, None], ["tunz-fp32"], [6e12, 8e12, 8e12], 8e12)
+    assert figures[0]["times"]["tunz-fp32"] == {"median": 2.0, "rounds": [2.0, 4.0, 1.0]}
+    assert figures[1]["times"]["tunz-fp32"]["rounds"] == [1.0, 1.0, 1.0]
+    assert figures[0]["tokens_per_second"] == 50
+    assert figures[0]["tflops_per_second"] == 4
+    assert figures[0]["utilisation"] == 0.5
+
+
+def test_what_was_measured_on_a_slow_machine_is_measured_again(monkeypatch):
+    clock = Clock(torch.device("cpu"), repeats=2)
+    clock.best = 1.0
+    probes = iter([1.0, 1.3, 1.0, 1.1])
+    monkeypatch.setattr(clock, "probe", lambda: next(probes))
+    seconds = iter([9.0, 5.0])
+    assert clock.measure(lambda: next(seconds)) == 5
+    assert (clock.repeated, clock.slow) == (1, 0)
+    probes = iter([1.6, 1.6, 1.2, 1.2, 1.4, 1.4])
+    seconds = iter([9.0, 5.0, 7.0])
+    assert clock.measure(lambda: next(seconds)) == 5
+    assert (clock.repeated, clock.slow) == (3, 1)
+
+
+def test_model_flops_are_those_of_its_products():
+    config = VanillaTransformerConfig(
+        vocab_size=70, d_model=16, d_ff=24, num_heads=2, encoder_layers=2, decoder_layers=3
+    )
+    batch = equal_batch(5, 15, config.vocab_size)
+    batch["labels"] = batch["labels"][:, :4]
+    training_state = Entry("marian-eager", "fp32").build(config, torch.device("cpu"))
+    with FlopCounterMode(display=False) as counter:
+        training_state.model(**batch)
+    assert 3 * model_flops(config, 5, 4) == 3 * counter.get_total_flops()
+    assert measuring.batch_flops(config, batch) == 3 * model_flops(config, 5, 4)
+
+
+def test_peak_memory_is_of_a_process_of_its_own(batch):
+    ballast = torch.ones(300_000_000)
+    peaks = measuring.peak_memory(Entry("ours", "fp32"), SMALLEST.config(), [batch, batch], torch.device("cpu"))
+    assert len(peaks) == 2
+    assert 50 < peaks[0] <= peaks[1] < ballast.nbytes / 1e6
+
+
+def test_bare_loop_and_trainer_make_the_same_updates(corpus):
+    overhead = Overhead(SMALLEST.config(dropout=0.0), corpus, 64, updates=2, bf16=False, device=torch.device("cpu"))
+    seconds, bare = overhead.bare(seed=1)
+    trainer_seconds, trained = overhead.trainer(seed=1)
+    assert seconds > 0
+    assert trainer_seconds > 0
+    start = overhead._model()
+    for before, expected, actual in zip(start.parameters(), bare.parameters(), trained.parameters(), strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-7, rtol=0)
+        assert not torch.equal(before, expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["stpes"], 'there is no mode "stpes"; choose among: steps'),
+        (["steps", "--sizes", "huge"], 'there is no size "huge"; choose among: base'),
+        (["steps", "--entries", "fairseq"], 'there is no entry "fairseq"; choose among: hyunwoongko'),
+        (["trainer", "--entries", "tunz"], "the mode trainer measures ours"),
+        (["steps", "--references", "fastest"], 'there is no entry "fastest"; choose among'),
+        (["report"], "there are no figures in"),
+        (["steps", "--rounds", "0"], "rounds is 0; it must be at least 1"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(arguments, message, tmp_path):
+    with pytest.raises(SystemExit) as stop:
+        training.main([*arguments, "--output", str(tmp_path / "figures.json")])
+    assert str(stop.value).startswith(f"error: {message}")
+
+
+@contextmanager
+def without_x_transformers():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compared, "find_spec", lambda name: None)
+        yield
+
+
+def test_a_missing_library_is_named():
+    with without_x_transformers():
+        sentence = compared.why_left_out(Entry("x-transformers", "fp32"))
+    assert sentence == "x-transformers is not installed; pip install '.[benchmarks]' adds it."
+    assert compared.why_left_out(Entry("tunz", "fp32")) is None
+
+
+def test_generated_pairs_are_as_long_as_those_of_multi30k(corpus):
+    source, target = ([len(row) for row in corpus.data[side]] for side in ("input_ids", "labels"))
+    assert sum(source) / len(source) == pytest.approx(15, abs=0.2)
+    assert sum(target) / len(target) == pytest.approx(15.4, abs=0.2)
+    batch = corpus_batches(corpus, 2048, 1)[0]
+    assert batch["labels"].numel() <= 2048
+    assert target_tokens(batch) == (batch["labels"] != -100).sum()
