@@ -5,7 +5,7 @@ It works on bytes, so no character is unknown, and every text comes back exactly
 
 from collections.abc import Iterable, Iterator
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 
 
@@ -31,8 +31,21 @@ def _only_strings(texts: Iterable[str]) -> Iterator[str]:
         yield text
 
 
+def _cut_at_blanks(tokenizer: Tokenizer) -> None:
+    """A word is a blank and all up to the next one; the first word is given a blank, which decoding takes off."""
+    tokenizer.normalizer = normalizers.Prepend(" ")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(" ", "merged_with_next"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+
+
 def train_tokenizer(
-    texts: Iterable[str], vocab_size: int = 37000, min_frequency: int = 2, show_progress: bool = True
+    texts: Iterable[str],
+    vocab_size: int = 37000,
+    min_frequency: int = 2,
+    show_progress: bool = True,
+    whitespace_words: bool = False,
 ) -> VanillaTransformerTokenizer:
     """Learn a joint byte-pair encoding from sentences of both languages.
 
@@ -42,6 +55,9 @@ def train_tokenizer(
             gives fewer: `len(tokenizer)` is what a model's `vocab_size` must be.
         min_frequency (`int`, defaults to 2): how often a pair must occur to become a token.
         show_progress (`bool`): whether to show a progress bar.
+        whitespace_words (`bool`, defaults to `False`): cut texts into words at blanks alone, for text that is tokenised
+            already: `&apos;` or `t-shirt` may become one token, as in Sennrich et al. 2016, and a word has the same
+            tokens at the beginning of a sentence as elsewhere. Otherwise letters, digits and signs are told apart.
 
     Returns:
         `VanillaTransformerTokenizer`: with `<pad>`, `<s>`, `</s>` as ids 0, 1, 2.
@@ -61,8 +77,11 @@ def train_tokenizer(
         raise TypeError("texts is one string; give an iterable of sentences.")
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    if whitespace_words:
+        _cut_at_blanks(tokenizer)
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,

@@ -278,7 +278,11 @@ def plain_errors() -> Iterator[None]:
 
 
 def parse(
-    dataclasses: Sequence[type], description: str, arguments: Sequence[str] | None = None, positional: str | None = None
+    dataclasses: Sequence[type],
+    description: str,
+    arguments: Sequence[str] | None = None,
+    positional: str | None = None,
+    takes_file: bool = True,
 ) -> tuple[Any, ...]:
     """Read a command line whose first argument may be a YAML or JSON file of arguments; those behind it override it.
 
@@ -287,6 +291,7 @@ def parse(
         description: the head of `--help`.
         arguments: the command line; `sys.argv[1:]` if None.
         positional: name of arguments without `--`, if any; they are returned last, as a list.
+        takes_file: whether the first argument may be a file of arguments; not where it is a JSON file to read.
 
     Returns:
         One object a type.
@@ -296,11 +301,11 @@ def parse(
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     words = f" [{positional} ...]" if positional else ""
-    usage = f"%(prog)s [ARGUMENTS.yaml]{words} [--name value ...]"
+    usage = f"%(prog)s{' [ARGUMENTS.yaml]' if takes_file else ''}{words} [--name value ...]"
     parser = HfArgumentParser(dataclasses, description=description, usage=usage)
     if positional is not None:
         parser.add_argument(positional, nargs="*")
-    if arguments and Path(arguments[0]).suffix.lower() in (".yaml", ".yml", ".json"):
+    if takes_file and arguments and Path(arguments[0]).suffix.lower() in (".yaml", ".yml", ".json"):
         _set_defaults(parser, Path(arguments.pop(0)))
     with plain_errors():
         *parsed, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)

@@ -6,8 +6,6 @@ ends in .yaml or .json is a file of arguments; those that follow override it.
 
 import json
 import logging
-import math
-import os
 import shlex
 import sys
 import traceback
@@ -25,7 +23,7 @@ if not __package__:
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from datasets import DatasetDict, disable_progress_bars
+from datasets import Dataset, DatasetDict, disable_progress_bars
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -34,7 +32,6 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
-    TrainerState,
     set_seed,
 )
 
@@ -44,14 +41,27 @@ from hf_vanilla_transformer import (
     TokenBudgetBatchSampler,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
+    filter_pairs,
     make_compute_metrics,
     paper_optimizers,
     tokenize_pairs,
     train_tokenizer,
 )
+from hf_vanilla_transformer.data.bpe_dropout import tokenize_with_dropout
+from hf_vanilla_transformer.evaluation.curves import write_curve
+from hf_vanilla_transformer.evaluation.results import changed_arguments, describe_surroundings
 from hf_vanilla_transformer.training.arguments import RunArguments
 from hf_vanilla_transformer.training.averaging import averaged_from, last_checkpoints, write_average
-from hf_vanilla_transformer.training.checkpoints import find_checkpoint, remove_checkpoints
+from hf_vanilla_transformer.training.checkpoints import early_stopping, find_checkpoint, is_finished, remove_checkpoints
+from hf_vanilla_transformer.training.checks import (
+    check_average,
+    check_counts,
+    check_lengths,
+    check_processes,
+    check_validation,
+    check_validation_pairs,
+    check_vocabulary,
+)
 from hf_vanilla_transformer.training.hub import describe_error, prepare_repository, push_run
 from hf_vanilla_transformer.training.model_card import FactsOfTheRun, card_metadata, fill_model_card
 from hf_vanilla_transformer.training.output import check_output_folder, staged
@@ -59,18 +69,18 @@ from scripts.common import (
     DataArguments,
     DecodingArguments,
     ScoringArguments,
+    check_can_write,
     finding,
     load,
     parse,
     plain_errors,
     score,
     show,
+    write,
 )
 
 
 DEFAULT_RECIPE = Path(__file__).parents[1] / "recipes" / "numbers.yaml"
-# Section 5.3 is left as soon as one of these is given.
-OPTIMIZER_ARGUMENTS = ("learning_rate", "lr_scheduler_type", "optim")
 
 
 @dataclass
@@ -87,6 +97,16 @@ class ModelArguments:
         default="base", metadata={"help": 'Row of Table 3 to begin from: "base", "big", "C N=2", "E", ...'}
     )
     vocab_size: int = field(default=37000, metadata={"help": "Most tokens of the joint byte-pair encoding."})
+    whitespace_words: bool = field(
+        default=False, metadata={"help": "Cut texts at blanks alone, for text that is tokenised already."}
+    )
+    bpe_dropout: float | None = field(
+        default=None,
+        metadata={"help": "Cut the training pairs at random, leaving out merges with this probability, 0.1 or so."},
+    )
+    bpe_dropout_copies: int = field(
+        default=10, metadata={"help": "Copies of the training pairs, each cut in its own way, with --bpe_dropout."}
+    )
     num_layers: int | None = field(default=None, metadata={"help": "N, of either stack, instead of the row's."})
     d_model: int | None = field(default=None, metadata={"help": "Instead of the row's."})
     d_ff: int | None = field(default=None, metadata={"help": "Instead of the row's."})
@@ -95,6 +115,10 @@ class ModelArguments:
     label_smoothing: float | None = field(default=None, metadata={"help": "epsilon_ls, likewise."})
     attn_implementation: str | None = field(default=None, metadata={"help": "eager or sdpa; chosen if not given."})
     license: str | None = field(default=None, metadata={"help": "Licence of the weights, for the model card."})
+    max_tokens: int | None = field(
+        default=None,
+        metadata={"help": "Leave out training pairs that are empty or longer than this on one side."},
+    )
     overwrite: bool = field(default=False, metadata={"help": "Replace the model that the output folder holds."})
     average_last: int | None = field(
         default=None,
@@ -131,17 +155,35 @@ class ModelArguments:
         )
 
 
+@dataclass
+class ResultArguments:
+    """What is told of the run besides its model card."""
+
+    _argument_group_name = "results"
+
+    results: str | None = field(
+        default=None,
+        metadata={"help": "Write settings, scores on validation and test pairs, times and versions into this file."},
+    )
+    bleu_targets: list[float] = field(
+        default_factory=list,
+        metadata={"help": "Validation BLEU whose first reaching the curve tells, such as 35 38 40."},
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Train as the command line says; returns the folder of the trained model."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    model_args, data_args, scoring, args = parse(
-        [ModelArguments, DataArguments, ScoringArguments, RunArguments],
+    model_args, data_args, decoding, scoring, result_args, args = parse(
+        [ModelArguments, DataArguments, DecodingArguments, ScoringArguments, ResultArguments, RunArguments],
         __doc__,
         arguments or [str(DEFAULT_RECIPE)],
     )
     output = Path(args.output_dir)
     with plain_errors():
         check_counts(args)
+        check_validation(args)
+        check_can_write(result_args.results)
         check_processes(args)
         if args.process_index > 0:
             stay_silent()
@@ -153,19 +195,30 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             check_average(args, model_args.average_last, resumes)
         facts = FactsOfTheRun.of_checkpoint(checkpoint) if checkpoint else FactsOfTheRun()
         facts.base_model = model_args.model = model_args.model or facts.base_model
-        facts.optimizer = facts.optimizer or describe_optimizer(args)
+        facts.optimizer = facts.optimizer or args.describe_optimizer()
+        described = {"settings": changed_arguments(model_args, data_args, decoding, scoring, args)}
+        described |= describe_surroundings() if result_args.results else {}
         with args.main_process_first(desc="loading the pairs"):
             pairs = data_args.load()
         if "train" not in pairs:
             raise ValueError(f"there are no training pairs; there is: {', '.join(pairs)}. Give --train_files.")
+        check_validation_pairs(args, pairs)
         if args.push_to_hub:
             prepare_push(args, model_args, data_args)
         tokenizer, model = make_model(model_args, pairs, checkpoint)
+        model.generation_config.update(**decoding.generate_kwargs())
         with args.main_process_first(desc="tokenising the pairs"):
             data = tokenize_pairs(pairs, tokenizer)
+            if model_args.bpe_dropout is not None:
+                options = (model_args.bpe_dropout, model_args.bpe_dropout_copies, args.seed)
+                data["train"] = tokenize_with_dropout(pairs["train"], tokenizer, *options)
+            if model_args.max_tokens is not None:
+                data["train"] = leave_out(data["train"], tokenizer, model_args.max_tokens)
         check_lengths(model.config, data)
-        trainer = make_trainer(args, tokenizer, model, data)
+        trainer = make_trainer(args, tokenizer, model, data, scoring.options(pairs["train"]))
         trainer.add_callback(facts)
+        if args.early_stopping_patience is not None:
+            trainer.add_callback(early_stopping(args.early_stopping_patience, checkpoint))
     if trainer.is_world_process_zero() and not resumes:
         remove_checkpoints(output)
     run(trainer, checkpoint)
@@ -173,14 +226,32 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     if trainer.is_world_process_zero():
         if model_args.average_last is not None:
             save_average(output, model_args.average_last)
-        scores = score_test_pairs(output, pairs, data_args, scoring)
+        with staged(output) as folder:
+            curve = write_curve(folder, trainer.state.log_history, result_args.bleu_targets)
+        scores = score_test_pairs(output, pairs, data_args, decoding, scoring)
         save_card(trainer, model_args, data_args, pairs, scores, facts)
         if scores is not None:
             show(scores)
         print(f"the model is in {output}")
+        if result_args.results:
+            of_validation = score_pairs("validation", output, pairs, data_args, decoding, scoring)
+            described["data"] = {split: data_args.describe(split) for split in pairs}
+            described["scores"] = {"validation": of_validation, "test": scores}
+            save_results(result_args.results, trainer, facts, curve, described)
         if args.push_to_hub:
             push(trainer, scores)
     return output
+
+
+def leave_out(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> Dataset:
+    """Training pairs without those that are empty or too long; says how many those are."""
+    kept, dropped = filter_pairs(data, tokenizer, max_tokens)
+    if PartialState().is_main_process:
+        print(
+            f"left out {len(data) - len(kept)} of {len(data)} training pairs: {dropped['empty']} empty on one side, "
+            f"{dropped['too long']} longer than {max_tokens} tokens"
+        )
+    return kept
 
 
 def run(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
@@ -208,100 +279,10 @@ def is_raised_by_an_optimizer(error: Exception) -> bool:
     return innermost[0].f_globals["__name__"].startswith("torch.optim.")
 
 
-def is_finished(args: PaperTrainingArguments, checkpoint: Path) -> bool:
-    """Whether a checkpoint is the end of the run that the arguments ask for."""
-    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-    if args.max_steps > 0:
-        return state.global_step >= args.max_steps
-    return state.epoch >= args.num_train_epochs
-
-
-def check_counts(args: PaperTrainingArguments) -> None:
-    """Numbers that transformers does not check.
-
-    Raises:
-        ValueError: if one of them is not a whole number of at least 1.
-    """
-    for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
-        value = getattr(args, name)
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value}; it must be a whole number of at least 1.")
-
-
-def check_average(args: PaperTrainingArguments, count: int, resumes: bool) -> None:
-    """Make sure that a run keeps the checkpoints that are averaged at its end.
-
-    Raises:
-        ValueError: if it does not, or writes fewer, as far as the arguments tell.
-    """
-    if count < 1:
-        raise ValueError(f"average_last is {count}; it must be at least 1.")
-    if args.save_strategy not in ("steps", "epoch") or args.save_only_model:
-        raise ValueError(
-            f'average_last is {count}, which needs complete checkpoints; give --save_strategy "steps" or "epoch", and '
-            "leave out --save_only_model."
-        )
-    if args.load_best_model_at_end:
-        raise ValueError("average_last and load_best_model_at_end choose different weights; give one of the two.")
-    # The best checkpoint is kept in the place of a newer one.
-    kept = count + (args.metric_for_best_model is not None)
-    if args.save_total_limit is not None and args.save_total_limit < kept:
-        raise ValueError(
-            f"average_last is {count}, but save_total_limit {args.save_total_limit}; it must be at least {kept}."
-        )
-    written = count_checkpoints(args)
-    if written is not None and written < count and not resumes:
-        raise ValueError(
-            f"average_last is {count}, but the run writes only {written}; save more often or average less."
-        )
-
-
-def count_checkpoints(args: PaperTrainingArguments) -> int | None:
-    """How many checkpoints a run writes, the last update's among them; None if the arguments alone do not tell."""
-    if args.save_strategy == "epoch" and args.max_steps <= 0:
-        return math.ceil(args.num_train_epochs)
-    if args.save_strategy == "steps" and args.max_steps > 0:
-        # Less than 1 is a share of all updates.
-        interval = args.save_steps if args.save_steps >= 1 else math.ceil(args.max_steps * args.save_steps)
-        return math.ceil(args.max_steps / (interval or args.max_steps))
-    return None
-
-
-def check_processes(args: PaperTrainingArguments) -> None:
-    """Make sure that processes that were launched together train together.
-
-    Raises:
-        ValueError: if each of them would train a model of its own, all in one folder.
-    """
-    launched = int(os.environ.get("WORLD_SIZE", 1))
-    if launched > args.world_size:
-        raise ValueError(
-            f"{launched} processes were launched, but they cannot train together without an accelerator each; add "
-            "--use_cpu to train on the CPU."
-        )
-
-
 def stay_silent() -> None:
     """Leave speaking to the main process."""
     disable_progress_bars()
     logging.getLogger("hf_vanilla_transformer").setLevel(logging.ERROR)
-
-
-def check_lengths(config: VanillaTransformerConfig, data: DatasetDict) -> None:
-    """Make sure that every sentence has positions.
-
-    Raises:
-        ValueError: if a sentence is longer than a table of learned positions.
-    """
-    if config.position_embedding_type == "sinusoidal":
-        return
-    for name, split in data.items():
-        longest = max(len(ids) for column in ("input_ids", "labels") for ids in split[column])
-        if longest > config.max_position_embeddings:
-            raise ValueError(
-                f"the longest sentence of {name} has {longest} tokens, but the model {config.max_position_embeddings} "
-                "learned positions; remove or split it, or train with sinusoidal positions."
-            )
 
 
 def make_model(
@@ -332,33 +313,17 @@ def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrained
     tokenizers: list[Any] = [None]
     if PartialState().is_main_process:
         texts = chain(pairs["train"]["source"], pairs["train"]["target"])
-        tokenizers = [train_tokenizer(texts, vocab_size=model_args.vocab_size)]
+        options = {"vocab_size": model_args.vocab_size, "whitespace_words": model_args.whitespace_words}
+        tokenizers = [train_tokenizer(texts, **options)]
     return broadcast_object_list(tokenizers)[0]
 
 
-def check_vocabulary(name: str | Path, config: VanillaTransformerConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Make sure that a tokenizer is its model's.
-
-    Raises:
-        ValueError: if the model has too few embeddings for it, or other special tokens.
-    """
-    rows = min(config.vocab_size, config.source_vocab_size or config.vocab_size)
-    if len(tokenizer) > rows:
-        raise ValueError(
-            f"the tokenizer of {name} has {len(tokenizer)} tokens, but the model's vocabulary {rows}; "
-            "fine-tune a model with the tokenizer that it was trained with."
-        )
-    for token in ("pad_token_id", "eos_token_id"):
-        of_the_model = getattr(config, token)
-        if getattr(tokenizer, token) not in (of_the_model if isinstance(of_the_model, list) else [of_the_model]):
-            raise ValueError(
-                f"{token} is {getattr(tokenizer, token)} in the tokenizer of {name} and {of_the_model} in "
-                "the model; fine-tune a model with the tokenizer that it was trained with."
-            )
-
-
 def make_trainer(
-    args: RunArguments, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, data: DatasetDict
+    args: RunArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    model: PreTrainedModel,
+    data: DatasetDict,
+    scoring: dict[str, Any] | None = None,
 ) -> Seq2SeqTrainer:
     """Stock `Seq2SeqTrainer`, with the paper's schedule unless the command line chose another."""
     args.dataloader_pin_memory = args.dataloader_pin_memory and torch.accelerator.is_available()
@@ -371,11 +336,11 @@ def make_trainer(
         eval_dataset=data.get("validation"),
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         processing_class=tokenizer,
-        compute_metrics=make_compute_metrics(tokenizer) if args.predict_with_generate else None,
+        compute_metrics=make_compute_metrics(tokenizer, **(scoring or {})) if args.predict_with_generate else None,
         callbacks=[CompleteCheckpoints()],
-        optimizers=paper_optimizers(model, args) if uses_the_paper_s_schedule(args) else (None, None),
+        optimizers=paper_optimizers(model, args) if args.uses_the_paper_s_schedule else (None, None),
     )
-    if trainer.is_deepspeed_enabled and uses_the_paper_s_schedule(args):
+    if trainer.is_deepspeed_enabled and args.uses_the_paper_s_schedule:
         raise ValueError(
             "DeepSpeed makes an optimizer of its own, so there is no learning rate of Eq. 3; give --learning_rate, and "
             "--lr_scheduler_type and --warmup_steps as you like."
@@ -386,11 +351,6 @@ def make_trainer(
         # FSDP2 refuses a matrix that is in two modules, such as the embeddings of both stacks.
         model.set_input_embeddings(model.get_input_embeddings())
     return trainer
-
-
-def uses_the_paper_s_schedule(args: PaperTrainingArguments) -> bool:
-    """Whether the command line left the optimizer and the learning rate to section 5.3."""
-    return all(getattr(args, name) == getattr(PaperTrainingArguments, name) for name in OPTIMIZER_ARGUMENTS)
 
 
 def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
@@ -416,18 +376,27 @@ def save_average(output: Path, count: int) -> None:
         sys.exit(f"error: {error} The model in {output} is that of the last update, not an average.")
 
 
-def score_test_pairs(
-    output: Path, pairs: DatasetDict, data_args: DataArguments, scoring: ScoringArguments
+def score_test_pairs(*arguments: Any) -> dict[str, Any] | None:
+    """Scores on the test pairs; see `score_pairs`."""
+    return score_pairs("test", *arguments)
+
+
+def score_pairs(
+    split: str,
+    output: Path,
+    pairs: DatasetDict,
+    data_args: DataArguments,
+    decoding: DecodingArguments,
+    scoring: ScoringArguments,
 ) -> dict[str, Any] | None:
-    """Scores of the saved model on the test pairs, if there are any, by the model's own search.
+    """Scores of the saved model on a split, if there is such a one, by the model's own search.
 
     The model in memory may still compute as it was trained, in bfloat16 for example; others will load the saved one.
     """
-    if "test" not in pairs:
+    if split not in pairs:
         return None
     tokenizer, model = load(str(output))
-    data = data_args.describe("test")
-    return score(model, tokenizer, pairs["test"], data, DecodingArguments(), scoring)[0]
+    return score(model, tokenizer, pairs[split], data_args.describe(split), decoding, scoring)[0]
 
 
 def save_card(
@@ -461,6 +430,24 @@ def save_card(
         (folder / "README.md").write_text(card.content, encoding="utf-8")
         if scores is not None:
             (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+
+
+def save_results(
+    path: str, trainer: Seq2SeqTrainer, facts: FactsOfTheRun, curve: dict[str, Any] | None, described: dict[str, Any]
+) -> None:
+    """Write what came out of a run into one file, with what it takes to make it again."""
+    results = {
+        "seed": trainer.args.seed,
+        **described,
+        "parameters": trainer.model.num_parameters(),
+        "optimizer": facts.optimizer,
+        "updates": trainer.state.global_step,
+        "training_seconds": facts.seconds - facts.evaluation_seconds,
+        "evaluation_seconds": facts.evaluation_seconds,
+        "curve": curve,
+    }
+    write(path, json.dumps(results, indent=2) + "\n")
+    print(f"the results are in {path}")
 
 
 def describe_for_the_hub(
@@ -520,13 +507,6 @@ def push(trainer: Seq2SeqTrainer, scores: dict[str, Any] | None) -> None:
             f"{args.output_dir}; push it later with: {command}"
         )
     print(f"the model is pushed to {args.hub_model_id}: {address}")
-
-
-def describe_optimizer(args: PaperTrainingArguments) -> str:
-    """Optimizer and schedule in words."""
-    if uses_the_paper_s_schedule(args):
-        return "Adam, learning rate of Eq. 3"
-    return f"{args.optim.value}, learning rate {args.learning_rate:g}, schedule {args.lr_scheduler_type.value}"
 
 
 if __name__ == "__main__":

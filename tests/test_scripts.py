@@ -18,7 +18,9 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from scripts import average_checkpoints, demo, evaluate, train, translate
+from hf_vanilla_transformer import load_pairs, score_translations
+from hf_vanilla_transformer import translate as translate_sentences
+from scripts import average_checkpoints, collect_results, demo, evaluate, plot_curve, train, translate
 from scripts.common import ScoringArguments
 from tests.conftest import small_model
 from tests.parity.paper_numpy import learning_rate
@@ -50,6 +52,7 @@ def test_what_a_trained_folder_holds(trained):
         "README.md",
         "config.json",
         "configuration_vanilla_transformer.py",
+        "functional_vanilla_transformer.py",
         "generation_config.json",
         "generation_vanilla_transformer.py",
         "model.safetensors",
@@ -203,6 +206,15 @@ def test_batches_by_tokens(tmp_path):
 def test_pairs_longer_than_a_batch(tmp_path):
     with pytest.raises(SystemExit, match="error: 60 of 60 pairs are empty on one side or longer than 1 tokens"):
         train.main(recipe(tmp_path, tokens_per_batch=1))
+
+
+def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, capsys):
+    data = Dataset.from_dict({"input_ids": [[2], [50, 2], [50, 51, 52, 2]], "labels": [[50, 2]] * 3})
+    assert train.leave_out(data, tokenizer, 3).to_list() == [{"input_ids": [50, 2], "labels": [50, 2]}]
+    printed = capsys.readouterr().out
+    assert printed == "left out 2 of 3 training pairs: 1 empty on one side, 1 longer than 3 tokens\n"
+    with pytest.raises(SystemExit, match="error: none of the 60 pairs would stay"):
+        train.main(recipe(tmp_path, max_tokens=1))
 
 
 def test_aligned_files_and_the_paper_s_schedule(tmp_path):
@@ -596,6 +608,108 @@ def test_a_model_is_kept_when_averaging_fails(tmp_path, monkeypatch):
 def test_averages_that_a_run_cannot_end_with(tmp_path, changes, message):
     with pytest.raises(SystemExit, match=f"error: .*{message}"):
         train.main(recipe(tmp_path, **{"average_last": 2, **changes}))
+    assert not (tmp_path / "run").exists()
+
+
+def evaluated(folder: Path) -> dict:
+    """Arguments of a run with validation pairs, which the built-in corpus has only where there are more numbers."""
+    train, test = load_pairs("numbers", source="en", target="fr", max_digits=2, train_size=60).values()
+    files = {"train_files": train, "validation_files": test, "test_files": train.select(range(8))}
+    for name, pairs in files.items():
+        pairs.select_columns(["source", "target"]).rename_columns({"source": "en", "target": "fr"}).to_csv(
+            folder / f"{name}.csv"
+        )
+    paths = {name: str(folder / f"{name}.csv") for name in files}
+    return {"dataset": None, **paths, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}
+
+
+def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    results_file = tmp_path / "tiny_seed42.json"
+    changes = {"predict_with_generate": True, "generation_num_beams": 1, "metric_for_best_model": "chrf"}
+    changes |= {"load_best_model_at_end": True, "tokens_per_batch": 96, "bpe_dropout": 0.1, "bpe_dropout_copies": 2}
+    changes |= {"max_steps": 90, "eval_steps": 30, "save_steps": 30, "learning_rate": 0.01}
+    changes |= {"d_model": 64, "d_ff": 64, "dropout": 0.0}
+    changes |= {"num_beams": 3, "length_penalty": 0.9, "whitespace_words": True}
+    changes |= {"results": str(results_file), "bleu_targets": [0, 101]}
+    arguments = recipe(tmp_path, **{**evaluated(tmp_path), **changes})
+    folder = train.main(arguments)
+    curve = json.loads((folder / "curve.json").read_text())
+    points = curve["points"]
+    assert [point["updates"] for point in points] == [30, 60, 90]
+    assert curve["reached"] == {"0": points[0], "101": None}
+    assert (folder / "curve.png").is_file()
+
+    best = max(points, key=lambda point: point["chrf"])
+    checkpoint = folder / f"checkpoint-{best['updates']}"
+    whole = weights_of(folder)
+    assert all((weight == whole[name]).all() for name, weight in weights_of(checkpoint).items())
+    pairs = load_pairs(train_files=tmp_path / "validation_files.csv", source="en", target="fr")["train"]
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
+    translations = translate_sentences(model, tokenizer, pairs["source"], num_beams=1)
+    expected = score_translations(translations, pairs["target"], tokenize="char")
+    assert best["chrf"] > 0
+    assert best["bleu"] == pytest.approx(expected["bleu"])
+    assert best["chrf"] == pytest.approx(expected["chrf"])
+
+    saved = AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config
+    assert (saved.num_beams, saved.length_penalty) == (3, 0.9)
+    results = json.loads(results_file.read_text())
+    assert results["curve"] == curve
+    assert results["scores"]["test"] == json.loads((folder / "scores.json").read_text())
+    assert results["scores"]["validation"]["decoding"].startswith("beam search, 3 beams, length penalty 0.9")
+    assert results["settings"]["bpe_dropout"] == 0.1
+    assert str(tmp_path) not in results_file.read_text()
+    assert results["training_seconds"] >= points[-1]["training_seconds"]
+    assert results["evaluation_seconds"] == pytest.approx(points[-1]["evaluation_seconds"])
+
+    plot = plot_curve.main([str(folder), str(results_file), "--output", str(tmp_path / "plot.png")])
+    assert plot.is_file()
+    collect_results.main([str(results_file)])
+    assert f"| tiny | 42 | {results['scores']['validation']['bleu']:.2f} |" in capsys.readouterr().out
+
+    train.main([*arguments, "--resume_from_checkpoint", str(folder / "checkpoint-60")])
+    resumed = json.loads((folder / "curve.json").read_text())["points"]
+    assert resumed[:2] == points[:2]
+    assert resumed[2]["chrf"] == points[2]["chrf"]
+    for name in ("training_seconds", "evaluation_seconds"):
+        assert resumed[2][name] > resumed[1][name] > resumed[0][name] > 0
+    assert all((weight == whole[name]).all() for name, weight in weights_of(folder).items())
+
+
+def test_stopping_early(tmp_path):
+    """Nothing is learnt, so the first evaluation stays the best."""
+    changes = {**evaluated(tmp_path), "max_steps": 20, "early_stopping_patience": 2, "learning_rate": 0.0}
+    folder = train.main(recipe(tmp_path, **changes))
+    last = folder / "checkpoint-6"
+    assert json.loads((last / "trainer_state.json").read_text())["global_step"] == 6
+    assert not (folder / "checkpoint-8").exists()
+    # The one before the checkpoint counts.
+    shutil.rmtree(last)
+    train.main([*recipe(tmp_path, **changes), "--resume_from_checkpoint", "last"])
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"early_stopping_patience": 2}, "early_stopping_patience is 2, but the run has no evaluations; give"),
+        (
+            {"eval_strategy": "steps", "early_stopping_patience": 0},
+            "early_stopping_patience is 0; it must be at least 1",
+        ),
+        (
+            {"eval_strategy": "steps", "metric_for_best_model": "bleu"},
+            "metric_for_best_model is bleu, which needs translations",
+        ),
+        ({"eval_strategy": "epoch"}, "eval_strategy is epoch, but there are no validation pairs; give"),
+        ({"results": "nowhere/results.json"}, "nowhere is not there; make the folder"),
+        ({"bpe_dropout": -0.1}, "bpe_dropout is -0.1; it must lie between 0 and 1"),
+    ],
+)
+def test_wrong_arguments_of_validation(tmp_path, changes, message):
+    with pytest.raises(SystemExit, match=f"error: {message}"):
+        train.main(recipe(tmp_path, **changes))
     assert not (tmp_path / "run").exists()
 
 

@@ -36,6 +36,41 @@ def test_every_unicode_character_comes_back(tokenizer):
     assert tokenizer.batch_decode(tokenizer(texts).input_ids, skip_special_tokens=True) == texts
 
 
+WORDS = ["a t-shirt &apos;s", "&apos;s a t-shirt", "it &apos;s @-@ &quot; t-shirt &quot;"] * 3
+
+
+@pytest.fixture(scope="module")
+def of_words() -> VanillaTransformerTokenizer:
+    return train_tokenizer(WORDS, vocab_size=300, show_progress=False, whitespace_words=True)
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS)
+def test_any_text_comes_back_from_whitespace_words(of_words, text):
+    ids = of_words(text).input_ids
+    assert of_words.decode(ids, skip_special_tokens=True) == text
+    assert ids[-1] == of_words.eos_token_id
+    assert not set(ids[:-1]) & {0, 1, 2}
+
+
+def test_whitespace_words_are_cut_at_blanks_alone(of_words, tokenizer, tmp_path):
+    of_words.save_pretrained(tmp_path)
+    for saved in (of_words, AutoTokenizer.from_pretrained(tmp_path)):
+        tokens = saved.convert_ids_to_tokens(saved("&apos;s a t-shirt").input_ids)
+        assert tokens == ["Ġ&apos;s", "Ġa", "Ġt-shirt", "</s>"]
+        # The first word of a sentence is the word that it is elsewhere.
+        assert saved("t-shirt a").input_ids == [*saved("a t-shirt").input_ids[1::-1], saved.eos_token_id]
+
+
+@pytest.mark.parametrize("whitespace_words", [False, True])
+def test_tokenised_text_comes_back_word_for_word(multi30k, whitespace_words):
+    files = sorted((multi30k / "tok").glob("val.*.tok.*"))
+    if not files:
+        pytest.skip("there is no tokenised text in MULTI30K_DIR/tok")
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").split("\n")]
+    tokenizer = train_tokenizer(lines, 2000, show_progress=False, whitespace_words=whitespace_words)
+    assert tokenizer.batch_decode(tokenizer(lines).input_ids, skip_special_tokens=True) == lines
+
+
 def test_special_tokens_are_those_of_a_new_config(tokenizer):
     config = VanillaTransformerConfig()
     assert tokenizer.pad_token_id == config.pad_token_id

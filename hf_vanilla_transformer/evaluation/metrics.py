@@ -64,11 +64,14 @@ class ChrF(_SacreBleuMetric):
     citation = "Popovic 2015, chrF: character n-gram F-score for automatic MT evaluation, W15-3049"
 
 
-def make_compute_metrics(tokenizer: PreTrainedTokenizerBase) -> Callable[[EvalPrediction], dict[str, float]]:
+def make_compute_metrics(
+    tokenizer: PreTrainedTokenizerBase, **options: Any
+) -> Callable[[EvalPrediction], dict[str, float]]:
     """`compute_metrics` for `Seq2SeqTrainer` with `predict_with_generate`: BLEU and chrF of the decoded text.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): decodes predictions and labels.
+        **options: `tokenize` and `lowercase`, as of [`score_translations`].
 
     Returns:
         A function of `EvalPrediction` to `{"bleu": percent, "chrf": percent}`.
@@ -76,7 +79,7 @@ def make_compute_metrics(tokenizer: PreTrainedTokenizerBase) -> Callable[[EvalPr
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         hypotheses, references = (_decode(tokenizer, ids) for ids in (prediction.predictions, prediction.label_ids))
-        scores = score_translations(hypotheses, references)
+        scores = score_translations(hypotheses, references, **options)
         return {"bleu": scores["bleu"], "chrf": scores["chrf"]}
 
     return compute_metrics

@@ -3,7 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import Seq2SeqTrainingArguments
+from transformers import SchedulerType, Seq2SeqTrainingArguments
+from transformers.training_args import OptimizerNames
+
+
+# Section 5.3 is left as soon as one of these is given.
+_OPTIMIZER_ARGUMENTS = ("learning_rate", "lr_scheduler_type", "optim")
 
 
 @dataclass
@@ -59,9 +64,33 @@ class RunArguments(PaperTrainingArguments):
             "help": "Most tokens of a batch on each side, padding included, instead of --per_device_train_batch_size."
         },
     )
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={
+            "help": "Stop after so many evaluations in a row that are not better than the best, by "
+            "--metric_for_best_model or else by the loss."
+        },
+    )
     hub_strategy: str = field(
         default="end",
         metadata={
             "help": 'When --push_to_hub pushes: "end", or as the Trainer\'s, which also push during the training.'
         },
     )
+
+    def __post_init__(self) -> None:
+        if self.early_stopping_patience is not None and self.metric_for_best_model is None:
+            self.metric_for_best_model = "loss"
+        super().__post_init__()
+
+    @property
+    def uses_the_paper_s_schedule(self) -> bool:
+        """Whether optimizer and learning rate were left to section 5.3."""
+        return all(getattr(self, name) == getattr(PaperTrainingArguments, name) for name in _OPTIMIZER_ARGUMENTS)
+
+    def describe_optimizer(self) -> str:
+        """Optimizer and schedule in words."""
+        if self.uses_the_paper_s_schedule:
+            return "Adam, learning rate of Eq. 3"
+        optimizer, schedule = OptimizerNames(self.optim).value, SchedulerType(self.lr_scheduler_type).value
+        return f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}"

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -175,6 +175,29 @@ def find_checkpoint(wanted: str, folder: Path) -> Path:
     if fault is not None:
         raise ValueError(f"{wanted} is no checkpoint to resume from: {fault}; take an earlier checkpoint.")
     return checkpoint
+
+
+def early_stopping(patience: int, checkpoint: Path | None) -> EarlyStoppingCallback:
+    """A callback that counts on from a checkpoint, if the run that wrote it counted evaluations without improvement.
+
+    Args:
+        patience (`int`): stop after so many in a row.
+        checkpoint (`Path`, *optional*): that the run is resumed from.
+    """
+    callback = EarlyStoppingCallback(patience)
+    if checkpoint is not None:
+        callbacks = TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).stateful_callbacks
+        kept = callbacks.get(EarlyStoppingCallback.__name__, {}).get("attributes", {})
+        callback.early_stopping_patience_counter = kept.get("early_stopping_patience_counter", 0)
+    return callback
+
+
+def is_finished(args: TrainingArguments, checkpoint: Path) -> bool:
+    """Whether a checkpoint is the end of the run that the arguments ask for."""
+    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    if args.max_steps > 0:
+        return state.global_step >= args.max_steps
+    return state.epoch >= args.num_train_epochs
 
 
 def remove_checkpoints(folder: Path) -> None:

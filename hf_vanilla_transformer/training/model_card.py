@@ -39,11 +39,19 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
         base_model (`str`, *optional*): what is fine-tuned.
         optimizer (`str`, *optional*): optimizer and schedule in words, which a resumed run takes from its checkpoint.
         seconds (`float`, defaults to 0): that it was trained before.
+        evaluation_seconds (`float`, defaults to 0): how many of these went into evaluations.
     """
 
-    def __init__(self, base_model: str | None = None, optimizer: str | None = None, seconds: float = 0):
+    def __init__(
+        self,
+        base_model: str | None = None,
+        optimizer: str | None = None,
+        seconds: float = 0,
+        evaluation_seconds: float = 0,
+    ):
         self.base_model = base_model
         self.optimizer = optimizer
+        self.evaluation_seconds = evaluation_seconds
         self._seconds_before = seconds
         self._started: float | None = None
 
@@ -63,6 +71,21 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
     ) -> None:
         self._started = time.monotonic()
 
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Note the time in the log: `training_seconds`, and apart from them `evaluation_seconds`, since the start."""
+        if self._started is None:
+            return
+        self.evaluation_seconds += (logs or {}).get("eval_runtime", 0)
+        times = {"training_seconds": self.seconds - self.evaluation_seconds}
+        state.log_history[-1] |= times | {"evaluation_seconds": self.evaluation_seconds}
+
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -70,7 +93,8 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, in the shape that the Trainer wants."""
-        facts = {"base_model": self.base_model, "optimizer": self.optimizer, "seconds": self.seconds}
+        facts: dict[str, Any] = {"base_model": self.base_model, "optimizer": self.optimizer}
+        facts |= {"seconds": self.seconds, "evaluation_seconds": self.evaluation_seconds}
         return {"args": facts, "attributes": {}}
 
 

@@ -66,6 +66,17 @@ def test_compute_metrics_of_a_trainer(tokenizer):
     assert compute_metrics(EvalPrediction(predictions=batches, label_ids=batches)) == expected
 
 
+def test_compute_metrics_scores_as_it_is_told(tokenizer):
+    def pad(texts):
+        ids = [tokenizer(text).input_ids for text in texts]
+        return np.array([row + [-100] * (max(map(len, ids)) - len(row)) for row in ids])
+
+    prediction = EvalPrediction(predictions=pad(HYPOTHESES), label_ids=pad(REFERENCES))
+    for options in ({"tokenize": "char"}, {"lowercase": True}):
+        expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], **options).score
+        assert make_compute_metrics(tokenizer, **options)(prediction)["bleu"] == pytest.approx(expected)
+
+
 def test_compute_metrics_of_logits(tokenizer):
     logits, labels = np.zeros((2, 3, 5)), np.zeros((2, 3), dtype=int)
     with pytest.raises(ValueError, match="logits were given; set predict_with_generate=True"):

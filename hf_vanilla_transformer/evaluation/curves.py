@@ -1,0 +1,152 @@
+"""How good a model was after how much training: validation curves, in numbers and as a plot."""
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+CURVE = "curve.json"
+PLOT = "curve.png"
+_SECONDS_IN_A_MINUTE = 60
+
+logger = logging.getLogger(__name__)
+
+
+def validation_curve(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """The evaluations of a run, from the log of its Trainer.
+
+    Args:
+        log_history (`list` of `dict`): `trainer.state.log_history`, or that of a checkpoint's `trainer_state.json`.
+            With [`~hf_vanilla_transformer.training.model_card.FactsOfTheRun`] among the callbacks it tells the time,
+            that before a resume included.
+
+    Returns:
+        `list` of `dict`: an evaluation each, in order, with `updates`, `epoch`, `loss`, `bleu` and `chrf` (percent),
+        `training_seconds` since the beginning without those of evaluations, and `evaluation_seconds`, of all
+        evaluations so far; only what the log holds.
+    """
+    names = {"step": "updates", "epoch": "epoch", "eval_loss": "loss", "eval_bleu": "bleu", "eval_chrf": "chrf"}
+    names |= {"training_seconds": "training_seconds", "evaluation_seconds": "evaluation_seconds"}
+    evaluations = (entry for entry in log_history if any(name.startswith("eval_") for name in entry))
+    return [{ours: entry[name] for name, ours in names.items() if name in entry} for entry in evaluations]
+
+
+def summarize_curve(curve: Sequence[Mapping[str, float]], targets: Sequence[float] = ()) -> dict[str, Any]:
+    """The best evaluation of a run, and the first one to reach each BLEU.
+
+    Args:
+        curve (`list` of `dict`): of [`validation_curve`].
+        targets (`list` of `float`): BLEU in percent.
+
+    Returns:
+        `dict`: `best`, the evaluation with the highest BLEU, or with the lowest loss where there is no BLEU; `reached`,
+        for each target the first evaluation with at least that BLEU, None if there is none; and `points`, the curve.
+        Nothing is interpolated.
+    """
+    with_bleu = [point for point in curve if "bleu" in point]
+    with_loss = [point for point in curve if "loss" in point]
+    best = max(with_bleu, key=lambda point: point["bleu"], default=None)
+    if best is None:
+        best = min(with_loss, key=lambda point: point["loss"], default=None)
+    reached = {f"{target:g}": next((p for p in with_bleu if p["bleu"] >= target), None) for target in targets}
+    return {"best": best, "reached": reached, "points": list(curve)}
+
+
+def write_curve(
+    folder: Path, log_history: Sequence[Mapping[str, Any]], targets: Sequence[float] = ()
+) -> dict[str, Any] | None:
+    """Write the validation curve of a run, in numbers and, where matplotlib is installed, as a plot.
+
+    Args:
+        folder (`Path`): where `curve.json` and `curve.png` go; nothing is written if the run was not evaluated.
+        log_history (`list` of `dict`): as of [`validation_curve`].
+        targets (`list` of `float`): BLEU in percent.
+
+    Returns:
+        `dict`: of [`summarize_curve`]; None if there is nothing to write.
+    """
+    points = validation_curve(log_history)
+    if not points:
+        return None
+    curve = summarize_curve(points, targets)
+    (folder / CURVE).write_text(json.dumps(curve, indent=2) + "\n", encoding="utf-8")
+    try:
+        plot_curves({"validation": points}, folder / PLOT)
+    except (ImportError, ValueError) as error:
+        logger.warning("There is no %s: %s", PLOT, error)
+    return curve
+
+
+def read_curve(path: str | os.PathLike[str]) -> list[dict[str, float]]:
+    """The points of a curve that scripts/train.py wrote.
+
+    Args:
+        path (`str` or `PathLike`): folder of a run, its `curve.json`, or a file of results.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it holds no curve.
+    """
+    file = Path(path) / CURVE if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"{file} is not there; name the folder of a run that was evaluated as it trained (--eval_strategy steps)."
+        )
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        points = content.get("curve", content)["points"]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
+    return list(points)
+
+
+def plot_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: str | os.PathLike[str]) -> Path:
+    """Draw validation BLEU, or loss where there is none, against the minutes of training.
+
+    Args:
+        curves (`dict` of `str` to `list` of `dict`): curves of [`validation_curve`] by name.
+        path (`str` or `PathLike`): file to write; its suffix says the format, such as `.png` or `.svg`.
+
+    Returns:
+        `Path`: the file.
+
+    Raises:
+        ImportError: if matplotlib is missing; the message names the extra to install.
+        ValueError: if a curve has no points, or does not tell the time.
+    """
+    for name, curve in curves.items():
+        if not curve or any("training_seconds" not in point for point in curve):
+            raise ValueError(f"the curve of {name} has no points, or they lack training_seconds; nothing is drawn.")
+    figure_type = _figure_type()
+    metric = "bleu" if all("bleu" in point for curve in curves.values() for point in curve) else "loss"
+    figure = figure_type(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for name, curve in curves.items():
+        minutes = [point["training_seconds"] / _SECONDS_IN_A_MINUTE for point in curve]
+        axes.plot(minutes, [point[metric] for point in curve], marker=".", label=name)
+    axes.set_xlabel("training time (minutes, without evaluations)")
+    axes.set_ylabel("validation BLEU" if metric == "bleu" else "validation loss")
+    axes.grid(alpha=0.3)
+    if len(curves) > 1:
+        axes.legend()
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.part")
+    try:
+        figure.savefig(temporary, format=target.suffix.removeprefix(".") or None, dpi=150)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def _figure_type() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "matplotlib is missing, which draws plots; install it with: pip install 'hf-vanilla-transformer[plots]'"
+        ) from error
+    return Figure

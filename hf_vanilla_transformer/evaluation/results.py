@@ -1,0 +1,184 @@
+"""Results of a run in one JSON file, with what it takes to make them again, and a table of several runs'."""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from enum import Enum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+_PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu")
+# Arguments that say where things are, or who someone is, and not what a run does.
+_PLACES = (
+    "hub_model_id",
+    "hub_token",
+    "disable_tqdm",
+    "logging_dir",
+    "model",
+    "output_dir",
+    "overwrite",
+    "resume_from_checkpoint",
+    "run_name",
+    "test_files",
+    "train_files",
+    "validation_files",
+)
+# Others are made of these.
+_SETTINGS = (bool, int, float, str, list)
+_SECONDS_IN_A_MINUTE = 60
+
+
+def describe_surroundings() -> dict[str, Any]:
+    """Where and with what a run was made.
+
+    Returns:
+        `dict`: `machine` (`cpu`, `cores` that this process may use, `threads` of torch, `accelerator`), `versions` of
+        Python and of packages, and `commit`, that of the repository if this package lies in one, with `-dirty` behind
+        it where files differ; None otherwise.
+    """
+    from .. import __version__
+
+    accelerator = None
+    if torch.accelerator.is_available():
+        accelerator = torch.get_device_module().get_device_name()
+    return {
+        "machine": {
+            "cpu": _cpu_model(),
+            "cores": _cores(),
+            "threads": torch.get_num_threads(),
+            "accelerator": accelerator,
+        },
+        "versions": {
+            "python": platform.python_version(),
+            "hf_vanilla_transformer": __version__,
+            **{package: version(package) for package in _PACKAGES},
+        },
+        "commit": _commit(),
+    }
+
+
+def changed_arguments(*arguments: Any) -> dict[str, Any]:
+    """What differs from the defaults in dataclasses of arguments, without places, which say nothing to others.
+
+    Args:
+        *arguments: dataclasses. They are not built anew to see the defaults: arguments of a Trainer would then forget
+            the processes that they train with.
+    """
+    changed: dict[str, Any] = {}
+    for given in arguments:
+        for item in fields(given):
+            usual = item.default if item.default_factory is MISSING else item.default_factory()
+            value, usual = _plain(getattr(given, item.name)), _plain(usual)
+            if value != usual and item.name not in _PLACES and isinstance(value, _SETTINGS):
+                changed[item.name] = value
+    return changed
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
+
+
+def table_of_results(paths: Sequence[str | os.PathLike[str]]) -> str:
+    """A Markdown table of files of results, with mean and sample standard deviation over the seeds of each recipe.
+
+    Args:
+        paths (`list` of `str` or `PathLike`): files that scripts/train.py wrote with `--results`. Files whose names
+            differ in `_seedN` alone are one recipe.
+
+    Raises:
+        FileNotFoundError: if a file is not there.
+        ValueError: if none is given, or one holds no results.
+    """
+    if not paths:
+        raise ValueError("no files of results are given; name at least one.")
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(map(Path, paths)):
+        result = _read(path)
+        groups.setdefault(path.stem.removesuffix(f"_seed{result['seed']}"), []).append(result)
+    results = [result for group in groups.values() for result in group]
+    targets = list(dict.fromkeys(target for result in results for target in _reached(result)))
+    columns = ["validation BLEU", "test BLEU", "training, minutes", "evaluation, minutes"]
+    columns += [f"minutes to {target}" for target in targets] + ["minutes to the best"]
+    lines = [_row(["recipe", "seed", *columns]), _row(["---"] * (len(columns) + 2))]
+    for name, group in groups.items():
+        figures = [_figures(result, targets) for result in group]
+        rows = [[name, str(result["seed"]), *map(_format, row)] for result, row in zip(group, figures, strict=True)]
+        if len(group) > 1:
+            rows.append([name, "mean ± s.d.", *(_mean_and_deviation(column) for column in zip(*figures, strict=True))])
+        lines += map(_row, rows)
+    return "\n".join(lines) + "\n"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there; name files that scripts/train.py wrote with --results.")
+    try:
+        result = dict(json.loads(path.read_text(encoding="utf-8")))
+        result["seed"], result["scores"], result["training_seconds"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no results; name files that scripts/train.py wrote with --results.") from error
+    return result
+
+
+def _reached(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (result.get("curve") or {}).get("reached", {})
+
+
+def _figures(result: Mapping[str, Any], targets: Sequence[str]) -> list[float | None]:
+    """What a row of the table tells, in the order of its columns."""
+    best = (result.get("curve") or {}).get("best")
+    bleu = [(result["scores"].get(split) or {}).get("bleu") for split in ("validation", "test")]
+    spent = [result[name] / _SECONDS_IN_A_MINUTE for name in ("training_seconds", "evaluation_seconds")]
+    points = [*(_reached(result).get(target) for target in targets), best]
+    return [*bleu, *spent, *(point and point["training_seconds"] / _SECONDS_IN_A_MINUTE for point in points)]
+
+
+def _mean_and_deviation(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):  # A mean over the seeds that got there would flatter.
+        return "-"
+    return f"{statistics.mean(known):.2f} ± {statistics.stdev(known):.2f}"
+
+
+def _format(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cpu_model() -> str:
+    """The processor's name, as far as the system tells it."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _cores() -> int | None:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _commit() -> str | None:
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # Installed, perhaps below another project's repository.
+        return None
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        return f"{commit}-dirty" if _git(root, "status", "--porcelain", "--untracked-files=no") else commit
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

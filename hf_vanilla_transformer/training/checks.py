@@ -1,0 +1,150 @@
+"""Wrong arguments and data that do not fit, found before the training."""
+
+import math
+import os
+from pathlib import Path
+
+from datasets import DatasetDict
+from transformers import IntervalStrategy, PreTrainedTokenizerBase
+
+from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from .arguments import PaperTrainingArguments, RunArguments
+
+
+def check_counts(args: PaperTrainingArguments) -> None:
+    """Numbers that transformers does not check.
+
+    Raises:
+        ValueError: if one of them is not a whole number of at least 1.
+    """
+    for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
+        value = getattr(args, name)
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is {value}; it must be a whole number of at least 1.")
+
+
+def check_validation(args: RunArguments) -> None:
+    """Make sure that what decides on the best checkpoint, and on stopping early, is measured.
+
+    Raises:
+        ValueError: if there are no evaluations, or none of BLEU where BLEU decides; or if the patience is less than 1.
+    """
+    metric = (args.metric_for_best_model or "").removeprefix("eval_")
+    if metric in ("bleu", "chrf") and not args.predict_with_generate:
+        raise ValueError(
+            f"metric_for_best_model is {args.metric_for_best_model}, which needs translations; add "
+            "--predict_with_generate."
+        )
+    if args.early_stopping_patience is None:
+        return
+    if args.early_stopping_patience < 1:
+        raise ValueError(f"early_stopping_patience is {args.early_stopping_patience}; it must be at least 1.")
+    if args.eval_strategy == "no":
+        raise ValueError(
+            f"early_stopping_patience is {args.early_stopping_patience}, but the run has no evaluations; give "
+            '--eval_strategy "steps" or "epoch".'
+        )
+
+
+def check_validation_pairs(args: PaperTrainingArguments, pairs: DatasetDict) -> None:
+    """Make sure that there is something to evaluate on.
+
+    Raises:
+        ValueError: if evaluations are wanted without validation pairs.
+    """
+    if args.eval_strategy != "no" and "validation" not in pairs:
+        strategy = IntervalStrategy(args.eval_strategy).value
+        raise ValueError(
+            f"eval_strategy is {strategy}, but there are no validation pairs; give --validation_files or leave it out."
+        )
+
+
+def check_average(args: PaperTrainingArguments, count: int, resumes: bool) -> None:
+    """Make sure that a run keeps the checkpoints that are averaged at its end.
+
+    Raises:
+        ValueError: if it does not, or writes fewer, as far as the arguments tell.
+    """
+    if count < 1:
+        raise ValueError(f"average_last is {count}; it must be at least 1.")
+    if args.save_strategy not in ("steps", "epoch") or args.save_only_model:
+        raise ValueError(
+            f'average_last is {count}, which needs complete checkpoints; give --save_strategy "steps" or "epoch", and '
+            "leave out --save_only_model."
+        )
+    if args.load_best_model_at_end:
+        raise ValueError("average_last and load_best_model_at_end choose different weights; give one of the two.")
+    # The best checkpoint is kept in the place of a newer one.
+    kept = count + (args.metric_for_best_model is not None)
+    if args.save_total_limit is not None and args.save_total_limit < kept:
+        raise ValueError(
+            f"average_last is {count}, but save_total_limit {args.save_total_limit}; it must be at least {kept}."
+        )
+    written = count_checkpoints(args)
+    if written is not None and written < count and not resumes:
+        raise ValueError(
+            f"average_last is {count}, but the run writes only {written}; save more often or average less."
+        )
+
+
+def count_checkpoints(args: PaperTrainingArguments) -> int | None:
+    """How many checkpoints a run writes, the last update's among them; None if the arguments alone do not tell."""
+    if args.save_strategy == "epoch" and args.max_steps <= 0:
+        return math.ceil(args.num_train_epochs)
+    if args.save_strategy == "steps" and args.max_steps > 0:
+        # Less than 1 is a share of all updates.
+        interval = args.save_steps if args.save_steps >= 1 else math.ceil(args.max_steps * args.save_steps)
+        return math.ceil(args.max_steps / (interval or args.max_steps))
+    return None
+
+
+def check_processes(args: PaperTrainingArguments) -> None:
+    """Make sure that processes that were launched together train together.
+
+    Raises:
+        ValueError: if each of them would train a model of its own, all in one folder.
+    """
+    launched = int(os.environ.get("WORLD_SIZE", 1))
+    if launched > args.world_size:
+        raise ValueError(
+            f"{launched} processes were launched, but they cannot train together without an accelerator each; add "
+            "--use_cpu to train on the CPU."
+        )
+
+
+def check_lengths(config: VanillaTransformerConfig, data: DatasetDict) -> None:
+    """Make sure that every sentence has positions.
+
+    Raises:
+        ValueError: if a sentence is longer than a table of learned positions.
+    """
+    if config.position_embedding_type == "sinusoidal":
+        return
+    for name, split in data.items():
+        longest = max(len(ids) for column in ("input_ids", "labels") for ids in split[column])
+        if longest > config.max_position_embeddings:
+            raise ValueError(
+                f"the longest sentence of {name} has {longest} tokens, but the model {config.max_position_embeddings} "
+                "learned positions; remove or split it, or train with sinusoidal positions."
+            )
+
+
+def check_vocabulary(name: str | Path, config: VanillaTransformerConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make sure that a tokenizer is its model's.
+
+    Raises:
+        ValueError: if the model has too few embeddings for it, or other special tokens.
+    """
+    rows = min(config.vocab_size, config.source_vocab_size or config.vocab_size)
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"the tokenizer of {name} has {len(tokenizer)} tokens, but the model's vocabulary {rows}; "
+            "fine-tune a model with the tokenizer that it was trained with."
+        )
+    for token in ("pad_token_id", "eos_token_id"):
+        of_the_model = getattr(config, token)
+        if getattr(tokenizer, token) not in (of_the_model if isinstance(of_the_model, list) else [of_the_model]):
+            raise ValueError(
+                f"{token} is {getattr(tokenizer, token)} in the tokenizer of {name} and {of_the_model} in "
+                "the model; fine-tune a model with the tokenizer that it was trained with."
+            )

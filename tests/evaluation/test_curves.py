@@ -1,0 +1,116 @@
+import builtins
+import json
+from pathlib import Path
+
+import pytest
+
+from hf_vanilla_transformer.evaluation import plot_curves, read_curve, summarize_curve, validation_curve, write_curve
+
+
+def evaluation(step: int, bleu: float, training: float, evaluating: float) -> dict:
+    scores = {"eval_loss": 2.0, "eval_bleu": bleu, "eval_chrf": 50.0, "eval_runtime": 1.0, "epoch": step / 10}
+    return {**scores, "step": step, "training_seconds": training, "evaluation_seconds": evaluating}
+
+
+LOG = [
+    {"loss": 5.0, "step": 5, "training_seconds": 30.0, "evaluation_seconds": 0.0},
+    evaluation(10, 34.0, 60.0, 1.0),
+    {"loss": 4.0, "step": 15, "training_seconds": 90.0, "evaluation_seconds": 1.0},
+    evaluation(20, 38.5, 120.0, 2.0),
+    evaluation(30, 38.2, 180.0, 3.0),
+    {"train_runtime": 183.0, "step": 30, "training_seconds": 180.0, "evaluation_seconds": 3.0},
+]
+
+
+def without_matplotlib(monkeypatch):
+    real_import = builtins.__import__
+
+    def import_all_but_matplotlib(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real_import(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", import_all_but_matplotlib)
+
+
+def test_the_curve_is_the_evaluations_of_the_log():
+    curve = validation_curve(LOG)
+    assert [(point["updates"], point["bleu"]) for point in curve] == [(10, 34.0), (20, 38.5), (30, 38.2)]
+    assert [(point["training_seconds"], point["evaluation_seconds"]) for point in curve] == [
+        (60, 1),
+        (120, 2),
+        (180, 3),
+    ]
+    scores = {"loss", "bleu", "chrf"}
+    assert set(curve[0]) == scores | {"updates", "epoch", "training_seconds", "evaluation_seconds"}
+
+
+def test_what_was_reached_when():
+    summary = summarize_curve(validation_curve(LOG), targets=[34, 38, 40.5])
+    assert summary["best"]["updates"] == 20
+    reached = {target: point and point["updates"] for target, point in summary["reached"].items()}
+    assert reached == {"34": 10, "38": 20, "40.5": None}
+
+
+def test_the_best_by_loss_where_there_is_no_bleu():
+    points = [{"updates": 1, "loss": 3.0}, {"updates": 2, "loss": 2.0}, {"updates": 3, "loss": 2.5}]
+    summary = summarize_curve(points, targets=[35])
+    assert summary["best"]["updates"] == 2
+    assert summary["reached"] == {"35": None}
+    assert summarize_curve([])["best"] is None
+
+
+def test_writing_and_reading(tmp_path):
+    pytest.importorskip("matplotlib")
+    summary = write_curve(tmp_path, LOG, [35])
+    assert json.loads((tmp_path / "curve.json").read_text()) == summary
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "results.json").write_text(json.dumps({"curve": summary}))
+    for place in (tmp_path, tmp_path / "curve.json", tmp_path / "results.json"):
+        assert read_curve(place) == validation_curve(LOG)
+
+
+def test_nothing_is_written_of_a_run_without_evaluations(tmp_path):
+    assert write_curve(tmp_path, LOG[:1]) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_matplotlib_the_numbers_are_written(tmp_path, monkeypatch, caplog):
+    without_matplotlib(monkeypatch)
+    write_curve(tmp_path, LOG)
+    assert [path.name for path in tmp_path.iterdir()] == ["curve.json"]
+    assert "pip install 'hf-vanilla-transformer[plots]'" in caplog.text
+
+
+def test_several_curves_in_one_plot(tmp_path, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    save = figures.Figure.savefig
+    monkeypatch.setattr(figures.Figure, "savefig", lambda self, *a, **k: (drawn.append(self), save(self, *a, **k)))
+    curves = {"one": validation_curve(LOG), "two": validation_curve(LOG[:4])}
+    assert plot_curves(curves, tmp_path / "plot.svg") == tmp_path / "plot.svg"
+    assert [path.name for path in tmp_path.iterdir()] == ["plot.svg"]
+    axes = drawn[0].axes[0]
+    assert [line.get_xydata().tolist() for line in axes.lines] == [
+        [[1.0, 34.0], [2.0, 38.5], [3.0, 38.2]],
+        [[1.0, 34.0], [2.0, 38.5]],
+    ]
+    assert axes.get_ylabel() == "validation BLEU"
+
+
+@pytest.mark.parametrize("content", ["no json", "[]", '{"curve": null}', '{"seed": 1}'])
+def test_a_file_without_a_curve(tmp_path, content):
+    path = tmp_path / "file.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"file\.json holds no curve; name"):
+        read_curve(path)
+
+
+def test_a_run_without_a_curve(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match="was evaluated as it trained"):
+        read_curve(tmp_path)
+
+
+def test_a_curve_without_times(tmp_path):
+    with pytest.raises(ValueError, match="the curve of run has no points, or they lack training_seconds"):
+        plot_curves({"run": [{"updates": 1, "bleu": 3.0}]}, tmp_path / "plot.png")

@@ -1,0 +1,89 @@
+import json
+import statistics
+from dataclasses import dataclass
+from enum import Enum
+
+import pytest
+
+from hf_vanilla_transformer.evaluation import changed_arguments, describe_surroundings, table_of_results
+
+
+def write_results(folder, name: str, seed: int, **changes) -> str:
+    point = {"updates": 10, "bleu": 40.0, "training_seconds": 60.0 * seed}
+    results = {
+        "seed": seed,
+        "scores": {"validation": {"bleu": 40.0 + seed}, "test": {"bleu": 41.0 + seed}},
+        "training_seconds": 600.0,
+        "evaluation_seconds": 30.0,
+        "curve": {"best": point, "reached": {"35": point, "40": None if seed == 2 else point}, "points": [point]},
+    }
+    path = folder / f"{name}_seed{seed}.json"
+    path.write_text(json.dumps(results | changes))
+    return str(path)
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_mean_and_deviation_over_the_seeds(tmp_path):
+    files = [write_results(tmp_path, "small", seed) for seed in (3, 1, 2)]
+    heading, _, *rows = map(cells, table_of_results(files).splitlines())
+    assert [row[:2] for row in rows] == [["small", "1"], ["small", "2"], ["small", "3"], ["small", "mean ± s.d."]]
+    tests = [42.0, 43.0, 44.0]
+    expected = f"{statistics.mean(tests):.2f} ± {statistics.stdev(tests):.2f}"
+    assert rows[-1][heading.index("test BLEU")] == expected
+    assert rows[0][heading.index("training, minutes")] == "10.00"
+    assert rows[-1][heading.index("minutes to 35")] == "2.00 ± 1.00"
+    # A mean over those seeds that got there would flatter.
+    assert [row[heading.index("minutes to 40")] for row in rows] == ["1.00", "-", "3.00", "-"]
+
+
+def test_two_recipes_and_what_they_lack(tmp_path):
+    no_test = {"scores": {"validation": {"bleu": 30.0}, "test": None}, "curve": None}
+    files = [write_results(tmp_path, "a", 1), write_results(tmp_path, "b", 1, **no_test)]
+    heading, _, *rows = map(cells, table_of_results(files).splitlines())
+    assert [row[0] for row in rows] == ["a", "b"]
+    assert rows[1][heading.index("validation BLEU")] == "30.00"
+    assert rows[1][heading.index("test BLEU")] == rows[1][heading.index("minutes to 35")] == "-"
+
+
+@pytest.mark.parametrize("content", ["no json", '{"seed": 1}', "[1]"])
+def test_a_file_without_results(tmp_path, content):
+    path = tmp_path / "file.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"file\.json holds no results; name files"):
+        table_of_results([path])
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(ValueError, match="no files of results are given"):
+        table_of_results([])
+    with pytest.raises(FileNotFoundError, match=r"none\.json is not there; name files"):
+        table_of_results([tmp_path / "none.json"])
+
+
+def test_surroundings_can_be_written():
+    surroundings = json.loads(json.dumps(describe_surroundings()))
+    assert set(surroundings) == {"machine", "versions", "commit"}
+    assert surroundings["machine"]["cpu"]
+    assert {"python", "torch", "transformers", "hf_vanilla_transformer"} <= set(surroundings["versions"])
+
+
+class Kind(Enum):
+    ONE = "one"
+    TWO = "two"
+
+
+@dataclass
+class Arguments:
+    output_dir: str
+    rate: float = 0.1
+    kind: Kind = Kind.ONE
+    train_files: str | None = None
+    beams: int = 4
+
+
+def test_settings_are_what_differs_but_for_places():
+    given = Arguments("/home/someone", kind=Kind.TWO, train_files="/home/someone/train", beams=5)
+    assert changed_arguments(given) == {"kind": "two", "beams": 5}
