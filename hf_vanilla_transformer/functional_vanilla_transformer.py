@@ -17,8 +17,9 @@ from transformers.masking_utils import sdpa_mask
 
 # The name under which transformers knows `attention`.
 ATTENTION = "vanilla_transformer"
-# Up to so many keys, plain products are faster on CPUs than torch's fused attention: benchmarks/training.py.
+# Up to so many keys, plain products are faster on CPUs than torch's fused attention, which oneDNN slows down.
 _LONGEST_FOR_PRODUCTS = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 256}
+_LONGEST_WITH_ONEDNN = 256
 # On CPUs, torch's softmax of fewer numbers takes ten times as long.
 _NARROWEST_SOFTMAX = 16
 # Multiplications of the smallest matrix product for which oneDNN's longer start pays.
@@ -86,7 +87,10 @@ def _products_are_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
     # A compiled or exported model must not depend on the lengths that it was traced with.
     if query.device.type != "cpu" or torch.compiler.is_compiling():
         return False
-    return key.shape[2] <= _LONGEST_FOR_PRODUCTS.get(query.dtype, 0)
+    longest = _LONGEST_FOR_PRODUCTS.get(query.dtype, 0)
+    if query.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        longest = _LONGEST_WITH_ONEDNN
+    return key.shape[2] <= longest
 
 
 def _additive(attention_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -114,7 +118,7 @@ def drop(x: torch.Tensor, rate: float, training: bool = True) -> torch.Tensor:
         `torch.Tensor`, of the shape and dtype of x.
     """
     dropped = round(rate * 2**16)
-    if not training or rate == 0.0:
+    if not training:
         return x
     if not 0 < dropped < 2**16 or not _is_plain(x) or x.element_size() not in _INTEGERS:
         return nn.functional.dropout(x, p=rate)
@@ -217,6 +221,7 @@ def reads_like_a_plain_linear(module: nn.Module) -> bool:
         type(module) is nn.Linear
         and type(module.weight) is nn.Parameter
         and not any(hooks)
+        and not torch.nn.modules.module._has_any_global_hook()
         and "forward" not in module.__dict__  # accelerate puts its own there.
         and not torch.compiler.is_compiling()
     )

@@ -49,8 +49,8 @@ from hf_vanilla_transformer import (
     translate,
 )
 from hf_vanilla_transformer.configuration_vanilla_transformer import PAPER_ROWS
+from hf_vanilla_transformer.training.checks import check_lengths
 from scripts.common import DataArguments, DecodingArguments, ScoringArguments, parse, plain_errors, score, write
-from scripts.train import check_lengths
 
 
 # Table 3: perplexity and BLEU on newstest2013, and millions of parameters where the paper prints them.

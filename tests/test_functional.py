@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
+from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForSeq2SeqLM
 
 from hf_vanilla_transformer import functional_vanilla_transformer as functional
 from hf_vanilla_transformer.functional_vanilla_transformer import (
@@ -91,7 +93,8 @@ class TestAttention:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
     def test_a_query_that_may_look_nowhere_gives_no_nan(self, dtype):
         query, key, value = queries_keys_values(dtype=dtype)
-        query = query * 100
+        # All scores are far below 0.
+        query, key = query.abs() * 10, -10 * key.abs()
         mask = torch.zeros(2, 1, 5, 7, dtype=torch.bool)
         output, _ = attention(Asker(), query, key, value, mask, scaling=0.5)
         output.sum().backward()
@@ -103,6 +106,16 @@ class TestAttention:
         for source in (longest, longest + 1):
             attention(Asker(), *queries_keys_values(source=source), None, scaling=0.5)
         assert fused_calls == [longest + 1]
+
+    def test_where_products_of_float32_are_left_to_onednn(self, fused_calls):
+        longest = functional._LONGEST_FOR_PRODUCTS[torch.float32]
+        before = torch.get_float32_matmul_precision()
+        try:
+            torch.set_float32_matmul_precision("medium")
+            attention(Asker(), *queries_keys_values(source=longest + 1), None, scaling=0.5)
+        finally:
+            torch.set_float32_matmul_precision(before)
+        assert fused_calls == []
 
     def test_both_ways_agree_with_gradients(self, monkeypatch):
         mask = torch.ones(2, 1, 5, 7, dtype=torch.bool)
@@ -130,9 +143,19 @@ class TestAttention:
         source = torch.stack(sentences(6, 6))
         model(input_ids=source, labels=source)
         assert fused_calls == []
-        with_sdpa = small_model(attn_implementation="sdpa")
-        assert with_sdpa.config._attn_implementation == "sdpa"
-        assert with_sdpa.model.encoder.layers[0].self_attn.config._attn_implementation == "sdpa"
+
+    @pytest.mark.parametrize("name", ["eager", "sdpa"])
+    def test_what_is_asked_for_is_obeyed(self, name, tmp_path, monkeypatch):
+        monkeypatch.setattr(functional, "attention", None)
+        small_model().save_pretrained(tmp_path)
+        for model in (
+            small_model(attn_implementation=name),
+            AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation=name),
+        ):
+            source = torch.stack(sentences(6, 6))
+            assert model(input_ids=source, labels=source).loss.isfinite()
+            assert model.config._attn_implementation == name
+            assert model.model.decoder.layers[0].encoder_attn.config._attn_implementation == name
 
     def test_a_compiled_model_does_not_depend_on_the_length(self, fused_calls):
         compiled = torch.compile(
@@ -350,14 +373,21 @@ class TestSkippingLogits:
         torch.testing.assert_close(skipped.loss, whole.loss)
         assert model.train()(input_ids=source, decoder_input_ids=source).logits is not None
 
-    @pytest.mark.parametrize("change", ["hook", "pre-hook", "parametrization", "subclass", "forward", "loss"])
-    def test_what_is_done_to_the_softmax_s_matrix_is_done(self, change):
+    @pytest.mark.parametrize(
+        "change", ["hook", "pre-hook", "global hook", "parametrization", "subclass", "forward", "loss"]
+    )
+    def test_what_is_done_to_the_softmax_s_matrix_is_done(self, change, request):
         model = small_model(dropout=0.0, tie_word_embeddings=False).train()
         plain = training_step(model)[0].loss
         if change == "hook":
             model.lm_head.register_forward_hook(lambda module, args, output: output * 2)
         elif change == "pre-hook":
             model.lm_head.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+        elif change == "global hook":
+            doubling = register_module_forward_hook(
+                lambda module, args, output: output * 2 if module is model.lm_head else None
+            )
+            request.addfinalizer(doubling.remove)
         elif change == "parametrization":
             torch.nn.utils.parametrizations.weight_norm(model.lm_head)
             model.lm_head.parametrizations.weight.original0.data.mul_(2)
@@ -469,15 +499,19 @@ class TestLinear:
         for name, gradient in gradients.items():
             torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5)
 
-    def test_torch_func(self, onednn_calls):
-        model = small_model()
+    @pytest.mark.parametrize("training", [True, False])
+    def test_torch_func(self, onednn_calls, training):
+        model = small_model(dropout=0.1).train(training)
         source = torch.stack(sentences(5, 5))
         parameters = dict(model.named_parameters())
 
         def loss(parameters):
-            return torch.func.functional_call(model, parameters, kwargs={"input_ids": source, "labels": source}).loss
+            batch = {"input_ids": source, "labels": source, "skip_logits": False}
+            return torch.func.functional_call(model, parameters, kwargs=batch).loss
 
         gradients = torch.func.grad(loss)(parameters)
+        if training:  # Other numbers are dropped each time.
+            return
         model(input_ids=source, labels=source).loss.backward()
         torch.testing.assert_close(
             gradients["model.encoder.layers.0.fc1.weight"], model.model.encoder.layers[0].fc1.weight.grad

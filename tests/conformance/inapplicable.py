@@ -48,8 +48,18 @@ _EMBEDDED_ALIKE = Inapplicable(
     _ONE_EMBEDDING,
 )
 _TWO = "model-two-vocabularies"
+_DEFAULT_ATTENTION = Inapplicable(
+    "tests/test_modeling_common.py",
+    "def test_sdpa_can_dispatch_non_composite_models(",
+    'self.assertTrue(model_sdpa.config._attn_implementation == "sdpa")',
+    "Where no implementation is asked for, this model takes `vanilla_transformer`, which is sdpa or two plain "
+    "products, whichever is faster; `tests/test_functional.py` tests that sdpa and eager are obeyed.",
+)
 
 INAPPLICABLE = {
+    "model::test_sdpa_can_dispatch_non_composite_models": _DEFAULT_ATTENTION,
+    f"{_TWO}::test_sdpa_can_dispatch_non_composite_models": _DEFAULT_ATTENTION,
+    "model-untied-learned::test_sdpa_can_dispatch_non_composite_models": _DEFAULT_ATTENTION,
     "tokenizer::test_tokenize_special_tokens": Inapplicable(
         "tests/test_tokenization_common.py",
         "def test_tokenize_special_tokens(",
