@@ -105,9 +105,9 @@ def _additive(attention_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def drop(x: torch.Tensor, rate: float, training: bool = True) -> torch.Tensor:
     """Section 5.4, dropout: x * keep / (1 - rate), where each number of `keep` is 0 with probability `rate`, or else 1.
 
-    On CPUs `keep` comes from 16 random bits a number, which torch's generator gives many times faster than it draws
-    from a Bernoulli distribution. The rate is then the multiple of 2^-16 next to the one asked for, and x is divided by
-    what that rate keeps. Rates of 0 and 1 are exact.
+    On CPUs `keep` comes from 16 random bits a number, which torch's generator gives many times faster than Bernoulli's
+    zeros and ones. The rate is then the multiple of 2^-16 next to the one asked for, and x is divided by what that rate
+    keeps. Rates of 0 and 1 are exact.
 
     Args:
         x (`torch.Tensor`, of any shape).
