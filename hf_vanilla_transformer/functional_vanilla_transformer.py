@@ -26,9 +26,9 @@ _NARROWEST_SOFTMAX = 16
 _SMALLEST_FOR_ONEDNN = 2**21
 # Integers as wide as floating-point numbers, by bytes.
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-# Rows of logits in memory at one time, in multiples of d_model: with fewer, adding up the gradients of the (V, d_model)
-# matrix would take longer than the (rows, V) logits themselves.
-_ROWS_AT_ONCE = 2
+# Rows of logits in memory at one time, at least, and in multiples of d_model: with fewer, adding up the gradients of
+# the (V, d_model) matrix would take longer than the (rows, V) logits themselves.
+_ROWS_AT_ONCE, _ROWS_BY_D_MODEL = 512, 2
 
 
 def register_attention() -> None:
@@ -232,7 +232,7 @@ def smoothed_cross_entropy_of_states(
 ) -> torch.Tensor:
     """Section 5.4: sum of `cross_entropy(states @ weight.T, labels, label_smoothing)`, without all the logits.
 
-    They are made for 2 d_model rows at a time, only where there is a label, and the gradients are computed with them.
+    They are made for 2 d_model rows at a time, or 512, only where there is a label, and the gradients with them.
 
     Args:
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
@@ -249,7 +249,12 @@ def smoothed_cross_entropy_of_states(
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """The sum over rows, and its gradients, which the backward pass only scales."""
+    """The sum over rows, and its gradients, which the backward pass only scales.
+
+    With z the logits and y the label of a row: log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last term is
+    linear in states and matrix, so its share needs no logits. That of the others in the gradient of z is the softmax,
+    less 1 - epsilon at y.
+    """
 
     @staticmethod
     def forward(
@@ -257,21 +262,26 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     ) -> torch.Tensor:
         precise = torch.promote_types(states.dtype, torch.float32)
         x, w = cast_for_products(states), cast_for_products(weight)
+        right, everywhere = 1 - label_smoothing, label_smoothing / len(w)
+        sum_of_x, sum_of_w = x.sum(dim=0, dtype=precise), w.sum(dim=0, dtype=precise)
+        total = -everywhere * (sum_of_x * sum_of_w).sum()
+        grad_states = (-everywhere * sum_of_w).to(x.dtype).repeat(len(x), 1)
         wants_states, wants_weight = ctx.needs_input_grad[:2]
-        grad_states = torch.empty_like(x)
-        grad_weight = torch.zeros(w.shape if wants_weight else (0,), dtype=precise, device=w.device)
+        grad_weight = (-everywhere * sum_of_x).repeat(len(w) if wants_weight else 0, 1)
         of_part = torch.empty_like(grad_weight)
-        total = torch.zeros((), dtype=precise, device=x.device)
-        rows = _ROWS_AT_ONCE * x.shape[1]
-        product = _onednn if _suits_onednn(x, w) else nn.functional.linear
-        for begin in range(0, x.shape[0], rows):
+        rows = max(_ROWS_AT_ONCE, _ROWS_BY_D_MODEL * x.shape[1])
+        # Made once, because fresh memory takes longer than what is computed in it.
+        precise_logits = x.new_empty(min(rows, len(x)), len(w), dtype=precise)
+        product = _onednn if _suits_onednn(x[:rows], w) else nn.functional.linear
+        for begin in range(0, len(x), rows):
             part = slice(begin, begin + rows)
             logits = product(x[part], w)
-            loss, gradient = _loss_and_gradient(logits, labels[part], label_smoothing, precise)
+            precise_part = logits if logits.dtype == precise else precise_logits[: len(logits)].copy_(logits)
+            loss, gradient = _loss_and_gradient(precise_part, labels[part], right)
             total += loss
             gradient = logits.copy_(gradient)
             if wants_states:
-                grad_states[part] = product(gradient, w.T)
+                grad_states[part] += product(gradient, w.T)
             if wants_weight:
                 grad_weight += of_part.copy_(product(gradient.T, x[part].T))
         ctx.save_for_backward(grad_states if wants_states else None, grad_weight if wants_weight else None)
@@ -286,22 +296,15 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         return grad_states, grad_weight, None, None
 
 
-def _loss_and_gradient(
-    logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The smoothed cross-entropy of logits, `(rows, vocabulary)`, and its gradient: softmax minus target.
-
-    With z the logits and y the label: log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z).
-    """
-    right, everywhere = 1 - label_smoothing, label_smoothing / logits.shape[-1]
-    logits, labels = logits.to(dtype), labels.unsqueeze(-1)
-    of_label, of_all, highest = logits.gather(-1, labels), logits.sum(dim=-1), logits.amax(dim=-1)
+def _loss_and_gradient(logits: torch.Tensor, labels: torch.Tensor, right: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum over rows of log(sum(exp(z))) - right * z_y, and its gradient, in the place of the logits, `(rows, V)`."""
+    labels = labels.unsqueeze(-1)
+    of_label, highest = logits.gather(-1, labels), logits.amax(dim=-1)
     softmax = torch.softmax(logits, dim=-1, out=logits)
     # The highest probability is at least 1 / V, so its logarithm is exact, and no second exponential is needed.
     log_sum = highest - softmax.amax(dim=-1).log()
-    loss = log_sum.sum() - right * of_label.sum() - everywhere * of_all.sum()
-    gradient = softmax.sub_(everywhere)
-    return loss, gradient.scatter_add_(-1, labels, gradient.new_full(labels.shape, -right))
+    loss = log_sum.sum() - right * of_label.sum()
+    return loss, softmax.scatter_add_(-1, labels, softmax.new_full(labels.shape, -right))
 
 
 def cast_for_products(x: torch.Tensor) -> torch.Tensor:

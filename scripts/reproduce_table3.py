@@ -50,6 +50,7 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.training.checks import check_lengths
+from hf_vanilla_transformer.training.memory import keep_freed_memory
 from scripts.common import DataArguments, DecodingArguments, ScoringArguments, parse, plain_errors, score, write
 
 
@@ -184,6 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     """Train the missing rows as the command line says; returns the file with the table."""
     args, data_args, scoring = parse([TableArguments, DataArguments, ScoringArguments], __doc__, arguments)
     folder = Path(args.output_dir)
+    keep_freed_memory()
     with plain_errors():
         rows = args.chosen_rows()
         material = prepare(args, data_args, scoring)

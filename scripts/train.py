@@ -63,6 +63,7 @@ from hf_vanilla_transformer.training.checks import (
     check_vocabulary,
 )
 from hf_vanilla_transformer.training.hub import describe_error, prepare_repository, push_run
+from hf_vanilla_transformer.training.memory import keep_freed_memory, peak_memory
 from hf_vanilla_transformer.training.model_card import FactsOfTheRun, card_metadata, fill_model_card
 from hf_vanilla_transformer.training.output import check_output_folder, staged
 from scripts.common import (
@@ -185,6 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         check_validation(args)
         check_can_write(result_args.results)
         check_processes(args)
+        keep_freed_memory()
         if args.process_index > 0:
             stay_silent()
         set_seed(args.seed)
@@ -444,6 +446,7 @@ def save_results(
         "updates": trainer.state.global_step,
         "training_seconds": facts.seconds - facts.evaluation_seconds,
         "evaluation_seconds": facts.evaluation_seconds,
+        "peak_memory_bytes": peak_memory(),
         "curve": curve,
     }
     write(path, json.dumps(results, indent=2) + "\n")

@@ -279,9 +279,10 @@ class LargestTensor(TorchDispatchMode):
 
 class TestLossOfStates:
     @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
-    @pytest.mark.parametrize("rows_at_once", [1, 2])
-    def test_it_is_torch_s_cross_entropy(self, monkeypatch, label_smoothing, rows_at_once):
-        monkeypatch.setattr(functional, "_ROWS_AT_ONCE", rows_at_once)
+    @pytest.mark.parametrize("rows_by_d_model", [0, 1, 2])
+    def test_it_is_torch_s_cross_entropy(self, monkeypatch, label_smoothing, rows_by_d_model):
+        monkeypatch.setattr(functional, "_ROWS_AT_ONCE", 7)
+        monkeypatch.setattr(functional, "_ROWS_BY_D_MODEL", rows_by_d_model)
         states, weight, labels = states_weight_labels()
         loss = smoothed_cross_entropy_of_states(states, weight, labels, label_smoothing)
         expected = plain_loss(states, weight, labels, label_smoothing)
@@ -312,6 +313,7 @@ class TestLossOfStates:
             assert (ours - theirs).norm() < 0.02 * theirs.norm()
 
     def test_the_logits_are_never_all_in_memory(self, monkeypatch):
+        monkeypatch.setattr(functional, "_ROWS_AT_ONCE", 1)
         states, weight, labels = states_weight_labels((20, 50), 500, torch.float32)
         with LargestTensor() as largest:
             smoothed_cross_entropy_of_states(states, weight, labels, 0.1).backward()

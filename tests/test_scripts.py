@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -660,6 +661,7 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     assert results["scores"]["validation"]["decoding"].startswith("beam search, 3 beams, length penalty 0.9")
     assert results["settings"]["bpe_dropout"] == 0.1
     assert str(tmp_path) not in results_file.read_text()
+    assert 0 < results["peak_memory_bytes"] <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     assert results["training_seconds"] >= points[-1]["training_seconds"]
     assert results["evaluation_seconds"] == pytest.approx(points[-1]["evaluation_seconds"])
 

@@ -18,6 +18,7 @@ from .lengths import check_number, count_and_lengths
 
 
 # A key of 64 bits sorts a pair: 16 bits for its longer side, 16 for its place among those as long, 32 for its index.
+# These parts are read where they lie, from the lowest on, because copies of them for millions of pairs take memory.
 _LONGEST_POSSIBLE = 2**15 - 1
 _FAULTS_TO_NAME = 5
 # Matrix products of so many rows, and multiples of it, are faster than others.
@@ -52,7 +53,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
     drawn. An epoch has every pair exactly once, over all processes; where the number of batches is no multiple of
     that of processes, the batches with most rows are halved.
 
-    Memory for a large corpus, where lengths repeat: 16 bytes a pair while batches are cut, 8 afterwards, and some for
+    Memory for a large corpus, where lengths repeat: 14 bytes a pair while batches are cut, 8 afterwards, and some for
     each batch.
 
     Args:
@@ -91,17 +92,16 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         self.seed, self.largest_first, self.processes, self.rank = seed, largest_first, processes, rank
         self.epoch = 0
         keys = _sorted_keys(data, min(tokens_per_batch, _LONGEST_POSSIBLE))
-        self._order = keys.astype(np.uint32)
-        keys >>= 32
-        lengths = keys.astype(np.uint32)
-        del keys
-        self._equal = _runs(lengths)
-        longest, place = _unpack(lengths)
-        del lengths
+        self._equal = _runs(keys.view("<u4")[1::2])
+        longest = keys.view("<u2")[3::4]
         self._bounds = _halve_until_even(_cut(longest, tokens_per_batch), processes)
+        place = _place(keys)
         self._source_shape, source_tokens = self._measure(np.minimum(place, longest))
-        self._target_shape, target_tokens = self._measure(np.minimum(2 * longest - place, longest))
+        np.minimum(np.subtract(2 * longest, place, out=place), longest, out=place)
+        self._target_shape, target_tokens = self._measure(place)
         self._tokens = source_tokens + target_tokens
+        del place
+        self._order = keys.view("<u4")[::2].copy()
 
     @classmethod
     def use_in(
@@ -229,7 +229,7 @@ def _sorted_keys(data: Dataset | tuple[ArrayLike, ArrayLike], limit: int) -> NDA
     count, chunks = count_and_lengths(data)
     if count == 0:
         raise ValueError("there are no pairs to make batches of; give at least one.")
-    keys = np.empty(count, np.uint64)
+    keys = np.empty(count, "<u8")
     begin, faulty = 0, 0
     named: list[str] = []
     for source, target in chunks:
@@ -261,13 +261,12 @@ def _keys(source: NDArray[Any], target: NDArray[Any], begin: int) -> NDArray[np.
     return (longest << 48 | folded << 32 | index).astype(np.uint64)
 
 
-def _unpack(lengths: NDArray[np.uint32]) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
-    """The longer side of each pair, and that plus source minus target, each `(pairs,)`."""
-    longest = (lengths >> 16).astype(np.uint16)
+def _place(keys: NDArray[np.uint64]) -> NDArray[np.uint16]:
+    """The longer side of each pair plus source minus target, `(pairs,)`."""
+    longest = keys.view("<u2")[3::4]
     odd = longest % 2 == 1
-    place = lengths.astype(np.uint16)  # The lower 16 bits.
-    np.subtract(2 * longest, place, out=place, where=odd)
-    return longest, place
+    place = keys.view("<u2")[2::4].copy()
+    return np.subtract(2 * longest, place, out=place, where=odd)
 
 
 def _runs(lengths: NDArray[np.uint32]) -> NDArray[np.int64]:

@@ -173,10 +173,14 @@ def _chunks_of_table(data: Dataset) -> Iterator[tuple[NDArray[Any], NDArray[Any]
         yield source[rows], target[rows]
 
 
-def _all_lengths(column: pa.ChunkedArray) -> NDArray[np.uint32]:
-    lengths = np.empty(len(column), np.uint32)
+def _all_lengths(column: pa.ChunkedArray) -> NDArray[Any]:
+    """Lengths in 16 bits, or in 32 where one needs them, `(pairs,)`."""
+    lengths: NDArray[Any] = np.empty(len(column), np.uint16)
     for begin in range(0, len(column), PAIRS_AT_ONCE):
-        lengths[begin : begin + PAIRS_AT_ONCE] = _list_lengths(column.slice(begin, PAIRS_AT_ONCE))
+        some = _list_lengths(column.slice(begin, PAIRS_AT_ONCE))
+        if some.max() > np.iinfo(lengths.dtype).max:
+            lengths = lengths.astype(np.uint32)
+        lengths[begin : begin + PAIRS_AT_ONCE] = some
     return lengths
 
 

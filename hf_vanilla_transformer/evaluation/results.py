@@ -34,6 +34,7 @@ _PLACES = (
 # Others are made of these.
 _SETTINGS = (bool, int, float, str, list)
 _SECONDS_IN_A_MINUTE = 60
+_BYTES_IN_A_GIGABYTE = 10**9
 
 
 def describe_surroundings() -> dict[str, Any]:
@@ -106,7 +107,7 @@ def table_of_results(paths: Sequence[str | os.PathLike[str]]) -> str:
     results = [result for group in groups.values() for result in group]
     targets = list(dict.fromkeys(target for result in results for target in _reached(result)))
     columns = ["validation BLEU", "test BLEU", "training, minutes", "evaluation, minutes"]
-    columns += [f"minutes to {target}" for target in targets] + ["minutes to the best"]
+    columns += [f"minutes to {target}" for target in targets] + ["minutes to the best", "most memory, GB"]
     lines = [_row(["recipe", "seed", *columns]), _row(["---"] * (len(columns) + 2))]
     for name, group in groups.items():
         figures = [_figures(result, targets) for result in group]
@@ -138,7 +139,9 @@ def _figures(result: Mapping[str, Any], targets: Sequence[str]) -> list[float | 
     bleu = [(result["scores"].get(split) or {}).get("bleu") for split in ("validation", "test")]
     spent = [result[name] / _SECONDS_IN_A_MINUTE for name in ("training_seconds", "evaluation_seconds")]
     points = [*(_reached(result).get(target) for target in targets), best]
-    return [*bleu, *spent, *(point and point["training_seconds"] / _SECONDS_IN_A_MINUTE for point in points)]
+    reached = [point and point["training_seconds"] / _SECONDS_IN_A_MINUTE for point in points]
+    memory = result.get("peak_memory_bytes")
+    return [*bleu, *spent, *reached, memory and memory / _BYTES_IN_A_GIGABYTE]
 
 
 def _mean_and_deviation(values: Sequence[float | None]) -> str:

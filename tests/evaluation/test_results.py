@@ -15,6 +15,7 @@ def write_results(folder, name: str, seed: int, **changes) -> str:
         "scores": {"validation": {"bleu": 40.0 + seed}, "test": {"bleu": 41.0 + seed}},
         "training_seconds": 600.0,
         "evaluation_seconds": 30.0,
+        "peak_memory_bytes": 2_500_000_000,
         "curve": {"best": point, "reached": {"35": point, "40": None if seed == 2 else point}, "points": [point]},
     }
     path = folder / f"{name}_seed{seed}.json"
@@ -34,6 +35,7 @@ def test_mean_and_deviation_over_the_seeds(tmp_path):
     expected = f"{statistics.mean(tests):.2f} ± {statistics.stdev(tests):.2f}"
     assert rows[-1][heading.index("test BLEU")] == expected
     assert rows[0][heading.index("training, minutes")] == "10.00"
+    assert rows[0][heading.index("most memory, GB")] == "2.50"
     assert rows[-1][heading.index("minutes to 35")] == "2.00 ± 1.00"
     # A mean over those seeds that got there would flatter.
     assert [row[heading.index("minutes to 40")] for row in rows] == ["1.00", "-", "3.00", "-"]
