@@ -5,17 +5,27 @@ length + 50 tokens. A new model's `generation_config` says so, and keeps saying 
 """
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig
-from transformers.generation import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import EncoderDecoderCache, GenerationConfig, GenerationMixin, PreTrainedConfig
+from transformers.generation import (
+    GenerateBeamEncoderDecoderOutput,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 from transformers.modeling_outputs import BaseModelOutput
+
+from .generation_beam_search_vanilla_transformer import LENGTH_PENALTIES, BeamSearch
 
 
 PAPER_ALPHA = 0.6
 PAPER_MAX_LENGTH_OFFSET = 50
-LENGTH_PENALTY_TYPES = ("gnmt", "hf")
 
 # `Seq2SeqTrainer.predict` writes this value of transformers' own defaults into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
@@ -56,17 +66,6 @@ class SettingsToSave(GenerationConfig):
         super().validate(strict=strict and self.num_beams not in (None, 1), **kwargs)
 
 
-class GNMTLengthPenalty(float):
-    """lp(Y) = ((5 + |Y|) / (5 + 1))^alpha of Wu et al. 2016, which section 6.1 uses.
-
-    transformers divides a hypothesis' log-probability by `length ** length_penalty`; this alpha makes that expression
-    the GNMT penalty. |Y| counts the generated tokens, `</s>` included.
-    """
-
-    def __rpow__(self, length: float, modulo: None = None) -> float:
-        return ((5.0 + length) / 6.0) ** float(self)
-
-
 def _limit_of_each_hypothesis(max_lengths: torch.Tensor, hypotheses: torch.Tensor) -> torch.Tensor:
     # A sentence's hypotheses are adjacent rows.
     return max_lengths.to(hypotheses.device).repeat_interleave(hypotheses.shape[0] // max_lengths.shape[0])
@@ -88,6 +87,10 @@ class SentenceLengthLimit(StoppingCriteria):
     def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> Any:
         """Which of the `(rows, length)` hypotheses are at their limit."""
         return input_ids.shape[1] >= _limit_of_each_hypothesis(self.max_lengths, input_ids)
+
+
+# They cut a hypothesis; others end it.
+_CUTS = (MaxLengthCriteria, MaxTimeCriteria, SentenceLengthLimit)
 
 
 class SentenceForcedEnd(LogitsProcessor):
@@ -135,6 +138,31 @@ def check_prefix_mask(mask: torch.Tensor, prefix: torch.Tensor | None) -> None:
         )
 
 
+class StepOutputs:
+    """What a search puts out at each step besides tokens, as far as its settings ask for it."""
+
+    def __init__(self, settings: Any):
+        asked = {
+            "scores": settings.output_scores,
+            "logits": settings.output_logits,
+            "decoder_attentions": settings.output_attentions,
+            "cross_attentions": settings.output_attentions,
+            "decoder_hidden_states": settings.output_hidden_states,
+        }
+        is_asked = settings.return_dict_in_generate
+        self.steps: dict[str, tuple] = {name: () for name, wanted in asked.items() if is_asked and wanted}
+
+    def add(self, **outputs: Any) -> None:
+        """Outputs of one more step by name; those that nobody asked for may be among them."""
+        for name in self.steps:
+            self.steps[name] += (outputs[name],)
+
+    def of_encoder(self, encoder_outputs: Any) -> dict[str, Any]:
+        """The encoder's attentions and hidden states where the decoder's are asked for."""
+        kinds = ("attentions", "hidden_states")
+        return {f"encoder_{kind}": encoder_outputs.get(kind) for kind in kinds if f"decoder_{kind}" in self.steps}
+
+
 def _limits_length(settings: GenerationConfig) -> bool:
     # What `predict` wrote into settings that have a limit of their own was not given by anybody.
     is_stock = settings.max_length == _STOCK_MAX_LENGTH and hasattr(settings, "max_length_offset")
@@ -174,7 +202,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         length_is_given = self._caller_limits_length(generation_config, kwargs)
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         penalty_type = getattr(generation_config, "length_penalty_type", "hf")
-        if penalty_type not in LENGTH_PENALTY_TYPES:
+        if penalty_type not in LENGTH_PENALTIES:
             raise ValueError(
                 f'length_penalty_type is "{penalty_type}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).'
             )
@@ -294,20 +322,98 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return super()._get_logits_processor(generation_config, *args, logits_processor=logits_processor, **kwargs)
 
     def _beam_search(
-        self,
-        input_ids: torch.LongTensor,
-        logits_processor: Any,
+        self: Any,
+        input_ids: Any,
+        logits_processor: LogitsProcessorList,
         stopping_criteria: StoppingCriteriaList,
         generation_config: Any,
-        **kwargs: Any,
+        synced_gpus: bool = False,
+        **model_kwargs: Any,
     ) -> Any:
-        if kwargs.get("streamer") is not None:
+        """transformers' loop around [`BeamSearch`]; it takes and returns what `GenerationMixin._beam_search` does."""
+        if model_kwargs.pop("streamer", None) is not None:
             raise ValueError("beams cannot be streamed: which one wins is known at the end; give num_beams=1.")
-        if getattr(generation_config, "length_penalty_type", "hf") == "gnmt":
-            generation_config.length_penalty = GNMTLengthPenalty(generation_config.length_penalty)
-        pad, eos = generation_config._pad_token_tensor, generation_config._eos_token_tensor
-        if pad is not None:
-            # transformers takes padding with id 0 for none, and fills short hypotheses with the first of these, or with
-            # -1. Nothing else reads them but their number.
-            generation_config._eos_token_tensor = pad.repeat(1 if eos is None else len(eos))
-        return super()._beam_search(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
+        settings = generation_config
+        sentences = input_ids.shape[0] // settings.num_beams
+        prompts = input_ids.unflatten(0, (sentences, settings.num_beams))
+        search = self._new_search(prompts, settings)
+        cuts = StoppingCriteriaList(each for each in stopping_criteria if isinstance(each, _CUTS))
+        ends = StoppingCriteriaList(each for each in stopping_criteria if not isinstance(each, _CUTS))
+        record = StepOutputs(settings)
+        outputs = self._prefill(
+            input_ids, settings, model_kwargs, is_first_iteration=not getattr(settings, "is_assistant", False)
+        )
+        is_done = False
+        while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
+            if search.length > 0:
+                step = 1 if model_kwargs["use_cache"] else None
+                inputs = self.prepare_inputs_for_generation(input_ids, next_sequence_length=step, **model_kwargs)
+                outputs = self(**inputs, return_dict=True)
+            model_kwargs = self._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
+            if is_done:  # Other processes are not.
+                continue
+            logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=input_ids.device)
+            log_probs = logits_processor(input_ids, logits.log_softmax(dim=-1))
+            record.add(**{**outputs, "scores": log_probs, "logits": logits})
+            candidates = self._behind(prompts, search.extend(log_probs, do_sample=settings.do_sample))
+            has_ended, is_cut = (
+                criteria(candidates.flatten(0, 1), record.steps.get("scores")).view(candidates.shape[:2])
+                for criteria in (ends, cuts)
+            )
+            search.keep(has_ended, is_cut)
+            input_ids = torch.cat([input_ids[search.rows], search.tokens], dim=1)
+            if model_kwargs.get("past_key_values") is not None:
+                model_kwargs["past_key_values"] = self._reorder_cache(model_kwargs["past_key_values"], search.rows)
+            is_done = search.is_done
+        generated, scores, rows = search.best()
+        count = settings.num_return_sequences
+        sequences: Any = torch.cat([prompts[:, 0].repeat_interleave(count, dim=0), generated], dim=1)
+        if not settings.return_dict_in_generate:
+            return sequences
+        return GenerateBeamEncoderDecoderOutput(
+            sequences=sequences,
+            sequences_scores=scores if settings.output_scores else None,
+            beam_indices=rows,
+            past_key_values=model_kwargs.get("past_key_values"),
+            **record.of_encoder(model_kwargs["encoder_outputs"]),
+            **record.steps,
+        )
+
+    def _new_search(self, prompts: torch.Tensor, settings: Any) -> BeamSearch:
+        """A search behind prompts, `(batch, beams, length)`."""
+        sentences, num_beams, prompt_length = prompts.shape
+        limits = getattr(settings, "sentence_max_lengths", None)
+        if limits is None:
+            limits = torch.full((sentences,), settings.max_length)
+        pad, eos = settings._pad_token_tensor, settings._eos_token_tensor
+        fill = eos[0] if pad is None and eos is not None else pad
+        return BeamSearch(
+            sentences,
+            num_beams,
+            num_return_sequences=settings.num_return_sequences,
+            num_ends=0 if eos is None else len(eos),
+            length_penalty=partial(
+                LENGTH_PENALTIES[getattr(settings, "length_penalty_type", "hf")], alpha=settings.length_penalty
+            ),
+            favors_length=settings.length_penalty > 0,
+            early_stopping=settings.early_stopping,
+            limits=limits.to(prompts.device) - prompt_length,
+            fill=-1 if fill is None else int(fill),
+        )
+
+    @staticmethod
+    def _behind(prompts: torch.Tensor, generated: torch.Tensor) -> torch.Tensor:
+        """Candidates with their prompts: `(batch, beams, length)` and `(batch, candidates, generated)`."""
+        return torch.cat([prompts[:, :1].expand(-1, generated.shape[1], -1), generated], dim=-1)
+
+    @staticmethod
+    def _reorder_cache(past_key_values: Any, beam_idx: Any) -> Any:
+        """Keys and values for the hypotheses that go on, which continue the rows `beam_idx`, `(batch * beams,)`.
+
+        Those of the encoder's output are the same for all hypotheses of a sentence.
+        """
+        if isinstance(past_key_values, EncoderDecoderCache):
+            past_key_values.self_attention_cache.reorder_cache(beam_idx)
+        else:
+            past_key_values.reorder_cache(beam_idx)
+        return past_key_values

@@ -58,10 +58,13 @@ def beam_search(
     prefix: torch.Tensor | None = None,
     eos: Iterable[int] = (EOS,),
 ) -> list[tuple[float, list[int]]]:
-    """The `num_beams` best scores and targets, from a search that never stops before `steps` tokens."""
+    """The `num_beams` best scores and targets, from a search that never stops before `steps` tokens.
+
+    Those that have not ended by then come behind all that have.
+    """
     eos = set(eos)
     running = [(0.0, [BOS] if prefix is None else prefix.tolist())]
-    finished = []
+    ended: list[tuple[float, list[int]]] = []
     for step in range(1, steps + 1):
         targets = torch.tensor([tokens for _, tokens in running])
         with torch.no_grad():
@@ -74,24 +77,25 @@ def beam_search(
         ]
         # As many as leave `num_beams` to go on with, should each beam end in all possible ways.
         candidates = sorted(candidates, reverse=True)[: (1 + len(eos)) * num_beams]
-        finished += [
-            (score / penalty(step), tokens)
-            for score, tokens in candidates[:num_beams]
-            if tokens[-1] in eos or step == steps
-        ]
+        ended += [(score / penalty(step), tokens) for score, tokens in candidates if tokens[-1] in eos]
         running = [candidate for candidate in candidates if candidate[1][-1] not in eos][:num_beams]
-    return sorted(finished, reverse=True)[:num_beams]
+    cut = [(score / penalty(steps), tokens) for score, tokens in running]
+    return [*sorted(ended, reverse=True), *sorted(cut, reverse=True)][:num_beams]
 
 
 def exhaustive_search(
     model, source: torch.Tensor, steps: int, penalty: Callable[[int], float]
 ) -> list[tuple[float, list[int]]]:
-    """Scores and targets, best first, of everything that a vocabulary can say in at most `steps` tokens."""
+    """Scores and targets, best first, of everything that a vocabulary can say in at most `steps` tokens.
+
+    What does not end comes behind all that does.
+    """
     words = [token for token in range(model.config.vocab_size) if token != EOS]
-    hypotheses = [[BOS, *tokens, EOS] for length in range(steps) for tokens in itertools.product(words, repeat=length)]
-    hypotheses += [[BOS, *tokens] for tokens in itertools.product(words, repeat=steps)]
-    scored = []
-    for tokens in hypotheses:
+    ended = [[BOS, *tokens, EOS] for length in range(steps) for tokens in itertools.product(words, repeat=length)]
+    cut = [[BOS, *tokens] for tokens in itertools.product(words, repeat=steps)]
+
+    def scored(tokens: list[int]) -> tuple[float, list[int]]:
         total = forced_log_probabilities(model, source, torch.tensor(tokens)).sum().item()
-        scored.append((total / penalty(len(tokens) - 1), tokens))
-    return sorted(scored, reverse=True)
+        return total / penalty(len(tokens) - 1), tokens
+
+    return [*sorted(map(scored, ended), reverse=True), *sorted(map(scored, cut), reverse=True)]

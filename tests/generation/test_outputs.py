@@ -8,7 +8,15 @@ import torch
 from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 
 from tests.conftest import pad
-from tests.generation.by_hand import BOS, forced_log_probabilities, forced_logits, forced_pass, gnmt_penalty, hf_penalty
+from tests.generation.by_hand import (
+    BOS,
+    EOS,
+    forced_log_probabilities,
+    forced_logits,
+    forced_pass,
+    gnmt_penalty,
+    hf_penalty,
+)
 from tests.generation.conftest import (
     ALL_MODES,
     BATCH_MODES,
@@ -166,7 +174,10 @@ def test_several_hypotheses_of_a_sentence(decode, model, mode, penalty_type, pen
     assert torch.equal(
         three.sequences.unflatten(0, (-1, 3))[:, :2].flatten(0, 1)[:, : two.sequences.shape[1]], two.sequences
     )
-    assert (three.sequences_scores.view(-1, 3).diff(dim=-1) <= 0).all()
+    has_ended = (three.sequences == EOS).any(dim=-1).tolist()
+    ranks = list(zip(has_ended, three.sequences_scores.tolist(), strict=True))
+    for begin in range(0, len(ranks), 3):
+        assert ranks[begin : begin + 3] == sorted(ranks[begin : begin + 3], reverse=True)
     for index, (target, _) in enumerate(hypotheses(three)):
         total = forced_log_probabilities(model, SENTENCES[index // 3], target).sum().item()
         divisor = 1 if penalty is None else penalty(len(target) - 1)

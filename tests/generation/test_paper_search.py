@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
-from hf_vanilla_transformer.generation_vanilla_transformer import GNMTLengthPenalty
+from hf_vanilla_transformer.generation_beam_search_vanilla_transformer import gnmt_length_penalty
 from tests.conftest import pad, sentences, small_model
 from tests.generation.by_hand import (
     EOS,
@@ -158,10 +158,9 @@ def test_generation_stays_within_learned_positions():
 
 
 def test_gnmt_length_penalty():
-    assert 25 ** GNMTLengthPenalty(0.6) == pytest.approx((30 / 6) ** 0.6)
-    assert 1 ** GNMTLengthPenalty(0.6) == 1
-    assert 25 ** GNMTLengthPenalty(0) == 1
-    assert GNMTLengthPenalty(0.6) > 0
+    assert gnmt_length_penalty(25, 0.6) == pytest.approx((30 / 6) ** 0.6)
+    assert gnmt_length_penalty(1, 0.6) == 1
+    assert gnmt_length_penalty(25, 0) == 1
 
 
 @PENALTIES

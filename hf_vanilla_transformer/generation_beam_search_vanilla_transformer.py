@@ -1,0 +1,189 @@
+"""The beam search of section 6.1, as in the authors' code: what goes on and what has ended, side by side.
+
+Nothing here knows the model: log-probabilities in, hypotheses out. Shapes have named axes: batch (sentences), beams,
+candidates, vocabulary, generated (length so far, in tokens).
+"""
+
+from collections.abc import Callable
+
+import torch
+
+
+# Far below the log-probability of any hypothesis, and still a number: minus infinity has no differences.
+_NO_HYPOTHESIS = -1e9
+_NO_ROW = -1
+
+
+def gnmt_length_penalty(length: float | torch.Tensor, alpha: float) -> float | torch.Tensor:
+    """lp(Y) = ((5 + |Y|) / (5 + 1))^alpha of Wu et al. 2016, which section 6.1 uses.
+
+    |Y| counts the generated tokens, `</s>` included.
+    """
+    return ((5 + length) / 6) ** alpha
+
+
+def hf_length_penalty(length: float | torch.Tensor, alpha: float) -> float | torch.Tensor:
+    """transformers' own: |Y|^alpha."""
+    return length**alpha
+
+
+LENGTH_PENALTIES: dict[str, Callable] = {"gnmt": gnmt_length_penalty, "hf": hf_length_penalty}
+
+
+class BeamSearch:
+    """The hypotheses of a batch of sentences.
+
+    A step is [`extend`], which makes candidates of the running hypotheses, and [`keep`], which is told those that have
+    ended. The best that have ended, by log P / lp(Y), are kept beside the best that go on, by log P. A sentence is done
+    when none that goes on can win any more, or none may go on.
+
+    With one beam it is greedy search: the best candidate is the only one.
+
+    Args:
+        sentences (`int`): number of sentences, batch.
+        num_beams (`int`): hypotheses that go on, and as many that have ended, of each sentence.
+        num_return_sequences (`int`): how many of the best are asked for.
+        num_ends (`int`): number of tokens that end a hypothesis.
+        length_penalty (`Callable`): lp, of a number of tokens or of a tensor of them.
+        favors_length (`bool`): whether lp grows with the length.
+        early_stopping (`bool` or `"never"`): when a sentence is done. `"never"`: no running hypothesis could enter the
+            best `num_return_sequences`, were it to end at its most favourable length. `False`: nor the best `num_beams`
+            if it ended now. `True`: `num_beams` have ended.
+        limits (`torch.LongTensor` of shape `(batch,)`): most generated tokens of each sentence.
+        fill (`int`): token behind the end of a hypothesis.
+    """
+
+    def __init__(
+        self,
+        sentences: int,
+        num_beams: int,
+        *,
+        num_return_sequences: int,
+        num_ends: int,
+        length_penalty: Callable,
+        favors_length: bool,
+        early_stopping: bool | str,
+        limits: torch.Tensor,
+        fill: int,
+    ):
+        self.num_beams, self.num_return_sequences = num_beams, num_return_sequences
+        self.num_candidates = num_beams * max(2, 1 + num_ends) if num_beams > 1 else 1
+        self.length_penalty, self.favors_length = length_penalty, favors_length
+        self.early_stopping = early_stopping
+        self.limits = limits
+        self.length = 0
+        device = limits.device
+        # A path has two numbers for each generated token: the token, and the row of the model's batch it came from.
+        self._fill = torch.tensor([fill, _NO_ROW], device=device)
+        none = torch.full((sentences, num_beams), _NO_HYPOTHESIS, device=device)
+        no_path = torch.empty((sentences, num_beams, 0, 2), dtype=torch.long, device=device)
+        self._running = none.clone(), no_path
+        # All beams begin alike, so all but one are left out of the first step.
+        self._running[0][:, 0] = 0
+        self._ended = none, no_path
+        self._cut = none, no_path
+        self._candidates = none, no_path
+        self._first_rows = torch.arange(sentences, device=device)[:, None] * num_beams
+
+    def extend(self, log_probs: torch.Tensor, do_sample: bool = False) -> torch.Tensor:
+        """Make candidates of the running hypotheses with every token behind them, and keep the best of each sentence.
+
+        Args:
+            log_probs (`torch.FloatTensor` of shape `(batch * beams, vocabulary)`): of the token that comes next.
+            do_sample (`bool`): draw candidates without replacement, by their probabilities, instead of the best.
+
+        Returns:
+            `torch.LongTensor`: the candidates' generated tokens, `(batch, candidates, generated)`.
+        """
+        scores, paths = self._running
+        vocabulary = log_probs.shape[-1]
+        totals = (scores[..., None] + log_probs.view(*scores.shape, vocabulary)).flatten(1)
+        count = min(self.num_candidates, totals.shape[1])
+        if do_sample:
+            chosen = torch.multinomial(totals.softmax(dim=-1), count)
+            totals = totals.gather(1, chosen)
+        else:
+            totals, chosen = totals.topk(count)
+        beams, tokens = chosen // vocabulary, chosen % vocabulary
+        last = torch.stack([tokens, beams + self._first_rows], dim=-1)
+        self._candidates = totals, torch.cat([_gather(paths, beams), last[:, :, None]], dim=2)
+        self.length += 1
+        return self._candidates[1][..., 0]
+
+    def keep(self, has_ended: torch.Tensor, is_cut: torch.Tensor) -> None:
+        """Share the candidates out among those that have ended and those that go on.
+
+        Args:
+            has_ended (`torch.BoolTensor` of shape `(batch, candidates)`): by a token such as `</s>`.
+            is_cut (`torch.BoolTensor` of shape `(batch, candidates)`): whether no token may follow. Of those that have
+                not ended, the best compete only where no hypothesis of their sentence has ended.
+        """
+        scores, paths = self._candidates
+        penalized = (scores / self.length_penalty(self.length)).masked_fill(scores < _NO_HYPOTHESIS / 2, _NO_HYPOTHESIS)
+        self._ended = self._best(self._ended, penalized.masked_fill(~has_ended, _NO_HYPOTHESIS), paths)
+        is_cut = is_cut & ~has_ended
+        if is_cut.any():
+            self._cut = self._best(self._cut, penalized.masked_fill(~is_cut, _NO_HYPOTHESIS), paths)
+        going_on, chosen = scores.masked_fill(has_ended | is_cut, _NO_HYPOTHESIS).topk(self.num_beams)
+        self._running = going_on.masked_fill(self._is_decided(going_on[:, :1]), _NO_HYPOTHESIS), _gather(paths, chosen)
+
+    def _best(
+        self, kept: tuple[torch.Tensor, torch.Tensor], scores: torch.Tensor, paths: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The best `num_beams` of those kept so far and of new ones, in the order of their scores."""
+        missing = paths.shape[2] - kept[1].shape[2]
+        filled = torch.cat([kept[1], self._fill.expand(*kept[1].shape[:2], missing, 2)], dim=2)
+        scores, chosen = torch.cat([kept[0], scores], dim=1).topk(self.num_beams)
+        return scores, _gather(torch.cat([filled, paths], dim=1), chosen)
+
+    def _is_decided(self, best_running: torch.Tensor) -> torch.Tensor:
+        """Whether no running hypothesis can win any more, `(batch, 1)`, of the best log P of each sentence's."""
+        needed = self.num_return_sequences if self.early_stopping == "never" else self.num_beams
+        worst = self._ended[0][:, needed - 1 : needed]
+        if self.early_stopping is True:
+            return worst > _NO_HYPOTHESIS / 2
+        length: int | torch.Tensor = self.length
+        if self.early_stopping == "never" and self.favors_length:
+            length = self.limits[:, None]
+        return (worst > _NO_HYPOTHESIS / 2) & (best_running / self.length_penalty(length) <= worst)
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """Of the running hypotheses: the rows of the model's last batch that they continue, `(batch * beams,)`."""
+        return self._running[1][:, :, -1, 1].flatten()
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """Last tokens of the running hypotheses, `(batch * beams, 1)`."""
+        return self._running[1][:, :, -1, 0].reshape(-1, 1)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing goes on."""
+        return not bool((self._running[0][:, 0] > _NO_HYPOTHESIS / 2).any())
+
+    def best(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The best hypotheses of each sentence, best first; those that were cut come behind those that have ended.
+
+        Returns:
+            Generated tokens, `(batch * num_return_sequences, generated)`; log P / lp(Y), `(batch *
+            num_return_sequences,)`; and for each token the row of the model's batch that it came from, in the shape of
+            the tokens, -1 behind the end.
+        """
+        cut = self._best(self._cut, *self._none_like_candidates())
+        ended = self._best(self._ended, *self._none_like_candidates())
+        scores, paths = (torch.cat(parts, dim=1) for parts in zip(ended, cut, strict=True))
+        is_there = scores > _NO_HYPOTHESIS / 2
+        order = is_there.int().argsort(dim=1, descending=True, stable=True)[:, : self.num_return_sequences]
+        scores, paths = scores.gather(1, order).flatten(), _gather(paths, order).flatten(0, 1)
+        longest = int((paths[..., 1] != _NO_ROW).sum(dim=1).max())
+        return paths[:, :longest, 0], scores, paths[:, :longest, 1]
+
+    def _none_like_candidates(self) -> tuple[torch.Tensor, torch.Tensor]:
+        scores, paths = self._candidates
+        return torch.full_like(scores, _NO_HYPOTHESIS), paths
+
+
+def _gather(paths: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """Of `(batch, hypotheses, generated, 2)`, those at `(batch, chosen)`."""
+    return paths.gather(1, chosen[..., None, None].expand(-1, -1, *paths.shape[2:]))

@@ -1,0 +1,171 @@
+"""The search alone, on languages of a few words, against searches that leave nothing out."""
+
+import itertools
+import random
+from functools import partial
+
+import pytest
+import torch
+
+from hf_vanilla_transformer.generation_beam_search_vanilla_transformer import LENGTH_PENALTIES, BeamSearch
+
+
+EOS, WORDS, LIMIT = 0, 4, 5
+
+
+class Language:
+    """Log-probabilities of the next word after every beginning, drawn at random, and the same whenever asked for."""
+
+    def __init__(self, seed: int, ending: float = 0.0):
+        self.seed, self.ending = seed, ending
+
+    def log_probs(self, beginning: tuple[int, ...]) -> torch.Tensor:
+        """`(words,)`"""
+        draws = random.Random(f"{self.seed} {beginning}")
+        logits = torch.tensor([draws.gauss(0, 1.5) for _ in range(WORDS)])
+        logits[EOS] += self.ending
+        return logits.log_softmax(-1)
+
+    def score(self, words: tuple[int, ...], penalty) -> float:
+        total = sum(self.log_probs(words[:place])[word].item() for place, word in enumerate(words))
+        return total / penalty(len(words))
+
+
+def everything(language: Language, limit: int, penalty) -> list[tuple[float, tuple[int, ...]]]:
+    """All that can be said in so many words with an end, best first; behind it all that has none."""
+    others = [word for word in range(WORDS) if word != EOS]
+    ended = [(*words, EOS) for length in range(limit) for words in itertools.product(others, repeat=length)]
+    cut = list(itertools.product(others, repeat=limit))
+    return [
+        pair
+        for group in (ended, cut)
+        for pair in sorted(((language.score(words, penalty), words) for words in group), reverse=True)
+    ]
+
+
+def penalty_of(kind: str, alpha: float):
+    return partial(LENGTH_PENALTIES[kind], alpha=alpha)
+
+
+class PatientSearch(BeamSearch):
+    """A search that goes on as long as anything may."""
+
+    def _is_decided(self, best_running: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(best_running, dtype=torch.bool)
+
+
+def search(languages, num_beams, limits, penalty, *, alpha=0.6, wanted=1, early_stopping="never", kind=BeamSearch):
+    """For each sentence the best `wanted` scores and words, and the number of steps that it took for all."""
+    beams = kind(
+        len(languages),
+        num_beams,
+        num_return_sequences=wanted,
+        num_ends=1,
+        length_penalty=penalty,
+        favors_length=alpha > 0,
+        early_stopping=early_stopping,
+        limits=torch.tensor(limits),
+        fill=EOS,
+    )
+    words = [()] * (len(languages) * num_beams)
+    while not beams.is_done:
+        log_probs = [languages[row // num_beams].log_probs(each) for row, each in enumerate(words)]
+        candidates = beams.extend(torch.stack(log_probs))
+        is_cut = torch.tensor(limits)[:, None].expand(candidates.shape[:2]) <= beams.length
+        beams.keep(candidates[..., -1] == EOS, is_cut)
+        words = [
+            (*words[row], word) for row, word in zip(beams.rows.tolist(), beams.tokens[:, 0].tolist(), strict=True)
+        ]
+    tokens, scores, rows = beams.best()
+    found = []
+    for score, row, places in zip(scores.tolist(), tokens.tolist(), rows.tolist(), strict=True):
+        length = sum(place >= 0 for place in places)
+        assert not any(row[length:])
+        found.append((score, tuple(row[:length])))
+    return [found[begin : begin + wanted] for begin in range(0, len(found), wanted)], beams.length
+
+
+def assert_same(found, expected):
+    assert [words for _, words in found] == [words for _, words in expected]
+    assert [score for score, _ in found] == pytest.approx([score for score, _ in expected], abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", LENGTH_PENALTIES)
+@pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0, 3.0])
+def test_a_wide_beam_finds_what_an_exhaustive_search_finds(kind, alpha):
+    penalty = penalty_of(kind, alpha)
+    for seed in range(5):
+        language = Language(seed)
+        # As many beams as there are beginnings that go on.
+        (found,), _ = search([language], 3**LIMIT, [LIMIT], penalty, alpha=alpha, wanted=20)
+        assert_same(found, everything(language, LIMIT, penalty)[:20])
+
+
+def test_a_narrow_beam_misses_it_at_times():
+    penalty, missed = penalty_of("gnmt", 0.6), {2: 0, 3**LIMIT: 0}
+    for seed, num_beams in itertools.product(range(40), missed):
+        language = Language(seed, ending=-3.0)
+        ((best,),), _ = search([language], num_beams, [LIMIT], penalty)
+        exact, *_ = everything(language, LIMIT, penalty)
+        assert best[0] <= exact[0] + 1e-6
+        missed[num_beams] += best[1] != exact[1]
+    assert missed[2] > 0
+    assert missed[3**LIMIT] == 0
+
+
+@pytest.mark.parametrize("kind", LENGTH_PENALTIES)
+@pytest.mark.parametrize(("alpha", "wanted"), [(0.6, 1), (0.6, 3), (2.0, 1), (-0.5, 2)])
+def test_stopping_early_loses_nothing(kind, alpha, wanted):
+    penalty, limit, saved = penalty_of(kind, alpha), 8, 0
+    for seed in range(20):
+        language = Language(seed, ending=1.0)
+        (found,), steps = search([language], 3, [limit], penalty, alpha=alpha, wanted=wanted)
+        (patient,), all_steps = search([language], 3, [limit], penalty, alpha=alpha, wanted=wanted, kind=PatientSearch)
+        assert_same(found, patient)
+        saved += all_steps - steps
+    assert saved > 0
+
+
+def test_with_one_beam_it_is_greedy():
+    for seed in range(20):
+        language, words = Language(seed, ending=-0.5), ()
+        while len(words) < 12 and (not words or words[-1] != EOS):
+            words += (int(language.log_probs(words).argmax()),)
+        ((best,),), _ = search([language], 1, [12], penalty_of("gnmt", 0.6))
+        assert best[1] == words
+
+
+def test_what_was_cut_competes_only_where_nothing_has_ended():
+    penalty = penalty_of("gnmt", 0.6)
+    never, seldom = Language(1, ending=-torch.inf), Language(0, ending=-2.0)
+    ((cut,),), _ = search([never], 3**4, [4], penalty)
+    assert EOS not in cut[1]
+    assert_same([cut], [max((never.score(words, penalty), words) for words in itertools.product((1, 2, 3), repeat=4))])
+    (found,), _ = search([seldom], 3**4, [4], penalty, wanted=60)
+    has_ended = [words[-1] == EOS for _, words in found]
+    assert has_ended == sorted(has_ended, reverse=True)
+    assert 0 < sum(has_ended) < 60
+    best_cut, worst_ended = found[sum(has_ended)][0], found[sum(has_ended) - 1][0]
+    assert best_cut > worst_ended
+
+
+def test_each_sentence_is_searched_as_if_it_were_alone():
+    penalty = penalty_of("gnmt", 0.6)
+    languages = [Language(seed, ending=seed % 3 - 1.0) for seed in range(12)]
+    limits = [2 + seed % 7 for seed in range(12)]
+    together, _ = search(languages, 3, limits, penalty, wanted=2)
+    for language, limit, found in zip(languages, limits, together, strict=True):
+        (alone,), _ = search([language], 3, [limit], penalty, wanted=2)
+        assert_same(found, alone)
+
+
+def test_true_stops_when_as_many_as_beams_have_ended():
+    penalty = penalty_of("hf", 3.0)
+    lost = 0
+    for seed in range(20):
+        language = Language(seed)
+        ((best,),), steps = search([language], 2, [8], penalty, alpha=3.0, early_stopping=True)
+        ((patient,),), patient_steps = search([language], 2, [8], penalty, alpha=3.0)
+        assert steps <= patient_steps
+        lost += best[0] < patient[0]
+    assert lost > 0
