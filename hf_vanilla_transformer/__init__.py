@@ -12,7 +12,7 @@ from .modeling_vanilla_transformer import VanillaTransformerForConditionalGenera
 from .pipeline_vanilla_transformer import TranslationPipeline
 from .registration import register
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
-from .translation import translate
+from .translation import score, translate
 
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ __all__ = [
     "make_compute_metrics",
     "paper_learning_rate",
     "paper_optimizers",
+    "score",
     "score_translations",
     "tokenize_pairs",
     "train_tokenizer",

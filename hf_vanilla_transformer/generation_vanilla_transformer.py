@@ -5,6 +5,7 @@ length + 50 tokens. A new model's `generation_config` says so, and keeps saying 
 """
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -53,6 +54,12 @@ def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
         eos_token_id=config.eos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
     )
+
+
+def length_penalty_of(settings: GenerationConfig) -> Callable:
+    """lp(Y) of settings, which takes a length |Y| in generated tokens, `</s>` included."""
+    alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
+    return partial(LENGTH_PENALTIES[getattr(settings, "length_penalty_type", "hf")], alpha=alpha)
 
 
 class SettingsToSave(GenerationConfig):
@@ -392,9 +399,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             num_beams,
             num_return_sequences=settings.num_return_sequences,
             num_ends=0 if eos is None else len(eos),
-            length_penalty=partial(
-                LENGTH_PENALTIES[getattr(settings, "length_penalty_type", "hf")], alpha=settings.length_penalty
-            ),
+            length_penalty=length_penalty_of(settings),
             favors_length=settings.length_penalty > 0,
             early_stopping=settings.early_stopping,
             limits=limits.to(prompts.device) - prompt_length,

@@ -1,11 +1,14 @@
-"""Text in, text out."""
+"""Text in, text or log-probabilities out."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
+
+from .generation_vanilla_transformer import length_penalty_of
 
 
 _ONE_TRANSLATION_A_SENTENCE = {"num_return_sequences", "return_dict_in_generate"}
@@ -37,31 +40,113 @@ def translate(
         TypeError: if `sentences` is one string, or holds something else than strings.
         ValueError: if `generate_kwargs` asks for more than one translation a sentence, or for more than tokens.
     """
-    if isinstance(sentences, str):
-        raise TypeError("sentences is one string; give a list of sentences, of one if need be.")
-    sentences = list(sentences)
-    for sentence in sentences:
-        if not isinstance(sentence, str):
-            raise TypeError(f"sentences holds {sentence!r}, a {type(sentence).__name__}; give strings.")
+    sentences = _list_of_strings("sentences", sentences)
     for name in _ONE_TRANSLATION_A_SENTENCE & generate_kwargs.keys():
         raise ValueError(f"{name} does not go with one translation a sentence; call model.generate() for that.")
     translations = [""] * len(sentences)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices]).input_ids if indices else []
-    was_training = model.training
-    model.eval()
     progress = tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress)
-    try:
+    with _evaluating(model), progress:
         for batch in _batches([len(ids) for ids in encoded], batch_tokens):
             inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
             output = model.generate(**inputs.to(model.device), **generate_kwargs)
             for row, text in zip(batch, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True):
                 translations[indices[row]] = text
             progress.update(len(batch))
-    finally:
-        progress.close()
-        model.train(was_training)
     return translations
+
+
+class Score(NamedTuple):
+    """How probable a model finds a translation.
+
+    Args:
+        tokens (`list[str]`): of the translation, `</s>` at the end.
+        log_probs (`list[float]`): of each token after those before it, in nats.
+        total (`float`): their sum, log P(Y | X).
+        normalized (`float`): log P(Y | X) / lp(Y), what the beams of the model's `generation_config` compete by.
+    """
+
+    tokens: list[str]
+    log_probs: list[float]
+    total: float
+    normalized: float
+
+
+@torch.inference_mode()
+def score(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: Iterable[str],
+    targets: Iterable[str],
+    batch_tokens: int = 4096,
+    show_progress: bool = False,
+) -> list[Score]:
+    """Log-probabilities of given translations, from one forward pass for each batch.
+
+    Args:
+        model (`PreTrainedModel`): used in evaluation mode, and left in the mode that it was in.
+        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        sources, targets (`Iterable[str]`): sentences, and a translation of each.
+        batch_tokens (`int`): most tokens of a batch on each side, padding included; a longer pair is one of its own.
+        show_progress (`bool`): whether to show a progress bar, in pairs.
+
+    Returns:
+        `list[Score]`: of each pair, in their order.
+
+    Raises:
+        TypeError: if a side is one string, or holds something else than strings.
+        ValueError: if there are more sentences on one side than on the other.
+    """
+    sources, targets = _list_of_strings("sources", sources), _list_of_strings("targets", targets)
+    if len(sources) != len(targets):
+        raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give one target a source.")
+    if not sources:
+        return []
+    source_ids, target_ids = tokenizer(sources).input_ids, tokenizer(text_target=targets).input_ids
+    penalty = length_penalty_of(model.generation_config)
+    scores: list[Any] = [None] * len(sources)
+    progress = tqdm(total=len(sources), desc="scoring", unit=" pairs", disable=not show_progress)
+    with _evaluating(model), progress:
+        lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
+        for batch in _batches(lengths, batch_tokens):
+            padded = (
+                tokenizer.pad({"input_ids": [ids[row] for row in batch]}, return_tensors="pt", padding_side="right")
+                for ids in (source_ids, target_ids)
+            )
+            source, target = (side.to(model.device) for side in padded)
+            labels = target.input_ids.masked_fill(target.attention_mask == 0, -100)
+            decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
+            logits = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False).logits
+            of_labels = logits.float().log_softmax(dim=-1).gather(-1, target.input_ids[..., None])[..., 0].tolist()
+            for row, all_log_probs in zip(batch, of_labels, strict=True):
+                log_probs = all_log_probs[: len(target_ids[row])]
+                total = sum(log_probs)
+                tokens: Any = tokenizer.convert_ids_to_tokens(target_ids[row])
+                scores[row] = Score(tokens, log_probs, total, total / penalty(len(log_probs)))
+            progress.update(len(batch))
+    return scores
+
+
+def _list_of_strings(name: str, sentences: Iterable[str]) -> list[str]:
+    if isinstance(sentences, str):
+        raise TypeError(f"{name} is one string; give a list of sentences, of one if need be.")
+    sentences = list(sentences)
+    for sentence in sentences:
+        if not isinstance(sentence, str):
+            raise TypeError(f"{name} holds {sentence!r}, a {type(sentence).__name__}; give strings.")
+    return sentences
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Evaluation mode, and afterwards the mode from before."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def _batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:

@@ -1,8 +1,11 @@
 import pytest
 import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import translate
+from hf_vanilla_transformer import score, translate
 from tests.conftest import small_model
+from tests.ecosystem.documentation import FIXTURE
+from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
 
 
 SENTENCES = ["two small houses", "a", "", "a small house a small house", "   ", "two"]
@@ -68,3 +71,49 @@ def test_more_than_one_translation_a_sentence(model, tokenizer, options):
 def test_one_string_is_no_list(model, tokenizer):
     with pytest.raises(TypeError, match="sentences is one string; give a list"):
         translate(model, tokenizer, "two")
+
+
+@pytest.mark.parametrize("options", [{}, {"length_penalty_type": "hf", "length_penalty": 1.5}])
+def test_scores_are_those_of_the_beams(options):
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
+    model.generation_config.update(**options)
+    sources = ["twelve", "two hundred and five", "nine thousand four hundred and sixty-one"]
+    wanted = {"num_return_sequences": 4, "return_dict_in_generate": True, "output_scores": True}
+    output = model.generate(**tokenizer(sources, return_tensors="pt", padding=True), **wanted)
+    targets = tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
+    scores = score(model, tokenizer, [source for source in sources for _ in range(4)], targets)
+    found = 0
+    for row, target, beams, forced in zip(
+        output.sequences.tolist(), targets, output.sequences_scores.tolist(), scores, strict=True
+    ):
+        ids = tokenizer(text_target=target).input_ids
+        if row[1 : 1 + len(ids)] == ids:  # The text of another hypothesis may have other tokens.
+            assert forced.normalized == pytest.approx(beams, abs=1e-5)
+            found += 1
+    assert found > 6
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 8, 4096])
+def test_scores_are_log_probabilities_of_each_token(model, tokenizer, batch_tokens):
+    targets = ["a small house", "", "two", "two small houses a", "house", "small"]
+    for source, target, found in zip(
+        SENTENCES, targets, score(model, tokenizer, SENTENCES, targets, batch_tokens=batch_tokens), strict=True
+    ):
+        ids = torch.tensor([1, *tokenizer(text_target=target).input_ids])
+        expected = forced_log_probabilities(model, tokenizer([source], return_tensors="pt").input_ids[0], ids)
+        assert found.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
+        assert found.tokens == tokenizer.convert_ids_to_tokens(ids[1:].tolist())
+        assert found.tokens[-1] == "</s>"
+        assert found.total == pytest.approx(expected.sum().item(), abs=1e-5)
+        assert found.normalized == pytest.approx(found.total / gnmt_penalty(len(expected)), abs=1e-5)
+
+
+def test_nothing_to_score(model, tokenizer):
+    assert score(model, tokenizer, [], []) == []
+
+
+def test_scores_of_what_is_no_pair(model, tokenizer):
+    with pytest.raises(ValueError, match="there are 2 sources and 1 targets; give one target a source"):
+        score(model, tokenizer, ["a", "two"], ["a"])
+    with pytest.raises(TypeError, match="targets is one string; give a list"):
+        score(model, tokenizer, ["a"], "a")
