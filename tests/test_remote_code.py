@@ -40,6 +40,7 @@ PAGE = ROOT.parent / "docs" / "hub.md"
 SHIPPED = {
     "configuration_vanilla_transformer.py",
     "functional_vanilla_transformer.py",
+    "generation_beam_search_vanilla_transformer.py",
     "generation_vanilla_transformer.py",
     "modeling_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",

@@ -25,6 +25,7 @@ FILES_OF_A_RUN = (
     "training_args.bin",
     "configuration_vanilla_transformer.py",
     "functional_vanilla_transformer.py",
+    "generation_beam_search_vanilla_transformer.py",
     "generation_vanilla_transformer.py",
     "modeling_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",

@@ -13,7 +13,8 @@ from tests.hub.server import WRITER
 
 
 CODE = {
-    f"{name}_vanilla_transformer.py" for name in ("configuration", "functional", "generation", "modeling", "pipeline")
+    f"{name}_vanilla_transformer.py"
+    for name in ("configuration", "functional", "generation", "generation_beam_search", "modeling", "pipeline")
 }
 OF_A_MODEL = {"config.json", "generation_config.json", "model.safetensors"}
 OF_A_TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
