@@ -165,6 +165,8 @@ class BeamSearch:
     def best(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The best hypotheses of each sentence, best first; those that were cut come behind those that have ended.
 
+        Where there are fewer than are asked for, the rest have no tokens, and scores below all others.
+
         Returns:
             Generated tokens, `(batch * num_return_sequences, generated)`; log P / lp(Y), `(batch *
             num_return_sequences,)`; and for each token the row of the model's batch that it came from, in the shape of
@@ -174,6 +176,7 @@ class BeamSearch:
         ended = self._best(self._ended, *self._none_like_candidates())
         scores, paths = (torch.cat(parts, dim=1) for parts in zip(ended, cut, strict=True))
         is_there = scores > _NO_HYPOTHESIS / 2
+        paths = torch.where(is_there[..., None, None], paths, self._fill)
         order = is_there.int().argsort(dim=1, descending=True, stable=True)[:, : self.num_return_sequences]
         scores, paths = scores.gather(1, order).flatten(), _gather(paths, order).flatten(0, 1)
         longest = int((paths[..., 1] != _NO_ROW).sum(dim=1).max())

@@ -159,6 +159,15 @@ def test_each_sentence_is_searched_as_if_it_were_alone():
         assert_same(found, alone)
 
 
+def test_where_there_are_fewer_hypotheses_than_are_asked_for():
+    penalty = penalty_of("hf", 3.0)
+    short, long = Language(0, ending=-1.0), Language(1, ending=-1.0)
+    (found, _), _ = search([short, long], 6, [1, 8], penalty, alpha=3.0, wanted=6)
+    assert_same(found[:4], everything(short, 1, penalty))
+    assert [words for _, words in found[4:]] == [(), ()]
+    assert all(score == found[-1][0] < -1e8 for score, _ in found[4:])
+
+
 def test_true_stops_when_as_many_as_beams_have_ended():
     penalty = penalty_of("hf", 3.0)
     lost = 0
