@@ -341,6 +341,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if model_kwargs.pop("streamer", None) is not None:
             raise ValueError("beams cannot be streamed: which one wins is known at the end; give num_beams=1.")
         settings = generation_config
+        if settings.low_memory:
+            raise ValueError("low_memory is an option of older beam searches; leave it out, or give fewer num_beams.")
         sentences = input_ids.shape[0] // settings.num_beams
         prompts = input_ids.unflatten(0, (sentences, settings.num_beams))
         search = self._new_search(prompts, settings)
@@ -389,9 +391,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _new_search(self, prompts: torch.Tensor, settings: Any) -> BeamSearch:
         """A search behind prompts, `(batch, beams, length)`."""
         sentences, num_beams, prompt_length = prompts.shape
-        limits = getattr(settings, "sentence_max_lengths", None)
-        if limits is None:
-            limits = torch.full((sentences,), settings.max_length)
+        limits = torch.full((sentences,), settings.max_length, device=prompts.device)
+        if getattr(settings, "sentence_max_lengths", None) is not None:
+            limits = limits.minimum(settings.sentence_max_lengths.to(prompts.device))
         pad, eos = settings._pad_token_tensor, settings._eos_token_tensor
         fill = eos[0] if pad is None and eos is not None else pad
         return BeamSearch(
@@ -402,7 +404,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             length_penalty=length_penalty_of(settings),
             favors_length=settings.length_penalty > 0,
             early_stopping=settings.early_stopping,
-            limits=limits.to(prompts.device) - prompt_length,
+            limits=limits - prompt_length,
             fill=-1 if fill is None else int(fill),
         )
 

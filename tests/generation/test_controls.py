@@ -249,6 +249,11 @@ def test_streamers_hear_batches(decode, model, mode):
     assert torch.equal(torch.cat([prompt, torch.stack(steps, dim=-1)], dim=-1), output)
 
 
+def test_a_setting_that_beams_no_longer_have(decode, model):
+    with pytest.raises(ValueError, match="low_memory is an option of older beam searches; leave it out"):
+        decode(model, "beams", SENTENCES[0][None], low_memory=True)
+
+
 @pytest.mark.parametrize("mode", ["beams", "sampled beams"])
 def test_beams_cannot_be_streamed(decode, model, mode):
     with pytest.raises(ValueError, match=r"stream.*num_beams"):
