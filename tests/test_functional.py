@@ -322,6 +322,12 @@ class TestLossOfStates:
             plain_loss(states, weight, labels, 0.1)
         assert largest.numbers == 20 * 50 * 500
 
+    def test_no_more_rows_of_logits_in_memory_than_promised(self):
+        states, weight, labels = states_weight_labels((40, 50), 500, torch.float32)
+        with LargestTensor() as largest:
+            smoothed_cross_entropy_of_states(states, weight, labels, 0.1).backward()
+        assert largest.numbers <= 512 * 500
+
     def test_only_the_gradients_that_are_wanted(self):
         states, weight, labels = states_weight_labels()
         smoothed_cross_entropy_of_states(states, weight.detach(), labels, 0.1).backward()
