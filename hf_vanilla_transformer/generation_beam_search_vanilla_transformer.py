@@ -12,6 +12,8 @@ import torch
 # Far below the log-probability of any hypothesis, and still a number: minus infinity has no differences.
 _NO_HYPOTHESIS = -1e9
 _NO_ROW = -1
+# Scores, (batch, hypotheses), and paths, (batch, hypotheses, generated, 2).
+_Hypotheses = tuple[torch.Tensor, torch.Tensor]
 
 
 def gnmt_length_penalty(length: float | torch.Tensor, alpha: float) -> float | torch.Tensor:
@@ -83,7 +85,8 @@ class BeamSearch:
         self._ended = none, no_path
         self._cut = none, no_path
         self._candidates = none, no_path
-        self._first_rows = torch.arange(sentences, device=device)[:, None] * num_beams
+        self._places = torch.arange(sentences, device=device)
+        self._left: list[tuple[torch.Tensor, _Hypotheses, _Hypotheses]] = []
 
     def extend(self, log_probs: torch.Tensor, do_sample: bool = False) -> torch.Tensor:
         """Make candidates of the running hypotheses with every token behind them, and keep the best of each sentence.
@@ -105,7 +108,7 @@ class BeamSearch:
         else:
             totals, chosen = totals.topk(count)
         beams, tokens = chosen // vocabulary, chosen % vocabulary
-        last = torch.stack([tokens, beams + self._first_rows], dim=-1)
+        last = torch.stack([tokens, beams + self._first_rows()], dim=-1)
         self._candidates = totals, torch.cat([_gather(paths, beams), last[:, :, None]], dim=2)
         self.length += 1
         return self._candidates[1][..., 0]
@@ -127,14 +130,15 @@ class BeamSearch:
         going_on, chosen = scores.masked_fill(has_ended | is_cut, _NO_HYPOTHESIS).topk(self.num_beams)
         self._running = going_on.masked_fill(self._is_decided(going_on[:, :1]), _NO_HYPOTHESIS), _gather(paths, chosen)
 
-    def _best(
-        self, kept: tuple[torch.Tensor, torch.Tensor], scores: torch.Tensor, paths: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _best(self, kept: _Hypotheses, scores: torch.Tensor, paths: torch.Tensor) -> _Hypotheses:
         """The best `num_beams` of those kept so far and of new ones, in the order of their scores."""
-        missing = paths.shape[2] - kept[1].shape[2]
-        filled = torch.cat([kept[1], self._fill.expand(*kept[1].shape[:2], missing, 2)], dim=2)
         scores, chosen = torch.cat([kept[0], scores], dim=1).topk(self.num_beams)
-        return scores, _gather(torch.cat([filled, paths], dim=1), chosen)
+        return scores, _gather(torch.cat([self._filled(kept[1]), paths], dim=1), chosen)
+
+    def _filled(self, paths: torch.Tensor) -> torch.Tensor:
+        """Paths that may have ended, as long as those that go on."""
+        missing = self.length - paths.shape[2]
+        return torch.cat([paths, self._fill.expand(*paths.shape[:2], missing, 2)], dim=2)
 
     def _is_decided(self, best_running: torch.Tensor) -> torch.Tensor:
         """Whether no running hypothesis can win any more, `(batch, 1)`, of the best log P of each sentence's."""
@@ -146,6 +150,27 @@ class BeamSearch:
         if self.early_stopping == "never" and self.favors_length:
             length = self.limits[:, None]
         return (worst > _NO_HYPOTHESIS / 2) & (best_running / self.length_penalty(length) <= worst)
+
+    def _first_rows(self) -> torch.Tensor:
+        return torch.arange(len(self._places), device=self._places.device)[:, None] * self.num_beams
+
+    @property
+    def are_full(self) -> torch.Tensor:
+        """Whether candidates are as long as their sentence's limit, `(batch, 1)`."""
+        return self.length >= self.limits[:, None]
+
+    @property
+    def are_running(self) -> torch.Tensor:
+        """Whether something of a sentence goes on, `(batch,)`."""
+        return self._running[0][:, 0] > _NO_HYPOTHESIS / 2
+
+    def leave(self) -> torch.Tensor:
+        """Put the sentences that are done aside until [`best`] is asked for; returns which stay, `(kept,)`."""
+        done, kept = (~self.are_running).nonzero()[:, 0], self.are_running.nonzero()[:, 0]
+        self._left.append((self._places[done], _of(self._ended, done), _of(self._cut, done)))
+        self._running, self._ended, self._cut = (_of(each, kept) for each in (self._running, self._ended, self._cut))
+        self._places, self.limits = self._places[kept], self.limits[kept]
+        return kept
 
     @property
     def rows(self) -> torch.Tensor:
@@ -160,7 +185,7 @@ class BeamSearch:
     @property
     def is_done(self) -> bool:
         """Whether nothing goes on."""
-        return not bool((self._running[0][:, 0] > _NO_HYPOTHESIS / 2).any())
+        return not bool(self.are_running.any())
 
     def best(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The best hypotheses of each sentence, best first; those that were cut come behind those that have ended.
@@ -172,9 +197,13 @@ class BeamSearch:
             num_return_sequences,)`; and for each token the row of the model's batch that it came from, in the shape of
             the tokens, -1 behind the end.
         """
-        cut = self._best(self._cut, *self._none_like_candidates())
-        ended = self._best(self._ended, *self._none_like_candidates())
-        scores, paths = (torch.cat(parts, dim=1) for parts in zip(ended, cut, strict=True))
+        groups = [*self._left, (self._places, self._ended, self._cut)]
+        order = torch.cat([places for places, _, _ in groups]).argsort()
+        scores = torch.cat([torch.cat([ended[0], cut[0]], dim=1) for _, ended, cut in groups])[order]
+        paths = torch.cat(
+            [torch.cat([self._filled(ended[1]), self._filled(cut[1])], dim=1) for _, ended, cut in groups]
+        )
+        paths = paths[order]
         is_there = scores > _NO_HYPOTHESIS / 2
         paths = torch.where(is_there[..., None, None], paths, self._fill)
         order = is_there.int().argsort(dim=1, descending=True, stable=True)[:, : self.num_return_sequences]
@@ -182,11 +211,12 @@ class BeamSearch:
         longest = int((paths[..., 1] != _NO_ROW).sum(dim=1).max())
         return paths[:, :longest, 0], scores, paths[:, :longest, 1]
 
-    def _none_like_candidates(self) -> tuple[torch.Tensor, torch.Tensor]:
-        scores, paths = self._candidates
-        return torch.full_like(scores, _NO_HYPOTHESIS), paths
-
 
 def _gather(paths: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     """Of `(batch, hypotheses, generated, 2)`, those at `(batch, chosen)`."""
     return paths.gather(1, chosen[..., None, None].expand(-1, -1, *paths.shape[2:]))
+
+
+def _of(hypotheses: _Hypotheses, sentences: torch.Tensor) -> _Hypotheses:
+    scores, paths = hypotheses
+    return scores[sentences], paths[sentences]

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers import EncoderDecoderCache, GenerationConfig, GenerationMixin, PreTrainedConfig
 from transformers.generation import (
+    EosTokenCriteria,
     GenerateBeamEncoderDecoderOutput,
     LogitsProcessor,
     LogitsProcessorList,
@@ -23,6 +24,7 @@ from transformers.generation import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from .generation_beam_search_vanilla_transformer import LENGTH_PENALTIES, BeamSearch
+from .generation_step_vanilla_transformer import StepDecoder, can_step
 
 
 PAPER_ALPHA = 0.6
@@ -30,6 +32,10 @@ PAPER_MAX_LENGTH_OFFSET = 50
 
 # `Seq2SeqTrainer.predict` writes this value of transformers' own defaults into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
+# What `generate()` hands to a search of tokens alone.
+_KNOWN_INPUTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_cache", "logits_to_keep"}
+# The share of a batch that may still be running when sentences that are done leave it.
+_MOST_TO_MOVE = 0.75
 
 
 def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
@@ -168,6 +174,50 @@ class StepOutputs:
         """The encoder's attentions and hidden states where the decoder's are asked for."""
         kinds = ("attentions", "hidden_states")
         return {f"encoder_{kind}": encoder_outputs.get(kind) for kind in kinds if f"decoder_{kind}" in self.steps}
+
+
+class ModuleCalls:
+    """The model's next logits by calling the model, as transformers' own loops do.
+
+    Args:
+        model (`PreTrainedModel`).
+        settings (`GenerationConfig`).
+        model_kwargs (`dict`): inputs besides the tokens; with `past_key_values`, keys and values of earlier ones.
+    """
+
+    def __init__(self, model: Any, settings: Any, model_kwargs: dict[str, Any]):
+        self.model, self.settings, self.model_kwargs = model, settings, model_kwargs
+        self.outputs: Any = None
+
+    def __call__(self, input_ids: Any) -> torch.Tensor:
+        """Logits, `(rows, vocabulary)`, of the tokens behind `(rows, length)`, of which the last column is new."""
+        model, kwargs = self.model, self.model_kwargs
+        if self.outputs is None:
+            is_first = not getattr(self.settings, "is_assistant", False)
+            self.outputs = model._prefill(input_ids, self.settings, kwargs, is_first_iteration=is_first)
+        else:
+            step = 1 if kwargs["use_cache"] else None
+            inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=step, **kwargs)
+            self.outputs = model(**inputs, return_dict=True)
+        self.model_kwargs = model._update_model_kwargs_for_generation(self.outputs, kwargs, is_encoder_decoder=True)
+        return self.outputs.logits[:, -1].clone()
+
+    def go_on_with(self, rows: torch.Tensor) -> None:
+        """Have the hypotheses continue those of the rows given, `(rows,)`."""
+        cache = self.model_kwargs.get("past_key_values")
+        if cache is not None:
+            self.model_kwargs["past_key_values"] = self.model._reorder_cache(cache, rows)
+
+
+def _are_plain(criteria: StoppingCriteriaList) -> bool:
+    """Whether hypotheses end with certain tokens, and at certain lengths, and that is all."""
+    kinds = {type(criterion) for criterion in criteria}
+    return EosTokenCriteria in kinds and kinds <= {EosTokenCriteria, MaxLengthCriteria, SentenceLengthLimit}
+
+
+def pays_to_leave(are_running: torch.Tensor) -> bool:
+    """Whether so many sentences, `(batch,)`, are done that moving the others together takes less than going on."""
+    return 0 < int(are_running.sum()) <= _MOST_TO_MOVE * len(are_running)
 
 
 def _limits_length(settings: GenerationConfig) -> bool:
@@ -328,6 +378,64 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             logits_processor = [*(logits_processor or []), SentenceForcedEnd(max_lengths, token)]
         return super()._get_logits_processor(generation_config, *args, logits_processor=logits_processor, **kwargs)
 
+    def _can_step(self: Any, input_ids: Any, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]) -> bool:
+        """Whether nothing is asked for but tokens behind `<s>`, so that a [`StepDecoder`] can find them."""
+        cache = model_kwargs.get("past_key_values")
+        return (
+            input_ids.shape[1] == 1
+            and input_ids.device.type == "cpu"
+            and model_kwargs["use_cache"]
+            and settings.cache_implementation is None
+            and type(cache) is EncoderDecoderCache
+            and not getattr(cache, "_is_user_defined", False)
+            and not (settings.return_dict_in_generate or settings.is_assistant or synced_gpus)
+            and {name for name, value in model_kwargs.items() if value is not None} <= _KNOWN_INPUTS
+            and can_step(self)
+        )
+
+    def _step_decoder(self: Any, num_beams: int, model_kwargs: dict[str, Any]) -> StepDecoder:
+        states, mask = model_kwargs["encoder_outputs"].last_hidden_state, model_kwargs.get("attention_mask")
+        return StepDecoder(self, states[::num_beams], None if mask is None else mask[::num_beams], num_beams)
+
+    def _sample(
+        self: Any,
+        input_ids: Any,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: Any,
+        synced_gpus: bool = False,
+        streamer: Any = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Greedy search and sampling, as `GenerationMixin._sample`; by [`StepDecoder`] where that is all."""
+        settings = generation_config
+        if not self._can_step(input_ids, settings, synced_gpus, model_kwargs):
+            return super()._sample(
+                input_ids, logits_processor, stopping_criteria, settings, synced_gpus, streamer, **model_kwargs
+            )
+        decoder = self._step_decoder(1, model_kwargs)
+        fills = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
+        # Processors and random numbers go by the rows of the whole batch.
+        can_leave = fills and not logits_processor and not settings.do_sample
+        unfinished = torch.ones(len(input_ids), dtype=torch.bool)
+        live = unfinished.nonzero()[:, 0]
+        while unfinished.any():
+            scores = logits_processor(input_ids, decoder(input_ids[live]).float())
+            chosen = scores.softmax(dim=-1).multinomial(1)[:, 0] if settings.do_sample else scores.argmax(dim=-1)
+            tokens = chosen.new_zeros(len(input_ids)).index_copy(0, live, chosen)
+            if fills:
+                tokens = tokens.where(unfinished, settings._pad_token_tensor)
+            input_ids = torch.cat([input_ids, tokens[:, None]], dim=1)
+            if streamer is not None:
+                streamer.put(tokens)
+            unfinished &= ~stopping_criteria(input_ids, None)
+            if can_leave and pays_to_leave(unfinished[live]):
+                decoder.keep(unfinished[live].nonzero()[:, 0])
+                live = unfinished.nonzero()[:, 0]
+        if streamer is not None:
+            streamer.end()
+        return input_ids
+
     def _beam_search(
         self: Any,
         input_ids: Any,
@@ -346,34 +454,39 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         sentences = input_ids.shape[0] // settings.num_beams
         prompts = input_ids.unflatten(0, (sentences, settings.num_beams))
         search = self._new_search(prompts, settings)
+        record = StepOutputs(settings)
+        steps: Any
+        if self._can_step(input_ids, settings, synced_gpus, model_kwargs):
+            steps = self._step_decoder(settings.num_beams, model_kwargs)
+            can_leave = not (logits_processor or settings.do_sample) and _are_plain(stopping_criteria)
+        else:
+            steps, can_leave = ModuleCalls(self, settings, model_kwargs), False
         cuts = StoppingCriteriaList(each for each in stopping_criteria if isinstance(each, _CUTS))
         ends = StoppingCriteriaList(each for each in stopping_criteria if not isinstance(each, _CUTS))
-        record = StepOutputs(settings)
-        outputs = self._prefill(
-            input_ids, settings, model_kwargs, is_first_iteration=not getattr(settings, "is_assistant", False)
-        )
         is_done = False
         while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
-            if search.length > 0:
-                step = 1 if model_kwargs["use_cache"] else None
-                inputs = self.prepare_inputs_for_generation(input_ids, next_sequence_length=step, **model_kwargs)
-                outputs = self(**inputs, return_dict=True)
-            model_kwargs = self._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
+            logits = steps(input_ids).to(dtype=torch.float32, device=input_ids.device)
             if is_done:  # Other processes are not.
                 continue
-            logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32, device=input_ids.device)
             log_probs = logits_processor(input_ids, logits.log_softmax(dim=-1))
-            record.add(**{**outputs, "scores": log_probs, "logits": logits})
-            candidates = self._behind(prompts, search.extend(log_probs, do_sample=settings.do_sample))
-            has_ended, is_cut = (
-                criteria(candidates.flatten(0, 1), record.steps.get("scores")).view(candidates.shape[:2])
-                for criteria in (ends, cuts)
-            )
-            search.keep(has_ended, is_cut)
+            record.add(**{**steps.outputs, "scores": log_probs, "logits": logits})
+            generated = search.extend(log_probs, do_sample=settings.do_sample)
+            if can_leave:
+                search.keep(torch.isin(generated[..., -1], settings._eos_token_tensor), search.are_full)
+            else:
+                candidates = torch.cat([prompts[:, :1].expand(-1, generated.shape[1], -1), generated], dim=-1)
+                has_ended, is_cut = (
+                    criteria(candidates.flatten(0, 1), record.steps.get("scores")).view(candidates.shape[:2])
+                    for criteria in (ends, cuts)
+                )
+                search.keep(has_ended, is_cut)
             input_ids = torch.cat([input_ids[search.rows], search.tokens], dim=1)
-            if model_kwargs.get("past_key_values") is not None:
-                model_kwargs["past_key_values"] = self._reorder_cache(model_kwargs["past_key_values"], search.rows)
+            steps.go_on_with(search.rows)
             is_done = search.is_done
+            if can_leave and pays_to_leave(search.are_running):
+                kept = search.leave()
+                steps.keep(kept)
+                input_ids = input_ids.unflatten(0, (-1, settings.num_beams))[kept].flatten(0, 1)
         generated, scores, rows = search.best()
         count = settings.num_return_sequences
         sequences: Any = torch.cat([prompts[:, 0].repeat_interleave(count, dim=0), generated], dim=1)
@@ -383,7 +496,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             sequences=sequences,
             sequences_scores=scores if settings.output_scores else None,
             beam_indices=rows,
-            past_key_values=model_kwargs.get("past_key_values"),
+            past_key_values=steps.model_kwargs.get("past_key_values"),
             **record.of_encoder(model_kwargs["encoder_outputs"]),
             **record.steps,
         )
@@ -407,11 +520,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             limits=limits - prompt_length,
             fill=-1 if fill is None else int(fill),
         )
-
-    @staticmethod
-    def _behind(prompts: torch.Tensor, generated: torch.Tensor) -> torch.Tensor:
-        """Candidates with their prompts: `(batch, beams, length)` and `(batch, candidates, generated)`."""
-        return torch.cat([prompts[:, :1].expand(-1, generated.shape[1], -1), generated], dim=-1)
 
     @staticmethod
     def _reorder_cache(past_key_values: Any, beam_idx: Any) -> Any:

@@ -56,6 +56,7 @@ def test_what_a_trained_folder_holds(trained):
         "functional_vanilla_transformer.py",
         "generation_config.json",
         "generation_beam_search_vanilla_transformer.py",
+        "generation_step_vanilla_transformer.py",
         "generation_vanilla_transformer.py",
         "model.safetensors",
         "modeling_vanilla_transformer.py",

@@ -26,6 +26,7 @@ FILES_OF_A_RUN = (
     "configuration_vanilla_transformer.py",
     "functional_vanilla_transformer.py",
     "generation_beam_search_vanilla_transformer.py",
+    "generation_step_vanilla_transformer.py",
     "generation_vanilla_transformer.py",
     "modeling_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from hf_vanilla_transformer import generation_vanilla_transformer
 from tests.conftest import decisive_model, pad, sentences, small_model
 from tests.generation.by_hand import EOS
 
@@ -30,6 +31,13 @@ def ending_model(**overrides):
     with torch.no_grad():
         model.lm_head.weight[EOS].mul_(2)
     return model
+
+
+@pytest.fixture(autouse=True, params=["steps", "modules"])
+def path(request, monkeypatch):
+    """Decoding by steps where that may be, and by calling the model's modules everywhere."""
+    if request.param == "modules":
+        monkeypatch.setattr(generation_vanilla_transformer, "can_step", lambda model: False)
 
 
 @pytest.fixture(scope="package")

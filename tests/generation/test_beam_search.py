@@ -13,6 +13,11 @@ from hf_vanilla_transformer.generation_beam_search_vanilla_transformer import LE
 EOS, WORDS, LIMIT = 0, 4, 5
 
 
+@pytest.fixture
+def path():
+    """There is no model here."""
+
+
 class Language:
     """Log-probabilities of the next word after every beginning, drawn at random, and the same whenever asked for."""
 

@@ -14,7 +14,15 @@ from tests.hub.server import WRITER
 
 CODE = {
     f"{name}_vanilla_transformer.py"
-    for name in ("configuration", "functional", "generation", "generation_beam_search", "modeling", "pipeline")
+    for name in (
+        "configuration",
+        "functional",
+        "generation",
+        "generation_beam_search",
+        "generation_step",
+        "modeling",
+        "pipeline",
+    )
 }
 OF_A_MODEL = {"config.json", "generation_config.json", "model.safetensors"}
 OF_A_TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}

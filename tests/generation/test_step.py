@@ -1,0 +1,344 @@
+"""The decoder by steps against the model's modules: the same logits, from today's weights, and only where it may be."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from transformers import LogitsProcessorList
+
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer import generation_vanilla_transformer as generation
+from hf_vanilla_transformer.generation_step_vanilla_transformer import StepDecoder, can_step
+from tests.conftest import decisive_model, pad, sentences, small_config, small_model
+from tests.generation.by_hand import BOS
+from tests.generation.conftest import SENTENCES, ending_model
+
+
+@pytest.fixture
+def path():
+    """These tests choose between steps and modules themselves."""
+
+
+SHAPES = {
+    "as configured": {},
+    "d_k = d_v": {"d_k": None, "d_v": None},
+    "one head": {"num_heads": 1},
+    "learned positions": {"position_embedding_type": "learned", "max_position_embeddings": 45},
+    "untied": {"tie_word_embeddings": False},
+    "two vocabularies": {"source_vocab_size": 70},
+    "no bias": {"attention_bias": False},
+    "one layer": {"decoder_layers": 1},
+}
+LENGTH = 40  # Positions get more room on the way.
+
+
+class Path:
+    """A walk through hypotheses as a search would take it, at random."""
+
+    def __init__(self, rows: int, beams: int):
+        self.generator = torch.Generator().manual_seed(0)
+        self.beams, self.ids = beams, torch.full((rows, 1), BOS)
+
+    def walk(self) -> torch.Tensor:
+        """Go on with hypotheses of the same sentences, and with some token; returns the rows that are continued."""
+        rows, beams = len(self.ids), self.beams
+        picked = torch.randint(beams, (rows,), generator=self.generator) + torch.arange(rows) // beams * beams
+        tokens = torch.randint(3, 60, (rows, 1), generator=self.generator)
+        self.ids = torch.cat([self.ids[picked], tokens], dim=1)
+        return picked
+
+
+def encode(model, rows, side="right"):
+    ids, mask = pad(rows, side)
+    return model.model.encoder(ids, mask).last_hidden_state, mask
+
+
+def by_modules(model, states, mask, ids):
+    """Logits of the last token, `(rows, vocabulary)`, without any cache."""
+    beams = len(ids) // len(states)
+    states, mask = states.repeat_interleave(beams, 0), mask.repeat_interleave(beams, 0)
+    return model(encoder_outputs=[states], attention_mask=mask, decoder_input_ids=ids, use_cache=False).logits[:, -1]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+@torch.no_grad()
+def test_steps_equal_the_modules(shape, beams):
+    model = small_model(**SHAPES[shape])
+    states, mask = encode(model, sentences(7, 3, 5), side="left")
+    decoder, path = StepDecoder(model, states, mask, beams), Path(3 * beams, beams)
+    for length in range(1, LENGTH):
+        found = decoder(path.ids)
+        if length % 4 == 0 or length > 30:
+            torch.testing.assert_close(found, by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5)
+        decoder.go_on_with(path.walk())
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.no_grad()
+def test_sentences_that_are_done_leave(beams):
+    model = small_model()
+    states, mask = encode(model, sentences(7, 3, 5, 6))
+    decoder, path = StepDecoder(model, states, mask, beams), Path(4 * beams, beams)
+    for kept in ([0, 1, 2, 3], [1, 3], [1]):
+        for _ in range(3):
+            torch.testing.assert_close(
+                decoder(path.ids), by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5
+            )
+            decoder.go_on_with(path.walk())
+        kept = torch.tensor(
+            [place for place, sentence in enumerate([1, 3] if len(states) == 2 else range(4)) if sentence in kept]
+        )
+        decoder.keep(kept)
+        states, mask = states[kept], mask[kept]
+        path.ids = path.ids.unflatten(0, (-1, beams))[kept].flatten(0, 1)
+
+
+@torch.no_grad()
+def test_bfloat16_is_as_exact_as_the_modules_are():
+    exact = small_model()
+    model = copy.deepcopy(exact).bfloat16()
+    rows = sentences(7, 3, 5)
+    states, mask = encode(model, rows)
+    exact_states, _ = encode(exact, rows)
+    decoder, path, errors = StepDecoder(model, states, mask, 1), Path(3, 1), []
+    for _ in range(12):
+        expected = by_modules(exact, exact_states, mask, path.ids)
+        both = decoder(path.ids), by_modules(model, states, mask, path.ids)
+        errors.append([(found.float() - expected).square().mean() for found in both])
+        path.walk()
+    ours, theirs = torch.tensor(errors).mean(dim=0).sqrt()
+    assert 0 < ours <= 1.2 * theirs
+
+
+class Recorder:
+    """A processor that changes nothing and keeps what it sees."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, input_ids, scores):
+        self.seen.append(scores.clone())
+        return scores
+
+
+def scores(model, **kwargs):
+    """What greedy search compares, `(steps, batch, vocabulary)`."""
+    recorder, (ids, mask) = Recorder(), pad(SENTENCES)
+    processors = LogitsProcessorList([recorder])
+    options = {"num_beams": 1, "max_new_tokens": 6, "min_new_tokens": 6, "logits_processor": processors, **kwargs}
+    model.generate(ids, attention_mask=mask, **options)
+    return torch.stack(recorder.seen)
+
+
+def plain_scores(model, monkeypatch, **kwargs):
+    """The same by the modules alone."""
+    with monkeypatch.context() as patch:
+        patch.setattr(generation, "can_step", lambda model: False)
+        return scores(model, **kwargs)
+
+
+def fused_step(model):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+    ids, mask = pad(SENTENCES)
+    model(input_ids=ids, attention_mask=mask, labels=ids).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def write_through_data(model):
+    for parameter in model.parameters():
+        parameter.data.add_(0.05)
+
+
+def write_one_number(model):
+    model.model.decoder.layers[1].fc1.weight.data[3, 4] += 1.0
+
+
+def write_into_numpy(model):
+    model.model.decoder.layers[0].self_attn.v_proj.weight.detach().numpy()[0, 0] += 2.0
+
+
+def load_others(model):
+    model.load_state_dict(ending_model(seed=3).state_dict())
+
+
+def hook(model):
+    model.model.decoder.layers[0].fc2.register_forward_hook(lambda module, args, output: output * 1.5)
+
+
+def hook_on_a_layer(model):
+    model.model.decoder.layers[-1].register_forward_pre_hook(lambda module, args: (args[0] * 1.1, *args[1:]))
+
+
+def weight_norm(model):
+    nn.utils.parametrizations.weight_norm(model.model.decoder.layers[0].fc1)
+    with torch.no_grad():
+        model.model.decoder.layers[0].fc1.parametrizations.weight.original0.mul_(1.5)
+
+
+def another_forward(model):
+    layer = model.model.decoder.layers[1].encoder_attn.q_proj
+    layer.forward = lambda x: nn.functional.linear(x, layer.weight * 2, layer.bias)
+
+
+def another_module(model):
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    old = model.model.decoder.layers[0].fc1
+    new = Doubled(old.in_features, old.out_features)
+    new.load_state_dict(old.state_dict())
+    model.model.decoder.layers[0].fc1 = new
+
+
+def eager(model):
+    """Asked for by name, attention is computed so; a function of the user's own even more."""
+    model.set_attn_implementation("eager")
+
+
+CHANGES = [
+    fused_step,
+    write_through_data,
+    write_one_number,
+    write_into_numpy,
+    load_others,
+    hook,
+    hook_on_a_layer,
+    weight_norm,
+    another_forward,
+    another_module,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_change_after_generating_changes_the_scores_as_on_the_plain_path(change, monkeypatch):
+    model = ending_model()
+    before = scores(model)
+    torch.testing.assert_close(before, plain_scores(model, monkeypatch), atol=5e-5, rtol=1e-5)
+    change(model)
+    after = scores(model)
+    assert not torch.allclose(before, after, atol=1e-3)
+    torch.testing.assert_close(after, plain_scores(model, monkeypatch), atol=5e-5, rtol=1e-5)
+
+
+def test_adapters_that_are_not_merged_change_the_scores_as_on_the_plain_path(monkeypatch):
+    peft = pytest.importorskip("peft")
+    model = ending_model()
+    before = scores(model)
+    lora = peft.LoraConfig(target_modules=["v_proj", "fc1"], init_lora_weights=False)
+    adapted = peft.get_peft_model(model, lora).eval()
+    after = scores(adapted)
+    assert not torch.allclose(before, after, atol=1e-3)
+    torch.testing.assert_close(after, plain_scores(adapted, monkeypatch), atol=5e-5, rtol=1e-5)
+    merged = adapted.merge_and_unload()
+    torch.testing.assert_close(scores(merged), after, atol=1e-4, rtol=1e-4)
+    assert takes_steps(merged, monkeypatch)
+
+
+def test_a_model_that_was_cast_moved_and_copied(monkeypatch):
+    model = ending_model()
+    before = scores(model)
+    model.bfloat16()
+    torch.testing.assert_close(scores(model), plain_scores(model, monkeypatch), atol=0.2, rtol=0.05)
+    model.float()
+    assert not torch.equal(scores(model), before)  # Rounded, and not remembered from before.
+    torch.testing.assert_close(scores(model), plain_scores(model, monkeypatch), atol=5e-5, rtol=1e-5)
+    other = copy.deepcopy(model)
+    write_one_number(other)
+    torch.testing.assert_close(scores(other), plain_scores(other, monkeypatch), atol=5e-5, rtol=1e-5)
+    torch.testing.assert_close(scores(model), plain_scores(model, monkeypatch), atol=5e-5, rtol=1e-5)
+
+
+def takes_steps(model, monkeypatch, **kwargs) -> bool:
+    """Whether a call of generate() goes by `StepDecoder`."""
+    made = []
+
+    class Spy(StepDecoder):
+        def __init__(self, *args):
+            super().__init__(*args)
+            made.append(self)
+
+    (ids, mask), options = pad(SENTENCES), {"max_new_tokens": 3, **kwargs}
+    with monkeypatch.context() as patch:
+        patch.setattr(generation, "StepDecoder", Spy)
+        model.generate(ids, attention_mask=mask, **options)
+    return bool(made)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_where_steps_are_taken(num_beams, monkeypatch):
+    def takes(model, **kwargs):
+        return takes_steps(model, monkeypatch, num_beams=num_beams, **kwargs)
+
+    model = ending_model()
+    assert takes(model)
+    assert takes(model, do_sample=True)
+    assert takes(model, repetition_penalty=1.2, max_length_offset=3)
+    assert takes(model, num_return_sequences=1, eos_token_id=[2, 5])
+    # What their modules have recorded once stays silent later.
+    model.generate(SENTENCES[0][None], return_dict_in_generate=True, output_attentions=True, output_hidden_states=True)
+    assert takes(model)
+    assert takes(copy.deepcopy(model).bfloat16())
+    assert not takes(model, use_cache=False)
+    assert not takes(model, cache_implementation="static")
+    assert not takes(model, return_dict_in_generate=True, output_scores=True)
+    assert not takes(model, decoder_input_ids=torch.tensor([[BOS, 7]] * len(SENTENCES)))
+    assert not takes(ending_model(activation_function="gelu"))
+    assert not takes(ending_model(attn_implementation="eager"))
+    assert not takes(copy.deepcopy(model).train())
+    assert not takes(copy.deepcopy(model).double())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not takes(model)
+
+
+def test_a_class_of_others_decodes_by_its_own_forward(monkeypatch):
+    class Loud(VanillaTransformerForConditionalGeneration):
+        def forward(self, *args, **kwargs):
+            outputs = super().forward(*args, **kwargs)
+            outputs.logits = -outputs.logits
+            return outputs
+
+    model = Loud(small_config()).eval()
+    with torch.no_grad():
+        assert not can_step(model)
+    assert not takes_steps(model, monkeypatch)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_token_that_is_not_there_has_a_clear_error(num_beams):
+    ids, mask = pad(SENTENCES)
+    with pytest.raises(ValueError, match="vocabulary"):
+        ending_model().generate(ids, attention_mask=mask, num_beams=num_beams, decoder_start_token_id=99)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_learned_table_that_ends_has_a_clear_error(num_beams):
+    model = decisive_model(position_embedding_type="learned", max_position_embeddings=8)
+    ids, mask = pad(SENTENCES[1:])
+    with pytest.raises(ValueError, match="learned 8 positions"):
+        model.generate(ids, attention_mask=mask, num_beams=num_beams, min_new_tokens=20, max_new_tokens=20)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_batch_shrinks_and_its_translations_stay(num_beams, monkeypatch):
+    sizes = []
+
+    class Spy(StepDecoder):
+        def __call__(self, input_ids):
+            sizes.append(len(input_ids))
+            return super().__call__(input_ids)
+
+    model = ending_model()
+    rows = sentences(*range(3, 15))
+    alone = [model.generate(row[None], num_beams=num_beams, max_length_offset=6)[0] for row in rows]
+    ids, mask = pad(rows)
+    with monkeypatch.context() as patch:
+        patch.setattr(generation, "StepDecoder", Spy)
+        together = model.generate(ids, attention_mask=mask, num_beams=num_beams, max_length_offset=6)
+    assert [row[row != 0].tolist() for row in together] == [row.tolist() for row in alone]
+    assert sizes[0] == len(rows) * num_beams
+    assert 0 < sizes[-1] <= sizes[0] // 2
+    assert sorted(sizes, reverse=True) == sizes
