@@ -292,7 +292,12 @@ def _pack(key: nn.Module, weights: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _are_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
+    return one.dtype == other.dtype and torch.equal(_bits(one), _bits(other))
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    # Integers of eight bytes are compared sooner, and one that is not a number is equal to itself.
+    return x.view(torch.int64) if x.is_contiguous() and x.shape[-1] % 4 == 0 else x
 
 
 def _can_pack(weight: torch.Tensor) -> bool:

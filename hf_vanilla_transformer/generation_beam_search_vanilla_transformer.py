@@ -100,14 +100,16 @@ class BeamSearch:
         """
         scores, paths = self._running
         vocabulary = log_probs.shape[-1]
-        totals = (scores[..., None] + log_probs.view(*scores.shape, vocabulary)).flatten(1)
-        count = min(self.num_candidates, totals.shape[1])
         if do_sample:
-            chosen = torch.multinomial(totals.softmax(dim=-1), count)
-            totals = totals.gather(1, chosen)
+            totals = (scores[..., None] + log_probs.view(*scores.shape, vocabulary)).flatten(1)
+            chosen = torch.multinomial(totals.softmax(dim=-1), min(self.num_candidates, totals.shape[1]))
+            totals, beams, tokens = totals.gather(1, chosen), chosen // vocabulary, chosen % vocabulary
         else:
-            totals, chosen = totals.topk(count)
-        beams, tokens = chosen // vocabulary, chosen % vocabulary
+            # The best of a sentence are among the best of each of its hypotheses.
+            of_each, tokens = log_probs.topk(min(self.num_candidates, vocabulary))
+            totals = (scores[..., None] + of_each.view(*scores.shape, -1)).flatten(1)
+            totals, chosen = totals.topk(min(self.num_candidates, totals.shape[1]))
+            beams, tokens = chosen // of_each.shape[1], tokens.view(len(scores), -1).gather(1, chosen)
         last = torch.stack([tokens, beams + self._first_rows()], dim=-1)
         self._candidates = totals, torch.cat([_gather(paths, beams), last[:, :, None]], dim=2)
         self.length += 1

@@ -212,7 +212,7 @@ class ModuleCalls:
 def _are_plain(criteria: StoppingCriteriaList) -> bool:
     """Whether hypotheses end with certain tokens, and at certain lengths, and that is all."""
     kinds = {type(criterion) for criterion in criteria}
-    return EosTokenCriteria in kinds and kinds <= {EosTokenCriteria, MaxLengthCriteria, SentenceLengthLimit}
+    return kinds <= {EosTokenCriteria, MaxLengthCriteria, SentenceLengthLimit}
 
 
 def pays_to_leave(are_running: torch.Tensor) -> bool:
@@ -458,6 +458,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         steps: Any
         if self._can_step(input_ids, settings, synced_gpus, model_kwargs):
             steps = self._step_decoder(settings.num_beams, model_kwargs)
+            ends_of_tokens = torch.empty(0) if settings._eos_token_tensor is None else settings._eos_token_tensor
             can_leave = not (logits_processor or settings.do_sample) and _are_plain(stopping_criteria)
         else:
             steps, can_leave = ModuleCalls(self, settings, model_kwargs), False
@@ -472,7 +473,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             record.add(**{**steps.outputs, "scores": log_probs, "logits": logits})
             generated = search.extend(log_probs, do_sample=settings.do_sample)
             if can_leave:
-                search.keep(torch.isin(generated[..., -1], settings._eos_token_tensor), search.are_full)
+                search.keep(torch.isin(generated[..., -1], ends_of_tokens), search.are_full)
             else:
                 candidates = torch.cat([prompts[:, :1].expand(-1, generated.shape[1], -1), generated], dim=-1)
                 has_ended, is_cut = (

@@ -1,0 +1,437 @@
+"""Time generate(), of this package and of others with the same weights, in turns.
+
+Modes: `cells` (the default; batches and beams, a base model, exactly 32 new tokens), `scaling` (against source length,
+output length, beams and batch), `sentences` (a trained model and a file of sentences, text to text), `report` (tables
+of what was measured before).
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+import torch
+from tqdm import tqdm
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+
+from benchmarks import report
+from benchmarks.measuring import Clock, describe_machine, keep_freed_memory
+from benchmarks.peers.ctranslate2_model import CTranslate2Process, convert, word
+from benchmarks.peers.marian import Marian
+from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, translate
+from scripts.common import check_can_write, parse, plain_errors, write
+
+
+MODES = ("cells", "scaling", "sentences", "report")
+REFERENCE = "marian-fp32"
+CELLS = [(1, 1), (1, 4), (16, 1), (16, 4), (64, 1), (64, 4)]
+SOURCE_TOKENS, NEW_TOKENS, VOCABULARY = 15, 32, 10_000
+FIRST_WORD_ID = 3
+# One quantity changes at a time; the others are these.
+USUAL = {"source": 16, "new": 32, "beams": 4, "batch": 8}
+AXES = {
+    "source": [16, 64, 256, 1024],
+    "new": [16, 64, 256],
+    "beams": [1, 2, 4, 8, 16],
+    "batch": [1, 4, 16, 64],
+}
+PROBED_BYTES, PROBED_WIDTH = 400_000_000, 2048
+
+
+@dataclass
+class BenchmarkArguments:
+    """What to measure, and where to put the result."""
+
+    entries: list[str] | None = field(default=None, metadata={"help": "Default: all of the mode that can run."})
+    rounds: int = field(default=7, metadata={"help": "Rounds of measurements."})
+    repeats: int = field(default=2, metadata={"help": "How often a measurement of a slow machine is made again."})
+    model: str | None = field(default=None, metadata={"help": "A trained model, for the mode sentences."})
+    file: str | None = field(default=None, metadata={"help": "Its sentences, one a line."})
+    smallest: bool = field(default=False, metadata={"help": "A very small model and few cells, to try the command."})
+    output: str = field(
+        default="benchmarks/results/generation.json",
+        metadata={"help": "JSON file; a mode replaces its own figures in it and leaves the others."},
+    )
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.entries or [] if name not in ENTRIES]
+        if unknown:
+            raise ValueError(f'there is no entry "{unknown[0]}"; choose among: {", ".join(ENTRIES)}.')
+        for name, least in (("rounds", 1), ("repeats", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
+
+
+@dataclass
+class Job:
+    """Sentences of equal length to translate into exactly so many tokens."""
+
+    sources: torch.Tensor
+    beams: int
+    new_tokens: int
+
+
+class InTransformers:
+    """A model of transformers, by its generate()."""
+
+    def __init__(self, model: Any):
+        self.model = model.eval()
+        # No sentence ends before the last token.
+        settings = model.generation_config
+        settings.eos_token_id, settings.early_stopping = None, False
+        settings.max_length_offset = None
+
+    def run(self, job: Job) -> tuple[float, list[list[int]]]:
+        """Seconds, and the tokens found."""
+        start = time.perf_counter()
+        found = self.model.generate(
+            job.sources,
+            attention_mask=torch.ones_like(job.sources),
+            num_beams=job.beams,
+            max_new_tokens=job.new_tokens,
+            eos_token_id=None,
+            do_sample=False,
+        )
+        return time.perf_counter() - start, found[:, 1:].tolist()
+
+
+class InCTranslate2:
+    """The same model in CTranslate2, timed in its process."""
+
+    def __init__(self, config: VanillaTransformerConfig, process: CTranslate2Process):
+        self.config, self.process = config, process
+
+    def run(self, job: Job) -> tuple[float, list[list[int]]]:
+        """Seconds, and the tokens found."""
+        words = [[word(token, self.config) for token in source] for source in job.sources.tolist()]
+        length = {"min_decoding_length": job.new_tokens, "max_decoding_length": job.new_tokens}
+        seconds, targets = self.process.translate(words, beam_size=job.beams, max_batch_size=0, **length)
+        tokens = {word(token, self.config): token for token in range(self.config.vocab_size)}
+        return seconds, [[tokens[each] for each in target] for target in targets]
+
+
+@contextmanager
+def peers(model: Any, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What is compared, by name, all with the weights of one model in float32."""
+    processes = []
+    with tempfile.TemporaryDirectory() as folder:
+        if any(name.startswith("ctranslate2") for name in names):
+            convert(model, Path(folder) / "model")
+        entries = {}
+        for name in names:
+            if name.startswith("ctranslate2"):
+                kind = {"fp32": "float32", "int8": "int8"}[name.partition("-")[2]]
+                process = CTranslate2Process(Path(folder) / "model", kind, torch.get_num_threads())
+                processes.append(process)
+                entries[name] = process
+            else:
+                entries[name] = ENTRIES[name](model)
+        yield entries
+        for process in processes:
+            process.close()
+
+
+def _marian(model: Any) -> PreTrainedModel:
+    marian = Marian(model.config, "sdpa")
+    marian.copy_weights(model)
+    return marian.model.eval()
+
+
+def _ours(model: Any, dtype: torch.dtype) -> PreTrainedModel:
+    copied = VanillaTransformerForConditionalGeneration(model.config)
+    copied.load_state_dict(model.state_dict())
+    return copied.to(dtype).eval()
+
+
+ENTRIES: dict[str, Callable[[Any], Any]] = {
+    "ours-fp32": partial(_ours, dtype=torch.float32),
+    "ours-bf16": partial(_ours, dtype=torch.bfloat16),
+    "marian-fp32": _marian,
+    "ctranslate2-fp32": lambda model: None,
+    "ctranslate2-int8": lambda model: None,
+}
+
+
+def chosen(args: BenchmarkArguments, default: Sequence[str]) -> list[str]:
+    """The entries to measure, without those that cannot run."""
+    names = list(args.entries or default)
+    if find_spec("ctranslate2") is None:
+        for name in [name for name in names if name.startswith("ctranslate2")]:
+            print(f"{name} is left out: it needs ctranslate2 (pip install ctranslate2)")
+            names.remove(name)
+    return names
+
+
+def base_model(args: BenchmarkArguments) -> VanillaTransformerForConditionalGeneration:
+    """The paper's base with a vocabulary of 10,000 and random weights."""
+    torch.manual_seed(0)
+    small = (
+        {"d_model": 32, "d_ff": 64, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1} if args.smallest else {}
+    )
+    config = VanillaTransformerConfig.from_paper("base", vocab_size=VOCABULARY, **small)
+    return VanillaTransformerForConditionalGeneration(config).eval()
+
+
+def time_job(entries: dict[str, Any], job: Job, args: BenchmarkArguments, clock: Clock) -> dict[str, dict[str, Any]]:
+    """Milliseconds a step of each entry in each round, and how many of its translations are the reference's."""
+    tokens, seconds = {}, {name: [] for name in entries}
+    for name, entry in entries.items():
+        tokens[name] = entry.run(job)[1]
+    names = list(entries)
+    for number in range(args.rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            seconds[name].append(clock.measure(lambda entry=entries[name]: entry.run(job)[0]))
+    reference = REFERENCE if REFERENCE in names else names[0]
+    return {
+        name: {
+            "milliseconds_a_step": median(seconds[name]) / job.new_tokens * 1e3,
+            "times": [theirs / own for own, theirs in zip(seconds[name], seconds[reference], strict=True)],
+            "same": sum(own == theirs for own, theirs in zip(tokens[name], tokens[reference], strict=True)),
+            "sentences": len(job.sources),
+            "seconds": seconds[name],
+        }
+        for name in names
+    }
+
+
+def make_job(batch: int, beams: int, source: int = SOURCE_TOKENS, new: int = NEW_TOKENS) -> Job:
+    """Random sources."""
+    generator = torch.Generator().manual_seed(0)
+    return Job(torch.randint(FIRST_WORD_ID, VOCABULARY, (batch, source), generator=generator), beams, new)
+
+
+@torch.no_grad()
+def measure(args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Job]) -> dict[str, Any]:
+    """All entries at all jobs."""
+    names, clock = chosen(args, default), Clock(torch.device("cpu"), args.repeats)
+    section: dict[str, Any] = {"machine": describe_machine(torch.device("cpu")), "corpus": "random tokens", "jobs": {}}
+    model = base_model(args)
+    section["limits"] = limits(model)
+    with peers(model, names) as others:
+        entries = {
+            name: InCTranslate2(model.config, peer) if isinstance(peer, CTranslate2Process) else InTransformers(peer)
+            for name, peer in others.items()
+        }
+        for title, job in tqdm(jobs.items(), desc="generate()"):
+            section["jobs"][title] = time_job(entries, job, args, clock)
+    section["noise"] = {"repeated": clock.repeated, "slow": clock.slow}
+    return section
+
+
+def limits(model: Any) -> dict[str, float]:
+    """What this machine could do: bytes read and operations in a second; and what a step needs of them."""
+    numbers = torch.ones(PROBED_BYTES // 4)
+    square = torch.randn(PROBED_WIDTH, PROBED_WIDTH)
+    half = square.bfloat16()
+    product = torch.ops.mkldnn._linear_pointwise
+    config = model.config
+    layers = [module for module in model.model.decoder.modules() if isinstance(module, torch.nn.Linear)]
+    read = sum(layer.weight.numel() for layer in layers) - 2 * config.decoder_layers * config.d_model**2
+    return {
+        "bytes_read_a_second": PROBED_BYTES / _fastest(numbers.sum),
+        "fp32_operations_a_second": 2
+        * PROBED_WIDTH**3
+        / _fastest(lambda: product(square, square, None, "none", [], "")),
+        "bf16_operations_a_second": 2 * PROBED_WIDTH**3 / _fastest(lambda: half @ half),
+        # The keys and values of the source are computed once, and not at every step.
+        "weights_of_a_step": read + config.vocab_size * config.d_model,
+    }
+
+
+def _fastest(work: Callable[[], Any]) -> float:
+    def seconds() -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    return min(seconds() for _ in range(5))
+
+
+def measure_cells(args: BenchmarkArguments) -> dict[str, Any]:
+    """The cells of batch and beams."""
+    cells = CELLS[:2] if args.smallest else CELLS
+    return measure(args, list(ENTRIES), {f"{batch} x {beams}": make_job(batch, beams) for batch, beams in cells})
+
+
+def measure_scaling(args: BenchmarkArguments) -> dict[str, Any]:
+    """How a step's cost grows with one quantity at a time."""
+    jobs = {}
+    for axis, values in AXES.items():
+        for value in values[:2] if args.smallest else values:
+            jobs[f"{axis} {value}"] = make_job(**{**USUAL, axis: value})
+    return measure(args, ["ours-fp32", "ours-bf16", "marian-fp32"], jobs)
+
+
+@torch.no_grad()
+def measure_sentences(args: BenchmarkArguments) -> dict[str, Any]:
+    """Sentences a second from text to text, with the paper's beams, sorted by length, in batches by tokens."""
+    if args.model is None or args.file is None:
+        raise ValueError("the mode sentences needs --model, a trained model, and --file, its sentences.")
+    tokenizer, model = AutoTokenizer.from_pretrained(args.model), AutoModelForSeq2SeqLM.from_pretrained(args.model)
+    sentences = [line for line in Path(args.file).read_text(encoding="utf-8").splitlines() if line.strip()]
+    names, clock = chosen(args, list(ENTRIES)), Clock(torch.device("cpu"), args.repeats)
+    section: dict[str, Any] = {
+        "machine": describe_machine(torch.device("cpu")),
+        "corpus": f"{Path(args.file).name}, {len(sentences):,} sentences",
+        "parameters": model.num_parameters(),
+    }
+    options: dict[str, Any] = {"num_beams": 4}
+    with peers(model, names) as others:
+        runs: dict[str, Callable[[], tuple[float, list[str]]]] = {}
+        for name, peer in others.items():
+            if isinstance(peer, CTranslate2Process):
+                runs[name] = partial(_by_ctranslate2, peer, tokenizer, model.config, sentences)
+            else:
+                peer.generation_config = model.generation_config
+                if name == REFERENCE:
+                    longest = max(map(len, tokenizer(sentences).input_ids))
+                    peer.generation_config = type(model.generation_config)(
+                        **{key: getattr(model.config, key) for key in ("pad_token_id", "eos_token_id", "bos_token_id")},
+                        decoder_start_token_id=model.config.decoder_start_token_id,
+                        max_new_tokens=longest + 50,
+                        length_penalty=0.6,
+                    )
+                runs[name] = partial(_by_translate, peer, tokenizer, sentences, options)
+        texts = {name: run()[1] for name, run in runs.items()}
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        first = next(iter(runs))
+        for number in tqdm(range(args.rounds), desc="sentences"):
+            order = [*runs][number % len(runs) :] + [*runs][: number % len(runs)]
+            for name in order:
+                seconds[name].append(clock.measure(lambda run=runs[name]: run()[0]))
+    section["noise"] = {"repeated": clock.repeated, "slow": clock.slow}
+    section["entries"] = {
+        name: {
+            "sentences_a_second": len(sentences) / median(seconds[name]),
+            "times": [theirs / own for own, theirs in zip(seconds[name], seconds[first], strict=True)],
+            "same_as_ours": sum(own == ours for own, ours in zip(texts[name], texts[first], strict=True)),
+            "seconds": seconds[name],
+        }
+        for name in runs
+    }
+    return section
+
+
+def _by_translate(model: Any, tokenizer: Any, sentences: list[str], options: dict[str, Any]) -> tuple[float, list[str]]:
+    start = time.perf_counter()
+    texts = translate(model, tokenizer, sentences, **options)
+    return time.perf_counter() - start, texts
+
+
+def _by_ctranslate2(
+    process: CTranslate2Process, tokenizer: Any, config: Any, sentences: list[str]
+) -> tuple[float, list[str]]:
+    """Its translation is timed in its process, our tokenizer around it here; it sorts by itself."""
+    start = time.perf_counter()
+    words = [[word(token, config) for token in ids] for ids in tokenizer(sentences).input_ids]
+    before = time.perf_counter() - start
+    seconds, targets = process.translate(
+        words, beam_size=4, length_penalty=0.6, max_batch_size=4096, batch_type="tokens"
+    )
+    start = time.perf_counter()
+    texts = tokenizer.batch_decode([[int(each) for each in target if each.isdigit()] for target in targets])
+    return before + seconds + time.perf_counter() - start, texts
+
+
+MEASURE = {"cells": measure_cells, "scaling": measure_scaling, "sentences": measure_sentences}
+
+
+def tables(figures: dict[str, Any]) -> Iterator[str]:
+    """All tables of the figures that there are, each with its heading."""
+    for mode in ("cells", "scaling"):
+        if mode in figures:
+            yield f"## {mode}\n\n{report.describe(figures[mode])}\n\n{_noise(figures[mode])}"
+            yield _table_of_jobs(figures[mode]["jobs"])
+    if "cells" in figures:
+        yield _limits(figures["cells"])
+    if "sentences" in figures:
+        section = figures["sentences"]
+        yield f"## sentences\n\n{report.describe(section)}\n\n{_noise(section)}"
+        first = next(iter(section["entries"]))
+        rows = [
+            [name, f"{entry['sentences_a_second']:.0f}", _spread(entry["times"]), str(entry["same_as_ours"])]
+            for name, entry in section["entries"].items()
+        ]
+        yield report.table(["entry", "sentences/s", f"times {first}", "same translations"], rows)
+
+
+def _noise(section: dict[str, Any]) -> str:
+    return (
+        f"{section['noise']['repeated']} measurements were made again, {section['noise']['slow']} were slow every time."
+    )
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    return f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+
+
+def _table_of_jobs(jobs: dict[str, dict[str, Any]]) -> str:
+    names = list(next(iter(jobs.values())))
+    headings = ["", *(f"{name}: ms a step, times {REFERENCE}, same" for name in names)]
+    rows = [
+        [
+            title,
+            *(
+                f"{entry['milliseconds_a_step']:.2f}, {_spread(entry['times'])}, {entry['same']}/{entry['sentences']}"
+                for entry in (job[name] for name in names)
+            ),
+        ]
+        for title, job in jobs.items()
+    ]
+    return report.table(headings, rows)
+
+
+def _limits(section: dict[str, Any]) -> str:
+    """How near the fastest and the largest cell come to what reading the weights, or computing with them, takes."""
+    known, jobs = section["limits"], section["jobs"]
+    weights, read = known["weights_of_a_step"], known["bytes_read_a_second"]
+    fp32, bf16 = known["fp32_operations_a_second"], known["bf16_operations_a_second"]
+    lines = [
+        f"This machine reads {read / 1e9:.0f} GB/s and computes {fp32 / 1e9:.0f} GFLOP/s in fp32, {bf16 / 1e9:.0f} in "
+        f"bf16. A step reads {weights / 1e6:.1f} million weights."
+    ]
+    for title, rows in (("1 x 1", 1), ("64 x 4", 256)):
+        if title in jobs and "ours-fp32" in jobs[title]:
+            least = max(4 * weights / read, 2 * rows * weights / fp32) * 1e3
+            share = least / jobs[title]["ours-fp32"]["milliseconds_a_step"]
+            lines.append(f"{title}, ours-fp32: at least {least:.2f} ms a step; it takes {1 / share:.1f} times as long.")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure as the command line says; returns all figures of the output file."""
+    args, modes = parse([BenchmarkArguments], __doc__, arguments, positional="modes")
+    with plain_errors():
+        unknown = [mode for mode in modes if mode not in MODES]
+        if unknown:
+            raise ValueError(f'there is no mode "{unknown[0]}"; choose among: {", ".join(MODES)}.')
+        output = Path(args.output)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        check_can_write(args.output)
+        figures = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
+        for mode in modes or ["cells"]:
+            if mode == "report" and not figures:
+                raise ValueError(f"there are no figures in {args.output}; measure first, or name another --output.")
+            if mode != "report":
+                figures[mode] = MEASURE[mode](args)
+                write(output, json.dumps(figures, indent=2) + "\n")
+        print("\n\n".join(tables(figures)))
+    return figures
+
+
+if __name__ == "__main__":
+    keep_freed_memory()
+    main()

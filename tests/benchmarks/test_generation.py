@@ -1,0 +1,99 @@
+"""benchmarks/generation.py: the same tokens are compared, and the figures are right. No time is asserted."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import generation, measuring
+from benchmarks.peers.ctranslate2_model import CTranslate2Process, convert, word
+from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
+IN_TRANSFORMERS = ["ours-fp32", "ours-bf16", "marian-fp32"]
+
+
+@pytest.fixture(autouse=True)
+def small_probes(monkeypatch):
+    monkeypatch.setattr(measuring, "PROBE_WIDTH", 8)
+    monkeypatch.setattr(generation, "PROBED_BYTES", 4000)
+    monkeypatch.setattr(generation, "PROBED_WIDTH", 8)
+
+
+def test_cells_and_scaling_are_reported(tmp_path, capsys):
+    output = tmp_path / "figures.json"
+    options = ["--smallest", "--rounds", "2", "--repeats", "0", "--entries", *IN_TRANSFORMERS, "--output", str(output)]
+    generation.main(["cells", "scaling", *options])
+    figures, printed = json.loads(output.read_text()), capsys.readouterr().out
+    assert list(figures["cells"]["jobs"]) == ["1 x 1", "1 x 4"]
+    for mode in ("cells", "scaling"):
+        for title, job in figures[mode]["jobs"].items():
+            assert f"| {title} " in printed
+            assert job["ours-fp32"]["same"] == job["ours-fp32"]["sentences"]
+            for entry in job.values():
+                theirs = job["marian-fp32"]["seconds"]
+                ratios = [one / own for own, one in zip(entry["seconds"], theirs, strict=True)]
+                assert entry["times"] == pytest.approx(ratios)
+    # Of one layer of d_model 32 and d_ff 64: four matrices of attention to itself, two of attention to the source.
+    assert figures["cells"]["limits"]["weights_of_a_step"] == 6 * 32 * 32 + 2 * 32 * 64 + 10_000 * 32
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_sentences_are_reported(tmp_path, capsys):
+    output, file = tmp_path / "figures.json", tmp_path / "sentences"
+    file.write_text("forty-two\n\nseven\none hundred and one\n")
+    options = ["--rounds", "1", "--repeats", "0", "--entries", *IN_TRANSFORMERS, "--output", str(output)]
+    generation.main(["sentences", "--model", str(FIXTURE), "--file", str(file), *options])
+    entries = json.loads(output.read_text())["sentences"]["entries"]
+    assert {name: entry["same_as_ours"] for name, entry in entries.items()} == dict.fromkeys(IN_TRANSFORMERS, 3)
+    assert "3 sentences" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["faster"], 'no mode "faster"'),
+        (["--entries", "theirs"], 'no entry "theirs"'),
+        (["--rounds", "0"], "at least 1"),
+        (["sentences"], "needs --model"),
+        (["report"], "no figures"),
+    ],
+)
+def test_bad_arguments(arguments, error, tmp_path):
+    with pytest.raises(SystemExit, match=error):
+        generation.main([*arguments, "--output", str(tmp_path / "figures.json")])
+
+
+@pytest.mark.skipif(find_spec("ctranslate2") is None, reason="it takes ctranslate2")
+@torch.no_grad()
+def test_the_same_weights_in_ctranslate2_give_the_same_tokens(tmp_path):
+    torch.manual_seed(0)
+    config = VanillaTransformerConfig(
+        vocab_size=50, d_model=32, d_ff=48, num_heads=4, encoder_layers=2, decoder_layers=3, tie_word_embeddings=False
+    )
+    model = VanillaTransformerForConditionalGeneration(config).eval()
+    model.lm_head.weight.mul_(5)
+    convert(model, tmp_path / "model")
+    job = generation.make_job(3, 1, source=7, new=9)
+    job.sources %= 40
+    job.sources += 3
+    process = CTranslate2Process(tmp_path / "model", "float32", 1)
+    _, found = generation.InCTranslate2(config, process).run(job)
+    process.close()
+    assert found == generation.InTransformers(model).run(job)[1]
+
+
+def test_the_command_runs(tmp_path):
+    command = [sys.executable, str(Path(generation.__file__)), "--help"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "scaling" in printed
+
+
+def test_words_of_tokens():
+    config = VanillaTransformerConfig()
+    assert [word(token, config) for token in range(5)] == ["<pad>", "<s>", "</s>", "3", "4"]
