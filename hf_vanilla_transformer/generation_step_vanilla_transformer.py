@@ -121,8 +121,12 @@ class _Layer:
         self._fc1, self._fc2 = PackedLinear(layer.fc1), PackedLinear(layer.fc2)
         norms = layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm
         self._own_norm, self._cross_norm, self._final_norm = map(_norm, norms)
+        of_source = PackedLinear(cross.k_proj, cross.v_proj)(states.flatten(0, 1)).unflatten(0, states.shape[:2])
         # In float32, because attention in bfloat16 takes longer on CPUs, and there is little of it.
-        self._source_keys, self._source_values = (each.float() for each in cross._project(states))
+        self._source_keys, self._source_values = (
+            each.unflatten(-1, (self._heads, -1)).transpose(1, 2).float().contiguous()
+            for each in of_source.split((cross.k_proj.out_features, cross.v_proj.out_features), dim=-1)
+        )
         sizes = (len(states), self._heads, _ROOM, num_beams)
         self._keys, self._values = (
             states.new_empty(*sizes, dim, dtype=torch.float32) for dim in (own.key_dim, own.value_dim)

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ from hf_vanilla_transformer.training.hub import describe_error, prepare_reposito
 from hf_vanilla_transformer.training.memory import keep_freed_memory, peak_memory
 from hf_vanilla_transformer.training.model_card import FactsOfTheRun, card_metadata, fill_model_card
 from hf_vanilla_transformer.training.output import check_output_folder, staged
+from hf_vanilla_transformer.training.r_drop import RDropTrainer
 from scripts.common import (
     DataArguments,
     DecodingArguments,
@@ -327,11 +329,12 @@ def make_trainer(
     data: DatasetDict,
     scoring: dict[str, Any] | None = None,
 ) -> Seq2SeqTrainer:
-    """Stock `Seq2SeqTrainer`, with the paper's schedule unless the command line chose another."""
+    """Stock `Seq2SeqTrainer`, or R-Drop's, with the paper's schedule unless the command line chose another."""
     args.dataloader_pin_memory = args.dataloader_pin_memory and torch.accelerator.is_available()
     if args.ddp_find_unused_parameters is None:
         args.ddp_find_unused_parameters = False  # Every weight takes part in every update.
-    trainer = Seq2SeqTrainer(
+    kind: Any = partial(RDropTrainer, r_drop=args.r_drop) if args.r_drop else Seq2SeqTrainer
+    trainer = kind(
         model=model,
         args=args,
         train_dataset=data["train"],

@@ -681,6 +681,17 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     assert all((weight == whole[name]).all() for name, weight in weights_of(folder).items())
 
 
+def test_r_drop_changes_the_training_and_is_written_down(tmp_path):
+    changes = {"max_steps": 4, "dropout": 0.3, "results": str(tmp_path / "results.json")}
+    found = []
+    for weight in (0.0, 3.0):
+        train.main(recipe(tmp_path, **changes, r_drop=weight, overwrite=True))
+        results = json.loads((tmp_path / "results.json").read_text())
+        found.append((results["settings"].get("r_drop"), weights_of(tmp_path / "run")))
+    assert [weight for weight, _ in found] == [None, 3.0]
+    assert any((weight != found[1][1][name]).any() for name, weight in found[0][1].items())
+
+
 def test_stopping_early(tmp_path):
     """Nothing is learnt, so the first evaluation stays the best."""
     changes = {**evaluated(tmp_path), "max_steps": 20, "early_stopping_patience": 2, "learning_rate": 0.0}
@@ -709,6 +720,7 @@ def test_stopping_early(tmp_path):
         ({"eval_strategy": "epoch"}, "eval_strategy is epoch, but there are no validation pairs; give"),
         ({"results": "nowhere/results.json"}, "nowhere is not there; make the folder"),
         ({"bpe_dropout": -0.1}, "bpe_dropout is -0.1; it must lie between 0 and 1"),
+        ({"r_drop": -1.0}, r"r_drop is -1.0; it must be 0"),
     ],
 )
 def test_wrong_arguments_of_validation(tmp_path, changes, message):

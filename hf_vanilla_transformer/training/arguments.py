@@ -1,5 +1,6 @@
 """Section 5 of the paper as defaults of `Seq2SeqTrainingArguments`."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,10 @@ class RunArguments(PaperTrainingArguments):
             "help": "Most tokens of a batch on each side, padding included, instead of --per_device_train_batch_size."
         },
     )
+    r_drop: float = field(
+        default=0.0,
+        metadata={"help": "Weight of R-Drop: each batch twice, with predictions alike; 2, for example. 0 is without."},
+    )
     early_stopping_patience: int | None = field(
         default=None,
         metadata={
@@ -79,6 +84,8 @@ class RunArguments(PaperTrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        if not 0 <= self.r_drop < math.inf:
+            raise ValueError(f"r_drop is {self.r_drop}; it must be 0, which is without, or a weight above it.")
         if self.early_stopping_patience is not None and self.metric_for_best_model is None:
             self.metric_for_best_model = "loss"
         super().__post_init__()

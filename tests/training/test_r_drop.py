@@ -1,0 +1,159 @@
+"""R-Drop: its loss against torch's own divergence, and a Trainer that takes every batch twice and evaluates as ever."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback
+
+from hf_vanilla_transformer import PaperTrainingArguments, paper_optimizers
+from hf_vanilla_transformer.training import r_drop
+from hf_vanilla_transformer.training.arguments import RunArguments
+from hf_vanilla_transformer.training.r_drop import RDropTrainer, r_drop_loss
+from tests.conftest import small_model
+from tests.training.toy import copy_task
+
+
+def two_predictions(rows=7, vocabulary=11, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    first, second = (
+        (2 * torch.randn(rows, vocabulary, generator=generator)).to(dtype).requires_grad_() for _ in range(2)
+    )
+    return first, second, torch.randint(vocabulary, (rows,), generator=generator)
+
+
+def loss_by_torch(first, second, labels, weight, label_smoothing):
+    """Liang et al. 2021, Eq. 4, halved."""
+    entropies = [
+        nn.functional.cross_entropy(logits, labels, label_smoothing=label_smoothing, reduction="sum")
+        for logits in (first, second)
+    ]
+    log_p, log_q = first.log_softmax(-1), second.log_softmax(-1)
+    divergences = [
+        nn.functional.kl_div(of_other, own, log_target=True, reduction="sum")
+        for own, of_other in ((log_p, log_q), (log_q, log_p))
+    ]
+    return (sum(entropies) + weight * sum(divergences) / 2) / 2
+
+
+@pytest.mark.parametrize("rows_at_once", [3, 512])
+@pytest.mark.parametrize(("weight", "label_smoothing"), [(1.0, 0.0), (5.0, 0.1), (0.3, 0.4)])
+def test_loss_and_gradients_equal_torch_s(weight, label_smoothing, rows_at_once, monkeypatch):
+    monkeypatch.setattr(r_drop, "_ROWS_AT_ONCE", rows_at_once)
+    first, second, labels = two_predictions()
+    found = r_drop_loss(first, second, labels, weight, label_smoothing)
+    expected = loss_by_torch(first, second, labels, weight, label_smoothing)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+    gradients, by_torch = (torch.autograd.grad(3 * loss, (first, second)) for loss in (found, expected))
+    torch.testing.assert_close(gradients, by_torch, atol=1e-12, rtol=1e-10)
+
+
+def test_gradients_equal_finite_differences():
+    first, second, labels = two_predictions(rows=3, vocabulary=5)
+    assert torch.autograd.gradcheck(lambda one, other: r_drop_loss(one, other, labels, 2.0, 0.1), (first, second))
+
+
+def test_equal_predictions_have_the_loss_of_one():
+    logits, _, labels = two_predictions()
+    expected = nn.functional.cross_entropy(logits, labels, label_smoothing=0.1, reduction="sum")
+    assert r_drop_loss(logits, logits.detach(), labels, 9.0, 0.1).item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_half_precision_is_computed_in_float32():
+    first, second, labels = two_predictions()
+    halves = [logits.detach().bfloat16().requires_grad_() for logits in (first, second)]
+    loss = r_drop_loss(*halves, labels, 2.0, 0.1)
+    exact = r_drop_loss(*(half.detach().double() for half in halves), labels, 2.0, 0.1)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-5)
+    assert torch.autograd.grad(loss, halves)[0].dtype == torch.bfloat16
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradients of the first update."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if state.global_step == 0:
+            self.kept = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+def make_trainer(folder, tokenizer, weight, dropout=0.0, **arguments):
+    """A Trainer on the same sentences in the same order; stock without a weight."""
+    defaults = {
+        "gradient_accumulation_steps": 2,
+        "per_device_train_batch_size": 4,
+        "max_steps": 3,
+        "logging_steps": 1,
+        "warmup_steps": 10,
+        "train_sampling_strategy": "sequential",
+        "disable_tqdm": True,
+        "save_strategy": "no",
+    }
+    args = PaperTrainingArguments(output_dir=str(folder), **{**defaults, **arguments})
+    model = small_model(vocab_size=len(tokenizer), dropout=dropout).double()
+    kind = Seq2SeqTrainer if weight is None else partial(RDropTrainer, r_drop=weight)
+    return kind(
+        model=model,
+        args=args,
+        train_dataset=copy_task(tokenizer, 64),
+        eval_dataset=copy_task(tokenizer, 6, seed=1),
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        processing_class=tokenizer,
+        optimizers=paper_optimizers(model, args),
+    )
+
+
+def losses_and_gradients(trainer):
+    gradients = Gradients()
+    trainer.add_callback(gradients)
+    trainer.train()
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry], gradients.kept
+
+
+def test_without_dropout_it_is_the_stock_trainer(tmp_path, tokenizer):
+    losses, gradients = losses_and_gradients(make_trainer(tmp_path, tokenizer, None))
+    found_losses, found_gradients = losses_and_gradients(make_trainer(tmp_path, tokenizer, 3.0))
+    assert len(losses) == 3
+    assert found_losses == pytest.approx(losses, rel=1e-9)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(found_gradients[name], gradient, atol=1e-10, rtol=1e-7)
+
+
+def test_with_dropout_predictions_that_differ_cost_more(tmp_path, tokenizer):
+    first_losses = []
+    for weight in (1e-9, 1.0, 3.0):
+        trainer = make_trainer(tmp_path, tokenizer, weight, dropout=0.3, max_steps=1)
+        torch.manual_seed(0)
+        first_losses.append(losses_and_gradients(trainer)[0][0])
+    plain, once, thrice = first_losses
+    # The same neurons are dropped, so the divergence is the same, and counts by its weight.
+    assert once > plain + 1e-3
+    assert thrice - plain == pytest.approx(3 * (once - plain), rel=1e-6)
+
+
+@pytest.mark.parametrize("predict_with_generate", [False, True])
+def test_evaluation_is_as_ever(tmp_path, tokenizer, predict_with_generate):
+    stock, ours = (
+        make_trainer(tmp_path, tokenizer, weight, dropout=0.3, predict_with_generate=predict_with_generate)
+        for weight in (None, 3.0)
+    )
+    assert ours.evaluate()["eval_loss"] == pytest.approx(stock.evaluate()["eval_loss"], rel=1e-12)
+    ours.train()
+    stock.model.load_state_dict(ours.model.state_dict())
+    assert ours.evaluate()["eval_loss"] == pytest.approx(stock.evaluate()["eval_loss"], rel=1e-12)
+    predictions = [trainer.predict(copy_task(tokenizer, 4, seed=3)).predictions for trainer in (stock, ours)]
+    assert np.array_equal(*(each if isinstance(each, np.ndarray) else each[0] for each in predictions))
+
+
+def test_what_it_refuses(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match=r"r_drop is 0\.0; it must be above 0"):
+        make_trainer(tmp_path, tokenizer, 0.0)
+    with pytest.raises(ValueError, match="compute_loss_func was given"):
+        RDropTrainer(r_drop=1.0, compute_loss_func=lambda *args, **kwargs: None)
+    with pytest.raises(ValueError, match=r"r_drop is -1\.0; it must be 0"):
+        RunArguments(output_dir=str(tmp_path), r_drop=-1.0)
