@@ -122,6 +122,7 @@ def test_without_the_package_it_is_the_same_model(without_package, kind):
 @pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again"])
 def test_without_the_package_the_code_is_the_folder_s(without_package, kind):
     assert without_package[kind]["modules"] == ["transformers_modules"] * 4
+    assert without_package[kind]["can_step"]
     assert without_package[kind]["classes"] == [
         "TokenizersBackend",
         "VanillaTransformerConfig",

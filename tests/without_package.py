@@ -34,11 +34,14 @@ def describe(name: str) -> dict:
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     with torch.no_grad():
         states = base(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
+        steps = sys.modules[type(model).__module__.replace("modeling_", "generation_step_")]
+        can_step = steps.can_step(model)
     translator = pipeline("translation", model=name, trust_remote_code=True, device="cpu")
     return {
         "classes": [type(loaded).__name__ for loaded in (tokenizer, config, base, model, translator)],
         "modules": [type(loaded).__module__.partition(".")[0] for loaded in (config, base, model, translator)],
         "dtype": str(model.dtype),
+        "can_step": can_step,
         "output": model.generate(**inputs).tolist(),
         "greedy": model.generate(**inputs, num_beams=1).tolist(),
         "states": states.tolist(),
