@@ -194,7 +194,7 @@ def time_job(entries: dict[str, Any], job: Job, args: BenchmarkArguments, clock:
         first = number % len(names)
         for name in names[first:] + names[:first]:
             seconds[name].append(clock.measure(lambda entry=entries[name]: entry.run(job)[0]))
-    reference = REFERENCE if REFERENCE in names else names[0]
+    reference = REFERENCE
     return {
         name: {
             "milliseconds_a_step": median(seconds[name]) / job.new_tokens * 1e3,
@@ -217,6 +217,7 @@ def make_job(batch: int, beams: int, source: int = SOURCE_TOKENS, new: int = NEW
 def measure(args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Job]) -> dict[str, Any]:
     """All entries at all jobs."""
     names, clock = chosen(args, default), Clock(torch.device("cpu"), args.repeats)
+    names += [] if REFERENCE in names else [REFERENCE]
     section: dict[str, Any] = {"machine": describe_machine(torch.device("cpu")), "corpus": "random tokens", "jobs": {}}
     model = base_model(args)
     section["limits"] = limits(model)

@@ -229,7 +229,9 @@ def is_untouched(module: nn.Module) -> bool:
     return (
         not any(hooks)
         and not torch.nn.modules.module._has_any_global_hook()
-        and "forward" not in module.__dict__  # accelerate puts its own there.
+        and module._compiled_call_impl is None
+        # Methods of one module alone: accelerate sets `forward`, PEFT `prepare_inputs_for_generation`.
+        and not any(callable(value) and hasattr(type(module), name) for name, value in module.__dict__.items())
         and all(type(parameter) is nn.Parameter for parameter in module._parameters.values() if parameter is not None)
         and not torch.compiler.is_compiling()
     )
@@ -292,12 +294,12 @@ def _pack(key: nn.Module, weights: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _are_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(_bits(one), _bits(other))
-
-
-def _bits(x: torch.Tensor) -> torch.Tensor:
-    # Integers of eight bytes are compared sooner, and one that is not a number is equal to itself.
-    return x.view(torch.int64) if x.is_contiguous() and x.shape[-1] % 4 == 0 else x
+    if one.dtype != other.dtype:
+        return False
+    # Integers of eight bytes are compared sooner.
+    if all(x.is_contiguous() and x.shape[-1] % 4 == 0 and x.storage_offset() % 4 == 0 for x in (one, other)):
+        return torch.equal(one.view(torch.int64), other.view(torch.int64))
+    return torch.equal(one, other)
 
 
 def _can_pack(weight: torch.Tensor) -> bool:

@@ -38,13 +38,25 @@ def can_step(model: Any) -> bool:
         and dtypes <= _DTYPES
         and all(weight.device.type == "cpu" for weight in weights)
         and all(map(_is_our_own, (model, model.base_model, model.lm_head, *decoder.modules())))
+        and all(_has_its_shape(each) for layer in decoder.layers for each in (layer.self_attn, layer.encoder_attn))
     )
 
 
 def _is_our_own(module: nn.Module) -> bool:
     kind = type(module)
     is_known = kind.__module__ == _MODEL_FILE or kind in (nn.Linear, nn.LayerNorm, nn.Embedding, nn.ModuleList, nn.ReLU)
-    return is_known and is_untouched(module)
+    return is_known and is_untouched(module) and not module.training
+
+
+def _has_its_shape(attention: Any) -> bool:
+    """Whether an attention layer is as the configuration says: nobody pruned heads, took a bias away or scales anew."""
+    projections, heads = (attention.q_proj, attention.k_proj, attention.v_proj), attention.config.num_heads
+    return (
+        [each.out_features for each in projections]
+        == [heads * dim for dim in (attention.key_dim, attention.key_dim, attention.value_dim)]
+        and len({each.bias is None for each in projections}) == 1
+        and attention.scaling == attention.key_dim**-0.5
+    )
 
 
 class StepDecoder:
@@ -64,7 +76,7 @@ class StepDecoder:
         self._lm_head = PackedLinear(model.lm_head)
         self._source_mask = None if mask is None or mask.all() else _additive(mask.bool()[:, None, None])
         # Of the keys of a sentence, those of each hypothesis' own past; (batch, 1, beams, positions, beams).
-        self._own = _additive(torch.eye(num_beams, dtype=torch.bool)[None, None, :, None])
+        self._own = _additive(torch.eye(num_beams, dtype=torch.bool, device="cpu")[None, None, :, None])
         self._past = self._own.repeat(len(states), 1, 1, _ROOM, 1)
         self._positions = _positions(decoder, 0, _ROOM)
         self._length = 0
@@ -177,8 +189,9 @@ class _Layer:
 
 
 def _additive(mask: torch.Tensor) -> torch.Tensor:
-    """0 where a mask is True, and minus infinity where it is not."""
-    return torch.zeros(mask.shape).masked_fill_(~mask, -torch.inf)
+    """0 where a mask is True, and the model's own number for minus infinity where it is not."""
+    zeros = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
+    return zeros.masked_fill_(~mask, torch.finfo(torch.float32).min / 2)
 
 
 def _positions(decoder: Any, begin: int, count: int) -> torch.Tensor:
@@ -189,8 +202,9 @@ def _positions(decoder: Any, begin: int, count: int) -> torch.Tensor:
     """
     if decoder.config.position_embedding_type == "learned":
         count = max(1, min(count, decoder.config.max_position_embeddings - begin))
-    position_ids = torch.arange(begin, begin + count)
-    return decoder.add_positions(torch.zeros(count, decoder.config.d_model), position_ids)
+    position_ids = torch.arange(begin, begin + count, device="cpu")
+    nothing = torch.zeros(count, decoder.config.d_model, dtype=torch.float32, device="cpu")
+    return decoder.add_positions(nothing, position_ids)
 
 
 def _norm(layer_norm: nn.LayerNorm) -> partial:

@@ -209,10 +209,15 @@ class ModuleCalls:
             self.model_kwargs["past_key_values"] = self.model._reorder_cache(cache, rows)
 
 
-def _are_plain(criteria: StoppingCriteriaList) -> bool:
-    """Whether hypotheses end with certain tokens, and at certain lengths, and that is all."""
-    kinds = {type(criterion) for criterion in criteria}
-    return kinds <= {EosTokenCriteria, MaxLengthCriteria, SentenceLengthLimit}
+def _are_plain(criteria: StoppingCriteriaList, settings: Any) -> bool:
+    """Whether hypotheses end with the tokens and at the lengths that the settings say, and that is all."""
+    ends = settings._eos_token_tensor
+    return all(
+        (type(each) is EosTokenCriteria and ends is not None and torch.equal(each.eos_token_id, ends))
+        or (type(each) is MaxLengthCriteria and each.max_length == settings.max_length)
+        or (type(each) is SentenceLengthLimit and each.max_lengths is settings.sentence_max_lengths)
+        for each in criteria
+    )
 
 
 def pays_to_leave(are_running: torch.Tensor) -> bool:
@@ -417,7 +422,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         fills = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
         # Processors and random numbers go by the rows of the whole batch.
         can_leave = fills and not logits_processor and not settings.do_sample
-        unfinished = torch.ones(len(input_ids), dtype=torch.bool)
+        unfinished = input_ids.new_ones(len(input_ids), dtype=torch.bool)
         live = unfinished.nonzero()[:, 0]
         while unfinished.any():
             scores = logits_processor(input_ids, decoder(input_ids[live]).float())
@@ -458,8 +463,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         steps: Any
         if self._can_step(input_ids, settings, synced_gpus, model_kwargs):
             steps = self._step_decoder(settings.num_beams, model_kwargs)
-            ends_of_tokens = torch.empty(0) if settings._eos_token_tensor is None else settings._eos_token_tensor
-            can_leave = not (logits_processor or settings.do_sample) and _are_plain(stopping_criteria)
+            no_token = input_ids.new_empty(0)
+            ends_of_tokens = no_token if settings._eos_token_tensor is None else settings._eos_token_tensor
+            can_leave = not (logits_processor or settings.do_sample) and _are_plain(stopping_criteria, settings)
         else:
             steps, can_leave = ModuleCalls(self, settings, model_kwargs), False
         cuts = StoppingCriteriaList(each for each in stopping_criteria if isinstance(each, _CUTS))

@@ -65,7 +65,7 @@ class _RDropLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        first, second = (gradient * grad.to(gradient.dtype) for gradient in ctx.saved_tensors)
+        first, second = (gradient * grad for gradient in ctx.saved_tensors)
         return first, second, None, None, None
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from transformers import LogitsProcessorList
+from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer import generation_vanilla_transformer as generation
@@ -194,12 +195,25 @@ def another_module(model):
     model.model.decoder.layers[0].fc1 = new
 
 
-def eager(model):
-    """Asked for by name, attention is computed so; a function of the user's own even more."""
-    model.set_attn_implementation("eager")
+def one_flat_tensor(model):
+    """The weights become views of it, at odd places."""
+    flat = nn.utils.parameters_to_vector(model.parameters()).detach() * 1.1
+    nn.utils.vector_to_parameters(torch.cat([flat.new_zeros(1), flat])[1:], model.parameters())
+
+
+def another_scaling(model):
+    model.model.decoder.layers[0].encoder_attn.scaling *= 3
+
+
+def no_bias(model):
+    model.model.decoder.layers[0].self_attn.k_proj.bias = None
+    model.model.decoder.layers[0].self_attn.v_proj.bias.data.add_(0.5)
 
 
 CHANGES = [
+    one_flat_tensor,
+    another_scaling,
+    no_bias,
     fused_step,
     write_through_data,
     write_one_number,
@@ -342,3 +356,46 @@ def test_a_batch_shrinks_and_its_translations_stay(num_beams, monkeypatch):
     assert sizes[0] == len(rows) * num_beams
     assert 0 < sizes[-1] <= sizes[0] // 2
     assert sorted(sizes, reverse=True) == sizes
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("criterion", [MaxLengthCriteria(4), EosTokenCriteria(7), EosTokenCriteria(58)], ids=repr)
+def test_criteria_of_the_caller_are_obeyed(criterion, num_beams, monkeypatch):
+    model, (ids, mask) = ending_model(), pad(SENTENCES)
+
+    def targets():
+        criteria = StoppingCriteriaList([criterion])
+        options = {"num_beams": num_beams, "max_new_tokens": 8, "stopping_criteria": criteria}
+        return model.generate(ids, attention_mask=mask, **options).tolist()
+
+    found = targets()
+    monkeypatch.setattr(generation, "can_step", lambda model: False)
+    assert found == targets()
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_torch_s_default_dtype_changes_nothing(dtype, num_beams):
+    model = ending_model()
+    expected = scores(model, num_beams=num_beams)
+    torch.set_default_dtype(dtype)
+    try:
+        found = scores(model, num_beams=num_beams)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found, expected)
+
+
+def test_what_one_module_alone_does_is_done(monkeypatch):
+    model = ending_model()
+    model.model.decoder.train()
+    assert not takes_steps(model, monkeypatch)
+    model = ending_model()
+    model.model.decoder.layers[0].fc1.compile(backend="eager")
+    with torch.no_grad():
+        assert not can_step(model)
+    model, calls = ending_model(), []
+    prepare = model.prepare_inputs_for_generation
+    model.prepare_inputs_for_generation = lambda *args, **kwargs: calls.append(args) or prepare(*args, **kwargs)
+    assert not takes_steps(model, monkeypatch)
+    assert calls
