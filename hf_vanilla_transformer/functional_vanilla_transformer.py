@@ -224,6 +224,8 @@ def reads_like_a_plain_linear(module: nn.Module) -> bool:
 
 def is_untouched(module: nn.Module) -> bool:
     """Whether calling a module does what its class says, and no more: no hooks, no other `forward`, not compiled."""
+    if torch.compiler.is_compiling():
+        return False
     listening = [hook for hook in module._forward_hooks.values() if not _is_transformers_recorder(hook)]
     hooks = (listening, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return (
@@ -233,7 +235,6 @@ def is_untouched(module: nn.Module) -> bool:
         # Methods of one module alone: accelerate sets `forward`, PEFT `prepare_inputs_for_generation`.
         and not any(callable(value) and hasattr(type(module), name) for name, value in module.__dict__.items())
         and all(type(parameter) is nn.Parameter for parameter in module._parameters.values() if parameter is not None)
-        and not torch.compiler.is_compiling()
     )
 
 
