@@ -59,7 +59,9 @@ class PatientSearch(BeamSearch):
         return torch.zeros_like(best_running, dtype=torch.bool)
 
 
-def search(languages, num_beams, limits, penalty, *, alpha=0.6, wanted=1, early_stopping="never", kind=BeamSearch):
+def search(
+    languages, num_beams, limits, penalty, *, alpha=0.6, wanted=1, early_stopping="never", kind=BeamSearch, leaves=False
+):
     """For each sentence the best `wanted` scores and words, and the number of steps that it took for all."""
     beams = kind(
         len(languages),
@@ -81,6 +83,10 @@ def search(languages, num_beams, limits, penalty, *, alpha=0.6, wanted=1, early_
         words = [
             (*words[row], word) for row, word in zip(beams.rows.tolist(), beams.tokens[:, 0].tolist(), strict=True)
         ]
+        if leaves and not beams.is_done:
+            kept = beams.leave().tolist()
+            languages, limits = [languages[place] for place in kept], [limits[place] for place in kept]
+            words = [each for place in kept for each in words[place * num_beams : (place + 1) * num_beams]]
     tokens, scores, rows = beams.best()
     found = []
     for score, row, places in zip(scores.tolist(), tokens.tolist(), rows.tolist(), strict=True):
@@ -183,3 +189,12 @@ def test_true_stops_when_as_many_as_beams_have_ended():
         assert steps <= patient_steps
         lost += best[0] < patient[0]
     assert lost > 0
+
+
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_sentences_that_leave_when_they_are_done_find_the_same(wanted):
+    languages = [Language(seed, ending=seed % 3) for seed in range(12)]
+    limits = [3 + seed % 5 for seed in range(12)]
+    options = {"num_beams": 4, "limits": limits, "penalty": penalty_of("gnmt", 0.6), "wanted": wanted}
+    (expected, _), (found, _) = (search(languages, **options, leaves=leaves) for leaves in (False, True))
+    assert found == expected

@@ -65,10 +65,15 @@ def test_half_precision_is_computed_in_float32():
     first, second, labels = two_predictions()
     halves = [logits.detach().bfloat16().requires_grad_() for logits in (first, second)]
     loss = r_drop_loss(*halves, labels, 2.0, 0.1)
-    exact = r_drop_loss(*(half.detach().double() for half in halves), labels, 2.0, 0.1)
+    doubles = [half.detach().double().requires_grad_() for half in halves]
+    exact = r_drop_loss(*doubles, labels, 2.0, 0.1)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=1e-5)
-    assert torch.autograd.grad(loss, halves)[0].dtype == torch.bfloat16
+    # A scale that bfloat16 cannot hold; only the gradients are rounded.
+    found, expected = (torch.autograd.grad(each / 1237, inputs) for each, inputs in ((loss, halves), (exact, doubles)))
+    for rounded, gradient in zip(found, expected, strict=True):
+        assert rounded.dtype == torch.bfloat16
+        torch.testing.assert_close(rounded.double(), gradient, atol=1e-9, rtol=2**-7)
 
 
 class Gradients(TrainerCallback):
