@@ -14,79 +14,77 @@ from transformers import Seq2SeqTrainer
 from hf_vanilla_transformer.modeling_vanilla_transformer import check_labels, per_token
 
 
-# Rows of logits that are looked at at one time: what is computed on the way is many times as large as they are.
-_ROWS_AT_ONCE = 512
+# Tokens that are looked at at one time, so that what is computed of them on the way stays near the processor.
+_TOKENS_AT_ONCE = 128
 
 
 def r_drop_loss(
-    first: torch.Tensor, second: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float = 0.0
+    logits: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float = 0.0, ignore_index: int = -100
 ) -> torch.Tensor:
     """Liang et al. 2021, Eq. 4, halved and summed over tokens: (CE_1 + CE_2 + weight * (KL(1||2) + KL(2||1)) / 2) / 2.
 
     Half of it, so that two predictions that are equal have the loss of one.
 
     Args:
-        first, second (`torch.Tensor` of shape `(tokens, vocabulary)`): logits of the same tokens in two passes.
-        labels (`torch.LongTensor` of shape `(tokens,)`): the right tokens.
+        logits (`torch.Tensor` of shape `(2, tokens, vocabulary)`): of the same tokens in two passes.
+        labels (`torch.LongTensor` of shape `(tokens,)`): the right tokens; `ignore_index` where there is none.
         weight (`float`): alpha; the more, the more alike.
         label_smoothing (`float`): epsilon of section 5.4, in both cross-entropies.
 
     Returns:
         `torch.Tensor`: one number, in nats, in float32 at least. It can be differentiated once.
     """
-    return _RDropLoss.apply(first, second, labels, weight, label_smoothing)
+    there = (labels != ignore_index).nonzero()[:, 0]
+    return _RDropLoss.apply(logits, labels, there, weight, label_smoothing)
 
 
 class _RDropLoss(torch.autograd.Function):
-    """The loss, and its gradients, which the backward pass only scales."""
+    """The loss, and its gradient, which the backward pass only scales.
+
+    With p the softmax of the logits z of one pass, q that of the other, y the label, and r the sum of p log(p/q), the
+    gradients by z are those of the cross-entropy, p - epsilon / V, less 1 - epsilon at y, and of the two divergences,
+    p (log(p/q) - r) + p - q.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, first: torch.Tensor, second: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float
+        ctx: Any,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        there: torch.Tensor,
+        weight: float,
+        label_smoothing: float,
     ) -> torch.Tensor:
-        precise = torch.promote_types(first.dtype, torch.float32)
-        total = first.new_zeros((), dtype=precise)
-        gradients = torch.empty_like(first), torch.empty_like(second)
-        for begin in range(0, len(labels), _ROWS_AT_ONCE):
-            part = slice(begin, begin + _ROWS_AT_ONCE)
-            log_p, log_q = (logits[part].to(precise).log_softmax(dim=-1) for logits in (first, second))
-            p, q, difference = log_p.exp(), log_q.exp(), log_p - log_q
-            for log_own, own, other, more, gradient in (
-                (log_p, p, q, difference, gradients[0]),
-                (log_q, q, p, -difference, gradients[1]),
-            ):
-                entropy, of_entropy = _cross_entropy(log_own, own, labels[part], label_smoothing)
-                divergence, of_divergence = _divergence(own, other, more)
-                total += entropy / 2 + weight / 4 * divergence
-                gradient[part] = of_entropy.mul_(0.5).add_(of_divergence, alpha=weight / 4)
-        ctx.save_for_backward(*gradients)
+        precise = torch.promote_types(logits.dtype, torch.float32)
+        right, everywhere = 1 - label_smoothing, label_smoothing / logits.shape[-1]
+        of_entropy, of_divergence = 1 / 2, weight / 4
+        total = logits.new_zeros((), dtype=precise)
+        gradient = torch.zeros_like(logits)
+        minus_everywhere = total - of_entropy * everywhere
+        # log(p/q) of the second pass is minus that of the first.
+        signed = of_divergence * total.new_tensor([1, -1])[:, None, None]
+        for tokens in there.split(_TOKENS_AT_ONCE):
+            log_p = logits[:, tokens].to(precise).log_softmax(dim=-1)
+            p = log_p.exp()
+            products = p * (log_p[0] - log_p[1])
+            divergences = signed * products.sum(dim=-1, keepdim=True)
+            right_tokens = labels[tokens].expand(2, -1)[..., None]
+            entropies = right * log_p.gather(-1, right_tokens).sum() + everywhere * log_p.sum()
+            total += divergences.sum() - of_entropy * entropies
+            of_part = torch.addcmul(minus_everywhere, p, of_entropy + of_divergence - divergences)
+            of_part.addcmul_(products, signed)
+            of_part[0].sub_(p[1], alpha=of_divergence)
+            of_part[1].sub_(p[0], alpha=of_divergence)
+            of_part.scatter_add_(-1, right_tokens, of_part.new_full(right_tokens.shape, -of_entropy * right))
+            gradient.index_copy_(1, tokens, of_part.to(gradient.dtype))
+        ctx.save_for_backward(gradient)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        first, second = (gradient * grad for gradient in ctx.saved_tensors)
-        return first, second, None, None, None
-
-
-def _cross_entropy(
-    log_p: torch.Tensor, p: torch.Tensor, labels: torch.Tensor, label_smoothing: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum over rows of the smoothed cross-entropy, and its gradient by the logits: p, less the target."""
-    everywhere, labels = label_smoothing / p.shape[-1], labels[:, None]
-    total = -(1 - label_smoothing) * log_p.gather(-1, labels).sum() - everywhere * log_p.sum()
-    gradient = p - everywhere
-    return total, gradient.scatter_add_(-1, labels, gradient.new_full(labels.shape, label_smoothing - 1))
-
-
-def _divergence(p: torch.Tensor, q: torch.Tensor, difference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum over rows of KL(p||q), and the gradient of KL(p||q) + KL(q||p) by the logits of p.
-
-    `difference` is log p - log q.
-    """
-    products = p * difference
-    of_rows = products.sum(dim=-1, keepdim=True)
-    return of_rows.sum(), products.add_(p).sub_(q).sub_(p * of_rows)
+        (gradient,) = ctx.saved_tensors
+        return gradient * grad, None, None, None, None
 
 
 class RDropTrainer(Seq2SeqTrainer):
@@ -118,9 +116,7 @@ class RDropTrainer(Seq2SeqTrainer):
 
     def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
         labels, _ = labels.chunk(2)
-        first, second = outputs.logits.chunk(2)
-        check_labels(labels, first.shape[-1])
-        is_there = labels != -100
+        check_labels(labels, outputs.logits.shape[-1])
+        logits = outputs.logits.view(2, labels.numel(), -1)
         smoothing = self.accelerator.unwrap_model(self.model).config.label_smoothing
-        total = r_drop_loss(first[is_there], second[is_there], labels[is_there], self.r_drop, smoothing)
-        return per_token(total, labels, num_items_in_batch)
+        return per_token(r_drop_loss(logits, labels.flatten(), self.r_drop, smoothing), labels, num_items_in_batch)

@@ -16,16 +16,19 @@ from tests.conftest import small_model
 from tests.training.toy import copy_task
 
 
-def two_predictions(rows=7, vocabulary=11, dtype=torch.float64, seed=0):
+def two_predictions(tokens=7, vocabulary=11, seed=0):
+    """Logits of two passes, `(2, tokens, vocabulary)`, and labels, of which the second is missing."""
     generator = torch.Generator().manual_seed(seed)
-    first, second = (
-        (2 * torch.randn(rows, vocabulary, generator=generator)).to(dtype).requires_grad_() for _ in range(2)
-    )
-    return first, second, torch.randint(vocabulary, (rows,), generator=generator)
+    logits = 2 * torch.randn(2, tokens, vocabulary, generator=generator).double()
+    labels = torch.randint(vocabulary, (tokens,), generator=generator)
+    labels[1] = -100
+    return logits.requires_grad_(), labels
 
 
-def loss_by_torch(first, second, labels, weight, label_smoothing):
+def loss_by_torch(logits, labels, weight, label_smoothing):
     """Liang et al. 2021, Eq. 4, halved."""
+    first, second = logits[:, labels != -100]
+    labels = labels[labels != -100]
     entropies = [
         nn.functional.cross_entropy(logits, labels, label_smoothing=label_smoothing, reduction="sum")
         for logits in (first, second)
@@ -38,42 +41,49 @@ def loss_by_torch(first, second, labels, weight, label_smoothing):
     return (sum(entropies) + weight * sum(divergences) / 2) / 2
 
 
-@pytest.mark.parametrize("rows_at_once", [3, 512])
+@pytest.mark.parametrize("tokens_at_once", [1, 3, 512])
 @pytest.mark.parametrize(("weight", "label_smoothing"), [(1.0, 0.0), (5.0, 0.1), (0.3, 0.4)])
-def test_loss_and_gradients_equal_torch_s(weight, label_smoothing, rows_at_once, monkeypatch):
-    monkeypatch.setattr(r_drop, "_ROWS_AT_ONCE", rows_at_once)
-    first, second, labels = two_predictions()
-    found = r_drop_loss(first, second, labels, weight, label_smoothing)
-    expected = loss_by_torch(first, second, labels, weight, label_smoothing)
+def test_loss_and_gradients_equal_torch_s(weight, label_smoothing, tokens_at_once, monkeypatch):
+    monkeypatch.setattr(r_drop, "_TOKENS_AT_ONCE", tokens_at_once)
+    logits, labels = two_predictions()
+    found = r_drop_loss(logits, labels, weight, label_smoothing)
+    expected = loss_by_torch(logits, labels, weight, label_smoothing)
     assert found.item() == pytest.approx(expected.item(), rel=1e-12)
-    gradients, by_torch = (torch.autograd.grad(3 * loss, (first, second)) for loss in (found, expected))
+    gradients, by_torch = (torch.autograd.grad(3 * loss, logits) for loss in (found, expected))
     torch.testing.assert_close(gradients, by_torch, atol=1e-12, rtol=1e-10)
 
 
 def test_gradients_equal_finite_differences():
-    first, second, labels = two_predictions(rows=3, vocabulary=5)
-    assert torch.autograd.gradcheck(lambda one, other: r_drop_loss(one, other, labels, 2.0, 0.1), (first, second))
+    logits, labels = two_predictions(tokens=3, vocabulary=5)
+    assert torch.autograd.gradcheck(lambda given: r_drop_loss(given, labels, 2.0, 0.1), logits)
 
 
 def test_equal_predictions_have_the_loss_of_one():
-    logits, _, labels = two_predictions()
+    (logits, _), labels = two_predictions()
     expected = nn.functional.cross_entropy(logits, labels, label_smoothing=0.1, reduction="sum")
-    assert r_drop_loss(logits, logits.detach(), labels, 9.0, 0.1).item() == pytest.approx(expected.item(), rel=1e-12)
+    found = r_drop_loss(torch.stack([logits, logits]), labels, 9.0, 0.1)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
 def test_half_precision_is_computed_in_float32():
-    first, second, labels = two_predictions()
-    halves = [logits.detach().bfloat16().requires_grad_() for logits in (first, second)]
-    loss = r_drop_loss(*halves, labels, 2.0, 0.1)
-    doubles = [half.detach().double().requires_grad_() for half in halves]
-    exact = r_drop_loss(*doubles, labels, 2.0, 0.1)
+    logits, labels = two_predictions()
+    half = logits.detach().bfloat16().requires_grad_()
+    double = half.detach().double().requires_grad_()
+    loss, exact = (r_drop_loss(each, labels, 2.0, 0.1) for each in (half, double))
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=1e-5)
     # A scale that bfloat16 cannot hold; only the gradients are rounded.
-    found, expected = (torch.autograd.grad(each / 1237, inputs) for each, inputs in ((loss, halves), (exact, doubles)))
-    for rounded, gradient in zip(found, expected, strict=True):
-        assert rounded.dtype == torch.bfloat16
-        torch.testing.assert_close(rounded.double(), gradient, atol=1e-9, rtol=2**-7)
+    (rounded,), (expected,) = torch.autograd.grad(loss / 1237, half), torch.autograd.grad(exact / 1237, double)
+    assert rounded.dtype == torch.bfloat16
+    torch.testing.assert_close(rounded.double(), expected, atol=1e-9, rtol=2**-7)
+
+
+def test_it_does_without_a_label():
+    logits, labels = two_predictions()
+    loss = r_drop_loss(logits, torch.full_like(labels, -100), 2.0, 0.1)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert loss.item() == 0
+    assert not gradient.any()
 
 
 class Gradients(TrainerCallback):
