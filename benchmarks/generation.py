@@ -1,8 +1,8 @@
 """Time generate(), of this package and of others with the same weights, in turns.
 
 Modes: `cells` (the default; batches and beams, a base model, exactly 32 new tokens), `scaling` (against source length,
-output length, beams and batch), `sentences` (a trained model and a file of sentences, text to text), `report` (tables
-of what was measured before).
+output length, beams and batch), `sentences` (a trained model and a file of sentences, text to text), `report` (tables,
+and plots, of what was measured before).
 """
 
 import json
@@ -26,11 +26,16 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
-from benchmarks import report
+from benchmarks import report_generation
 from benchmarks.measuring import Clock, describe_machine, keep_freed_memory
 from benchmarks.peers.ctranslate2_model import CTranslate2Process, convert, word
 from benchmarks.peers.marian import Marian
-from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, translate
+from hf_vanilla_transformer import (
+    Int8Config,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    translate,
+)
 from scripts.common import check_can_write, parse, plain_errors, write
 
 
@@ -64,6 +69,7 @@ class BenchmarkArguments:
         default="benchmarks/results/generation.json",
         metadata={"help": "JSON file; a mode replaces its own figures in it and leaves the others."},
     )
+    plot: str | None = field(default=None, metadata={"help": "Draw into this folder, such as docs/images."})
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.entries or [] if name not in ENTRIES]
@@ -155,9 +161,16 @@ def _ours(model: Any, dtype: torch.dtype) -> PreTrainedModel:
     return copied.to(dtype).eval()
 
 
+def _ours_int8(model: Any) -> PreTrainedModel:
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return AutoModelForSeq2SeqLM.from_pretrained(folder, quantization_config=Int8Config()).eval()
+
+
 ENTRIES: dict[str, Callable[[Any], Any]] = {
     "ours-fp32": partial(_ours, dtype=torch.float32),
     "ours-bf16": partial(_ours, dtype=torch.bfloat16),
+    "ours-int8": _ours_int8,
     "marian-fp32": _marian,
     "ctranslate2-fp32": lambda model: None,
     "ctranslate2-int8": lambda model: None,
@@ -273,7 +286,7 @@ def measure_scaling(args: BenchmarkArguments) -> dict[str, Any]:
     for axis, values in AXES.items():
         for value in values[:2] if args.smallest else values:
             jobs[f"{axis} {value}"] = make_job(**{**USUAL, axis: value})
-    return measure(args, ["ours-fp32", "ours-bf16", "marian-fp32"], jobs)
+    return measure(args, ["ours-fp32", "ours-bf16", "ours-int8", "marian-fp32"], jobs)
 
 
 @torch.no_grad()
@@ -350,68 +363,6 @@ def _by_ctranslate2(
 MEASURE = {"cells": measure_cells, "scaling": measure_scaling, "sentences": measure_sentences}
 
 
-def tables(figures: dict[str, Any]) -> Iterator[str]:
-    """All tables of the figures that there are, each with its heading."""
-    for mode in ("cells", "scaling"):
-        if mode in figures:
-            yield f"## {mode}\n\n{report.describe(figures[mode])}\n\n{_noise(figures[mode])}"
-            yield _table_of_jobs(figures[mode]["jobs"])
-    if "cells" in figures:
-        yield _limits(figures["cells"])
-    if "sentences" in figures:
-        section = figures["sentences"]
-        yield f"## sentences\n\n{report.describe(section)}\n\n{_noise(section)}"
-        first = next(iter(section["entries"]))
-        rows = [
-            [name, f"{entry['sentences_a_second']:.0f}", _spread(entry["times"]), str(entry["same_as_ours"])]
-            for name, entry in section["entries"].items()
-        ]
-        yield report.table(["entry", "sentences/s", f"times {first}", "same translations"], rows)
-
-
-def _noise(section: dict[str, Any]) -> str:
-    return (
-        f"{section['noise']['repeated']} measurements were made again, {section['noise']['slow']} were slow every time."
-    )
-
-
-def _spread(ratios: Sequence[float]) -> str:
-    return f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-
-
-def _table_of_jobs(jobs: dict[str, dict[str, Any]]) -> str:
-    names = list(next(iter(jobs.values())))
-    headings = ["", *(f"{name}: ms a step, times {REFERENCE}, same" for name in names)]
-    rows = [
-        [
-            title,
-            *(
-                f"{entry['milliseconds_a_step']:.2f}, {_spread(entry['times'])}, {entry['same']}/{entry['sentences']}"
-                for entry in (job[name] for name in names)
-            ),
-        ]
-        for title, job in jobs.items()
-    ]
-    return report.table(headings, rows)
-
-
-def _limits(section: dict[str, Any]) -> str:
-    """How near the fastest and the largest cell come to what reading the weights, or computing with them, takes."""
-    known, jobs = section["limits"], section["jobs"]
-    weights, read = known["weights_of_a_step"], known["bytes_read_a_second"]
-    fp32, bf16 = known["fp32_operations_a_second"], known["bf16_operations_a_second"]
-    lines = [
-        f"This machine reads {read / 1e9:.0f} GB/s and computes {fp32 / 1e9:.0f} GFLOP/s in fp32, {bf16 / 1e9:.0f} in "
-        f"bf16. A step reads {weights / 1e6:.1f} million weights."
-    ]
-    for title, rows in (("1 x 1", 1), ("64 x 4", 256)):
-        if title in jobs and "ours-fp32" in jobs[title]:
-            least = max(4 * weights / read, 2 * rows * weights / fp32) * 1e3
-            share = least / jobs[title]["ours-fp32"]["milliseconds_a_step"]
-            lines.append(f"{title}, ours-fp32: at least {least:.2f} ms a step; it takes {1 / share:.1f} times as long.")
-    return "\n".join(lines)
-
-
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure as the command line says; returns all figures of the output file."""
     args, modes = parse([BenchmarkArguments], __doc__, arguments, positional="modes")
@@ -429,7 +380,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
             if mode != "report":
                 figures[mode] = MEASURE[mode](args)
                 write(output, json.dumps(figures, indent=2) + "\n")
-        print("\n\n".join(tables(figures)))
+        print("\n\n".join(report_generation.tables(figures, REFERENCE)))
+        if args.plot is not None:
+            for path in report_generation.plot(figures, Path(args.plot), REFERENCE):
+                print(f"drawn: {path}")
     return figures
 
 

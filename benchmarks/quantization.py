@@ -18,6 +18,7 @@ import torch
 from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, TorchAoConfig
 
+from hf_vanilla_transformer import Int8Config
 from scripts.common import (
     DataArguments,
     DecodingArguments,
@@ -34,8 +35,11 @@ LOADING: dict[str, dict[str, Any]] = {
     "float32": {"dtype": torch.float32},
     "bfloat16": {"dtype": torch.bfloat16},
     "float16": {"dtype": torch.float16},
-    "int8 weights": {"quantization_config": TorchAoConfig(Int8WeightOnlyConfig())},
-    "int8 weights and activations": {"quantization_config": TorchAoConfig(Int8DynamicActivationInt8WeightConfig())},
+    "int8": {"quantization_config": Int8Config()},
+    "torchao's int8 weights": {"quantization_config": TorchAoConfig(Int8WeightOnlyConfig())},
+    "torchao's int8 weights and activations": {
+        "quantization_config": TorchAoConfig(Int8DynamicActivationInt8WeightConfig())
+    },
 }
 WARM_UP_SENTENCES = 16
 

@@ -1,6 +1,6 @@
 """Figures as tables in markdown and as plots."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,21 @@ def plot(figures: dict[str, Any], folder: Path) -> list[Path]:
     Raises:
         ImportError: if matplotlib is not installed.
     """
+    drawings = {"steps": _plot_steps, "scaling": _plot_scaling}
+    drawn = {
+        f"training_{mode}.svg": (lambda draw=draw, mode=mode: draw(figures[mode]))
+        for mode, draw in drawings.items()
+        if mode in figures
+    }
+    return save_plots(drawn, folder)
+
+
+def save_plots(drawings: dict[str, Callable[[], Any]], folder: Path) -> list[Path]:
+    """Draw figures and write each into the file of its name.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
     try:
         import matplotlib
     except ImportError as error:
@@ -136,16 +151,11 @@ def plot(figures: dict[str, Any], folder: Path) -> list[Path]:
     # The same figures give the same file.
     matplotlib.rcParams["svg.hashsalt"] = "training"
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = {}
-    if "steps" in figures:
-        drawn["training_steps.svg"] = _plot_steps(figures["steps"])
-    if "scaling" in figures:
-        drawn["training_scaling.svg"] = _plot_scaling(figures["scaling"])
-    for name, figure in drawn.items():
+    for name, draw in drawings.items():
         temporary = folder / f".{name}.part"
-        figure.savefig(temporary, format="svg", metadata={"Date": None})
+        draw().savefig(temporary, format="svg", metadata={"Date": None})
         temporary.replace(folder / name)
-    return [folder / name for name in drawn]
+    return [folder / name for name in drawings]
 
 
 def _plot_steps(section: dict[str, Any]) -> Any:

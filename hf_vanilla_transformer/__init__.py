@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
 from .pipeline_vanilla_transformer import TranslationPipeline
+from .quantization_vanilla_transformer import Int8Config
 from .registration import register
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from .translation import score, translate
@@ -52,6 +53,7 @@ __all__ = [
     "Bleu",
     "ChrF",
     "CompleteCheckpoints",
+    "Int8Config",
     "PaperTrainingArguments",
     "TokenBudgetBatchSampler",
     "TranslationPipeline",

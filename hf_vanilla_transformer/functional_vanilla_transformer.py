@@ -6,7 +6,6 @@ axes, as in the model's file.
 
 import math
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -25,8 +24,6 @@ _LONGEST_WITH_ONEDNN = 256
 _NARROWEST_SOFTMAX = 16
 # Multiplications of the smallest matrix product for which oneDNN's longer start pays.
 _SMALLEST_FOR_ONEDNN = 2**21
-# For so many rows weights are packed; it was as fast as any other number at 1 row to 256.
-_PACKED_FOR_ROWS = 16
 # Integers as wide as floating-point numbers, by bytes.
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Rows of logits in memory at one time, at least, and in multiples of d_model: with fewer, adding up the gradients of
@@ -123,12 +120,12 @@ def drop(x: torch.Tensor, rate: float, training: bool = True) -> torch.Tensor:
     dropped = round(rate * 2**16)
     if not training:
         return x
-    if not 0 < dropped < 2**16 or not _is_plain(x) or x.element_size() not in _INTEGERS:
+    if not 0 < dropped < 2**16 or not is_plain(x) or x.element_size() not in _INTEGERS:
         return nn.functional.dropout(x, p=rate)
     return _Dropout.apply(x, _random_keep(x, dropped), 2**16 / (2**16 - dropped))
 
 
-def _is_plain(x: torch.Tensor) -> bool:
+def is_plain(x: torch.Tensor) -> bool:
     """Whether x is an ordinary tensor on a CPU, in eager mode, outside of `torch.func`."""
     return (
         x.device.type == "cpu"
@@ -183,7 +180,7 @@ def _suits_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
     return (
         x.dtype == weight.dtype == torch.float32
         and x.numel() * weight.shape[0] >= _SMALLEST_FOR_ONEDNN
-        and _is_plain(x)
+        and is_plain(x)
         and bool(torch.backends.mkldnn.enabled)
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and torch.get_float32_matmul_precision() == "highest"
@@ -241,76 +238,6 @@ def is_untouched(module: nn.Module) -> bool:
 def _is_transformers_recorder(hook: Any) -> bool:
     # It stays when attentions were asked for once, and is silent when they are not.
     return getattr(hook, "__module__", None) == "transformers.utils.output_capturing"
-
-
-class PackedLinear:
-    """Section 3: [x W_1^T + b_1, x W_2^T + b_2, ...] of linear layers side by side, as one product, without gradients.
-
-    On CPUs it is oneDNN's, from weights that lie in its own order: with few rows, reading them is what takes the time.
-    They are packed when this is made, unless those packed before are still of the same weights, number by number. Make
-    it anew wherever weights may have changed; optimizers, and writes through `.data`, leave no other trace.
-
-    Args:
-        layers (`nn.Linear`): that read like plain ones, of the same d_in, all with a bias or none.
-    """
-
-    def __init__(self, *layers: nn.Linear):
-        weights = [layer.weight.detach() for layer in layers]
-        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-        self._bias = torch.cat(biases) if biases else None
-        self._is_packed = _can_pack(weights[0])
-        self._weight = _pack(layers[0], weights) if self._is_packed else torch.cat(weights)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """`(rows, in)` to `(rows, out)`, where out is the sum of the layers'."""
-        if self._is_packed:
-            return _onednn(x, self._weight, self._bias)
-        return nn.functional.linear(x, self._weight, self._bias)
-
-    def relu(self, x: torch.Tensor) -> torch.Tensor:
-        """max(0, x W^T + b); in Eq. 2, the inner layer."""
-        if self._is_packed:
-            return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "relu", [], "")
-        return self(x).relu_()
-
-    def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """residual + x W^T + b, `(rows, out)`: the sum of section 3.1 around a sub-layer that ends in W."""
-        if self._is_packed:
-            return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, self._bias, "add")
-        return residual + self(x)
-
-
-# Of the first of several layers: the weights that were packed, and what came of it.
-_packed: WeakKeyDictionary[nn.Module, tuple[list[torch.Tensor], torch.Tensor]] = WeakKeyDictionary()
-
-
-def _pack(key: nn.Module, weights: list[torch.Tensor]) -> torch.Tensor:
-    copies, packed = _packed.get(key, ([], None))
-    if packed is not None and len(copies) == len(weights) and all(map(_are_the_same, copies, weights)):
-        return packed
-    copies = [weight.clone() for weight in weights]
-    packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat(copies), _PACKED_FOR_ROWS)
-    _packed[key] = copies, packed
-    return packed
-
-
-def _are_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.dtype != other.dtype:
-        return False
-    # Integers of eight bytes are compared sooner.
-    if all(x.is_contiguous() and x.shape[-1] % 4 == 0 and x.storage_offset() % 4 == 0 for x in (one, other)):
-        return torch.equal(one.view(torch.int64), other.view(torch.int64))
-    return torch.equal(one, other)
-
-
-def _can_pack(weight: torch.Tensor) -> bool:
-    ops = torch.ops.mkldnn
-    return (
-        weight.device.type == "cpu"
-        and bool(torch.backends.mkldnn.enabled)
-        and all(hasattr(ops, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
-        and (weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and ops._is_mkldnn_bf16_supported()))
-    )
 
 
 def smoothed_cross_entropy_of_states(

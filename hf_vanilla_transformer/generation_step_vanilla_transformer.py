@@ -11,14 +11,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from .functional_vanilla_transformer import ATTENTION, PackedLinear, is_untouched
+from .functional_vanilla_transformer import ATTENTION, is_untouched
+from .packed_linear_vanilla_transformer import Int8Linear, pack
 
 
 # Positions that there is room for at first, and more of them whenever they are full.
 _ROOM = 32
+# For one query a sentence, sums are faster than torch's fused attention with so many sentences and so few positions.
+_FEWEST_FOR_SUMS, _LONGEST_FOR_SUMS = 16, 128
 _DTYPES = {torch.float32, torch.bfloat16}
 # What a user asks for beyond these is obeyed by the model's own modules.
 _ATTENTION = (ATTENTION, "sdpa")
+_KINDS = (nn.Linear, Int8Linear, nn.LayerNorm, nn.Embedding, nn.ModuleList, nn.ReLU)
 _MODEL_FILE = __name__.replace("generation_step_", "modeling_")
 
 
@@ -29,7 +33,7 @@ def can_step(model: Any) -> bool:
     """
     decoder = model.get_decoder()
     weights = [*decoder.parameters(), *model.lm_head.parameters()]
-    dtypes = {weight.dtype for weight in weights}
+    dtypes = {weight.dtype for weight in weights} - {torch.int8}
     return (
         not (model.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
         and model.config._attn_implementation in _ATTENTION
@@ -44,7 +48,7 @@ def can_step(model: Any) -> bool:
 
 def _is_our_own(module: nn.Module) -> bool:
     kind = type(module)
-    is_known = kind.__module__ == _MODEL_FILE or kind in (nn.Linear, nn.LayerNorm, nn.Embedding, nn.ModuleList, nn.ReLU)
+    is_known = kind.__module__ == _MODEL_FILE or kind in _KINDS
     return is_known and is_untouched(module) and not module.training
 
 
@@ -54,7 +58,7 @@ def _has_its_shape(attention: Any) -> bool:
     return (
         [each.out_features for each in projections]
         == [heads * dim for dim in (attention.key_dim, attention.key_dim, attention.value_dim)]
-        and len({each.bias is None for each in projections}) == 1
+        and len({(type(each), each.bias is None) for each in projections}) == 1
         and attention.scaling == attention.key_dim**-0.5
     )
 
@@ -71,9 +75,11 @@ class StepDecoder:
 
     def __init__(self, model: Any, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int):
         decoder = model.get_decoder()
+        if len(states) == 1 and mask is not None and mask.any():
+            states, mask = states[:, mask[0].bool()], None
         self._decoder, self._num_beams = decoder, num_beams
-        self._layers = [_Layer(layer, states, num_beams) for layer in decoder.layers]
-        self._lm_head = PackedLinear(model.lm_head)
+        self._layers = [_Layer(layer, states, mask, num_beams) for layer in decoder.layers]
+        self._lm_head = pack(model.lm_head)
         self._source_mask = None if mask is None or mask.all() else _additive(mask.bool()[:, None, None])
         # Of the keys of a sentence, those of each hypothesis' own past; (batch, 1, beams, positions, beams).
         self._own = _additive(torch.eye(num_beams, dtype=torch.bool, device="cpu")[None, None, :, None])
@@ -90,7 +96,7 @@ class StepDecoder:
         past = self._past[..., : self._length, :].flatten(3) if self._num_beams > 1 else None
         x = self._embed(input_ids[:, -1])
         for layer in self._layers:
-            x = layer(x, self._length, past, self._source_mask)
+            x = layer(x, past, self._source_mask)
         return self._lm_head(x)
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -101,8 +107,6 @@ class StepDecoder:
     def _make_room(self) -> None:
         self._past = torch.cat([self._past, self._own.expand(len(self._past), -1, -1, _ROOM, -1)], dim=3)
         self._positions = torch.cat([self._positions, _positions(self._decoder, self._length, _ROOM)])
-        for layer in self._layers:
-            layer.make_room()
 
     def go_on_with(self, rows: torch.Tensor) -> None:
         """Have the hypotheses continue others of the same sentences: those of the rows given, `(rows,)`."""
@@ -123,69 +127,159 @@ class StepDecoder:
 class _Layer:
     """Section 3.1 and Figure 1, right: one layer for one more position, and the keys and values that it looks at."""
 
-    def __init__(self, layer: Any, states: torch.Tensor, num_beams: int):
-        own, cross = layer.self_attn, layer.encoder_attn
-        self._heads, self._num_beams = layer.self_attn.config.num_heads, num_beams
+    def __init__(self, layer: Any, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int):
+        own = layer.self_attn
+        self._heads, self._num_beams, self._scaling = own.config.num_heads, num_beams, own.scaling
         self._widths = (own.q_proj.out_features, own.k_proj.out_features, own.v_proj.out_features)
-        self._scaling = own.scaling
-        self._own_in, self._own_out = PackedLinear(own.q_proj, own.k_proj, own.v_proj), PackedLinear(own.out_proj)
-        self._cross_in, self._cross_out = PackedLinear(cross.q_proj), PackedLinear(cross.out_proj)
-        self._fc1, self._fc2 = PackedLinear(layer.fc1), PackedLinear(layer.fc2)
+        self._own_in, self._own_out = pack(own.q_proj, own.k_proj, own.v_proj), pack(own.out_proj)
+        self._cross = _look_at_source(layer.encoder_attn, states, mask, num_beams)
+        self._fc1, self._fc2 = pack(layer.fc1), pack(layer.fc2)
         norms = layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm
         self._own_norm, self._cross_norm, self._final_norm = map(_norm, norms)
-        of_source = PackedLinear(cross.k_proj, cross.v_proj)(states.flatten(0, 1)).unflatten(0, states.shape[:2])
-        # In float32, because attention in bfloat16 takes longer on CPUs, and there is little of it.
-        self._source_keys, self._source_values = (
-            each.unflatten(-1, (self._heads, -1)).transpose(1, 2).float().contiguous()
-            for each in of_source.split((cross.k_proj.out_features, cross.v_proj.out_features), dim=-1)
-        )
-        sizes = (len(states), self._heads, _ROOM, num_beams)
         self._keys, self._values = (
-            states.new_empty(*sizes, dim, dtype=torch.float32) for dim in (own.key_dim, own.value_dim)
+            _Memory(len(states), self._heads, num_beams, dim) for dim in (own.key_dim, own.value_dim)
         )
 
     def __call__(
-        self, x: torch.Tensor, length: int, past: torch.Tensor | None, source_mask: torch.Tensor | None
+        self, x: torch.Tensor, past: torch.Tensor | None, source_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """`(rows, d_model)` in and out; `length` counts the positions, this one included."""
-        query, key, value = map(self._split_heads, self._own_in(x).split(self._widths, dim=-1))
-        self._keys[:, :, length - 1] = key
-        self._values[:, :, length - 1] = value
-        keys, values = (each[:, :, :length].flatten(2, 3) for each in (self._keys, self._values))
-        x = self._own_norm(self._own_out.plus(self._attend(query, keys, values, past, x.dtype), x))
-        query = self._split_heads(self._cross_in(x))
-        attended = self._attend(query, self._source_keys, self._source_values, source_mask, x.dtype)
-        x = self._cross_norm(self._cross_out.plus(attended, x))
+        """`(rows, d_model)` in and out."""
+        query, key, value = (
+            _split_heads(each, self._heads, self._num_beams) for each in self._own_in(x).split(self._widths, dim=-1)
+        )
+        attended = _attend(query, self._keys.add(key), self._values.add(value), past, self._scaling)
+        x = self._own_norm(self._own_out.plus(attended, x))
+        x = self._cross_norm(self._cross.plus(x, source_mask))
         return self._final_norm(self._fc2.plus(self._fc1.relu(x), x))
-
-    def _split_heads(self, projected: torch.Tensor) -> torch.Tensor:
-        """`(rows, heads * d)` to `(batch, heads, beams, d)`."""
-        return projected.view(-1, self._num_beams, self._heads, projected.shape[-1] // self._heads).transpose(1, 2)
-
-    def _attend(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        mask: torch.Tensor | None,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
-        """Eq. 1 of all heads, side by side: `(rows, heads * d_v)`."""
-        heads = nn.functional.scaled_dot_product_attention(
-            query.float(), keys, values, attn_mask=mask, scale=self._scaling
-        )
-        return heads.transpose(1, 2).reshape(-1, self._heads * values.shape[-1]).to(dtype)
-
-    def make_room(self) -> None:
-        """For more positions."""
-        self._keys, self._values = (
-            torch.cat([each, torch.empty_like(each[:, :, :_ROOM])], dim=2) for each in (self._keys, self._values)
-        )
 
     def keep(self, sentences: torch.Tensor) -> None:
         """As [`StepDecoder.keep`]."""
-        self._keys, self._values = self._keys[sentences], self._values[sentences]
-        self._source_keys, self._source_values = self._source_keys[sentences], self._source_values[sentences]
+        for each in (self._keys, self._values, self._cross):
+            each.keep(sentences)
+
+
+class _Memory:
+    """Keys or values of all hypotheses at all positions so far.
+
+    In float32, because attention in bfloat16 takes longer on CPUs, and there is little of it.
+    """
+
+    def __init__(self, sentences: int, heads: int, beams: int, dim: int):
+        self._beams, self._length = beams, 0
+        self._put_into(torch.empty(sentences, _ROOM * beams, heads, dim, dtype=torch.float32, device="cpu"))
+
+    def _put_into(self, numbers: torch.Tensor) -> None:
+        self._numbers = numbers
+        self._places = numbers.unflatten(1, (-1, self._beams)).unbind(1)
+
+    def add(self, new: torch.Tensor) -> torch.Tensor:
+        """Those of one more position, `(batch, beams, heads, d)`; returns all, `(batch, positions * beams, heads, d)`."""
+        if self._length == len(self._places):
+            self._put_into(torch.cat([self._numbers, torch.empty_like(self._numbers[:, : _ROOM * self._beams])], dim=1))
+        self._places[self._length].copy_(new)
+        self._length += 1
+        return self._numbers[:, : self._length * self._beams]
+
+    def keep(self, sentences: torch.Tensor) -> None:
+        """As [`StepDecoder.keep`]."""
+        self._put_into(self._numbers[sentences])
+
+
+def _look_at_source(
+    attention: Any, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int
+) -> "_Cross | _CrossOfOne":
+    """Section 3.2.3, attention to the encoder's output, in the way that takes less time a step."""
+    heads, d_model = attention.config.num_heads, attention.config.d_model
+    if len(states) == 1 and mask is None and heads * states.shape[1] <= d_model:
+        return _CrossOfOne(attention, states)
+    return _Cross(attention, states, num_beams)
+
+
+class _Cross:
+    """Attention to the encoder's output, `(batch, source, d_model)`, whose keys and values are made once."""
+
+    def __init__(self, attention: Any, states: torch.Tensor, num_beams: int):
+        self._heads, self._num_beams, self._scaling = attention.config.num_heads, num_beams, attention.scaling
+        self._in, self._out = pack(attention.q_proj), pack(attention.out_proj)
+        self._keys, self._values = _keys_values(attention, states)
+        if states.shape[1] > _LONGEST_FOR_SUMS:
+            # The numbers of a head together, for torch's fused attention.
+            keys_values = (each.transpose(1, 2).contiguous() for each in (self._keys, self._values))
+            self._keys, self._values = (each.transpose(1, 2) for each in keys_values)
+
+    def plus(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """x + Sublayer(x), `(rows, d_model)`."""
+        query = _split_heads(self._in(x), self._heads, self._num_beams)
+        return self._out.plus(_attend(query, self._keys, self._values, mask, self._scaling), x)
+
+    def keep(self, sentences: torch.Tensor) -> None:
+        """As [`StepDecoder.keep`]."""
+        self._keys, self._values = (each.index_select(0, sentences) for each in (self._keys, self._values))
+
+
+class _CrossOfOne:
+    """Attention to the encoder's output, `(1, source, d_model)`, of one sentence that is short and not padded.
+
+    Of head i it is softmax(x A_i + a_i) B_i with A_i = W_i^Q K_i^T / sqrt(d_k), a_i = b_i^Q K_i^T / sqrt(d_k) and
+    B_i = V_i W_i^O, which are smaller than the projections, and made once. A head's weights add up to 1, so each B_i
+    has its share of the output's bias.
+    """
+
+    def __init__(self, attention: Any, states: torch.Tensor):
+        heads, d_model = attention.config.num_heads, attention.config.d_model
+        keys, values = (each[0].transpose(0, 1) for each in _keys_values(attention, states))
+        w_q, w_o = (_matrix(layer).float() for layer in (attention.q_proj, attention.out_proj))
+        b_q, b_o = (layer.bias for layer in (attention.q_proj, attention.out_proj))
+        keys = keys * attention.scaling
+        self._to_scores = (keys @ w_q.unflatten(0, (heads, -1))).flatten(0, 1)
+        self._bias = None if b_q is None else (keys @ b_q.float().view(heads, -1, 1)).flatten()
+        of_heads = values @ w_o.view(d_model, heads, -1).permute(1, 2, 0)
+        self._to_output = (of_heads if b_o is None else of_heads + b_o.float() / heads).flatten(0, 1)
+        self._sizes = (heads, states.shape[1])
+
+    def plus(self, x: torch.Tensor, mask: None) -> torch.Tensor:
+        """x + Sublayer(x), `(rows, d_model)`."""
+        x_precise = x.float()
+        scores = nn.functional.linear(x_precise, self._to_scores, self._bias).unflatten(1, self._sizes)
+        return torch.addmm(x_precise, scores.softmax(dim=-1).flatten(1), self._to_output).to(x.dtype)
+
+    def keep(self, sentences: torch.Tensor) -> None:
+        """There is one alone."""
+
+
+def _keys_values(attention: Any, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Keys and values of an encoder's output, `(batch, source, heads, d)`, in float32."""
+    of_source = pack(attention.k_proj, attention.v_proj)(states.flatten(0, 1)).unflatten(0, states.shape[:2]).float()
+    sizes = attention.k_proj.out_features, attention.v_proj.out_features
+    heads = attention.config.num_heads
+    return tuple(each.contiguous().unflatten(-1, (heads, -1)) for each in of_source.split(sizes, dim=-1))
+
+
+def _matrix(layer: nn.Linear) -> torch.Tensor:
+    return layer.float_weight() if isinstance(layer, Int8Linear) else layer.weight
+
+
+def _split_heads(projected: torch.Tensor, heads: int, beams: int) -> torch.Tensor:
+    """`(rows, heads * d)` to `(batch, beams, heads, d)`."""
+    return projected.view(-1, beams, heads, projected.shape[-1] // heads)
+
+
+def _attend(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> torch.Tensor:
+    """Eq. 1 of all heads, side by side: `(rows, heads * d_v)`, in the dtype of the query.
+
+    The query is `(batch, beams, heads, d_k)`, keys and values `(batch, positions, heads, d)`, the mask to add to the
+    scores `(batch, 1, beams or 1, positions)`.
+    """
+    sentences, beams = query.shape[:2]
+    if beams == 1 and sentences >= _FEWEST_FOR_SUMS and keys.shape[1] <= _LONGEST_FOR_SUMS:
+        scores = (keys * (query.float() * scaling)).sum(dim=-1)
+        weights = (scores if mask is None else scores + mask[:, 0, 0, :, None]).softmax(dim=1)
+        return (values * weights[..., None]).sum(dim=1).flatten(1).to(query.dtype)
+    query_keys_values = (each.transpose(1, 2) for each in (query.float(), keys, values))
+    heads = nn.functional.scaled_dot_product_attention(*query_keys_values, attn_mask=mask, scale=scaling)
+    return heads.transpose(1, 2).reshape(sentences * beams, -1).to(query.dtype)
 
 
 def _additive(mask: torch.Tensor) -> torch.Tensor:

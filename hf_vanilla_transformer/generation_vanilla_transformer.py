@@ -209,20 +209,49 @@ class ModuleCalls:
             self.model_kwargs["past_key_values"] = self.model._reorder_cache(cache, rows)
 
 
-def _are_plain(criteria: StoppingCriteriaList, settings: Any) -> bool:
-    """Whether hypotheses end with the tokens and at the lengths that the settings say, and that is all."""
-    ends = settings._eos_token_tensor
-    return all(
-        (type(each) is EosTokenCriteria and ends is not None and torch.equal(each.eos_token_id, ends))
-        or (type(each) is MaxLengthCriteria and each.max_length == settings.max_length)
-        or (type(each) is SentenceLengthLimit and each.max_lengths is settings.sentence_max_lengths)
-        for each in criteria
-    )
+class CandidateStops:
+    """Which candidates of a beam search end, and which are cut: by the stopping criteria of a call.
+
+    Args:
+        criteria (`StoppingCriteriaList`).
+        settings (`GenerationConfig`).
+        prompts (`torch.LongTensor` of shape `(batch, beams, length)`): what comes before the generated tokens.
+    """
+
+    def __init__(self, criteria: StoppingCriteriaList, settings: Any, prompts: torch.Tensor):
+        self._ends = StoppingCriteriaList(each for each in criteria if not isinstance(each, _CUTS))
+        self._cuts = StoppingCriteriaList(each for each in criteria if isinstance(each, _CUTS))
+        tokens = settings._eos_token_tensor
+        self._ends_of_tokens = prompts.new_empty(0) if tokens is None else tokens
+        self._prompts = prompts[:, :1]
+        # Hypotheses end with the tokens and at the lengths that the settings say, and that is all.
+        self.are_plain = all(
+            (type(each) is EosTokenCriteria and each.eos_token_id.tolist() == self._ends_of_tokens.tolist())
+            or (type(each) is MaxLengthCriteria and each.max_length == settings.max_length)
+            or (type(each) is SentenceLengthLimit and each.max_lengths is settings.sentence_max_lengths)
+            for each in criteria
+        )
+
+    def __call__(
+        self, generated: torch.Tensor, are_full: torch.Tensor, scores: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of `(batch, candidates, generated)` tokens: which have ended, and which are cut, `(batch, candidates)`.
+
+        `are_full`, `(batch, 1)`, tells whether candidates are as long as the settings let their sentence be.
+        """
+        if self.are_plain:
+            return torch.isin(generated[..., -1], self._ends_of_tokens), are_full
+        candidates = torch.cat([self._prompts.expand(-1, generated.shape[1], -1), generated], dim=-1)
+        has_ended, is_cut = (
+            criteria(candidates.flatten(0, 1), scores).view(candidates.shape[:2])
+            for criteria in (self._ends, self._cuts)
+        )
+        return has_ended, is_cut
 
 
-def pays_to_leave(are_running: torch.Tensor) -> bool:
-    """Whether so many sentences, `(batch,)`, are done that moving the others together takes less than going on."""
-    return 0 < int(are_running.sum()) <= _MOST_TO_MOVE * len(are_running)
+def pays_to_leave(running: int, sentences: int) -> bool:
+    """Whether so few of the sentences are running that moving these together takes less than going on with all."""
+    return 0 < running <= _MOST_TO_MOVE * sentences
 
 
 def _limits_length(settings: GenerationConfig) -> bool:
@@ -423,18 +452,20 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         # Processors and random numbers go by the rows of the whole batch.
         can_leave = fills and not logits_processor and not settings.do_sample
         unfinished = input_ids.new_ones(len(input_ids), dtype=torch.bool)
-        live = unfinished.nonzero()[:, 0]
-        while unfinished.any():
-            scores = logits_processor(input_ids, decoder(input_ids[live]).float())
-            chosen = scores.softmax(dim=-1).multinomial(1)[:, 0] if settings.do_sample else scores.argmax(dim=-1)
-            tokens = chosen.new_zeros(len(input_ids)).index_copy(0, live, chosen)
+        live, running = unfinished.nonzero()[:, 0], len(input_ids)
+        while running:
+            scores = logits_processor(input_ids, decoder(input_ids[live, -1:]).float())
+            tokens = scores.softmax(dim=-1).multinomial(1)[:, 0] if settings.do_sample else scores.argmax(dim=-1)
+            if len(live) < len(input_ids):
+                tokens = tokens.new_zeros(len(input_ids)).index_copy(0, live, tokens)
             if fills:
                 tokens = tokens.where(unfinished, settings._pad_token_tensor)
             input_ids = torch.cat([input_ids, tokens[:, None]], dim=1)
             if streamer is not None:
                 streamer.put(tokens)
             unfinished &= ~stopping_criteria(input_ids, None)
-            if can_leave and pays_to_leave(unfinished[live]):
+            running = int(unfinished.sum())
+            if can_leave and pays_to_leave(running, len(live)):
                 decoder.keep(unfinished[live].nonzero()[:, 0])
                 live = unfinished.nonzero()[:, 0]
         if streamer is not None:
@@ -461,15 +492,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         search = self._new_search(prompts, settings)
         record = StepOutputs(settings)
         steps: Any
+        stops = CandidateStops(stopping_criteria, settings, prompts)
         if self._can_step(input_ids, settings, synced_gpus, model_kwargs):
             steps = self._step_decoder(settings.num_beams, model_kwargs)
-            no_token = input_ids.new_empty(0)
-            ends_of_tokens = no_token if settings._eos_token_tensor is None else settings._eos_token_tensor
-            can_leave = not (logits_processor or settings.do_sample) and _are_plain(stopping_criteria, settings)
+            # Processors and random numbers go by the rows of the whole batch.
+            can_leave = stops.are_plain and not (logits_processor or settings.do_sample)
         else:
             steps, can_leave = ModuleCalls(self, settings, model_kwargs), False
-        cuts = StoppingCriteriaList(each for each in stopping_criteria if isinstance(each, _CUTS))
-        ends = StoppingCriteriaList(each for each in stopping_criteria if not isinstance(each, _CUTS))
         is_done = False
         while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
             logits = steps(input_ids).to(dtype=torch.float32, device=input_ids.device)
@@ -478,19 +507,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             log_probs = logits_processor(input_ids, logits.log_softmax(dim=-1))
             record.add(**{**steps.outputs, "scores": log_probs, "logits": logits})
             generated = search.extend(log_probs, do_sample=settings.do_sample)
-            if can_leave:
-                search.keep(torch.isin(generated[..., -1], ends_of_tokens), search.are_full)
-            else:
-                candidates = torch.cat([prompts[:, :1].expand(-1, generated.shape[1], -1), generated], dim=-1)
-                has_ended, is_cut = (
-                    criteria(candidates.flatten(0, 1), record.steps.get("scores")).view(candidates.shape[:2])
-                    for criteria in (ends, cuts)
-                )
-                search.keep(has_ended, is_cut)
+            search.keep(*stops(generated, search.are_full, record.steps.get("scores")))
             input_ids = torch.cat([input_ids[search.rows], search.tokens], dim=1)
             steps.go_on_with(search.rows)
-            is_done = search.is_done
-            if can_leave and pays_to_leave(search.are_running):
+            running = int(search.are_running.sum())
+            is_done = running == 0
+            if can_leave and pays_to_leave(running, len(search.are_running)):
                 kept = search.leave()
                 steps.keep(kept)
                 input_ids = input_ids.unflatten(0, (-1, settings.num_beams))[kept].flatten(0, 1)

@@ -41,6 +41,8 @@ from .functional_vanilla_transformer import (
     smoothed_cross_entropy_of_states,
 )
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin, paper_generation_config
+from .packed_linear_vanilla_transformer import Int8Linear
+from .quantization_vanilla_transformer import register_quantizer
 
 
 def sinusoidal_positions(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
@@ -302,9 +304,12 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a saved model, as `PreTrainedModel.from_pretrained` does.
 
+        `quantization_config=Int8Config()` makes the weights int8.
+
         Raises:
             ValueError: if the file of the weights is cut off or damaged, or does not fit the configuration.
         """
+        register_quantizer()
         try:
             return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         except RuntimeError as error:
@@ -352,11 +357,16 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         **kwargs: Any,
     ) -> None:
         """Save as `PreTrainedModel.save_pretrained` does, also where `tie_word_embeddings` was set to False later."""
-        if hasattr(self.base_model, "shared") and not self.config.tie_word_embeddings:
-            # An untied model loads a matrix for each use, so one that serves several is written under each name.
-            weights = (state_dict or self.state_dict()).items()
-            state_dict = {name: weight.clone() for name, weight in weights if not name.endswith("shared.weight")}
+        state_dict = self.state_dict_to_save(state_dict)
         super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
+
+    def state_dict_to_save(self, state_dict: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor] | None:
+        """The weights as they are loaded again, of the caller's or the model's own; None for the model's own as is."""
+        if not hasattr(self.base_model, "shared") or self.config.tie_word_embeddings:
+            return state_dict
+        # An untied model loads a matrix for each use, so one that serves several is written under each name.
+        weights = (state_dict or self.state_dict()).items()
+        return {name: weight.clone() for name, weight in weights if not name.endswith("shared.weight")}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -365,6 +375,11 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         The paper does not say; the softmax, which section 3.4 shares with the embeddings, begins as one when it is
         not shared.
         """
+        if isinstance(module, Int8Linear):
+            raise ValueError(
+                "the file of the weights lacks int8 matrices that this class has; int8 models are loaded by the class "
+                "that they were saved by, or by one without a softmax."
+            )
         if isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.Linear):
@@ -381,8 +396,10 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         """Change the size of the joint vocabulary, as `PreTrainedModel.resize_token_embeddings` does.
 
         Raises:
-            ValueError: if source and target have vocabularies of their own.
+            ValueError: if source and target have vocabularies of their own, or the weights are int8.
         """
+        if isinstance(self.get_output_embeddings(), Int8Linear):
+            raise ValueError("the matrix before the softmax is int8; call dequantize() and then change its size.")
         if not self.config.has_joint_vocabulary:
             raise ValueError(
                 "source and target have vocabularies of their own here, and resize_token_embeddings() cannot tell "

@@ -23,6 +23,7 @@ from transformers import (
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import (
+    Int8Config,
     PaperTrainingArguments,
     TranslationPipeline,
     VanillaTransformerConfig,
@@ -44,7 +45,9 @@ SHIPPED = {
     "generation_step_vanilla_transformer.py",
     "generation_vanilla_transformer.py",
     "modeling_vanilla_transformer.py",
+    "packed_linear_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",
+    "quantization_vanilla_transformer.py",
 }
 ALLOWED = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
 
@@ -62,19 +65,21 @@ def shipped_files(folder: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, Path]:
-    """A trained model saved by hand, and a Trainer's checkpoint of it."""
+    """A trained model saved by hand, in float32 and in int8, and a Trainer's checkpoint of it."""
     parent = tmp_path_factory.mktemp("folders")
     model = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE)
     tokenizer = AutoTokenizer.from_pretrained(FIXTURE)
     model.save_pretrained(parent / "saved")
     tokenizer.save_pretrained(parent / "saved")
+    AutoModelForSeq2SeqLM.from_pretrained(FIXTURE, quantization_config=Int8Config()).save_pretrained(parent / "int8")
+    tokenizer.save_pretrained(parent / "int8")
     args = PaperTrainingArguments(
         output_dir=parent / "run", max_steps=1, save_steps=1, warmup_steps=0, learning_rate=0, use_cpu=True
     )
     data = [{"input_ids": [5, 6, 2], "attention_mask": [1, 1, 1], "labels": [7, 2]}] * 8
     collator = DataCollatorForSeq2Seq(tokenizer, model=model)
     Seq2SeqTrainer(model, args, data_collator=collator, train_dataset=data, processing_class=tokenizer).train()
-    return {"saved": parent / "saved", "checkpoint": parent / "run" / "checkpoint-1"}
+    return {"saved": parent / "saved", "checkpoint": parent / "run" / "checkpoint-1", "int8": parent / "int8"}
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +124,18 @@ def test_without_the_package_it_is_the_same_model(without_package, kind):
     assert torch.equal(torch.tensor(found["states"]), states)
 
 
-@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again"])
+def test_without_the_package_int8_weights_are_the_same(folders, without_package):
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folders["int8"]), AutoTokenizer.from_pretrained(FIXTURE)
+    inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    found = without_package["int8"]
+    assert found["output"] == model.generate(**inputs).tolist()
+    assert found["greedy"] == model.generate(**inputs, num_beams=1).tolist()
+    with torch.no_grad():
+        states = model.model(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
+    assert torch.equal(torch.tensor(found["states"]), states)
+
+
+@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again", "int8"])
 def test_without_the_package_the_code_is_the_folder_s(without_package, kind):
     assert without_package[kind]["modules"] == ["transformers_modules"] * 4
     assert without_package[kind]["can_step"]

@@ -29,7 +29,9 @@ FILES_OF_A_RUN = (
     "generation_step_vanilla_transformer.py",
     "generation_vanilla_transformer.py",
     "modeling_vanilla_transformer.py",
+    "packed_linear_vanilla_transformer.py",
     "pipeline_vanilla_transformer.py",
+    "quantization_vanilla_transformer.py",
 )
 
 

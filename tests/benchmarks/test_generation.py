@@ -15,7 +15,7 @@ from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerF
 
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
-IN_TRANSFORMERS = ["ours-fp32", "ours-bf16", "marian-fp32"]
+IN_TRANSFORMERS = ["ours-fp32", "ours-bf16", "ours-int8", "marian-fp32"]
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +44,21 @@ def test_cells_and_scaling_are_reported(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [output]
 
 
+def test_figures_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    output = tmp_path / "figures.json"
+    options = ["--smallest", "--rounds", "1", "--repeats", "0", "--entries", *IN_TRANSFORMERS, "--output", str(output)]
+    generation.main(["cells", "scaling", *options, "--plot", str(tmp_path)])
+    for name in ("generation_cells.svg", "generation_scaling.svg"):
+        drawn = (tmp_path / name).read_text()
+        assert drawn.startswith("<?xml")
+        assert drawn.count("<path") > 20
+    before = drawn
+    generation.main(["report", "--output", str(output), "--plot", str(tmp_path)])
+    assert (tmp_path / "generation_scaling.svg").read_text() == before
+    assert not (tmp_path / "generation_sentences.svg").exists()
+
+
 def test_sentences_are_reported(tmp_path, capsys):
     output, file = tmp_path / "figures.json", tmp_path / "sentences"
     file.write_text("forty-two\n\nseven\none hundred and one\n")
@@ -52,6 +67,9 @@ def test_sentences_are_reported(tmp_path, capsys):
     entries = json.loads(output.read_text())["sentences"]["entries"]
     assert {name: entry["same_as_ours"] for name, entry in entries.items()} == dict.fromkeys(IN_TRANSFORMERS, 3)
     assert "3 sentences" in capsys.readouterr().out
+    pytest.importorskip("matplotlib")
+    generation.main(["report", "--output", str(output), "--plot", str(tmp_path)])
+    assert all(name in (tmp_path / "generation_sentences.svg").read_text() for name in IN_TRANSFORMERS)
 
 
 @pytest.mark.parametrize(

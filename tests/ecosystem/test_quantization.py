@@ -102,6 +102,6 @@ def test_without_one_matrix_the_softmax_stays_float32_too(tmp_path, vocabularies
 
 def test_the_documented_way(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    names = run(blocks("int8")[0])
+    names = run(blocks("int8 by torchao")[0])
     assert "['zweiundvierzig', 'sieben']" in capsys.readouterr().out
     assert is_int8(names["model"].model.encoder.layers[0].fc1.weight)

@@ -1,0 +1,147 @@
+"""Figures of generation.py as tables in markdown and as plots."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import report
+
+
+def tables(figures: dict[str, Any], reference: str) -> Iterator[str]:
+    """All tables of the figures that there are, each with its heading."""
+    for mode in ("cells", "scaling"):
+        if mode in figures:
+            yield f"## {mode}\n\n{report.describe(figures[mode])}\n\n{_noise(figures[mode])}"
+            yield _table_of_jobs(figures[mode]["jobs"], reference)
+    if "cells" in figures:
+        yield _limits(figures["cells"])
+    if "sentences" in figures:
+        section = figures["sentences"]
+        yield f"## sentences\n\n{report.describe(section)}\n\n{_noise(section)}"
+        first = next(iter(section["entries"]))
+        rows = [
+            [name, f"{entry['sentences_a_second']:.0f}", _spread(entry["times"]), str(entry["same_as_ours"])]
+            for name, entry in section["entries"].items()
+        ]
+        yield report.table(["entry", "sentences/s", f"times {first}", "same translations"], rows)
+
+
+def _noise(section: dict[str, Any]) -> str:
+    return (
+        f"{section['noise']['repeated']} measurements were made again, {section['noise']['slow']} were slow every time."
+    )
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    return f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+
+
+def _table_of_jobs(jobs: dict[str, dict[str, Any]], reference: str) -> str:
+    names = list(next(iter(jobs.values())))
+    headings = ["", *(f"{name}: ms a step, times {reference}, same" for name in names)]
+    rows = [
+        [
+            title,
+            *(
+                f"{entry['milliseconds_a_step']:.2f}, {_spread(entry['times'])}, {entry['same']}/{entry['sentences']}"
+                for entry in (job[name] for name in names)
+            ),
+        ]
+        for title, job in jobs.items()
+    ]
+    return report.table(headings, rows)
+
+
+def _limits(section: dict[str, Any]) -> str:
+    """How near the fastest and the largest cell come to what reading the weights, or computing with them, takes."""
+    known, jobs = section["limits"], section["jobs"]
+    weights, read = known["weights_of_a_step"], known["bytes_read_a_second"]
+    fp32, bf16 = known["fp32_operations_a_second"], known["bf16_operations_a_second"]
+    lines = [
+        f"This machine reads {read / 1e9:.0f} GB/s and computes {fp32 / 1e9:.0f} GFLOP/s in fp32, {bf16 / 1e9:.0f} in "
+        f"bf16. A step reads {weights / 1e6:.1f} million weights."
+    ]
+    for title, rows in (("1 x 1", 1), ("64 x 4", 256)):
+        if title in jobs and "ours-fp32" in jobs[title]:
+            least = max(4 * weights / read, 2 * rows * weights / fp32) * 1e3
+            share = least / jobs[title]["ours-fp32"]["milliseconds_a_step"]
+            lines.append(f"{title}, ours-fp32: at least {least:.2f} ms a step; it takes {1 / share:.1f} times as long.")
+    return "\n".join(lines)
+
+
+def plot(figures: dict[str, Any], folder: Path, reference: str) -> list[Path]:
+    """Draw what there is: `generation_cells.svg`, `generation_scaling.svg` and `generation_sentences.svg`.
+
+    Raises:
+        ImportError: if matplotlib is not installed.
+    """
+    drawings = {"cells": _plot_cells, "scaling": _plot_scaling, "sentences": _plot_sentences}
+    drawn = {
+        f"generation_{mode}.svg": (lambda draw=draw, mode=mode: draw(figures[mode], reference))
+        for mode, draw in drawings.items()
+        if mode in figures
+    }
+    return report.save_plots(drawn, folder)
+
+
+def _colour(name: str) -> str:
+    kinds = ("ours-fp32", "ours-bf16", "ours-int8", "marian-fp32", "ctranslate2-fp32", "ctranslate2-int8")
+    colours = ("tab:blue", "tab:cyan", "navy", "tab:grey", "tab:orange", "tab:red")
+    return dict(zip(kinds, colours, strict=True))[name]
+
+
+def _plot_cells(section: dict[str, Any], reference: str) -> Any:
+    from matplotlib.figure import Figure
+
+    jobs = section["jobs"]
+    names = list(next(iter(jobs.values())))
+    figure = Figure(figsize=(2 + 1.4 * len(jobs), 4), layout="constrained")
+    axes = figure.subplots()
+    width = 0.85 / len(names)
+    for place, name in enumerate(names):
+        ratios = [median(job[name]["times"]) for job in jobs.values()]
+        lefts = [number + (place - (len(names) - 1) / 2) * width for number in range(len(jobs))]
+        axes.bar(lefts, ratios, width, label=name, color=_colour(name))
+    axes.set_xticks(range(len(jobs)), list(jobs))
+    axes.set_xlabel("batch x beams")
+    axes.set_ylabel(f"times as fast as {reference}")
+    axes.legend(ncols=2)
+    return figure
+
+
+def _plot_scaling(section: dict[str, Any], reference: str) -> Any:
+    from matplotlib.figure import Figure
+
+    quantities: dict[str, dict[int, Any]] = {}
+    for title, job in section["jobs"].items():
+        quantity, _, value = title.partition(" ")
+        quantities.setdefault(quantity, {})[int(value)] = job
+    headings = {"source": "source tokens", "new": "new tokens", "beams": "beams", "batch": "sentences a batch"}
+    figure = Figure(figsize=(3.5 * len(quantities), 3.5), layout="constrained")
+    for axes, (quantity, points) in zip(
+        figure.subplots(1, len(quantities), squeeze=False)[0], quantities.items(), strict=True
+    ):
+        for name in next(iter(points.values())):
+            steps = [job[name]["milliseconds_a_step"] for job in points.values()]
+            axes.plot(list(points), steps, marker="o", label=name, color=_colour(name))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(points), [f"{value:,}" for value in points])
+        axes.minorticks_off()
+        axes.set_ylim(0)
+        axes.set_xlabel(headings[quantity])
+        axes.set_ylabel("ms a step")
+    figure.axes[0].legend()
+    return figure
+
+
+def _plot_sentences(section: dict[str, Any], reference: str) -> Any:
+    from matplotlib.figure import Figure
+
+    entries = sorted(section["entries"].items(), key=lambda entry: entry[1]["sentences_a_second"])
+    figure = Figure(figsize=(6, 1 + 0.35 * len(entries)), layout="constrained")
+    axes = figure.subplots()
+    names = [name for name, _ in entries]
+    axes.barh(names, [entry["sentences_a_second"] for _, entry in entries], color=[_colour(name) for name in names])
+    axes.set_xlabel("sentences a second, text to text")
+    return figure

@@ -1,0 +1,206 @@
+"""Linear layers computed fast where no gradient is wanted, from weights that lie as a processor reads them.
+
+Each equals the one-line formula that its docstring states. Shapes have named axes, as in the model's file.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from .functional_vanilla_transformer import is_plain
+
+
+# For so many rows weights are packed; it was as fast as any other number at 1 row to 256.
+_PACKED_FOR_ROWS = 16
+# Integers of weights reach from minus this to this.
+_LARGEST = 127
+# torch's engines with products of int8 matrices whose numbers become int8 on the way.
+_INT8_ENGINES = ("x86", "fbgemm")
+
+
+class Int8Linear(nn.Linear):
+    """Section 3: x (s W)^T + b, where W holds integers from -127 to 127, and s has a number for each of its rows.
+
+    On CPUs for which torch has such products, and without gradients, x is rounded too: to 256 numbers from min(x, 0) to
+    max(x, 0), or to 128 where the processor lacks VNNI. So all sentences of a batch have a say in how each is rounded.
+
+    Args:
+        in_features, out_features (`int`): columns and rows of W.
+        bias (`bool`): whether there is b.
+        device, dtype: of s and b, and the device of W.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None):
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = in_features, out_features
+        integers = torch.empty(out_features, in_features, device=device, dtype=torch.int8)
+        numbers = torch.empty(2, out_features, device=device, dtype=dtype)
+        self.weight = nn.Parameter(integers, requires_grad=False)
+        self.weight_scale = nn.Parameter(numbers[0].clone(), requires_grad=False)
+        self.register_parameter("bias", nn.Parameter(numbers[1].clone()) if bias else None)
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, layer: nn.Linear) -> "Int8Linear":
+        """The nearest one to a layer: the largest number of each row of its matrix becomes 127 or -127."""
+        weight = layer.weight
+        new = cls(layer.in_features, layer.out_features, layer.bias is not None, weight.device, weight.dtype)
+        new.weight_scale.copy_(weight.abs().amax(dim=1) / _LARGEST)
+        # A row of zeros stays one.
+        scale = new.weight_scale.float().clamp(min=torch.finfo(torch.float32).tiny)[:, None]
+        new.weight.copy_((weight.float() / scale).round().clamp(-_LARGEST, _LARGEST))
+        new.bias = layer.bias
+        return new.train(layer.training)
+
+    @torch.no_grad()
+    def to_linear(self) -> nn.Linear:
+        """The same without integers: x W'^T + b, where W' = s W."""
+        weight = self.float_weight()
+        sizes = self.in_features, self.out_features, self.bias is not None
+        new = nn.utils.skip_init(nn.Linear, *sizes, device=weight.device, dtype=weight.dtype)
+        new.weight.copy_(weight)
+        new.bias = self.bias
+        return new.train(self.training)
+
+    def float_weight(self) -> torch.Tensor:
+        """s W, `(out, in)`, in the dtype of s."""
+        return self.weight * self.weight_scale[:, None]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """`(..., in)` to `(..., out)`."""
+        if not torch.is_grad_enabled() and is_plain(x) and _Int8PackedLinear.suits([self]):
+            return pack(self)(x)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return nn.functional.linear(x, self.float_weight().to(x.dtype), bias)
+
+
+class PackedLinear:
+    """Section 3: [x W_1^T + b_1, x W_2^T + b_2, ...] of linear layers side by side, as one product.
+
+    Args:
+        weight (`torch.Tensor` of shape `(out, in)`), bias (`torch.Tensor` of shape `(out,)`, *optional*): of all.
+        layers (`nn.Linear`): from which they come.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
+        is_int8 = isinstance(layers[0], Int8Linear)
+        self._weight = torch.cat([layer.float_weight() for layer in layers]) if is_int8 else weight
+        self._bias = bias
+
+    @classmethod
+    def suits(cls, layers: Sequence[nn.Linear]) -> bool:
+        """Whether these layers can be computed so, here and now."""
+        return True
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """`(rows, in)` to `(rows, out)`, where out is the sum of the layers'."""
+        return nn.functional.linear(x, self._weight, self._bias)
+
+    def relu(self, x: torch.Tensor) -> torch.Tensor:
+        """max(0, x W^T + b); in Eq. 2, the inner layer."""
+        return self(x).relu_()
+
+    def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """residual + x W^T + b, `(rows, out)`: the sum of section 3.1 around a sub-layer that ends in W."""
+        return self(x).add_(residual)
+
+
+class _OneDNNLinear(PackedLinear):
+    """By oneDNN on CPUs, from weights in its own order: with few rows, reading them is what takes the time."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
+        super().__init__(torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS), bias, layers)
+
+    @classmethod
+    def suits(cls, layers: Sequence[nn.Linear]) -> bool:
+        ops, weight = torch.ops.mkldnn, layers[0].weight
+        return (
+            weight.device.type == "cpu"
+            and bool(torch.backends.mkldnn.enabled)
+            and all(hasattr(ops, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
+            and (weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and ops._is_mkldnn_bf16_supported()))
+        )
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+
+    def relu(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "relu", [], "")
+
+    def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, self._bias, "add")
+
+
+class _Int8PackedLinear(PackedLinear):
+    """From int8 weights on CPUs, x rounded on the way as [`Int8Linear`] says."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
+        scale = torch.cat([layer.weight_scale for layer in layers]).double()
+        with warnings.catch_warnings():
+            # torch says that it may take tensors of this kind away some day; `suits` looks whether it has.
+            warnings.simplefilter("ignore")
+            whole = torch._make_per_channel_quantized_tensor(weight, scale, torch.zeros_like(scale).long(), 0)
+        self._packed = torch.ops.quantized.linear_prepack(whole, None if bias is None else bias.float())
+        # Without these instructions sums of two products may be too large for 16 bits; with 7 bits of x they are not.
+        self._reduces_range = not torch.cpu._is_vnni_supported()
+
+    @classmethod
+    def suits(cls, layers: Sequence[nn.Linear]) -> bool:
+        return (
+            type(layers[0]) is Int8Linear
+            and layers[0].weight.device.type == "cpu"
+            and torch.backends.quantized.engine in _INT8_ENGINES
+            and hasattr(torch, "_make_per_channel_quantized_tensor")
+            and hasattr(torch.ops.quantized, "linear_dynamic")
+        )
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.quantized.linear_dynamic(x.float(), self._packed, self._reduces_range).to(x.dtype)
+
+    def relu(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.quantized.linear_relu_dynamic(x.float(), self._packed, self._reduces_range).to(x.dtype)
+
+
+# Of the first of several layers, by their number: copies of what was packed, and what came of it.
+_packed: WeakKeyDictionary[nn.Module, dict[int, tuple[list[torch.Tensor], PackedLinear]]] = WeakKeyDictionary()
+
+
+@torch.no_grad()
+def pack(*layers: nn.Linear) -> PackedLinear:
+    """Linear layers side by side, as one product, in the fastest way that there is for them.
+
+    Weights are packed anew unless those packed before are the same, number by number: optimizers, and writes through
+    `.data`, leave no other trace. So call this wherever weights may have changed.
+
+    Args:
+        layers (`nn.Linear` or `Int8Linear`): of one kind, of the same d_in, all with a bias or none.
+    """
+    kind = next(kind for kind in (_Int8PackedLinear, _OneDNNLinear, PackedLinear) if kind.suits(layers))
+    tensors = [tensor for layer in layers for tensor in layer._parameters.values() if tensor is not None]
+    by_number = _packed.setdefault(layers[0], {})
+    copies, packed = by_number.get(len(layers), ([], None))
+    if type(packed) is kind and len(copies) == len(tensors) and all(map(_are_the_same, copies, tensors)):
+        return packed
+    copies = [tensor.clone() for tensor in tensors]
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    packed = kind(torch.cat([layer.weight for layer in layers]), torch.cat(biases) if biases else None, layers)
+    by_number[len(layers)] = copies, packed
+    return packed
+
+
+def _are_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.dtype != other.dtype:
+        return False
+    # Integers of eight bytes are compared sooner, where there are many.
+    if one.ndim > 1 and _is_made_of_eight_bytes(one) and _is_made_of_eight_bytes(other):
+        one, other = one.view(torch.int64), other.view(torch.int64)
+    return torch.equal(one, other)
+
+
+def _is_made_of_eight_bytes(x: torch.Tensor) -> bool:
+    of_each = 8 // x.element_size()
+    return x.is_contiguous() and x.shape[-1] % of_each == 0 and x.storage_offset() % of_each == 0
