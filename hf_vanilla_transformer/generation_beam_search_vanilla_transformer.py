@@ -85,7 +85,9 @@ class BeamSearch:
         self._ended = none, no_path
         self._cut = none, no_path
         self._candidates = none, no_path
+        self._nothing_ended = True
         self._places = torch.arange(sentences, device=device)
+        self._first_rows = self._places[:, None] * num_beams
         self._left: list[tuple[torch.Tensor, _Hypotheses, _Hypotheses]] = []
 
     def extend(self, log_probs: torch.Tensor, do_sample: bool = False) -> torch.Tensor:
@@ -110,7 +112,7 @@ class BeamSearch:
             totals = (scores[..., None] + of_each.view(*scores.shape, -1)).flatten(1)
             totals, chosen = totals.topk(min(self.num_candidates, totals.shape[1]))
             beams, tokens = chosen // of_each.shape[1], tokens.view(len(scores), -1).gather(1, chosen)
-        last = torch.stack([tokens, beams + self._first_rows()], dim=-1)
+        last = torch.stack([tokens, beams + self._first_rows[: len(beams)]], dim=-1)
         self._candidates = totals, torch.cat([_gather(paths, beams), last[:, :, None]], dim=2)
         self.length += 1
         return self._candidates[1][..., 0]
@@ -124,17 +126,23 @@ class BeamSearch:
                 not ended, the best compete only where no hypothesis of their sentence has ended.
         """
         scores, paths = self._candidates
-        penalized = (scores / self.length_penalty(self.length)).masked_fill(scores < _NO_HYPOTHESIS / 2, _NO_HYPOTHESIS)
-        self._ended = self._best(self._ended, penalized.masked_fill(~has_ended, _NO_HYPOTHESIS), paths)
+        if has_ended.any():
+            self._ended = self._best(self._ended, has_ended)
+            self._nothing_ended = False
         is_cut = is_cut & ~has_ended
         if is_cut.any():
-            self._cut = self._best(self._cut, penalized.masked_fill(~is_cut, _NO_HYPOTHESIS), paths)
+            self._cut = self._best(self._cut, is_cut)
         going_on, chosen = scores.masked_fill(has_ended | is_cut, _NO_HYPOTHESIS).topk(self.num_beams)
-        self._running = going_on.masked_fill(self._is_decided(going_on[:, :1]), _NO_HYPOTHESIS), _gather(paths, chosen)
+        if not self._nothing_ended:
+            going_on = going_on.masked_fill(self._is_decided(going_on[:, :1]), _NO_HYPOTHESIS)
+        self._running = going_on, _gather(paths, chosen)
 
-    def _best(self, kept: _Hypotheses, scores: torch.Tensor, paths: torch.Tensor) -> _Hypotheses:
-        """The best `num_beams` of those kept so far and of new ones, in the order of their scores."""
-        scores, chosen = torch.cat([kept[0], scores], dim=1).topk(self.num_beams)
+    def _best(self, kept: _Hypotheses, are_new: torch.Tensor) -> _Hypotheses:
+        """The best `num_beams` of those kept so far and of the new candidates, by log P / lp(Y), in this order."""
+        scores, paths = self._candidates
+        is_there = are_new & (scores > _NO_HYPOTHESIS / 2)
+        new = (scores / self.length_penalty(self.length)).masked_fill(~is_there, _NO_HYPOTHESIS)
+        scores, chosen = torch.cat([kept[0], new], dim=1).topk(self.num_beams)
         return scores, _gather(torch.cat([self._filled(kept[1]), paths], dim=1), chosen)
 
     def _filled(self, paths: torch.Tensor) -> torch.Tensor:
@@ -152,9 +160,6 @@ class BeamSearch:
         if self.early_stopping == "never" and self.favors_length:
             length = self.limits[:, None]
         return (worst > _NO_HYPOTHESIS / 2) & (best_running / self.length_penalty(length) <= worst)
-
-    def _first_rows(self) -> torch.Tensor:
-        return torch.arange(len(self._places), device=self._places.device)[:, None] * self.num_beams
 
     @property
     def are_full(self) -> torch.Tensor:

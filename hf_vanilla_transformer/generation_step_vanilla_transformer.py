@@ -32,7 +32,8 @@ def can_step(model: Any) -> bool:
     Nobody listens with a hook, parametrizes a weight, or puts a module of another kind in the place of one.
     """
     decoder = model.get_decoder()
-    weights = [*decoder.parameters(), *model.lm_head.parameters()]
+    modules = [model, model.base_model, model.lm_head, *decoder.modules()]
+    weights = [weight for module in modules for weight in module._parameters.values() if weight is not None]
     dtypes = {weight.dtype for weight in weights} - {torch.int8}
     return (
         not (model.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
@@ -41,7 +42,7 @@ def can_step(model: Any) -> bool:
         and len(dtypes) == 1
         and dtypes <= _DTYPES
         and all(weight.device.type == "cpu" for weight in weights)
-        and all(map(_is_our_own, (model, model.base_model, model.lm_head, *decoder.modules())))
+        and all(map(_is_our_own, modules))
         and all(_has_its_shape(each) for layer in decoder.layers for each in (layer.self_attn, layer.encoder_attn))
     )
 
@@ -140,9 +141,7 @@ class _Layer:
             _Memory(len(states), self._heads, num_beams, dim) for dim in (own.key_dim, own.value_dim)
         )
 
-    def __call__(
-        self, x: torch.Tensor, past: torch.Tensor | None, source_mask: torch.Tensor | None
-    ) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, past: torch.Tensor | None, source_mask: torch.Tensor | None) -> torch.Tensor:
         """`(rows, d_model)` in and out."""
         query, key, value = (
             _split_heads(each, self._heads, self._num_beams) for each in self._own_in(x).split(self._widths, dim=-1)
@@ -173,7 +172,7 @@ class _Memory:
         self._places = numbers.unflatten(1, (-1, self._beams)).unbind(1)
 
     def add(self, new: torch.Tensor) -> torch.Tensor:
-        """Those of one more position, `(batch, beams, heads, d)`; returns all, `(batch, positions * beams, heads, d)`."""
+        """Add `(batch, beams, heads, d)` of one more position; returns all, `(batch, positions * beams, heads, d)`."""
         if self._length == len(self._places):
             self._put_into(torch.cat([self._numbers, torch.empty_like(self._numbers[:, : _ROOM * self._beams])], dim=1))
         self._places[self._length].copy_(new)
@@ -237,7 +236,7 @@ class _CrossOfOne:
         self._to_output = (of_heads if b_o is None else of_heads + b_o.float() / heads).flatten(0, 1)
         self._sizes = (heads, states.shape[1])
 
-    def plus(self, x: torch.Tensor, mask: None) -> torch.Tensor:
+    def plus(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """x + Sublayer(x), `(rows, d_model)`."""
         x_precise = x.float()
         scores = nn.functional.linear(x_precise, self._to_scores, self._bias).unflatten(1, self._sizes)
@@ -277,8 +276,8 @@ def _attend(
         scores = (keys * (query.float() * scaling)).sum(dim=-1)
         weights = (scores if mask is None else scores + mask[:, 0, 0, :, None]).softmax(dim=1)
         return (values * weights[..., None]).sum(dim=1).flatten(1).to(query.dtype)
-    query_keys_values = (each.transpose(1, 2) for each in (query.float(), keys, values))
-    heads = nn.functional.scaled_dot_product_attention(*query_keys_values, attn_mask=mask, scale=scaling)
+    query_of_heads, keys, values = (each.transpose(1, 2) for each in (query.float(), keys, values))
+    heads = nn.functional.scaled_dot_product_attention(query_of_heads, keys, values, attn_mask=mask, scale=scaling)
     return heads.transpose(1, 2).reshape(sentences * beams, -1).to(query.dtype)
 
 

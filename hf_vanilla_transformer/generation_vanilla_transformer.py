@@ -508,8 +508,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             record.add(**{**steps.outputs, "scores": log_probs, "logits": logits})
             generated = search.extend(log_probs, do_sample=settings.do_sample)
             search.keep(*stops(generated, search.are_full, record.steps.get("scores")))
-            input_ids = torch.cat([input_ids[search.rows], search.tokens], dim=1)
-            steps.go_on_with(search.rows)
+            rows, tokens = search.rows, search.tokens
+            # Where sentences can leave, nobody looks at the tokens before.
+            input_ids = tokens if can_leave else torch.cat([input_ids[rows], tokens], dim=1)
+            steps.go_on_with(rows)
             running = int(search.are_running.sum())
             is_done = running == 0
             if can_leave and pays_to_leave(running, len(search.are_running)):

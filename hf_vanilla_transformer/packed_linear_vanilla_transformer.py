@@ -34,6 +34,8 @@ class Int8Linear(nn.Linear):
         device, dtype: of s and b, and the device of W.
     """
 
+    weight_scale: nn.Parameter
+
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None):
         nn.Module.__init__(self)
         self.in_features, self.out_features = in_features, out_features
@@ -87,8 +89,8 @@ class PackedLinear:
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
-        is_int8 = isinstance(layers[0], Int8Linear)
-        self._weight = torch.cat([layer.float_weight() for layer in layers]) if is_int8 else weight
+        of_int8 = [layer.float_weight() for layer in layers if isinstance(layer, Int8Linear)]
+        self._weight = torch.cat(of_int8) if of_int8 else weight
         self._bias = bias
 
     @classmethod
@@ -138,7 +140,7 @@ class _OneDNNLinear(PackedLinear):
 class _Int8PackedLinear(PackedLinear):
     """From int8 weights on CPUs, x rounded on the way as [`Int8Linear`] says."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[Any]):
         scale = torch.cat([layer.weight_scale for layer in layers]).double()
         with warnings.catch_warnings():
             # torch says that it may take tensors of this kind away some day; `suits` looks whether it has.
@@ -187,7 +189,8 @@ def pack(*layers: nn.Linear) -> PackedLinear:
         return packed
     copies = [tensor.clone() for tensor in tensors]
     biases = [layer.bias for layer in layers if layer.bias is not None]
-    packed = kind(torch.cat([layer.weight for layer in layers]), torch.cat(biases) if biases else None, layers)
+    weight = torch.cat(tuple(layer.weight for layer in layers))
+    packed = kind(weight, torch.cat(tuple(biases)) if biases else None, layers)
     by_number[len(layers)] = copies, packed
     return packed
 

@@ -23,7 +23,7 @@ class Int8Config(QuantizationConfigMixin):
     Embeddings, biases and norms stay as they are. A matrix that serves as embedding and before the softmax becomes two.
     """
 
-    quant_method: str = INT8
+    quant_method: Any = INT8
 
 
 class Int8Quantizer(HfQuantizer):

@@ -1,4 +1,4 @@
-"""Int8 weights: what a layer computes, against its formula in float64, and models that are loaded, saved and used so."""
+"""Int8 weights: a layer against its formula in float64, and models that are loaded, saved and used so."""
 
 import copy
 import json

@@ -9,6 +9,7 @@ from transformers import LogitsProcessorList
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer import generation_step_vanilla_transformer as step
 from hf_vanilla_transformer import generation_vanilla_transformer as generation
 from hf_vanilla_transformer.generation_step_vanilla_transformer import StepDecoder, can_step
 from tests.conftest import decisive_model, pad, sentences, small_config, small_model
@@ -50,8 +51,8 @@ class Path:
         return picked
 
 
-def encode(model, rows, side="right"):
-    ids, mask = pad(rows, side)
+def encode(model, rows, side="right", extra=0):
+    ids, mask = pad(rows, side, extra)
     return model.model.encoder(ids, mask).last_hidden_state, mask
 
 
@@ -62,18 +63,53 @@ def by_modules(model, states, mask, ids):
     return model(encoder_outputs=[states], attention_mask=mask, decoder_input_ids=ids, use_cache=False).logits[:, -1]
 
 
+# One short sentence, one long one, several, and so many that attention is computed by sums.
+BATCHES = {"short": (5,), "long": (9,), "several": (7, 3, 5), "many": (7, 3, 5, 6) * 5}
+
+
 @pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=list(BATCHES))
 @pytest.mark.parametrize("shape", SHAPES)
 @torch.no_grad()
-def test_steps_equal_the_modules(shape, beams):
+def test_steps_equal_the_modules(shape, lengths, beams):
     model = small_model(**SHAPES[shape])
-    states, mask = encode(model, sentences(7, 3, 5), side="left")
-    decoder, path = StepDecoder(model, states, mask, beams), Path(3 * beams, beams)
+    states, mask = encode(model, sentences(*lengths), side="left", extra=2)
+    decoder, path = StepDecoder(model, states, mask, beams), Path(len(lengths) * beams, beams)
     for length in range(1, LENGTH):
         found = decoder(path.ids)
         if length % 4 == 0 or length > 30:
             torch.testing.assert_close(found, by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5)
         decoder.go_on_with(path.walk())
+
+
+@torch.no_grad()
+def test_attention_to_the_source_by_its_length():
+    model = small_model()
+    lengths = (8, 9)  # Of 4 heads and d_model 32.
+    kinds = [step.StepDecoder(model, *encode(model, sentences(length)), 1)._layers[0]._cross for length in lengths]
+    assert [type(kind) for kind in kinds] == [step._CrossOfOne, step._Cross]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.no_grad()
+def test_a_long_source_and_many_positions(beams):
+    model = small_model(decoder_layers=1)
+    states, mask = encode(model, sentences(*[3] * 16, 140))
+    decoder, path = StepDecoder(model, states, mask, beams), Path(17 * beams, beams)
+    for length in range(1, 140):
+        found = decoder(path.ids)
+        if length in (1, 120, 128, 129, 139):
+            torch.testing.assert_close(found, by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5)
+        decoder.go_on_with(path.walk())
+
+
+@torch.no_grad()
+def test_a_source_of_padding_alone_is_as_by_the_modules():
+    model = small_model()
+    states, mask = encode(model, sentences(5))
+    decoder, path = StepDecoder(model, states, 0 * mask, 1), Path(1, 1)
+    expected = by_modules(model, states, 0 * mask, path.ids)
+    torch.testing.assert_close(decoder(path.ids), expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -96,14 +132,15 @@ def test_sentences_that_are_done_leave(beams):
         path.ids = path.ids.unflatten(0, (-1, beams))[kept].flatten(0, 1)
 
 
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=list(BATCHES))
 @torch.no_grad()
-def test_bfloat16_is_as_exact_as_the_modules_are():
+def test_bfloat16_is_as_exact_as_the_modules_are(lengths):
     exact = small_model()
     model = copy.deepcopy(exact).bfloat16()
-    rows = sentences(7, 3, 5)
+    rows = sentences(*lengths)
     states, mask = encode(model, rows)
     exact_states, _ = encode(exact, rows)
-    decoder, path, errors = StepDecoder(model, states, mask, 1), Path(3, 1), []
+    decoder, path, errors = StepDecoder(model, states, mask, 1), Path(len(lengths), 1), []
     for _ in range(12):
         expected = by_modules(exact, exact_states, mask, path.ids)
         both = decoder(path.ids), by_modules(model, states, mask, path.ids)
