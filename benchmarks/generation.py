@@ -36,6 +36,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     translate,
 )
+from hf_vanilla_transformer.generation_vanilla_transformer import PAPER_ALPHA
 from scripts.common import check_can_write, parse, plain_errors, write
 
 
@@ -302,7 +303,8 @@ def measure_sentences(args: BenchmarkArguments) -> dict[str, Any]:
         "corpus": f"{Path(args.file).name}, {len(sentences):,} sentences",
         "parameters": model.num_parameters(),
     }
-    options: dict[str, Any] = {"num_beams": 4}
+    # The search of section 6.1, whatever the model was saved with.
+    options: dict[str, Any] = {"num_beams": 4, "length_penalty": PAPER_ALPHA}
     with peers(model, names) as others:
         runs: dict[str, Callable[[], tuple[float, list[str]]]] = {}
         for name, peer in others.items():
@@ -316,7 +318,7 @@ def measure_sentences(args: BenchmarkArguments) -> dict[str, Any]:
                         **{key: getattr(model.config, key) for key in ("pad_token_id", "eos_token_id", "bos_token_id")},
                         decoder_start_token_id=model.config.decoder_start_token_id,
                         max_new_tokens=longest + 50,
-                        length_penalty=0.6,
+                        length_penalty=PAPER_ALPHA,
                     )
                 runs[name] = partial(_by_translate, peer, tokenizer, sentences, options)
         texts = {name: run()[1] for name, run in runs.items()}
@@ -353,7 +355,7 @@ def _by_ctranslate2(
     words = [[word(token, config) for token in ids] for ids in tokenizer(sentences).input_ids]
     before = time.perf_counter() - start
     seconds, targets = process.translate(
-        words, beam_size=4, length_penalty=0.6, max_batch_size=4096, batch_type="tokens"
+        words, beam_size=4, length_penalty=PAPER_ALPHA, max_batch_size=4096, batch_type="tokens"
     )
     start = time.perf_counter()
     texts = tokenizer.batch_decode([[int(each) for each in target if each.isdigit()] for target in targets])
