@@ -10,20 +10,9 @@ from tests.hub.children.pull import SENTENCES, digests
 from tests.hub.children.push import PAIRS
 from tests.hub.conftest import FIXTURE
 from tests.hub.server import WRITER
+from tests.test_remote_code import SHIPPED
 
 
-CODE = {
-    f"{name}_vanilla_transformer.py"
-    for name in (
-        "configuration",
-        "functional",
-        "generation",
-        "generation_beam_search",
-        "generation_step",
-        "modeling",
-        "pipeline",
-    )
-}
 OF_A_MODEL = {"config.json", "generation_config.json", "model.safetensors"}
 OF_A_TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 ALWAYS_THERE = {".gitattributes", "README.md"}
@@ -53,7 +42,7 @@ def test_what_is_pushed(hub, pushed):
     upload = "Upload VanillaTransformerForConditionalGeneration"
     assert titles == ["initial commit", "First", "Upload tokenizer", upload, upload]
     for revision in pushed.values():
-        assert set(model.find(revision).files) == ALWAYS_THERE | OF_A_MODEL | OF_A_TOKENIZER | CODE
+        assert set(model.find(revision).files) == ALWAYS_THERE | OF_A_MODEL | OF_A_TOKENIZER | SHIPPED
     weights = [model.find(revision).files["model.safetensors"].sha256 for revision in ("v1", "try-out", "main")]
     assert len(set(weights)) == 3
     assert model.find("v1").files["model.safetensors"].large
@@ -64,7 +53,7 @@ def test_what_is_pushed(hub, pushed):
 def test_what_the_trainer_pushes(hub, pushed):
     run = hub.repository("user/run").head()
     assert run.title == "End of training"
-    expected = ALWAYS_THERE | OF_A_MODEL | OF_A_TOKENIZER | CODE
+    expected = ALWAYS_THERE | OF_A_MODEL | OF_A_TOKENIZER | SHIPPED
     assert set(run.files) == expected | {"training_args.bin"}
     assert b"generated_from_trainer" in run.files["README.md"].content
 
@@ -96,7 +85,7 @@ def test_where_the_code_comes_from(pulled):
         assert not any(name.endswith(".py") for name in fetched)
     else:
         assert modules == {"transformers_modules"}
-        assert fetched >= CODE
+        assert fetched >= SHIPPED
 
 
 def test_only_safetensors_are_fetched(hub, pulled):

@@ -13,11 +13,12 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_vanilla_transformer.training.hub import push_run
 from tests.hub.server import WRITER, Fault, File
-from tests.hub.test_push_pull import ALWAYS_THERE, CODE, OF_A_MODEL, OF_A_TOKENIZER
+from tests.hub.test_push_pull import ALWAYS_THERE, OF_A_MODEL, OF_A_TOKENIZER
+from tests.test_remote_code import SHIPPED
 
 
 MINE = {"notes.txt", "my_vanilla_transformer.py", "examples/config.json"}
-OF_A_RUN = ALWAYS_THERE | OF_A_MODEL | OF_A_TOKENIZER | CODE | {"scores.json"}
+OF_A_RUN = ALWAYS_THERE | OF_A_MODEL | OF_A_TOKENIZER | SHIPPED | {"scores.json"}
 
 
 @pytest.fixture(scope="module")
