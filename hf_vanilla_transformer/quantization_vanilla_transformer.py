@@ -32,6 +32,11 @@ class Int8Quantizer(HfQuantizer):
     requires_calibration = False
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
+        if not hasattr(model, "state_dict_to_save"):
+            raise ValueError(
+                f"Int8Config is for the models of hf_vanilla_transformer, and {type(model).__name__} is not one; take a "
+                "quantization_config of transformers, such as TorchAoConfig."
+            )
         if not self.pre_quantized:
             return
         for name, layer in _layers(model, nn.Linear):

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
+from transformers import (
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    BartConfig,
+    BartModel,
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+)
 
 from hf_vanilla_transformer import Int8Config, PaperTrainingArguments, translate
 from hf_vanilla_transformer import packed_linear_vanilla_transformer as packed_linear
@@ -304,6 +312,15 @@ def test_weights_become_int8_on_one_device(tmp_path):
     model.hf_device_map = {"model": "cpu", "lm_head": "disk"}
     with pytest.raises(ValueError, match="device_map spreads the model"):
         Int8Quantizer(Int8Config(), pre_quantized=False).postprocess_model(model)
+
+
+def test_models_of_others_have_a_clear_error(tmp_path):
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    BartModel(BartConfig(vocab_size=20, max_position_embeddings=20, **sizes, **heads)).save_pretrained(tmp_path)
+    load()  # From here on transformers knows the configuration.
+    with pytest.raises(ValueError, match="BartModel is not one"):
+        load(tmp_path, BartModel)
 
 
 def test_the_documented_way(tmp_path, monkeypatch, capsys):
