@@ -34,8 +34,8 @@ class Int8Quantizer(HfQuantizer):
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
         if not hasattr(model, "state_dict_to_save"):
             raise ValueError(
-                f"Int8Config is for the models of hf_vanilla_transformer, and {type(model).__name__} is not one; take a "
-                "quantization_config of transformers, such as TorchAoConfig."
+                f"Int8Config is for the models of hf_vanilla_transformer, and {type(model).__name__} is not one; take "
+                "another quantization_config, such as TorchAoConfig."
             )
         if not self.pre_quantized:
             return
