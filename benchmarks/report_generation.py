@@ -8,6 +8,16 @@ from typing import Any
 from benchmarks import report
 
 
+COLOURS = {
+    "ours-fp32": "tab:blue",
+    "ours-bf16": "tab:cyan",
+    "ours-int8": "navy",
+    "marian-fp32": "tab:grey",
+    "ctranslate2-fp32": "tab:orange",
+    "ctranslate2-int8": "tab:red",
+}
+
+
 def tables(figures: dict[str, Any], reference: str) -> Iterator[str]:
     """All tables of the figures that there are, each with its heading."""
     for mode in ("cells", "scaling"):
@@ -85,12 +95,6 @@ def plot(figures: dict[str, Any], folder: Path, reference: str) -> list[Path]:
     return report.save_plots(drawn, folder)
 
 
-def _colour(name: str) -> str:
-    kinds = ("ours-fp32", "ours-bf16", "ours-int8", "marian-fp32", "ctranslate2-fp32", "ctranslate2-int8")
-    colours = ("tab:blue", "tab:cyan", "navy", "tab:grey", "tab:orange", "tab:red")
-    return dict(zip(kinds, colours, strict=True))[name]
-
-
 def _plot_cells(section: dict[str, Any], reference: str) -> Any:
     from matplotlib.figure import Figure
 
@@ -102,7 +106,7 @@ def _plot_cells(section: dict[str, Any], reference: str) -> Any:
     for place, name in enumerate(names):
         ratios = [median(job[name]["times"]) for job in jobs.values()]
         lefts = [number + (place - (len(names) - 1) / 2) * width for number in range(len(jobs))]
-        axes.bar(lefts, ratios, width, label=name, color=_colour(name))
+        axes.bar(lefts, ratios, width, label=name, color=COLOURS[name])
     axes.set_xticks(range(len(jobs)), list(jobs))
     axes.set_xlabel("batch x beams")
     axes.set_ylabel(f"times as fast as {reference}")
@@ -124,7 +128,7 @@ def _plot_scaling(section: dict[str, Any], reference: str) -> Any:
     ):
         for name in next(iter(points.values())):
             steps = [job[name]["milliseconds_a_step"] for job in points.values()]
-            axes.plot(list(points), steps, marker="o", label=name, color=_colour(name))
+            axes.plot(list(points), steps, marker="o", label=name, color=COLOURS[name])
         axes.set_xscale("log", base=2)
         axes.set_xticks(list(points), [f"{value:,}" for value in points])
         axes.minorticks_off()
@@ -142,6 +146,6 @@ def _plot_sentences(section: dict[str, Any], reference: str) -> Any:
     figure = Figure(figsize=(6, 1 + 0.35 * len(entries)), layout="constrained")
     axes = figure.subplots()
     names = [name for name, _ in entries]
-    axes.barh(names, [entry["sentences_a_second"] for _, entry in entries], color=[_colour(name) for name in names])
+    axes.barh(names, [entry["sentences_a_second"] for _, entry in entries], color=[COLOURS[name] for name in names])
     axes.set_xlabel("sentences a second, text to text")
     return figure

@@ -190,9 +190,9 @@ class BeamSearch:
         return self._running[1][:, :, -1, 0].reshape(-1, 1)
 
     @property
-    def is_done(self) -> bool:
-        """Whether nothing goes on."""
-        return not bool(self.are_running.any())
+    def num_running(self) -> int:
+        """Number of sentences of which something goes on."""
+        return int(self.are_running.sum())
 
     def best(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The best hypotheses of each sentence, best first; those that were cut come behind those that have ended.

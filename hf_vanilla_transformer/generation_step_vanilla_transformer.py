@@ -213,7 +213,7 @@ class _Cross:
 
     def keep(self, sentences: torch.Tensor) -> None:
         """As [`StepDecoder.keep`]."""
-        self._keys, self._values = (each.index_select(0, sentences) for each in (self._keys, self._values))
+        self._keys, self._values = (each[sentences] for each in (self._keys, self._values))
 
 
 class _CrossOfOne:

@@ -512,7 +512,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             # Where sentences can leave, nobody looks at the tokens before.
             input_ids = tokens if can_leave else torch.cat([input_ids[rows], tokens], dim=1)
             steps.go_on_with(rows)
-            running = int(search.are_running.sum())
+            running = search.num_running
             is_done = running == 0
             if can_leave and pays_to_leave(running, len(search.are_running)):
                 kept = search.leave()

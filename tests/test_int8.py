@@ -2,7 +2,8 @@
 
 import copy
 import json
-import warnings
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -20,10 +21,10 @@ from transformers import (
 
 from hf_vanilla_transformer import Int8Config, PaperTrainingArguments, translate
 from hf_vanilla_transformer import packed_linear_vanilla_transformer as packed_linear
-from hf_vanilla_transformer.packed_linear_vanilla_transformer import Int8Linear, pack
+from hf_vanilla_transformer.packed_linear_vanilla_transformer import Int8Linear, _Int8PackedLinear, pack
 from hf_vanilla_transformer.quantization_vanilla_transformer import Int8Quantizer
 from tests.conftest import pad, sentences, small_model
-from tests.ecosystem.documentation import FIXTURE, blocks, run
+from tests.ecosystem.documentation import FIXTURE, ROOT, blocks, run
 from tests.generation.test_step import SENTENCES, ending_model, plain_scores, scores, takes_steps
 
 
@@ -69,6 +70,7 @@ def test_integers_are_the_nearest(dtype):
     assert set(np.delete(largest, 3)) <= ({127} if dtype == torch.float32 else {126, 127})
 
 
+@pytest.mark.skipif(not _Int8PackedLinear.suits([Int8Linear.of(layer())]), reason="no int8 products on this machine")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1,), (5,), (2, 3)], ids=str)
 def test_numbers_are_rounded_on_the_way_without_gradients_alone(shape, bias):
@@ -136,10 +138,32 @@ def test_processors_without_the_instructions_compute_the_formula(monkeypatch):
     assert half(x.bfloat16()).dtype == pack(half)(x.bfloat16()).dtype == torch.bfloat16
 
 
+@torch.no_grad()
+def test_a_row_of_zeros_is_its_bias():
+    exact, x = layer(), torch.randn(3, 24)
+    exact.weight[3] = 0
+    assert torch.equal(Int8Linear.of(exact)(x)[:, 3], exact.bias[3].expand(3))
+
+
+@torch.no_grad()
+def test_a_compiled_layer_computes_the_formula():
+    quantised, x = Int8Linear.of(layer()), torch.randn(3, 24)
+    expected, _ = by_the_formula(quantised, x)
+    compiled = torch.compile(quantised, backend="eager", fullgraph=True)
+    np.testing.assert_allclose(float64(compiled(x)), expected, atol=1e-5)
+
+
 def test_nothing_warns():
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("error")
-        Int8Linear.of(layer())(torch.randn(1, 24))
+    # In a process of its own, because torch warns once.
+    lines = [
+        "import warnings, torch",
+        "from hf_vanilla_transformer.packed_linear_vanilla_transformer import Int8Linear",
+        "warnings.simplefilter('error')",
+        "torch.set_grad_enabled(False)",
+        "Int8Linear.of(torch.nn.Linear(8, 8))(torch.ones(1, 8))",
+    ]
+    child = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, cwd=ROOT)
+    assert child.returncode == 0, child.stderr
 
 
 def load(folder=FIXTURE, kind=AutoModelForSeq2SeqLM, **kwargs):
@@ -264,6 +288,14 @@ def test_steps_see_what_was_written(int8_model, monkeypatch):
     is_there = before > -1e4
     assert (after - before)[is_there].abs().max() > 0.2
     assert (after - plain_scores(int8_model, monkeypatch))[is_there].abs().median() < 0.005
+
+
+def test_one_that_was_cast_says_what_its_modules_say(int8_model, monkeypatch):
+    int8_model.bfloat16()
+    assert takes_steps(int8_model, monkeypatch)
+    found, expected = scores(int8_model), plain_scores(int8_model, monkeypatch)
+    is_there = expected > -1e4
+    assert (found - expected)[is_there].abs().median() < 0.05
 
 
 def test_it_is_not_trained_by_itself(int8_model, tmp_path):

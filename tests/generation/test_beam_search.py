@@ -75,7 +75,7 @@ def search(
         fill=EOS,
     )
     words = [()] * (len(languages) * num_beams)
-    while not beams.is_done:
+    while beams.num_running:
         log_probs = [languages[row // num_beams].log_probs(each) for row, each in enumerate(words)]
         candidates = beams.extend(torch.stack(log_probs))
         is_cut = torch.tensor(limits)[:, None].expand(candidates.shape[:2]) <= beams.length
@@ -83,7 +83,7 @@ def search(
         words = [
             (*words[row], word) for row, word in zip(beams.rows.tolist(), beams.tokens[:, 0].tolist(), strict=True)
         ]
-        if leaves and not beams.is_done:
+        if leaves and beams.num_running:
             kept = beams.leave().tolist()
             languages, limits = [languages[place] for place in kept], [limits[place] for place in kept]
             words = [each for place in kept for each in words[place * num_beams : (place + 1) * num_beams]]

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 from hf_vanilla_transformer import PaperTrainingArguments, paper_optimizers
 from hf_vanilla_transformer.training import r_drop
 from hf_vanilla_transformer.training.arguments import RunArguments
 from hf_vanilla_transformer.training.r_drop import RDropTrainer, r_drop_loss
 from tests.conftest import small_model
-from tests.training.toy import copy_task
+from tests.training.toy import Gradients, copy_task
 
 
 def two_predictions(tokens=7, vocabulary=11, seed=0):
@@ -84,17 +84,6 @@ def test_it_does_without_a_label():
     (gradient,) = torch.autograd.grad(loss, logits)
     assert loss.item() == 0
     assert not gradient.any()
-
-
-class Gradients(TrainerCallback):
-    """Keeps the gradients of the first update."""
-
-    def __init__(self):
-        self.kept = {}
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if state.global_step == 0:
-            self.kept = {name: weight.grad.clone() for name, weight in model.named_parameters()}
 
 
 def make_trainer(folder, tokenizer, weight, dropout=0.0, **arguments):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 from hf_vanilla_transformer import (
     PaperTrainingArguments,
@@ -12,7 +12,7 @@ from hf_vanilla_transformer import (
     paper_optimizers,
 )
 from tests.conftest import small_config, small_model
-from tests.training.toy import copy_task
+from tests.training.toy import Gradients, copy_task
 
 
 def make_trainer(folder, tokenizer, model, **arguments):
@@ -68,17 +68,6 @@ def test_evaluation_loss_is_plain_and_bleu_is_there(tmp_path, tokenizer):
     assert {"eval_loss", "eval_bleu", "eval_chrf"} <= set(metrics)
     plain = small_model(vocab_size=len(tokenizer), label_smoothing=0.0)
     assert metrics["eval_loss"] == pytest.approx(make_trainer(tmp_path, tokenizer, plain).evaluate()["eval_loss"])
-
-
-class Gradients(TrainerCallback):
-    """Keeps the gradients of the first update."""
-
-    def __init__(self):
-        self.kept = {}
-
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if state.global_step == 0:
-            self.kept = {name: weight.grad.clone() for name, weight in model.named_parameters()}
 
 
 def smoothed_run(folder, tokenizer, label_smoothing, label_smoothing_factor):

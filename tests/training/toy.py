@@ -1,8 +1,9 @@
-"""Tasks that a tiny model learns in seconds."""
+"""Tasks that a tiny model learns in seconds, and an eye on how."""
 
 import random
 
 from datasets import Dataset
+from transformers import TrainerCallback
 
 
 def random_words(count, seed=0, longest=8, vocabulary=300):
@@ -20,3 +21,14 @@ def copy_task(tokenizer, count, seed=0, reverse=False, longest=8, vocabulary=Non
         for row in words
     ]
     return Dataset.from_list(rows)
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradients of the first update."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if state.global_step == 0:
+            self.kept = {name: weight.grad.clone() for name, weight in model.named_parameters()}
