@@ -3,6 +3,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 EXTRAS := $(VENV)/.extras
 FLOOR := .venv-floor
+PROCESSES ?= 2
 FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/parity tests/training $(wildcard tests/test_*.py)
 INSTALL := python -m pip install --quiet --disable-pip-version-check
 
@@ -32,8 +33,9 @@ $(FLOOR)/.ready: pyproject.toml constraints-floor.txt
 demo: $(READY)  ## Train on the built-in number corpus, score unseen numbers, translate some.
 	$(VENV)/bin/python scripts/demo.py
 
+# Most tests are too small for several threads; the files are shared out among several processes instead.
 test: $(EXTRAS)  ## Run the tests.
-	$(VENV)/bin/python -m pytest --quiet
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile
 
 test-conformance: $(EXTRAS)  ## Run transformers' own test suites on our classes.
 	$(VENV)/bin/python -m tests.conformance.run

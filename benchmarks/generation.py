@@ -1,11 +1,10 @@
 """Time generate(), of this package and of others with the same weights, in turns.
 
-Modes: `cells` (the default; batches and beams, a base model, exactly 32 new tokens), `scaling` (against source length,
-output length, beams and batch), `sentences` (a trained model and a file of sentences, text to text), `report` (tables,
-and plots, of what was measured before).
+Modes: `cells` (the default; batches and beams, a base model, exactly 32 new tokens), `parts` (what the time goes on in
+some cells), `scaling` (against source length, output length, beams and batch), `sentences` (a trained model and a file
+of sentences, text to text), `report` (tables, and plots, of what was measured before).
 """
 
-import json
 import sys
 import tempfile
 import time
@@ -24,10 +23,12 @@ if not __package__:
 
 import torch
 from tqdm import tqdm
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from benchmarks import report_generation
+from benchmarks.generation_parts import parts
 from benchmarks.measuring import Clock, describe_machine, keep_freed_memory
+from benchmarks.modes import run_modes
 from benchmarks.peers.ctranslate2_model import CTranslate2Process, convert, word
 from benchmarks.peers.marian import Marian
 from hf_vanilla_transformer import (
@@ -36,13 +37,13 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     translate,
 )
-from hf_vanilla_transformer.generation_vanilla_transformer import PAPER_ALPHA
-from scripts.common import check_can_write, parse, plain_errors, write
+from hf_vanilla_transformer.generation_vanilla_transformer import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
+from scripts.common import parse
 
 
-MODES = ("cells", "scaling", "sentences", "report")
 REFERENCE = "marian-fp32"
 CELLS = [(1, 1), (1, 4), (16, 1), (16, 4), (64, 1), (64, 4)]
+CELLS_IN_PARTS = [(1, 1), (1, 4), (64, 1), (64, 4)]
 SOURCE_TOKENS, NEW_TOKENS, VOCABULARY = 15, 32, 10_000
 FIRST_WORD_ID = 3
 # One quantity changes at a time; the others are these.
@@ -54,6 +55,7 @@ AXES = {
     "batch": [1, 4, 16, 64],
 }
 PROBED_BYTES, PROBED_WIDTH = 400_000_000, 2048
+CPU = torch.device("cpu")
 
 
 @dataclass
@@ -200,25 +202,37 @@ def base_model(args: BenchmarkArguments) -> VanillaTransformerForConditionalGene
 
 def time_job(entries: dict[str, Any], job: Job, args: BenchmarkArguments, clock: Clock) -> dict[str, dict[str, Any]]:
     """Milliseconds a step of each entry in each round, and how many of its translations are the reference's."""
-    tokens, seconds = {}, {name: [] for name in entries}
-    for name, entry in entries.items():
-        tokens[name] = entry.run(job)[1]
-    names = list(entries)
-    for number in range(args.rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            seconds[name].append(clock.measure(lambda entry=entries[name]: entry.run(job)[0]))
-    reference = REFERENCE
+    tokens = {name: entry.run(job)[1] for name, entry in entries.items()}
+    seconds = in_turns({name: lambda entry=entry: entry.run(job)[0] for name, entry in entries.items()}, args, clock)
     return {
         name: {
-            "milliseconds_a_step": median(seconds[name]) / job.new_tokens * 1e3,
-            "times": [theirs / own for own, theirs in zip(seconds[name], seconds[reference], strict=True)],
-            "same": sum(own == theirs for own, theirs in zip(tokens[name], tokens[reference], strict=True)),
+            "milliseconds_a_step": median(own_seconds) / job.new_tokens * 1e3,
+            "times": _ratios(seconds[REFERENCE], own_seconds),
+            "same": _count_same(tokens[name], tokens[REFERENCE]),
             "sentences": len(job.sources),
-            "seconds": seconds[name],
+            "seconds": own_seconds,
         }
-        for name in names
+        for name, own_seconds in seconds.items()
     }
+
+
+def in_turns(runs: dict[str, Callable[[], float]], args: BenchmarkArguments, clock: Clock) -> dict[str, list[float]]:
+    """Seconds that each run returns, one a round; the order changes from round to round."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    names = list(runs)
+    for number in tqdm(range(args.rounds), desc="rounds", leave=False):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            seconds[name].append(clock.measure(runs[name]))
+    return seconds
+
+
+def _ratios(theirs: list[float], own: list[float]) -> list[float]:
+    return [one / other for one, other in zip(theirs, own, strict=True)]
+
+
+def _count_same(own: list[Any], theirs: list[Any]) -> int:
+    return sum(one == other for one, other in zip(own, theirs, strict=True))
 
 
 def make_job(batch: int, beams: int, source: int = SOURCE_TOKENS, new: int = NEW_TOKENS) -> Job:
@@ -230,9 +244,9 @@ def make_job(batch: int, beams: int, source: int = SOURCE_TOKENS, new: int = NEW
 @torch.no_grad()
 def measure(args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Job]) -> dict[str, Any]:
     """All entries at all jobs."""
-    names, clock = chosen(args, default), Clock(torch.device("cpu"), args.repeats)
+    names, clock = chosen(args, default), Clock(CPU, args.repeats)
     names += [] if REFERENCE in names else [REFERENCE]
-    section: dict[str, Any] = {"machine": describe_machine(torch.device("cpu")), "corpus": "random tokens", "jobs": {}}
+    section: dict[str, Any] = {"machine": describe_machine(CPU), "corpus": "random tokens", "jobs": {}}
     model = base_model(args)
     section["limits"] = limits(model)
     with peers(model, names) as others:
@@ -281,6 +295,25 @@ def measure_cells(args: BenchmarkArguments) -> dict[str, Any]:
     return measure(args, list(ENTRIES), {f"{batch} x {beams}": make_job(batch, beams) for batch, beams in cells})
 
 
+@torch.no_grad()
+def measure_parts(args: BenchmarkArguments) -> dict[str, Any]:
+    """Milliseconds of a call of ours, and of its parts."""
+    names, clock = chosen(args, [name for name in ENTRIES if name.startswith("ours")]), Clock(CPU, args.repeats)
+    section: dict[str, Any] = {"machine": describe_machine(CPU), "corpus": "random tokens", "jobs": {}}
+    cells = CELLS_IN_PARTS[:2] if args.smallest else CELLS_IN_PARTS
+    with peers(base_model(args), names) as models:
+        entries = {name: InTransformers(model) for name, model in models.items()}
+        for batch, beams in tqdm(cells, desc="parts of generate()"):
+            job = make_job(batch, beams)
+            for name, entry in entries.items():
+                runs = {"call": lambda entry=entry, job=job: entry.run(job)[0]}
+                runs |= parts(entry.model, job.sources, beams, job.new_tokens)
+                seconds = in_turns(runs, args, clock)
+                section["jobs"][f"{batch} x {beams}, {name}"] = {what: median(seconds[what]) * 1e3 for what in runs}
+    section["noise"] = {"repeated": clock.repeated, "slow": clock.slow}
+    return section
+
+
 def measure_scaling(args: BenchmarkArguments) -> dict[str, Any]:
     """How a step's cost grows with one quantity at a time."""
     jobs = {}
@@ -297,48 +330,47 @@ def measure_sentences(args: BenchmarkArguments) -> dict[str, Any]:
         raise ValueError("the mode sentences needs --model, a trained model, and --file, its sentences.")
     tokenizer, model = AutoTokenizer.from_pretrained(args.model), AutoModelForSeq2SeqLM.from_pretrained(args.model)
     sentences = [line for line in Path(args.file).read_text(encoding="utf-8").splitlines() if line.strip()]
-    names, clock = chosen(args, list(ENTRIES)), Clock(torch.device("cpu"), args.repeats)
+    names, clock = chosen(args, list(ENTRIES)), Clock(CPU, args.repeats)
     section: dict[str, Any] = {
-        "machine": describe_machine(torch.device("cpu")),
+        "machine": describe_machine(CPU),
         "corpus": f"{Path(args.file).name}, {len(sentences):,} sentences",
         "parameters": model.num_parameters(),
     }
-    # The search of section 6.1, whatever the model was saved with.
-    options: dict[str, Any] = {"num_beams": 4, "length_penalty": PAPER_ALPHA}
     with peers(model, names) as others:
-        runs: dict[str, Callable[[], tuple[float, list[str]]]] = {}
-        for name, peer in others.items():
-            if isinstance(peer, CTranslate2Process):
-                runs[name] = partial(_by_ctranslate2, peer, tokenizer, model.config, sentences)
-            else:
-                peer.generation_config = model.generation_config
-                if name == REFERENCE:
-                    longest = max(map(len, tokenizer(sentences).input_ids))
-                    peer.generation_config = type(model.generation_config)(
-                        **{key: getattr(model.config, key) for key in ("pad_token_id", "eos_token_id", "bos_token_id")},
-                        decoder_start_token_id=model.config.decoder_start_token_id,
-                        max_new_tokens=longest + 50,
-                        length_penalty=PAPER_ALPHA,
-                    )
-                runs[name] = partial(_by_translate, peer, tokenizer, sentences, options)
+        runs = {name: _sentences_by(name, peer, tokenizer, model, sentences) for name, peer in others.items()}
         texts = {name: run()[1] for name, run in runs.items()}
-        seconds: dict[str, list[float]] = {name: [] for name in runs}
-        first = next(iter(runs))
-        for number in tqdm(range(args.rounds), desc="sentences"):
-            order = [*runs][number % len(runs) :] + [*runs][: number % len(runs)]
-            for name in order:
-                seconds[name].append(clock.measure(lambda run=runs[name]: run()[0]))
+        seconds = in_turns({name: lambda run=run: run()[0] for name, run in runs.items()}, args, clock)
     section["noise"] = {"repeated": clock.repeated, "slow": clock.slow}
+    first = next(iter(runs))
     section["entries"] = {
         name: {
-            "sentences_a_second": len(sentences) / median(seconds[name]),
-            "times": [theirs / own for own, theirs in zip(seconds[name], seconds[first], strict=True)],
-            "same_as_ours": sum(own == ours for own, ours in zip(texts[name], texts[first], strict=True)),
-            "seconds": seconds[name],
+            "sentences_a_second": len(sentences) / median(own_seconds),
+            "times": _ratios(seconds[first], own_seconds),
+            "same_as_ours": _count_same(texts[name], texts[first]),
+            "seconds": own_seconds,
         }
-        for name in runs
+        for name, own_seconds in seconds.items()
     }
     return section
+
+
+def _sentences_by(
+    name: str, peer: Any, tokenizer: Any, model: PreTrainedModel, sentences: list[str]
+) -> Callable[[], tuple[float, list[str]]]:
+    """What returns seconds and translations of one entry, by the search of section 6.1."""
+    if isinstance(peer, CTranslate2Process):
+        return partial(_by_ctranslate2, peer, tokenizer, model.config, sentences)
+    peer.generation_config = _of_marian(model, tokenizer, sentences) if name == REFERENCE else model.generation_config
+    return partial(_by_translate, peer, tokenizer, sentences, {"num_beams": 4, "length_penalty": PAPER_ALPHA})
+
+
+def _of_marian(model: PreTrainedModel, tokenizer: Any, sentences: list[str]) -> GenerationConfig:
+    """Settings that Marian knows: one limit for all sentences, and transformers' own length penalty."""
+    tokens = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
+    longest = max(map(len, tokenizer(sentences).input_ids))
+    return GenerationConfig(
+        **{name: getattr(model.config, name) for name in tokens}, max_new_tokens=longest + PAPER_MAX_LENGTH_OFFSET
+    )
 
 
 def _by_translate(model: Any, tokenizer: Any, sentences: list[str], options: dict[str, Any]) -> tuple[float, list[str]]:
@@ -362,31 +394,20 @@ def _by_ctranslate2(
     return before + seconds + time.perf_counter() - start, texts
 
 
-MEASURE = {"cells": measure_cells, "scaling": measure_scaling, "sentences": measure_sentences}
+MEASURE = {
+    "cells": measure_cells,
+    "parts": measure_parts,
+    "scaling": measure_scaling,
+    "sentences": measure_sentences,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure as the command line says; returns all figures of the output file."""
     args, modes = parse([BenchmarkArguments], __doc__, arguments, positional="modes")
-    with plain_errors():
-        unknown = [mode for mode in modes if mode not in MODES]
-        if unknown:
-            raise ValueError(f'there is no mode "{unknown[0]}"; choose among: {", ".join(MODES)}.')
-        output = Path(args.output)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        check_can_write(args.output)
-        figures = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
-        for mode in modes or ["cells"]:
-            if mode == "report" and not figures:
-                raise ValueError(f"there are no figures in {args.output}; measure first, or name another --output.")
-            if mode != "report":
-                figures[mode] = MEASURE[mode](args)
-                write(output, json.dumps(figures, indent=2) + "\n")
-        print("\n\n".join(report_generation.tables(figures, REFERENCE)))
-        if args.plot is not None:
-            for path in report_generation.plot(figures, Path(args.plot), REFERENCE):
-                print(f"drawn: {path}")
-    return figures
+    measure_modes = {mode: partial(of_mode, args) for mode, of_mode in MEASURE.items()}
+    tables, plot = (partial(show, reference=REFERENCE) for show in (report_generation.tables, report_generation.plot))
+    return run_modes(modes, measure_modes, args.output, args.plot, tables, plot)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import report
+from benchmarks.generation_parts import PARTS
 
 
 COLOURS = {
@@ -26,6 +27,9 @@ def tables(figures: dict[str, Any], reference: str) -> Iterator[str]:
             yield _table_of_jobs(figures[mode]["jobs"], reference)
     if "cells" in figures:
         yield _limits(figures["cells"])
+    if "parts" in figures:
+        yield f"## parts\n\n{report.describe(figures['parts'])}\n\n{_noise(figures['parts'])}"
+        yield _table_of_parts(figures["parts"]["jobs"])
     if "sentences" in figures:
         section = figures["sentences"]
         yield f"## sentences\n\n{report.describe(section)}\n\n{_noise(section)}"
@@ -60,6 +64,17 @@ def _table_of_jobs(jobs: dict[str, dict[str, Any]], reference: str) -> str:
         ]
         for title, job in jobs.items()
     ]
+    return report.table(headings, rows)
+
+
+def _table_of_parts(jobs: dict[str, dict[str, float]]) -> str:
+    """Milliseconds of a call, and of its parts; the rest is the search, and what transformers does around it."""
+    headings = ["ms", "call", *PARTS, "rest"]
+    rows = []
+    for title, job in jobs.items():
+        # The products are a part of the steps.
+        rest = job["call"] - sum(job[part] for part in PARTS[:-1])
+        rows.append([title, *(f"{figure:.1f}" for figure in (job["call"], *(job[part] for part in PARTS), rest))])
     return report.table(headings, rows)
 
 

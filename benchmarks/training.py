@@ -5,11 +5,11 @@ Modes: `steps` (the default; speed and peak memory of every entry), `memory` (pe
 (tables, and plots, of what was measured before).
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,12 +34,12 @@ from benchmarks.measuring import (
     peak_memory,
     time_steps,
 )
+from benchmarks.modes import run_modes
 from benchmarks.trainer_overhead import Overhead, time_overhead
 from hf_vanilla_transformer import VanillaTransformerConfig
-from scripts.common import check_can_write, parse, plain_errors, write
+from scripts.common import parse
 
 
-MODES = ("steps", "memory", "scaling", "trainer", "report")
 TINY = {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "vocab_size": 10_000}
 
 
@@ -320,25 +320,8 @@ MEASURE = {
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure as the command line says; returns all figures of the output file."""
     args, modes = parse([BenchmarkArguments], __doc__, arguments, positional="modes")
-    with plain_errors():
-        unknown = [mode for mode in modes if mode not in MODES]
-        if unknown:
-            raise ValueError(f'there is no mode "{unknown[0]}"; choose among: {", ".join(MODES)}.')
-        output = Path(args.output)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        check_can_write(args.output)
-        figures = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
-        for mode in modes or ["steps"]:
-            if mode == "report" and not figures:
-                raise ValueError(f"there are no figures in {args.output}; measure first, or name another --output.")
-            if mode != "report":
-                figures[mode] = MEASURE[mode](args)
-                write(output, json.dumps(figures, indent=2) + "\n")
-        print("\n\n".join(report.tables(figures)))
-        if args.plot is not None:
-            for path in report.plot(figures, Path(args.plot)):
-                print(f"drawn: {path}")
-    return figures
+    measure = {mode: partial(of_mode, args) for mode, of_mode in MEASURE.items()}
+    return run_modes(modes, measure, args.output, args.plot, report.tables, report.plot)
 
 
 if __name__ == "__main__":

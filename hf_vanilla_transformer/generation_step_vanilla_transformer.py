@@ -1,8 +1,9 @@
 """The decoder of Figure 1 for one more token of every hypothesis, computed fast on CPUs.
 
-It reads the weights of the model's own modules, and equals calling them with a cache. Hypotheses are never moved in
-memory: those of one sentence share its keys and values, and each attends to those of its own past. Shapes have named
-axes, as in the model's file; rows are batch * beams, a sentence's hypotheses adjacent.
+It reads the weights of the model's own modules, and equals calling them with a cache. A sentence's hypotheses share its
+keys and values: each hypothesis at each position has a place there, and attends to the places of its own past. So none is
+moved when another continues it; from time to time, the places that none continues are forgotten. Shapes have named axes,
+as in the model's file; rows are batch * beams, a sentence's hypotheses adjacent.
 """
 
 from functools import partial
@@ -15,10 +16,9 @@ from .functional_vanilla_transformer import ATTENTION, is_untouched
 from .packed_linear_vanilla_transformer import Int8Linear, pack
 
 
-# Positions that there is room for at first, and more of them whenever they are full.
-_ROOM = 32
-# For one query a sentence, sums are faster than torch's fused attention with so many sentences and so few positions.
-_FEWEST_FOR_SUMS, _LONGEST_FOR_SUMS = 16, 128
+# Positions that there is room for at first, and more of them whenever they are full: so many of all hypotheses of a
+# sentence together, and of each at least so many.
+_ROOM, _LEAST_ROOM = 32, 8
 _DTYPES = {torch.float32, torch.bfloat16}
 # What a user asks for beyond these is obeyed by the model's own modules.
 _ATTENTION = (ATTENTION, "sdpa")
@@ -79,22 +79,28 @@ class StepDecoder:
         if len(states) == 1 and mask is not None and mask.any():
             states, mask = states[:, mask[0].bool()], None
         self._decoder, self._num_beams = decoder, num_beams
-        self._layers = [_Layer(layer, states, mask, num_beams) for layer in decoder.layers]
+        room = max(_ROOM // num_beams, _LEAST_ROOM)
+        # A hypothesis attends to what is new of itself: of the places that are added, (1, 1, beams, places).
+        self._new = _additive(torch.eye(num_beams, dtype=torch.bool, device="cpu").repeat(1, room))[None, None]
+        # Of a sentence's places, those of each hypothesis' own past; (batch, 1, beams, places).
+        self._past = self._new.repeat(len(states), 1, 1, 1)
+        self._layers = [_Layer(layer, states, mask, num_beams, room) for layer in decoder.layers]
         self._lm_head = pack(model.lm_head)
         self._source_mask = None if mask is None or mask.all() else _additive(mask.bool()[:, None, None])
-        # Of the keys of a sentence, those of each hypothesis' own past; (batch, 1, beams, positions, beams).
-        self._own = _additive(torch.eye(num_beams, dtype=torch.bool, device="cpu")[None, None, :, None])
-        self._past = self._own.repeat(len(states), 1, 1, _ROOM, 1)
         self._positions = _positions(decoder, 0, _ROOM)
-        self._length = 0
+        self._length = self._places = 0
+        self._rows = _first_rows(len(states), decoder.config.num_heads, self._past.shape[3])
         self.outputs: dict[str, Any] = {}
 
     def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Logits, `(rows, vocabulary)`, of the tokens behind `(rows, length)`, of which the last column is new."""
+        if self._places == self._past.shape[3]:
+            self.keep(torch.arange(len(self._past), device="cpu"))
         if self._length == len(self._positions):
-            self._make_room()
+            self._positions = torch.cat([self._positions, _positions(self._decoder, self._length, _ROOM)])
         self._length += 1
-        past = self._past[..., : self._length, :].flatten(3) if self._num_beams > 1 else None
+        self._places += self._num_beams
+        past = self._past[..., : self._places] if self._num_beams > 1 else None
         x = self._embed(input_ids[:, -1])
         for layer in self._layers:
             x = layer(x, past, self._source_mask)
@@ -105,30 +111,36 @@ class StepDecoder:
         embeds, position = self._decoder.look_up(tokens, None), self._positions[self._length - 1]
         return torch.add(position, embeds.float(), alpha=embeds.shape[1] ** 0.5).to(embeds.dtype)
 
-    def _make_room(self) -> None:
-        self._past = torch.cat([self._past, self._own.expand(len(self._past), -1, -1, _ROOM, -1)], dim=3)
-        self._positions = torch.cat([self._positions, _positions(self._decoder, self._length, _ROOM)])
-
     def go_on_with(self, rows: torch.Tensor) -> None:
         """Have the hypotheses continue others of the same sentences: those of the rows given, `(rows,)`."""
         if self._num_beams == 1:
             return
-        beams = rows.view(-1, 1, self._num_beams) % self._num_beams
-        past = self._past[..., : self._length, :]
-        past.copy_(past.gather(2, beams[..., None, None].expand_as(past)))
+        beams = rows.view(-1, 1, self._num_beams, 1) % self._num_beams
+        past = self._past[..., : self._places]
+        past.copy_(past.gather(2, beams.expand_as(past)))
 
     def keep(self, sentences: torch.Tensor) -> None:
-        """Forget all sentences of the batch but those given, `(kept,)`."""
-        self._past = self._past[sentences]
+        """Forget all sentences of the batch but those given, `(kept,)`, and the places that no hypothesis continues."""
+        past = self._past[sentences][..., : self._places]
+        are_continued = (past == 0).any(dim=2)[:, 0]
+        # As many of each sentence: all that are continued, and others, which nobody attends to.
+        positions = -(-int(are_continued.sum(dim=1).max()) // self._num_beams)
+        self._places = positions * self._num_beams
+        places = are_continued.int().argsort(dim=1, descending=True, stable=True)[:, : self._places]
+        past = past.gather(3, places[:, None, None].expand(-1, -1, self._num_beams, -1))
+        self._past = torch.cat([past, self._new.expand(len(past), -1, -1, -1)], dim=3)
         self._source_mask = None if self._source_mask is None else self._source_mask[sentences]
+        # Behind them there is room, in which it does not matter what lies.
+        rows = self._rows[sentences][:, :, None] + nn.functional.pad(places, (0, self._new.shape[3]))[:, None]
+        self._rows = _first_rows(*rows.shape)
         for layer in self._layers:
-            layer.keep(sentences)
+            layer.keep(sentences, rows, positions)
 
 
 class _Layer:
     """Section 3.1 and Figure 1, right: one layer for one more position, and the keys and values that it looks at."""
 
-    def __init__(self, layer: Any, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int):
+    def __init__(self, layer: Any, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int, room: int):
         own = layer.self_attn
         self._heads, self._num_beams, self._scaling = own.config.num_heads, num_beams, own.scaling
         self._widths = (own.q_proj.out_features, own.k_proj.out_features, own.v_proj.out_features)
@@ -138,7 +150,7 @@ class _Layer:
         norms = layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm
         self._own_norm, self._cross_norm, self._final_norm = map(_norm, norms)
         self._keys, self._values = (
-            _Memory(len(states), self._heads, num_beams, dim) for dim in (own.key_dim, own.value_dim)
+            _Memory(len(states), room, num_beams, self._heads, dim) for dim in (own.key_dim, own.value_dim)
         )
 
     def __call__(self, x: torch.Tensor, past: torch.Tensor | None, source_mask: torch.Tensor | None) -> torch.Tensor:
@@ -151,37 +163,37 @@ class _Layer:
         x = self._cross_norm(self._cross.plus(x, source_mask))
         return self._final_norm(self._fc2.plus(self._fc1.relu(x), x))
 
-    def keep(self, sentences: torch.Tensor) -> None:
-        """As [`StepDecoder.keep`]."""
-        for each in (self._keys, self._values, self._cross):
-            each.keep(sentences)
+    def keep(self, sentences: torch.Tensor, rows: torch.Tensor, positions: int) -> None:
+        """As [`StepDecoder.keep`], the places by [`_Memory.keep`]."""
+        self._keys.keep(rows, positions)
+        self._values.keep(rows, positions)
+        self._cross.keep(sentences)
 
 
 class _Memory:
-    """Keys or values of all hypotheses at all positions so far.
+    """Keys or values of the hypotheses at the positions so far.
 
     In float32, because attention in bfloat16 takes longer on CPUs, and there is little of it.
     """
 
-    def __init__(self, sentences: int, heads: int, beams: int, dim: int):
-        self._beams, self._length = beams, 0
-        self._put_into(torch.empty(sentences, _ROOM * beams, heads, dim, dtype=torch.float32, device="cpu"))
+    def __init__(self, sentences: int, room: int, beams: int, heads: int, dim: int):
+        self._beams = beams
+        self._put(torch.empty(sentences, heads, room * beams, dim, dtype=torch.float32, device="cpu"), 0)
 
-    def _put_into(self, numbers: torch.Tensor) -> None:
-        self._numbers = numbers
-        self._places = numbers.unflatten(1, (-1, self._beams)).unbind(1)
+    def _put(self, numbers: torch.Tensor, positions: int) -> None:
+        self._numbers, self._positions = numbers, positions
+        self._of_position = numbers.unflatten(2, (-1, self._beams)).unbind(2)
 
     def add(self, new: torch.Tensor) -> torch.Tensor:
-        """Add `(batch, beams, heads, d)` of one more position; returns all, `(batch, positions * beams, heads, d)`."""
-        if self._length == len(self._places):
-            self._put_into(torch.cat([self._numbers, torch.empty_like(self._numbers[:, : _ROOM * self._beams])], dim=1))
-        self._places[self._length].copy_(new)
-        self._length += 1
-        return self._numbers[:, : self._length * self._beams]
+        """Add `(batch, heads, beams, d)` of one more position; returns all, `(batch, heads, places, d)`."""
+        self._of_position[self._positions].copy_(new)
+        self._positions += 1
+        return self._numbers[:, :, : self._positions * self._beams]
 
-    def keep(self, sentences: torch.Tensor) -> None:
-        """As [`StepDecoder.keep`]."""
-        self._put_into(self._numbers[sentences])
+    def keep(self, rows: torch.Tensor, positions: int) -> None:
+        """Keep `(kept, heads, places)` of the rows of `(batch * heads * places, d)`, `positions` of them taken."""
+        kept = self._numbers.flatten(0, 2).index_select(0, rows.flatten())
+        self._put(kept.unflatten(0, rows.shape), positions)
 
 
 def _look_at_source(
@@ -201,10 +213,6 @@ class _Cross:
         self._heads, self._num_beams, self._scaling = attention.config.num_heads, num_beams, attention.scaling
         self._in, self._out = pack(attention.q_proj), pack(attention.out_proj)
         self._keys, self._values = _keys_values(attention, states)
-        if states.shape[1] > _LONGEST_FOR_SUMS:
-            # The numbers of a head together, for torch's fused attention.
-            keys_values = (each.transpose(1, 2).contiguous() for each in (self._keys, self._values))
-            self._keys, self._values = (each.transpose(1, 2) for each in keys_values)
 
     def plus(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """x + Sublayer(x), `(rows, d_model)`."""
@@ -226,7 +234,7 @@ class _CrossOfOne:
 
     def __init__(self, attention: Any, states: torch.Tensor):
         heads, d_model = attention.config.num_heads, attention.config.d_model
-        keys, values = (each[0].transpose(0, 1) for each in _keys_values(attention, states))
+        keys, values = (each[0] for each in _keys_values(attention, states))
         w_q, w_o = (_matrix(layer).float() for layer in (attention.q_proj, attention.out_proj))
         b_q, b_o = (layer.bias for layer in (attention.q_proj, attention.out_proj))
         keys = keys * attention.scaling
@@ -247,20 +255,25 @@ class _CrossOfOne:
 
 
 def _keys_values(attention: Any, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Keys and values of an encoder's output, `(batch, source, heads, d)`, in float32."""
-    of_source = pack(attention.k_proj, attention.v_proj)(states.flatten(0, 1)).unflatten(0, states.shape[:2]).float()
+    """Keys and values of an encoder's output, `(batch, heads, source, d)`, in float32."""
+    of_source = pack(attention.k_proj, attention.v_proj)(states.flatten(0, 1)).float()
     sizes = attention.k_proj.out_features, attention.v_proj.out_features
-    heads = attention.config.num_heads
-    return tuple(each.contiguous().unflatten(-1, (heads, -1)) for each in of_source.split(sizes, dim=-1))
+    heads, source = attention.config.num_heads, states.shape[1]
+    return tuple(_split_heads(each, heads, source).contiguous() for each in of_source.split(sizes, dim=-1))
 
 
 def _matrix(layer: nn.Linear) -> torch.Tensor:
     return layer.float_weight() if isinstance(layer, Int8Linear) else layer.weight
 
 
-def _split_heads(projected: torch.Tensor, heads: int, beams: int) -> torch.Tensor:
-    """`(rows, heads * d)` to `(batch, beams, heads, d)`."""
-    return projected.view(-1, beams, heads, projected.shape[-1] // heads)
+def _first_rows(batch: int, heads: int, places: int) -> torch.Tensor:
+    """Of `(batch * heads * places, d)`, the first row of each sentence's each head, `(batch, heads)`."""
+    return torch.arange(0, batch * heads * places, places, device="cpu").view(batch, heads)
+
+
+def _split_heads(projected: torch.Tensor, heads: int, positions: int) -> torch.Tensor:
+    """`(batch * positions, heads * d)` to `(batch, heads, positions, d)`; of hypotheses, positions are beams."""
+    return projected.view(-1, positions, heads, projected.shape[-1] // heads).transpose(1, 2)
 
 
 def _attend(
@@ -268,17 +281,17 @@ def _attend(
 ) -> torch.Tensor:
     """Eq. 1 of all heads, side by side: `(rows, heads * d_v)`, in the dtype of the query.
 
-    The query is `(batch, beams, heads, d_k)`, keys and values `(batch, positions, heads, d)`, the mask to add to the
-    scores `(batch, 1, beams or 1, positions)`.
+    The query is `(batch, heads, beams, d_k)`, keys and values `(batch, heads, places, d)`, the mask to add to the
+    scores `(batch, 1, beams or 1, places)`.
     """
-    sentences, beams = query.shape[:2]
-    if beams == 1 and sentences >= _FEWEST_FOR_SUMS and keys.shape[1] <= _LONGEST_FOR_SUMS:
-        scores = (keys * (query.float() * scaling)).sum(dim=-1)
-        weights = (scores if mask is None else scores + mask[:, 0, 0, :, None]).softmax(dim=1)
-        return (values * weights[..., None]).sum(dim=1).flatten(1).to(query.dtype)
-    query_of_heads, keys, values = (each.transpose(1, 2) for each in (query.float(), keys, values))
-    heads = nn.functional.scaled_dot_product_attention(query_of_heads, keys, values, attn_mask=mask, scale=scaling)
-    return heads.transpose(1, 2).reshape(sentences * beams, -1).to(query.dtype)
+    precise = query.float()
+    if len(query) == query.shape[2] == 1:
+        # For a single query, torch's fused attention takes less time than two products.
+        attended = nn.functional.scaled_dot_product_attention(precise, keys, values, attn_mask=mask, scale=scaling)
+    else:
+        scores = (precise * scaling) @ keys.transpose(2, 3)
+        attended = (scores if mask is None else scores.add_(mask)).softmax(dim=-1) @ values
+    return attended.transpose(1, 2).reshape(len(query) * query.shape[2], -1).to(query.dtype)
 
 
 def _additive(mask: torch.Tensor) -> torch.Tensor:

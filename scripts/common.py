@@ -305,7 +305,9 @@ def parse(
     parser = HfArgumentParser(dataclasses, description=description, usage=usage)
     if positional is not None:
         parser.add_argument(positional, nargs="*")
-    if takes_file and arguments and Path(arguments[0]).suffix.lower() in (".yaml", ".yml", ".json"):
+    file = Path(arguments[0]) if takes_file and arguments else Path()
+    # Where words may come first, a sentence may end so, too.
+    if file.suffix.lower() in (".yaml", ".yml", ".json") and (positional is None or file.is_file()):
         _set_defaults(parser, Path(arguments.pop(0)))
     with plain_errors():
         *parsed, unknown = parser.parse_args_into_dataclasses(arguments, return_remaining_strings=True)

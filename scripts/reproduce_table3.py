@@ -6,6 +6,7 @@ again, so a run that was stopped goes on with the next row.
 
 import hashlib
 import json
+import math
 import os
 import sys
 import time
@@ -49,8 +50,10 @@ from hf_vanilla_transformer import (
     translate,
 )
 from hf_vanilla_transformer.configuration_vanilla_transformer import PAPER_ROWS
+from hf_vanilla_transformer.data.tokenization import describe_tokenizer
+from hf_vanilla_transformer.evaluation.results import describe_surroundings
 from hf_vanilla_transformer.training.checks import check_lengths
-from hf_vanilla_transformer.training.memory import keep_freed_memory
+from hf_vanilla_transformer.training.memory import GiveBackMemory, keep_freed_memory
 from scripts.common import DataArguments, DecodingArguments, ScoringArguments, parse, plain_errors, score, write
 
 
@@ -84,7 +87,8 @@ WIDTH_DIVISOR, DEPTH_DIVISOR = 4, 2
 VOCAB_SIZE = 40960 // 8
 TOKENS_PER_BATCH = 2048
 MINUTES = 100
-TIMED_UPDATES, TIMED_SENTENCES = 6, 64
+# The first updates are slower: every shape of a batch is new.
+TIMED_UPDATES, UNTIMED_UPDATES, TIMED_SENTENCES = 16, 6, 64
 SYMBOLS = {
     "encoder_layers": "N",
     "d_model": "d_model",
@@ -111,6 +115,9 @@ class TableArguments:
     warmup_steps: int = field(
         default=400, metadata={"help": "Updates during which the learning rate of Eq. 3 rises, of every row."}
     )
+    rate_factor: float = field(
+        default=1 / 3, metadata={"help": "Constant before Eq. 3, of every row; the paper's is 1."}
+    )
     seed: int = field(default=1, metadata={"help": "Of weights, dropout and the order of the sentences."})
     output_dir: str = field(default="runs/table3", metadata={"help": "Folder of the results, one file a row."})
 
@@ -118,6 +125,8 @@ class TableArguments:
         for name, least in (("max_steps", 1), ("warmup_steps", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
+        if not 0 < self.rate_factor < math.inf:
+            raise ValueError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
         if Path(self.output_dir).is_file():
             raise NotADirectoryError(f"{self.output_dir} is a file; name a folder for the results.")
 
@@ -143,6 +152,7 @@ class Material:
     pairs: DatasetDict
     data: DatasetDict
     digest: str
+    tokenizer_digest: str
 
     def config(self, row: str) -> VanillaTransformerConfig:
         """A row's configuration at the small scale."""
@@ -156,8 +166,12 @@ class Material:
             "vocab_size": config.vocab_size,
             "max_steps": self.args.max_steps,
             "warmup_steps": self.args.warmup_steps,
+            "rate_factor": self.args.rate_factor,
             "tokens_per_batch": TOKENS_PER_BATCH,
+            "precision": "bfloat16 autocast",
+            "device": str(torch.accelerator.current_accelerator() or "cpu"),
             "seed": self.args.seed,
+            "tokenizer_sha256": self.tokenizer_digest,
             "data": self.description,
             "data_sha256": self.digest,
             **self.scoring.options(self.pairs["validation"]),
@@ -188,22 +202,30 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     keep_freed_memory()
     with plain_errors():
         rows = args.chosen_rows()
-        material = prepare(args, data_args, scoring)
+        material = prepare(args, data_args, scoring, rows)
         found = {row: read_result(folder, row, material.settings(row)) for row in rows}
         results = {row: result for row, result in found.items() if result is not None}
         missing = [row for row in rows if row not in results]
         folder.mkdir(parents=True, exist_ok=True)
         print(
             f"{len(rows)} rows of Table 3, {args.max_steps:,} updates each; {len(rows) - len(missing)} of them are in "
-            f"{folder}"
+            f"{folder}",
+            flush=True,
         )
         if missing:
-            tell_plan(missing, material)
+            tell_plan(missing, material, is_new=not results)
+    failed = []
     for number, row in enumerate(missing, start=1):
-        result = run_row(row, material, title=f"{row} ({number} of {len(missing)})")
-        write(folder / file_name(row), json.dumps(result, indent=2) + "\n")
-        results[row] = result
-        print(f"{row}: perplexity {result['perplexity']:.2f}, BLEU {result['bleu']:.2f}, {minutes(result):.1f} minutes")
+        try:
+            results[row] = run_row(row, material, title=f"{row} ({number} of {len(missing)})")
+        except (RuntimeError, ValueError) as error:
+            print(f"{row}: {error}", flush=True)
+            failed.append(row)
+            continue
+        write(folder / file_name(row), json.dumps(results[row], indent=2) + "\n")
+        print(describe_result(row, results[row]), flush=True)
+    if failed:
+        sys.exit(f"error: there is no table without {', '.join(failed)}; the same command tries them again.")
     table = make_table({row: results[row] for row in rows})
     write(folder / "table3.md", table)
     print(f"\n{table}")
@@ -211,11 +233,16 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     return folder / "table3.md"
 
 
-def prepare(args: TableArguments, data_args: DataArguments, scoring: ScoringArguments) -> Material:
+def describe_result(row: str, result: dict[str, Any]) -> str:
+    """What came out of a row, in a line."""
+    return f"{row}: perplexity {result['perplexity']:.2f}, BLEU {result['bleu']:.2f}, {minutes(result):.1f} minutes"
+
+
+def prepare(args: TableArguments, data_args: DataArguments, scoring: ScoringArguments, rows: Sequence[str]) -> Material:
     """The pairs, their joint encoding, and their tokens.
 
     Raises:
-        ValueError: if no pairs are given, or none for validation, or one is too long.
+        ValueError: if no pairs are given, or none for validation, or one is too long for one of the rows.
     """
     name_files(data_args)
     pairs = data_args.load()
@@ -227,8 +254,10 @@ def prepare(args: TableArguments, data_args: DataArguments, scoring: ScoringArgu
     tokenizer = train_tokenizer(texts, vocab_size=VOCAB_SIZE)
     data = tokenize_pairs(pairs, tokenizer)
     description = "; ".join(data_args.describe(split) for split in pairs)
-    check_lengths(scaled_config("E", len(tokenizer)), data)
-    return Material(args, scoring, description, tokenizer, pairs, data, digest(pairs))
+    for row in rows:
+        check_lengths(scaled_config(row, len(tokenizer)), data)
+    of_tokenizer = digest(describe_tokenizer(tokenizer))
+    return Material(args, scoring, description, tokenizer, pairs, data, digest(sentences_of(pairs)), of_tokenizer)
 
 
 def name_files(data_args: DataArguments) -> None:
@@ -250,10 +279,14 @@ def name_files(data_args: DataArguments) -> None:
     )
 
 
-def digest(pairs: DatasetDict) -> str:
-    """A fingerprint of all sentences, because files of one name may hold different ones."""
-    sentences = (sentence for split in pairs.values() for column in ("source", "target") for sentence in split[column])
-    return hashlib.sha256(json.dumps(list(sentences)).encode()).hexdigest()
+def sentences_of(pairs: DatasetDict) -> list[str]:
+    """All sentences, because files of one name may hold different ones."""
+    return [sentence for split in pairs.values() for column in ("source", "target") for sentence in split[column]]
+
+
+def digest(content: Any) -> str:
+    """A fingerprint."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def scaled_config(row: str, vocab_size: int) -> VanillaTransformerConfig:
@@ -301,24 +334,30 @@ def read_result(folder: Path, row: str, settings: dict[str, Any]) -> dict[str, A
     return result
 
 
-def tell_plan(rows: Sequence[str], material: Material) -> None:
+def tell_plan(rows: Sequence[str], material: Material, is_new: bool) -> None:
     """Print how long each row will take, from a few updates and translations of each."""
     started = time.perf_counter()
+    max_steps = material.args.max_steps
     estimates = {row: estimate_seconds(row, material) for row in tqdm(rows, desc="timing the rows", unit=" rows")}
-    for row, seconds in estimates.items():
-        print(f"  {row:16} about {seconds / 60:4.1f} minutes")
-    total = sum(estimates.values()) / 60
-    print(f"estimated time: {total:.0f} minutes, after {time.perf_counter() - started:.0f} seconds for this estimate")
-    if total > MINUTES:
-        fitting = int(material.args.max_steps * MINUTES / total)
+    for row, (an_update, scoring) in estimates.items():
+        print(f"  {row:16} about {(max_steps * an_update + scoring) / 60:4.1f} minutes")
+    an_update, scoring = (sum(figures) for figures in zip(*estimates.values(), strict=True))
+    total = max_steps * an_update + scoring
+    print(
+        f"estimated time: {total / 60:.0f} minutes, after {time.perf_counter() - started:.0f} seconds for this estimate"
+    )
+    # Rows that are there already would have to be trained again.
+    if is_new and total > 60 * MINUTES > scoring:
+        fitting = max(1, int((60 * MINUTES - scoring) / an_update))
         print(f"that is more than {MINUTES} minutes; --max_steps {fitting} would fit, in another --output_dir")
+    sys.stdout.flush()
 
 
-def estimate_seconds(row: str, material: Material) -> float:
-    """Seconds that a row will take."""
+def estimate_seconds(row: str, material: Material) -> tuple[float, float]:
+    """Seconds of an update of a row, and of its scores."""
     updates = Updates(TIMED_UPDATES, title=None)
     model = train_row(row, material, TIMED_UPDATES, updates)
-    seconds_an_update = median(end - begin for begin, end in pairwise(updates.ends))
+    seconds_an_update = median(end - begin for begin, end in pairwise(updates.ends[UNTIMED_UPDATES:]))
     validation = material.pairs["validation"]
     sample = range(min(TIMED_SENTENCES, len(validation)))
     longest = max(len(ids) for ids in material.data["validation"].select(sample)["labels"])
@@ -326,14 +365,21 @@ def estimate_seconds(row: str, material: Material) -> float:
     # Left alone, a model that has learnt nothing goes on to the limit.
     translate(model, material.tokenizer, validation.select(sample)["source"], max_new_tokens=longest)
     seconds_a_sentence = (time.perf_counter() - started) / len(sample)
-    return material.args.max_steps * seconds_an_update + len(validation) * seconds_a_sentence
+    return seconds_an_update, len(validation) * seconds_a_sentence
 
 
 def run_row(row: str, material: Material, title: str) -> dict[str, Any]:
-    """Train and score a row."""
+    """Train and score a row.
+
+    Raises:
+        ValueError: if its perplexity is no number.
+    """
     started = time.perf_counter()
     model = train_row(row, material, material.args.max_steps, Updates(material.args.max_steps, title))
     trained = time.perf_counter()
+    found = perplexity(model, material.data["validation"], material.tokenizer)
+    if not math.isfinite(found):
+        raise ValueError(f"the perplexity is {found}: the training diverged; lower the rate_factor.")
     scores, _ = score(
         model,
         material.tokenizer,
@@ -345,20 +391,19 @@ def run_row(row: str, material: Material, title: str) -> dict[str, Any]:
     return {
         "row": row,
         "parameters": model.num_parameters(),
-        "perplexity": perplexity(model, material.data["validation"], material.tokenizer),
+        "perplexity": found,
         "bleu": scores["bleu"],
         "bleu_signature": scores["bleu_signature"],
         "decoding": scores["decoding"],
         "training_seconds": trained - started,
         "scoring_seconds": time.perf_counter() - trained,
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
         "settings": material.settings(row),
+        **describe_surroundings(),
     }
 
 
 def train_row(row: str, material: Material, max_steps: int, updates: Updates) -> PreTrainedModel:
-    """A row's model after so many updates, computing in float32 from then on."""
+    """A row's model after so many updates."""
     set_seed(material.args.seed)
     model = VanillaTransformerForConditionalGeneration(material.config(row))
     accelerated = torch.accelerator.is_available()
@@ -379,13 +424,16 @@ def train_row(row: str, material: Material, max_steps: int, updates: Updates) ->
         training_args,
         train_dataset=material.data["train"],
         data_collator=DataCollatorForSeq2Seq(material.tokenizer, model=model),
-        callbacks=[updates],
-        optimizers=paper_optimizers(model, training_args),
+        callbacks=[updates, GiveBackMemory()],
+        optimizers=paper_optimizers(model, training_args, material.args.rate_factor),
     )
     trainer.remove_callback(PrinterCallback)
     TokenBudgetBatchSampler.use_in(trainer, TOKENS_PER_BATCH)
     trainer.train()
-    return trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+    # Anew, because what training in bfloat16 wraps around a model stays with it.
+    trained = VanillaTransformerForConditionalGeneration(material.config(row)).to(model.device)
+    trained.load_state_dict(trainer.accelerator.unwrap_model(trainer.model).state_dict())
+    return trained.eval()
 
 
 @torch.inference_mode()

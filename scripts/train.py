@@ -64,7 +64,7 @@ from hf_vanilla_transformer.training.checks import (
     check_vocabulary,
 )
 from hf_vanilla_transformer.training.hub import describe_error, prepare_repository, push_run
-from hf_vanilla_transformer.training.memory import keep_freed_memory, peak_memory
+from hf_vanilla_transformer.training.memory import GiveBackMemory, keep_freed_memory, peak_memory
 from hf_vanilla_transformer.training.model_card import FactsOfTheRun, card_metadata, fill_model_card
 from hf_vanilla_transformer.training.output import check_output_folder, staged
 from hf_vanilla_transformer.training.r_drop import RDropTrainer
@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         check_validation(args)
         check_can_write(result_args.results)
         check_processes(args)
-        keep_freed_memory()
+        keeps_freed_memory = keep_freed_memory()
         if args.process_index > 0:
             stay_silent()
         set_seed(args.seed)
@@ -200,7 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         facts = FactsOfTheRun.of_checkpoint(checkpoint) if checkpoint else FactsOfTheRun()
         facts.base_model = model_args.model = model_args.model or facts.base_model
         facts.optimizer = facts.optimizer or args.describe_optimizer()
-        described = {"settings": changed_arguments(model_args, data_args, decoding, scoring, args)}
+        described: dict[str, Any] = {"base_model": name_of(model_args.model)}
+        described |= {"settings": changed_arguments(model_args, data_args, decoding, scoring, args)}
         described |= describe_surroundings() if result_args.results else {}
         with args.main_process_first(desc="loading the pairs"):
             pairs = data_args.load()
@@ -221,6 +222,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         check_lengths(model.config, data)
         trainer = make_trainer(args, tokenizer, model, data, scoring.options(pairs["train"]))
         trainer.add_callback(facts)
+        if keeps_freed_memory and args.device.type == "cpu":
+            trainer.add_callback(GiveBackMemory())
         if args.early_stopping_patience is not None:
             trainer.add_callback(early_stopping(args.early_stopping_patience, checkpoint))
     if trainer.is_world_process_zero() and not resumes:
@@ -245,6 +248,11 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         if args.push_to_hub:
             push(trainer, scores)
     return output
+
+
+def name_of(model: str | None) -> str | None:
+    """A model's name on the Hub, or its folder's, which does not say where that lies."""
+    return Path(model).resolve().name if model is not None and Path(model).is_dir() else model
 
 
 def leave_out(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> Dataset:
@@ -333,6 +341,7 @@ def make_trainer(
     args.dataloader_pin_memory = args.dataloader_pin_memory and torch.accelerator.is_available()
     if args.ddp_find_unused_parameters is None:
         args.ddp_find_unused_parameters = False  # Every weight takes part in every update.
+    optimizers = paper_optimizers(model, args) if args.uses_the_paper_s_schedule else None
     kind: Any = partial(RDropTrainer, r_drop=args.r_drop) if args.r_drop else Seq2SeqTrainer
     trainer = kind(
         model=model,
@@ -343,13 +352,15 @@ def make_trainer(
         processing_class=tokenizer,
         compute_metrics=make_compute_metrics(tokenizer, **(scoring or {})) if args.predict_with_generate else None,
         callbacks=[CompleteCheckpoints()],
-        optimizers=paper_optimizers(model, args) if args.uses_the_paper_s_schedule else (None, None),
     )
-    if trainer.is_deepspeed_enabled and args.uses_the_paper_s_schedule:
-        raise ValueError(
-            "DeepSpeed makes an optimizer of its own, so there is no learning rate of Eq. 3; give --learning_rate, and "
-            "--lr_scheduler_type and --warmup_steps as you like."
-        )
+    if optimizers is not None:
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+            raise ValueError(
+                f"{'FSDP' if trainer.is_fsdp_enabled else 'DeepSpeed'} needs an optimizer that the Trainer makes, so "
+                "there is no learning rate of Eq. 3; give --learning_rate, and --lr_scheduler_type and --warmup_steps "
+                "as you like."
+            )
+        trainer.optimizer, trainer.lr_scheduler = optimizers
     if args.tokens_per_batch is not None:
         TokenBudgetBatchSampler.use_in(trainer, args.tokens_per_batch)
     if trainer.is_fsdp_enabled:
@@ -428,6 +439,7 @@ def save_card(
             "pairs": f"{len(pairs['train']):,}",
             "updates": f"{trainer.state.global_step:,}",
             "seconds": round(facts.seconds),
+            **describe_regularizers(trainer.args, model_args),
         },
         averaged_from=averaged_from(output),
     )
@@ -435,6 +447,16 @@ def save_card(
         (folder / "README.md").write_text(card.content, encoding="utf-8")
         if scores is not None:
             (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+
+
+def describe_regularizers(args: RunArguments, model_args: ModelArguments) -> dict[str, str]:
+    """What was done against overfitting that the paper does not do."""
+    described = {}
+    if args.r_drop:
+        described["R-Drop"] = f"weight {args.r_drop:g}"
+    if model_args.bpe_dropout:
+        described["BPE dropout"] = f"{model_args.bpe_dropout:g}, {model_args.bpe_dropout_copies} copies"
+    return described
 
 
 def save_results(

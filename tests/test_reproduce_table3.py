@@ -9,6 +9,7 @@ import torch
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.configuration_vanilla_transformer import PAPER_ROWS
+from hf_vanilla_transformer.generation_step_vanilla_transformer import can_step
 from scripts import reproduce_table3
 from tests.parity.paper_numpy import learning_rate
 
@@ -199,7 +200,7 @@ def test_updates_follow_the_paper_s_schedule(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(material.args, "output_dir", str(tmp_path))
     monkeypatch.setattr(material.args, "warmup_steps", 2)
     reproduce_table3.train_row("C d_model=256", material, 3, Rates(3, None))
-    assert rates == pytest.approx([learning_rate(step, 64, 2) for step in (1, 2, 3)])
+    assert rates == pytest.approx([learning_rate(step, 64, 2) / 3 for step in (1, 2, 3)])
 
 
 def test_the_table(finished):
@@ -231,13 +232,57 @@ def test_the_time_is_told_before_the_first_row(files, tmp_path, monkeypatch, cap
         raise KeyboardInterrupt
 
     monkeypatch.setattr(reproduce_table3, "run_row", stop)
-    monkeypatch.setattr(reproduce_table3, "estimate_seconds", lambda row, material: 50 * 60)
+    monkeypatch.setattr(reproduce_table3, "estimate_seconds", lambda row, material: (20 * 60, 10 * 60))
     with pytest.raises(KeyboardInterrupt):
         run(files, tmp_path)
     printed = capsys.readouterr().out
     assert "about 50.0 minutes" in printed
     assert "estimated time: 150 minutes" in printed
+    # 30 minutes of scoring and 60 of each update.
     assert "more than 100 minutes; --max_steps 1 would fit" in printed
+
+
+def test_a_run_that_goes_on_is_not_advised_to_begin_anew(finished, files, tmp_path, monkeypatch, capsys):
+    _, after_the_interrupt, _ = finished
+    (tmp_path / "base.json").write_bytes(after_the_interrupt["base.json"])
+    monkeypatch.setattr(reproduce_table3, "estimate_seconds", lambda row, material: (60 * 60, 0))
+    run(files, tmp_path)
+    printed = capsys.readouterr().out
+    assert "estimated time: 240 minutes" in printed
+    assert "would fit" not in printed
+
+
+def test_a_row_that_diverges_does_not_stop_the_others(files, tmp_path, monkeypatch, capsys):
+    perplexity = reproduce_table3.perplexity
+
+    def diverged(model, data, tokenizer):
+        return math.nan if model.config.key_dim == 4 else perplexity(model, data, tokenizer)
+
+    monkeypatch.setattr(reproduce_table3, "perplexity", diverged)
+    with pytest.raises(SystemExit, match="there is no table without B d_k=16; the same command tries them again"):
+        run(files, tmp_path)
+    assert "B d_k=16: the perplexity is nan: the training diverged" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"base.json", "D_eps_ls=0.2.json"}
+    monkeypatch.undo()
+    assert run(files, tmp_path).is_file()
+
+
+def test_rows_are_decoded_the_fast_way(finished):
+    _, _, models = finished
+    for row in ROWS[1:]:
+        with torch.inference_mode():
+            assert can_step(models[row][1][1])
+
+
+def test_only_learned_positions_limit_the_length(files, tmp_path):
+    long = [name if name.startswith("--") else str(tmp_path / Path(name).name) for name in files]
+    for old, new in zip(files, long, strict=True):
+        if old != new:
+            Path(new).write_text(f"{'z ' * 3000}\n" + Path(old).read_text())
+    with pytest.raises(SystemExit, match="but the model 1024 learned positions"):
+        reproduce_table3.main([*long, "--rows", "base", "E", "--output_dir", str(tmp_path / "results")])
+    with pytest.raises(SystemExit, match="tokens_per_batch"):
+        reproduce_table3.main([*long, "--rows", "base", "--output_dir", str(tmp_path / "results")])
 
 
 def test_other_settings_are_refused(finished, files):
@@ -274,6 +319,7 @@ def test_a_damaged_result_is_refused(files, tmp_path):
         (["--rows", "A h=3"], '"A h=3" is no row of Table 3; choose one of: "base"'),
         (["--max_steps", "0"], "max_steps is 0; it must be at least 1"),
         (["--warmup_steps", "0"], "warmup_steps is 0; it must be at least 1"),
+        (["--rate_factor", "0"], r"rate_factor is 0\.0; it must be above 0"),
         (["--seed", "-1"], "seed is -1; it must be at least 0"),
         ([], "no pairs are given; give --train_files and --validation_files, or set MULTI30K_DIR"),
         (["--output_dir", __file__], "is a file; name a folder for the results"),

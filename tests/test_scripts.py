@@ -336,7 +336,7 @@ class StubTrainer:
 def test_deepspeed_is_not_given_the_paper_s_schedule(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(train, "Seq2SeqTrainer", type("Stub", (StubTrainer,), {"is_deepspeed_enabled": True}))
     model, data = small_model(vocab_size=300), {"train": None}
-    with pytest.raises(ValueError, match=r"DeepSpeed makes an optimizer of its own.* give --learning_rate"):
+    with pytest.raises(ValueError, match=r"DeepSpeed needs an optimizer that the Trainer makes.* give --learning_rate"):
         train.make_trainer(train.RunArguments(str(tmp_path)), tokenizer, model, data)
     train.make_trainer(train.RunArguments(str(tmp_path), learning_rate=0.1), tokenizer, model, data)
 
@@ -345,7 +345,9 @@ def test_fsdp_is_given_one_module_for_a_matrix(tmp_path, tokenizer, monkeypatch)
     monkeypatch.setattr(train, "Seq2SeqTrainer", type("Stub", (StubTrainer,), {"is_fsdp_enabled": True}))
     model = small_model(vocab_size=300)
     assert model.model.encoder.embed_tokens is not model.model.shared
-    train.make_trainer(train.RunArguments(str(tmp_path)), tokenizer, model, {"train": None})
+    with pytest.raises(ValueError, match=r"FSDP needs an optimizer that the Trainer makes.* give --learning_rate"):
+        train.make_trainer(train.RunArguments(str(tmp_path)), tokenizer, model, {"train": None})
+    train.make_trainer(train.RunArguments(str(tmp_path), learning_rate=0.1), tokenizer, model, {"train": None})
     assert model.model.encoder.embed_tokens is model.model.decoder.embed_tokens is model.model.shared
 
 
@@ -372,6 +374,12 @@ def test_numbers_are_scored_by_character_if_not_told_otherwise():
     assert ScoringArguments().options(numbers)["tokenize"] == "char"
     assert ScoringArguments().options(numbers.remove_columns("number"))["tokenize"] == "13a"
     assert ScoringArguments("none").options(numbers)["tokenize"] == "none"
+
+
+def test_a_model_s_name_does_not_say_where_it_lies(trained):
+    assert train.name_of(str(trained)) == trained.name
+    assert train.name_of("user/name") == "user/name"
+    assert train.name_of(None) is None
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
@@ -473,6 +481,11 @@ def test_a_translation_stays_on_its_line(trained, capsys, monkeypatch):
     monkeypatch.setattr(sys.modules["scripts.translate"], "translate", lambda *args, **kwargs: ["a\nb", "c"])
     translate.main(["one", "two", "--model", str(trained)])
     assert capsys.readouterr().out == "a b\nc\n"
+
+
+def test_a_sentence_may_end_like_the_name_of_a_file(trained, capsys):
+    translate.main(["one.json", "--model", str(trained)])
+    assert capsys.readouterr().out
 
 
 def test_translating_arguments_and_a_file_at_once(trained):
@@ -664,6 +677,8 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     assert results["scores"]["test"] == json.loads((folder / "scores.json").read_text())
     assert results["scores"]["validation"]["decoding"].startswith("beam search, 3 beams, length penalty 0.9")
     assert results["settings"]["bpe_dropout"] == 0.1
+    assert "| BPE dropout | 0.1, 2 copies |" in (folder / "README.md").read_text()
+    assert results["base_model"] is None
     assert str(tmp_path) not in results_file.read_text()
     assert 0 < results["peak_memory_bytes"] <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     assert results["training_seconds"] >= points[-1]["training_seconds"]
@@ -691,6 +706,7 @@ def test_r_drop_changes_the_training_and_is_written_down(tmp_path):
         results = json.loads((tmp_path / "results.json").read_text())
         found.append((results["settings"].get("r_drop"), weights_of(tmp_path / "run")))
     assert [weight for weight, _ in found] == [None, 3.0]
+    assert "| R-Drop | weight 3 |" in (tmp_path / "run" / "README.md").read_text()
     assert any((weight != found[1][1][name]).any() for name, weight in found[0][1].items())
 
 
@@ -701,6 +717,12 @@ def test_stopping_early(tmp_path):
     last = folder / "checkpoint-6"
     assert json.loads((last / "trainer_state.json").read_text())["global_step"] == 6
     assert not (folder / "checkpoint-8").exists()
+    # As where it died before the scores: nothing is left to train.
+    weights = weights_of(folder)
+    (folder / "model.safetensors").unlink()
+    train.main([*recipe(tmp_path, **changes), "--resume_from_checkpoint", "last"])
+    assert not (folder / "checkpoint-8").exists()
+    assert all((weight == weights[name]).all() for name, weight in weights_of(folder).items())
     # The one before the checkpoint counts.
     shutil.rmtree(last)
     train.main([*recipe(tmp_path, **changes), "--resume_from_checkpoint", "last"])

@@ -290,11 +290,20 @@ def _cut(longest: NDArray[np.uint16], tokens_per_batch: int) -> NDArray[np.int64
 
 
 def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.int64]:
-    """Halve the batch with most rows until each process has as many batches as the others."""
+    """Halve the batch with most rows until each process has as many batches as the others.
+
+    Raises:
+        ValueError: if there are too few pairs for that.
+    """
     if bounds[-1] < processes:
         raise ValueError(f"there are {bounds[-1]} pairs for {processes} processes; each needs at least one.")
     while (len(bounds) - 1) % processes:
         largest = int(np.diff(bounds).argmax())
+        if bounds[largest + 1] - bounds[largest] == 1:
+            raise ValueError(
+                f"there are {bounds[-1]} pairs for {processes} processes, each a batch of its own; leave out "
+                f"{bounds[-1] % processes}, or raise tokens_per_batch so that two pairs fit."
+            )
         bounds = np.insert(bounds, largest + 1, (bounds[largest] + bounds[largest + 1]) // 2)
     return bounds
 

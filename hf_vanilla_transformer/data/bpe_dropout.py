@@ -13,6 +13,8 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from .tokenization import FEATURES
+
 
 # How many ways to cut a word are drawn, and then chosen from at each of its occurrences.
 _DRAWN_A_WORD = 128
@@ -113,6 +115,7 @@ def tokenize_with_dropout(
         batch_size=_PAIRS_A_BATCH,
         with_indices=True,
         remove_columns=pairs.column_names,
+        features=FEATURES,
         desc=f"tokenizing {copies} times",
     )
 

@@ -70,8 +70,11 @@ def load_pairs(
     if dataset == "numbers":
         languages = {"source": "en", "target": "de"}
         return number_pairs(languages.get(source, source), languages.get(target, target), **options)
+    if options.get("streaming"):
+        raise ValueError("streaming pairs have no number; leave streaming out: they lie in a file, and not in memory.")
     loaded = load_dataset(dataset, **options)
-    splits = loaded if isinstance(loaded, dict) else {str(options.get("split", "train")): loaded}
+    # "train[:1%]" is some of the split "train".
+    splits = loaded if isinstance(loaded, dict) else {str(options.get("split", "train")).partition("[")[0]: loaded}
     return DatasetDict(
         {name: _select_columns(split, source, target, f'data set "{dataset}"') for name, split in splits.items()}
     )

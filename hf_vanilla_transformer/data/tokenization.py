@@ -8,7 +8,8 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 
-_FEATURES = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
+# Columns of tokenised pairs.
+FEATURES = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
 # A batch is a record of the file, each of which takes some memory wherever it is mapped; so does tokenising a batch.
 _PAIRS_AT_ONCE = 2_000
 
@@ -46,9 +47,9 @@ def tokenize_pairs(
         writer_batch_size=_PAIRS_AT_ONCE,
         remove_columns=pairs.column_names,
         fn_kwargs={"tokenizer": tokenizer},
-        features=_FEATURES,
+        features=FEATURES,
         num_proc=num_proc,
-        new_fingerprint=Hasher.hash([pairs._fingerprint, describe_tokenizer(tokenizer), _FEATURES]),
+        new_fingerprint=Hasher.hash([pairs._fingerprint, describe_tokenizer(tokenizer), FEATURES]),
         desc="tokenizing",
     )
 
@@ -57,6 +58,9 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Any:
     """All that token ids depend on, equal for equal tokenizers in every process.
 
     Unlike the object itself, which also knows where it was loaded from, and how it was last asked to pad.
+
+    Returns:
+        Its class, model and settings, as text; the tokenizer itself where it is written in Python.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:  # Written in Python, so anything in it may matter.

@@ -32,7 +32,9 @@ _PLACES = (
     "validation_files",
 )
 # Others are made of these.
-_SETTINGS = (bool, int, float, str, list)
+_SETTINGS = (bool, int, float, str, list, dict)
+# What the Trainer makes of None by itself.
+_EMPTY: tuple[list, dict] = ([], {})
 _SECONDS_IN_A_MINUTE = 60
 _BYTES_IN_A_GIGABYTE = 10**9
 
@@ -78,7 +80,9 @@ def changed_arguments(*arguments: Any) -> dict[str, Any]:
         for item in fields(given):
             usual = item.default if item.default_factory is MISSING else item.default_factory()
             value, usual = _plain(getattr(given, item.name)), _plain(usual)
-            if value != usual and item.name not in _PLACES and isinstance(value, _SETTINGS):
+            if value in _EMPTY or value == usual or item.name in _PLACES:
+                continue
+            if isinstance(value, _SETTINGS):
                 changed[item.name] = value
     return changed
 
@@ -96,7 +100,7 @@ def table_of_results(paths: Sequence[str | os.PathLike[str]]) -> str:
 
     Raises:
         FileNotFoundError: if a file is not there.
-        ValueError: if none is given, or one holds no results.
+        ValueError: if none is given, or one holds no results, or those of one recipe were made with other settings.
     """
     if not paths:
         raise ValueError("no files of results are given; name at least one.")
@@ -104,6 +108,8 @@ def table_of_results(paths: Sequence[str | os.PathLike[str]]) -> str:
     for path in sorted(map(Path, paths)):
         result = _read(path)
         groups.setdefault(path.stem.removesuffix(f"_seed{result['seed']}"), []).append(result)
+    for name, group in groups.items():
+        _check_settings(name, group)
     results = [result for group in groups.values() for result in group]
     targets = list(dict.fromkeys(target for result in results for target in _reached(result)))
     columns = ["validation BLEU", "test BLEU", "training, minutes", "evaluation, minutes"]
@@ -116,6 +122,18 @@ def table_of_results(paths: Sequence[str | os.PathLike[str]]) -> str:
             rows.append([name, "mean ± s.d.", *(_mean_and_deviation(column) for column in zip(*figures, strict=True))])
         lines += map(_row, rows)
     return "\n".join(lines) + "\n"
+
+
+def _check_settings(name: str, group: Sequence[Mapping[str, Any]]) -> None:
+    """Runs are seeds of one recipe where nothing else differs."""
+    first, *others = [{**result.get("settings", {}), "seed": None} for result in group]
+    for other, result in zip(others, group[1:], strict=True):
+        differing = [key for key in {**first, **other} if first.get(key) != other.get(key)]
+        if differing:
+            raise ValueError(
+                f"{name} with seeds {group[0]['seed']} and {result['seed']} differ in {', '.join(differing)}, so they "
+                "have no mean; give the files other names than one recipe's."
+            )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -186,15 +186,23 @@ def early_stopping(patience: int, checkpoint: Path | None) -> EarlyStoppingCallb
     """
     callback = EarlyStoppingCallback(patience)
     if checkpoint is not None:
-        callbacks = TrainerState.load_from_json(str(checkpoint / "trainer_state.json")).stateful_callbacks
-        kept = callbacks.get(EarlyStoppingCallback.__name__, {}).get("attributes", {})
-        callback.early_stopping_patience_counter = kept.get("early_stopping_patience_counter", 0)
+        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        callback.early_stopping_patience_counter = _evaluations_without_improvement(state)
     return callback
 
 
+def _evaluations_without_improvement(state: Any) -> int:
+    """As the callback counted them until the checkpoint; 0 if there was none."""
+    kept = state.stateful_callbacks.get(EarlyStoppingCallback.__name__, {}).get("attributes", {})
+    return kept.get("early_stopping_patience_counter", 0)
+
+
 def is_finished(args: TrainingArguments, checkpoint: Path) -> bool:
-    """Whether a checkpoint is the end of the run that the arguments ask for."""
+    """Whether a checkpoint is the end of the run that the arguments ask for, stopped early or not."""
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    patience = getattr(args, "early_stopping_patience", None)
+    if patience is not None and _evaluations_without_improvement(state) >= patience:
+        return True
     if args.max_steps > 0:
         return state.global_step >= args.max_steps
     return state.epoch >= args.num_train_epochs

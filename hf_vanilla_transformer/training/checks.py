@@ -8,6 +8,7 @@ from datasets import DatasetDict
 from transformers import IntervalStrategy, PreTrainedTokenizerBase
 
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..data.lengths import count_and_lengths
 from .arguments import PaperTrainingArguments, RunArguments
 
 
@@ -121,7 +122,8 @@ def check_lengths(config: VanillaTransformerConfig, data: DatasetDict) -> None:
     if config.position_embedding_type == "sinusoidal":
         return
     for name, split in data.items():
-        longest = max(len(ids) for column in ("input_ids", "labels") for ids in split[column])
+        _, chunks = count_and_lengths(split)
+        longest = max((int(side.max()) for sides in chunks for side in sides), default=0)
         if longest > config.max_position_embeddings:
             raise ValueError(
                 f"the longest sentence of {name} has {longest} tokens, but the model {config.max_position_embeddings} "

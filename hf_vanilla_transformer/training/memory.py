@@ -3,6 +3,9 @@
 import ctypes
 import platform
 import sys
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 
 # Options of mallopt(), as malloc.h numbers them, and what they are set to.
@@ -19,12 +22,44 @@ def keep_freed_memory() -> bool:
     Returns:
         `bool`: whether it could be set. That takes glibc, the C library of most Linux systems; others are left alone.
     """
-    if platform.libc_ver()[0] != "glibc":
+    library = _glibc()
+    if library is None:
         return False
-    library = ctypes.CDLL(None)
     settings = {_MMAP_MAX: _NONE, _TRIM_THRESHOLD: _NEVER, _TOP_PAD: _BYTES_AT_ONCE}
     done = [library.mallopt(option, value) for option, value in settings.items()]
     return all(done)
+
+
+def give_back_freed_memory() -> bool:
+    """Give what is kept, but not in use, back to the system, all at once.
+
+    Returns:
+        `bool`: whether there was something. That takes glibc; other libraries are left alone.
+    """
+    library = _glibc()
+    return library is not None and bool(library.malloc_trim(0))
+
+
+def _glibc() -> ctypes.CDLL | None:
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
+
+
+class GiveBackMemory(TrainerCallback):
+    """Calls [`give_back_freed_memory`] every so many updates of a Trainer.
+
+    Sentences of ever new lengths cut memory that is kept into pieces that nothing fits into any more, so that a process
+    would grow and grow.
+
+    Args:
+        updates (`int`, defaults to 25): from one time to the next.
+    """
+
+    def __init__(self, updates: int = 25):
+        self.updates = updates
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step % self.updates == 0:
+            give_back_freed_memory()
 
 
 def peak_memory() -> int | None:

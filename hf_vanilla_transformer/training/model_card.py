@@ -188,7 +188,7 @@ def fill_model_card(
         data=data,
         languages=_direction(source_language, target_language),
         scores=scores,
-        example_source=json.dumps(example_source, ensure_ascii=False),
+        example_source=example_source,
         model_facts=_model_facts(model.config, model.num_parameters()),
         training_facts={**_training_facts(args, data), **(training_facts or {}), **_average_facts(averaged_from)},
         base_model=base_model,
@@ -223,9 +223,10 @@ def fill_card_of_average(
     )
 
 
-def _from_template(metadata: ModelCardData, **values: Any) -> ModelCard:
+def _from_template(metadata: ModelCardData, *, example_source: str, **values: Any) -> ModelCard:
     template = next(path for path in _TEMPLATE_PLACES if path.is_file())
-    return ModelCard.from_template(metadata, template_path=str(template), **values)
+    quoted = json.dumps(example_source, ensure_ascii=False)
+    return ModelCard.from_template(metadata, template_path=str(template), example_source=quoted, **values)
 
 
 def _average_facts(averaged_from: Sequence[str]) -> dict[str, str]:

@@ -15,13 +15,18 @@ def paper_learning_rate(update: int, d_model: int, warmup_steps: int) -> float:
 
     Raises:
         ValueError: if `update` or `warmup_steps` is below 1.
+
+    Returns:
+        `float`: the learning rate of this update.
     """
     if update < 1 or warmup_steps < 1:
         raise ValueError(f"update is {update} and warmup_steps is {warmup_steps}; both count from 1.")
     return d_model**-0.5 * min(update**-0.5, update * warmup_steps**-1.5)
 
 
-def paper_optimizers(model: PreTrainedModel, args: TrainingArguments) -> tuple[torch.optim.Adam, LambdaLR]:
+def paper_optimizers(
+    model: PreTrainedModel, args: TrainingArguments, factor: float = 1.0
+) -> tuple[torch.optim.Adam, LambdaLR]:
     """Adam and the schedule of section 5.3, for stock `Seq2SeqTrainer(..., optimizers=paper_optimizers(model, args))`.
 
     Update k = 1, 2, ... uses Eq. 3 at k, after a resume too.
@@ -30,6 +35,11 @@ def paper_optimizers(model: PreTrainedModel, args: TrainingArguments) -> tuple[t
         model (`PreTrainedModel`): its `config.d_model` is the formula's.
         args (`TrainingArguments`): `warmup_steps` (updates), `adam_beta1`, `adam_beta2`, `adam_epsilon` and
             `weight_decay` are used. `learning_rate` is not: the formula has none.
+        factor (`float`): constant before Eq. 3; the paper's is 1. Less suits batches much smaller than the paper's
+            25,000 tokens of each side.
+
+    Returns:
+        `tuple[Adam, LambdaLR]`: the optimizer and the schedule.
 
     Raises:
         ValueError: if `args.warmup_steps` is not a whole number of updates.
@@ -39,7 +49,7 @@ def paper_optimizers(model: PreTrainedModel, args: TrainingArguments) -> tuple[t
         raise ValueError(f"warmup_steps is {warmup_steps}; the paper's schedule counts whole updates, 4000 of them.")
     optimizer = torch.optim.Adam(
         [parameter for parameter in model.parameters() if parameter.requires_grad],
-        lr=1.0,
+        lr=factor,
         betas=(args.adam_beta1, args.adam_beta2),
         eps=args.adam_epsilon,
         weight_decay=args.weight_decay,

@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from transformers import Seq2SeqTrainer
 
-from hf_vanilla_transformer.modeling_vanilla_transformer import check_labels, per_token
+from ..modeling_vanilla_transformer import check_labels, per_token
 
 
 # Tokens that are looked at at one time, so that what is computed of them on the way stays near the processor.
@@ -30,6 +30,7 @@ def r_drop_loss(
         labels (`torch.LongTensor` of shape `(tokens,)`): the right tokens; `ignore_index` where there is none.
         weight (`float`): alpha; the more, the more alike.
         label_smoothing (`float`): epsilon of section 5.4, in both cross-entropies.
+        ignore_index (`int`): the label of tokens that do not count.
 
     Returns:
         `torch.Tensor`: one number, in nats, in float32 at least. It can be differentiated once.
@@ -96,7 +97,8 @@ class RDropTrainer(Seq2SeqTrainer):
             `DataCollatorForSeq2Seq(tokenizer, model=model)` does.
 
     Raises:
-        ValueError: if `r_drop` is not above 0, or the Trainer is given another loss.
+        ValueError: if `r_drop` is not above 0, or the Trainer is given another loss, or another label smoothing than
+            the model's.
     """
 
     def __init__(self, *args: Any, r_drop: float, **kwargs: Any):
@@ -105,6 +107,11 @@ class RDropTrainer(Seq2SeqTrainer):
         if kwargs.get("compute_loss_func") is not None:
             raise ValueError("compute_loss_func was given to a Trainer whose loss is R-Drop's; take Seq2SeqTrainer.")
         super().__init__(*args, **kwargs)
+        if self.args.label_smoothing_factor:
+            raise ValueError(
+                f"label_smoothing_factor is {self.args.label_smoothing_factor}, but R-Drop takes the model's own rate; "
+                "set config.label_smoothing, or --label_smoothing of scripts/train.py."
+            )
         self.r_drop = r_drop
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import generation, measuring
+from benchmarks import generation, generation_parts, measuring
+from benchmarks.generation_parts import PARTS, parts
 from benchmarks.peers.ctranslate2_model import CTranslate2Process, convert, word
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer.generation_step_vanilla_transformer import StepDecoder
 
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
@@ -42,6 +44,40 @@ def test_cells_and_scaling_are_reported(tmp_path, capsys):
     # Of one layer of d_model 32 and d_ff 64: four matrices of attention to itself, two of attention to the source.
     assert figures["cells"]["limits"]["weights_of_a_step"] == 6 * 32 * 32 + 2 * 32 * 64 + 10_000 * 32
     assert list(tmp_path.iterdir()) == [output]
+
+
+def test_parts_are_reported(tmp_path, capsys):
+    output = tmp_path / "figures.json"
+    options = ["--smallest", "--rounds", "1", "--repeats", "0", "--output", str(output)]
+    generation.main(["parts", *options])
+    jobs, printed = json.loads(output.read_text())["parts"]["jobs"], capsys.readouterr().out
+    assert list(jobs) == [f"1 x {beams}, ours-{kind}" for beams in (1, 4) for kind in ("fp32", "bf16", "int8")]
+    for title, job in jobs.items():
+        assert list(job) == ["call", *PARTS]
+        assert min(job.values()) > 0
+        line = next(line for line in printed.splitlines() if line.startswith(f"| {title} "))
+        figures = [float(cell) for cell in line.strip("|").split("|")[1:]]
+        assert figures == pytest.approx([*job.values(), job["call"] - sum(list(job.values())[1:4])], abs=0.06)
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_parts_are_of_one_call(beams, monkeypatch):
+    """The steps are those of the search, and every linear layer of them is there once."""
+    model = generation.base_model(generation.BenchmarkArguments(smallest=True))
+    called = []
+    step = StepDecoder.__call__
+    monkeypatch.setattr(StepDecoder, "__call__", lambda self, tokens: called.append(tokens.shape) or step(self, tokens))
+    with torch.no_grad():
+        found = parts(model, torch.full((2, 5), 7), beams, 3)
+        assert all(run() > 0 for run in found.values())
+    assert called == [(2 * beams, 1)] * 3
+    linear = {module for module in model.get_decoder().modules() if isinstance(module, torch.nn.Linear)}
+    of_source = {
+        each for layer in model.get_decoder().layers for each in (layer.encoder_attn.k_proj, layer.encoder_attn.v_proj)
+    }
+    listed = [layer for group in generation_parts._layers(model) for layer in group]
+    assert set(listed) == (linear - of_source) | {model.lm_head}
+    assert len(listed) == len(set(listed))
 
 
 def test_figures_are_drawn(tmp_path):

@@ -278,6 +278,7 @@ def test_missing_tokens_are_none(pairs):
         (([1], [1]), {"tokens": 2048.0}, TypeError, "tokens_per_batch is 2048.0; give a whole number"),
         (([1], [1]), {"seed": -1}, ValueError, "seed is -1"),
         (([1], [1]), {"processes": 2}, ValueError, "1 pairs for 2 processes"),
+        (([7, 8, 9], [7, 8, 9]), {"tokens": 10, "processes": 2}, ValueError, "3 pairs for 2 .* own; leave out 1"),
         (([1], [1]), {"processes": 2, "rank": 2}, ValueError, "rank is 2, but there are 2 processes"),
     ],
 )

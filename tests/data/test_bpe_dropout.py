@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 from datasets import Dataset
 
-from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer import tokenize_pairs, train_tokenizer
 from hf_vanilla_transformer.data.bpe_dropout import BpeDropout, tokenize_with_dropout
 
 
@@ -74,7 +74,7 @@ def test_merges_are_left_out_as_often_as_asked_for():
 
 def test_copies_of_the_pairs(learnt, pairs):
     data = tokenize_with_dropout(pairs, learnt, dropout=0.3, copies=4, seed=1)
-    assert data.column_names == ["input_ids", "labels"]
+    assert data.features == tokenize_pairs(pairs, learnt).features
     for column, texts in (("input_ids", pairs["source"]), ("labels", pairs["target"])):
         decoded = learnt.batch_decode([ids[:-1] for ids in data[column]])
         assert decoded == list(texts) * 4

@@ -174,6 +174,10 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
         (folder / f"{split}.jsonl").write_text(rows, encoding="utf-8")
     pairs = load_pairs(str(folder), source="en", target="de")
     assert {name: split.to_list() for name, split in pairs.items()} == {"train": EXPECTED, "test": EXPECTED}
+    some = load_pairs(str(folder), source="en", target="de", split="test[:1]")
+    assert {name: split.to_list() for name, split in some.items()} == {"test": EXPECTED[:1]}
+    with pytest.raises(ValueError, match="streaming pairs have no number; leave streaming out"):
+        load_pairs(str(folder), source="en", target="de", streaming=True)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,16 @@ def test_two_recipes_and_what_they_lack(tmp_path):
     assert rows[1][heading.index("test BLEU")] == rows[1][heading.index("minutes to 35")] == "-"
 
 
+def test_runs_with_other_settings_have_no_mean(tmp_path):
+    files = [
+        write_results(tmp_path, "a", seed, settings={"seed": seed, "max_steps": 5 * seed, "bf16": True})
+        for seed in (1, 2)
+    ]
+    with pytest.raises(ValueError, match="a with seeds 1 and 2 differ in max_steps, so they have no mean"):
+        table_of_results(files)
+    table_of_results([write_results(tmp_path, "b", seed, settings={"seed": seed, "bf16": True}) for seed in (1, 2)])
+
+
 @pytest.mark.parametrize("content", ["no json", '{"seed": 1}', "[1]"])
 def test_a_file_without_results(tmp_path, content):
     path = tmp_path / "file.json"
@@ -84,8 +94,11 @@ class Arguments:
     kind: Kind = Kind.ONE
     train_files: str | None = None
     beams: int = 4
+    options: dict | None = None
+    debug: str | list = ""
 
 
 def test_settings_are_what_differs_but_for_places():
-    given = Arguments("/home/someone", kind=Kind.TWO, train_files="/home/someone/train", beams=5)
+    given = Arguments("/home/someone", kind=Kind.TWO, train_files="/home/someone/train", beams=5, debug=[])
     assert changed_arguments(given) == {"kind": "two", "beams": 5}
+    assert changed_arguments(Arguments("", options={"power": 2}, rate=0.0)) == {"options": {"power": 2}, "rate": 0.0}

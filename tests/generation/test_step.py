@@ -63,7 +63,7 @@ def by_modules(model, states, mask, ids):
     return model(encoder_outputs=[states], attention_mask=mask, decoder_input_ids=ids, use_cache=False).logits[:, -1]
 
 
-# One short sentence, one long one, several, and so many that attention is computed by sums.
+# One short sentence, one long one, several, and many.
 BATCHES = {"short": (5,), "long": (9,), "several": (7, 3, 5), "many": (7, 3, 5, 6) * 5}
 
 
@@ -133,6 +133,22 @@ def test_sentences_that_are_done_leave(beams):
         decoder.keep(kept)
         states, mask = states[kept], mask[kept]
         path.ids = path.ids.unflatten(0, (-1, beams))[kept].flatten(0, 1)
+
+
+@torch.no_grad()
+def test_what_no_hypothesis_continues_is_forgotten():
+    model = small_model()
+    states, mask = encode(model, sentences(7, 3))
+    decoder, ids = StepDecoder(model, states, mask, 4), torch.full((8, 1), BOS)
+    first = torch.tensor([0, 0, 0, 0, 4, 4, 4, 4])
+    for token in range(60):
+        found = decoder(ids)
+        if token % 10 == 9:
+            torch.testing.assert_close(found, by_modules(model, states, mask, ids), atol=2e-5, rtol=1e-5)
+        decoder.go_on_with(first)
+        ids = torch.cat([ids[first], torch.arange(token, token + 8)[:, None] % 60], dim=1)
+    # Of each position one place, and all of the last few.
+    assert 60 < decoder._places < 60 + 4 * 2 * step._LEAST_ROOM
 
 
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=list(BATCHES))
@@ -399,7 +415,9 @@ def test_a_batch_shrinks_and_its_translations_stay(num_beams, monkeypatch):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-@pytest.mark.parametrize("criterion", [MaxLengthCriteria(4), EosTokenCriteria(7), EosTokenCriteria(58)], ids=repr)
+@pytest.mark.parametrize(
+    "criterion", [MaxLengthCriteria(4), EosTokenCriteria(7), EosTokenCriteria(58)], ids=["length", "7", "58"]
+)
 def test_criteria_of_the_caller_are_obeyed(criterion, num_beams, monkeypatch):
     model, (ids, mask) = ending_model(), pad(SENTENCES)
 

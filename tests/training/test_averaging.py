@@ -196,6 +196,7 @@ def test_what_was_averaged_is_written_down(tmp_path):
     card = ModelCard.load(output / "README.md").text
     assert "| weights | average of 3 checkpoints: checkpoint-5, checkpoint-10, mine |" in card
     assert "| parameters | 1 |" in card
+    compile(card.partition("```python\n")[2].partition("```")[0], "README.md", "exec")
 
 
 def test_no_checkpoint(tmp_path):

@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -41,10 +42,43 @@ def test_freed_memory_is_used_again():
     assert fresh_pages("keep") < 1_000
 
 
+# Blocks that are in use lie between those that were freed, so that none of it is at the end of the heap.
+RESIDENT = """
+import torch
+from pathlib import Path
+from hf_vanilla_transformer.training.memory import GiveBackMemory, keep_freed_memory
+from transformers import TrainerState
+
+assert keep_freed_memory()
+tensors = [torch.ones(100_000 if place % 2 else 2_500_000) for place in range(60)]
+tensors = tensors[1::2]
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+found = []
+for step in (24, 25):
+    GiveBackMemory().on_step_end(None, TrainerState(global_step=step), None)
+    found.append(resident())
+print(*found)
+"""
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or not Path("/proc/self/statm").is_file(), reason="it takes glibc"
+)
+def test_memory_that_nobody_uses_is_given_back():
+    command = [sys.executable, "-c", RESIDENT]
+    before, after = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    # 30 blocks of 10 MB.
+    assert 280e6 < before - after < 320e6
+
+
 def test_other_libraries_are_left_alone(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("musl", "1.2"))
     monkeypatch.setattr(memory.ctypes, "CDLL", None)
     assert not memory.keep_freed_memory()
+    assert not memory.give_back_freed_memory()
 
 
 def test_the_peak_is_that_of_the_system(monkeypatch):

@@ -1,5 +1,6 @@
 """The metadata of a model card: only what the Hub can know, in the shape that it demands."""
 
+import ast
 import json
 
 import pytest
@@ -54,6 +55,14 @@ def test_everything_that_the_hub_knows(tmp_path):
     ]
     assert {(r.dataset_type, r.dataset_config, r.dataset_split) for r in results} == {("user/pairs", "en-de", "test")}
     assert ModelCardData(**card.data.to_dict()).to_dict() == card.data.to_dict()
+
+
+def test_the_example_is_python_whatever_the_sentence(tmp_path):
+    sentence = 'She said "no"\nand left.'
+    card = make_card(tmp_path, example_source=sentence).text
+    example = card.partition("```python\n")[2].partition("```")[0]
+    constants = [node.value for node in ast.walk(ast.parse(example)) if isinstance(node, ast.Constant)]
+    assert sentence in constants
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,8 @@ def test_every_default_can_be_overridden(tmp_path):
     optimizer, scheduler = paper_optimizers(small_model(), args)
     assert optimizer.param_groups[0]["betas"] == (0.9, 0.9)
     assert scheduler.get_last_lr() == [pytest.approx(paper_numpy.learning_rate(1, D_MODEL, 7))]
+    _, slower = paper_optimizers(small_model(), args, factor=0.25)
+    assert slower.get_last_lr() == [pytest.approx(paper_numpy.learning_rate(1, D_MODEL, 7) / 4)]
 
 
 def test_bad_steps(tmp_path):
