@@ -1,9 +1,9 @@
 """The decoder of Figure 1 for one more token of every hypothesis, computed fast on CPUs.
 
 It reads the weights of the model's own modules, and equals calling them with a cache. A sentence's hypotheses share its
-keys and values: each hypothesis at each position has a place there, and attends to the places of its own past. So none is
-moved when another continues it; from time to time, the places that none continues are forgotten. Shapes have named axes,
-as in the model's file; rows are batch * beams, a sentence's hypotheses adjacent.
+keys and values: each hypothesis at each position has a place there, and attends to the places of its own past. So none
+is moved when another continues it; from time to time, the places that none continues are forgotten. Shapes have named
+axes, as in the model's file; rows are batch * beams, a sentence's hypotheses adjacent.
 """
 
 from functools import partial
@@ -19,6 +19,8 @@ from .packed_linear_vanilla_transformer import Int8Linear, pack
 # Positions that there is room for at first, and more of them whenever they are full: so many of all hypotheses of a
 # sentence together, and of each at least so many.
 _ROOM, _LEAST_ROOM = 32, 8
+# For one query a sentence, sums are faster than torch's fused attention with so many sentences and so few positions.
+_FEWEST_FOR_SUMS, _LONGEST_FOR_SUMS = 16, 128
 _DTYPES = {torch.float32, torch.bfloat16}
 # What a user asks for beyond these is obeyed by the model's own modules.
 _ATTENTION = (ATTENTION, "sdpa")
@@ -89,7 +91,6 @@ class StepDecoder:
         self._source_mask = None if mask is None or mask.all() else _additive(mask.bool()[:, None, None])
         self._positions = _positions(decoder, 0, _ROOM)
         self._length = self._places = 0
-        self._rows = _first_rows(len(states), decoder.config.num_heads, self._past.shape[3])
         self.outputs: dict[str, Any] = {}
 
     def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -130,11 +131,10 @@ class StepDecoder:
         past = past.gather(3, places[:, None, None].expand(-1, -1, self._num_beams, -1))
         self._past = torch.cat([past, self._new.expand(len(past), -1, -1, -1)], dim=3)
         self._source_mask = None if self._source_mask is None else self._source_mask[sentences]
-        # Behind them there is room, in which it does not matter what lies.
-        rows = self._rows[sentences][:, :, None] + nn.functional.pad(places, (0, self._new.shape[3]))[:, None]
-        self._rows = _first_rows(*rows.shape)
+        # Whatever lies where there is room now.
+        places = nn.functional.pad(places, (0, self._new.shape[3]))
         for layer in self._layers:
-            layer.keep(sentences, rows, positions)
+            layer.keep(sentences, places, positions)
 
 
 class _Layer:
@@ -163,10 +163,10 @@ class _Layer:
         x = self._cross_norm(self._cross.plus(x, source_mask))
         return self._final_norm(self._fc2.plus(self._fc1.relu(x), x))
 
-    def keep(self, sentences: torch.Tensor, rows: torch.Tensor, positions: int) -> None:
-        """As [`StepDecoder.keep`], the places by [`_Memory.keep`]."""
-        self._keys.keep(rows, positions)
-        self._values.keep(rows, positions)
+    def keep(self, sentences: torch.Tensor, places: torch.Tensor, positions: int) -> None:
+        """As [`StepDecoder.keep`]; see [`_Memory.keep`]."""
+        self._keys.keep(sentences, places, positions)
+        self._values.keep(sentences, places, positions)
         self._cross.keep(sentences)
 
 
@@ -178,21 +178,25 @@ class _Memory:
 
     def __init__(self, sentences: int, room: int, beams: int, heads: int, dim: int):
         self._beams = beams
-        self._put(torch.empty(sentences, heads, room * beams, dim, dtype=torch.float32, device="cpu"), 0)
+        self._put(torch.empty(sentences, room * beams, heads, dim, dtype=torch.float32, device="cpu"), 0)
 
     def _put(self, numbers: torch.Tensor, positions: int) -> None:
         self._numbers, self._positions = numbers, positions
-        self._of_position = numbers.unflatten(2, (-1, self._beams)).unbind(2)
+        self._of_position = numbers.unflatten(1, (-1, self._beams)).unbind(1)
 
     def add(self, new: torch.Tensor) -> torch.Tensor:
-        """Add `(batch, heads, beams, d)` of one more position; returns all, `(batch, heads, places, d)`."""
+        """Add `(batch, beams, heads, d)` of one more position; returns all, `(batch, places, heads, d)`."""
         self._of_position[self._positions].copy_(new)
         self._positions += 1
-        return self._numbers[:, :, : self._positions * self._beams]
+        return self._numbers[:, : self._positions * self._beams]
 
-    def keep(self, rows: torch.Tensor, positions: int) -> None:
-        """Keep `(kept, heads, places)` of the rows of `(batch * heads * places, d)`, `positions` of them taken."""
-        kept = self._numbers.flatten(0, 2).index_select(0, rows.flatten())
+    def keep(self, sentences: torch.Tensor, places: torch.Tensor, positions: int) -> None:
+        """Keep those of sentences, `(kept,)`, at the places given, `(kept, places)`.
+
+        Of these, `positions * beams` are taken, and there is room behind them.
+        """
+        rows = sentences[:, None] * self._numbers.shape[1] + places
+        kept = self._numbers.flatten(0, 1).index_select(0, rows.flatten())
         self._put(kept.unflatten(0, rows.shape), positions)
 
 
@@ -213,6 +217,10 @@ class _Cross:
         self._heads, self._num_beams, self._scaling = attention.config.num_heads, num_beams, attention.scaling
         self._in, self._out = pack(attention.q_proj), pack(attention.out_proj)
         self._keys, self._values = _keys_values(attention, states)
+        if states.shape[1] > _LONGEST_FOR_SUMS:
+            # The numbers of a head together, for torch's fused attention.
+            keys_values = (each.transpose(1, 2).contiguous() for each in (self._keys, self._values))
+            self._keys, self._values = (each.transpose(1, 2) for each in keys_values)
 
     def plus(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """x + Sublayer(x), `(rows, d_model)`."""
@@ -234,7 +242,7 @@ class _CrossOfOne:
 
     def __init__(self, attention: Any, states: torch.Tensor):
         heads, d_model = attention.config.num_heads, attention.config.d_model
-        keys, values = (each[0] for each in _keys_values(attention, states))
+        keys, values = (each[0].transpose(0, 1) for each in _keys_values(attention, states))
         w_q, w_o = (_matrix(layer).float() for layer in (attention.q_proj, attention.out_proj))
         b_q, b_o = (layer.bias for layer in (attention.q_proj, attention.out_proj))
         keys = keys * attention.scaling
@@ -255,25 +263,20 @@ class _CrossOfOne:
 
 
 def _keys_values(attention: Any, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Keys and values of an encoder's output, `(batch, heads, source, d)`, in float32."""
-    of_source = pack(attention.k_proj, attention.v_proj)(states.flatten(0, 1)).float()
+    """Keys and values of an encoder's output, `(batch, source, heads, d)`, in float32."""
+    of_source = pack(attention.k_proj, attention.v_proj)(states.flatten(0, 1)).unflatten(0, states.shape[:2]).float()
     sizes = attention.k_proj.out_features, attention.v_proj.out_features
-    heads, source = attention.config.num_heads, states.shape[1]
-    return tuple(_split_heads(each, heads, source).contiguous() for each in of_source.split(sizes, dim=-1))
+    heads = attention.config.num_heads
+    return tuple(each.contiguous().unflatten(-1, (heads, -1)) for each in of_source.split(sizes, dim=-1))
 
 
 def _matrix(layer: nn.Linear) -> torch.Tensor:
     return layer.float_weight() if isinstance(layer, Int8Linear) else layer.weight
 
 
-def _first_rows(batch: int, heads: int, places: int) -> torch.Tensor:
-    """Of `(batch * heads * places, d)`, the first row of each sentence's each head, `(batch, heads)`."""
-    return torch.arange(0, batch * heads * places, places, device="cpu").view(batch, heads)
-
-
-def _split_heads(projected: torch.Tensor, heads: int, positions: int) -> torch.Tensor:
-    """`(batch * positions, heads * d)` to `(batch, heads, positions, d)`; of hypotheses, positions are beams."""
-    return projected.view(-1, positions, heads, projected.shape[-1] // heads).transpose(1, 2)
+def _split_heads(projected: torch.Tensor, heads: int, beams: int) -> torch.Tensor:
+    """`(rows, heads * d)` to `(batch, beams, heads, d)`."""
+    return projected.view(-1, beams, heads, projected.shape[-1] // heads)
 
 
 def _attend(
@@ -281,17 +284,17 @@ def _attend(
 ) -> torch.Tensor:
     """Eq. 1 of all heads, side by side: `(rows, heads * d_v)`, in the dtype of the query.
 
-    The query is `(batch, heads, beams, d_k)`, keys and values `(batch, heads, places, d)`, the mask to add to the
-    scores `(batch, 1, beams or 1, places)`.
+    The query is `(batch, beams, heads, d_k)`, keys and values `(batch, positions, heads, d)`, the mask to add to the
+    scores `(batch, 1, beams or 1, positions)`.
     """
-    precise = query.float()
-    if len(query) == query.shape[2] == 1:
-        # For a single query, torch's fused attention takes less time than two products.
-        attended = nn.functional.scaled_dot_product_attention(precise, keys, values, attn_mask=mask, scale=scaling)
-    else:
-        scores = (precise * scaling) @ keys.transpose(2, 3)
-        attended = (scores if mask is None else scores.add_(mask)).softmax(dim=-1) @ values
-    return attended.transpose(1, 2).reshape(len(query) * query.shape[2], -1).to(query.dtype)
+    sentences, beams = query.shape[:2]
+    if beams == 1 and sentences >= _FEWEST_FOR_SUMS and keys.shape[1] <= _LONGEST_FOR_SUMS:
+        scores = (keys * (query.float() * scaling)).sum(dim=-1)
+        weights = (scores if mask is None else scores + mask[:, 0, 0, :, None]).softmax(dim=1)
+        return (values * weights[..., None]).sum(dim=1).flatten(1).to(query.dtype)
+    query_of_heads, keys, values = (each.transpose(1, 2) for each in (query.float(), keys, values))
+    heads = nn.functional.scaled_dot_product_attention(query_of_heads, keys, values, attn_mask=mask, scale=scaling)
+    return heads.transpose(1, 2).reshape(sentences * beams, -1).to(query.dtype)
 
 
 def _additive(mask: torch.Tensor) -> torch.Tensor:
