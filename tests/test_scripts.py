@@ -710,6 +710,19 @@ def test_r_drop_changes_the_training_and_is_written_down(tmp_path):
     assert any((weight != found[1][1][name]).any() for name, weight in found[0][1].items())
 
 
+def test_memory_is_given_back_on_cpus(tmp_path, monkeypatch):
+    steps = []
+
+    class Recorder(train.GiveBackMemory):
+        def on_step_end(self, args, state, control, **kwargs):
+            steps.append(state.global_step)
+
+    monkeypatch.setattr(train, "keep_freed_memory", lambda: True)
+    monkeypatch.setattr(train, "GiveBackMemory", Recorder)
+    train.main(recipe(tmp_path, max_steps=3))
+    assert steps == [1, 2, 3]
+
+
 def test_stopping_early(tmp_path):
     """Nothing is learnt, so the first evaluation stays the best."""
     changes = {**evaluated(tmp_path), "max_steps": 20, "early_stopping_patience": 2, "learning_rate": 0.0}

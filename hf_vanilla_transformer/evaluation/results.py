@@ -126,7 +126,8 @@ def table_of_results(paths: Sequence[str | os.PathLike[str]]) -> str:
 
 def _check_settings(name: str, group: Sequence[Mapping[str, Any]]) -> None:
     """Runs are seeds of one recipe where nothing else differs."""
-    first, *others = [{**result.get("settings", {}), "seed": None} for result in group]
+    settings = [{**result.get("settings", {}), "seed": None} for result in group]
+    first, *others = [{key: value for key, value in each.items() if value not in _EMPTY} for each in settings]
     for other, result in zip(others, group[1:], strict=True):
         differing = [key for key in {**first, **other} if first.get(key) != other.get(key)]
         if differing:

@@ -51,10 +51,10 @@ class GiveBackMemory(TrainerCallback):
     would grow and grow.
 
     Args:
-        updates (`int`, defaults to 25): from one time to the next.
+        updates (`int`, defaults to 50): from one time to the next.
     """
 
-    def __init__(self, updates: int = 25):
+    def __init__(self, updates: int = 50):
         self.updates = updates
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

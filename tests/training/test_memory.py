@@ -57,7 +57,7 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 found = []
-for step in (24, 25):
+for step in (49, 50):
     GiveBackMemory().on_step_end(None, TrainerState(global_step=step), None)
     found.append(resident())
 print(*found)
