@@ -24,6 +24,8 @@ _LONGEST_WITH_ONEDNN = 256
 _NARROWEST_SOFTMAX = 16
 # Multiplications of the smallest matrix product for which oneDNN's longer start pays.
 _SMALLEST_FOR_ONEDNN = 2**21
+# With fewer rows than this, turning a matrix into float32 takes longer than a slow product with it.
+_FEWEST_ROWS_TO_WIDEN = 8
 # Integers as wide as floating-point numbers, by bytes.
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Rows of logits in memory at one time, at least, and in multiples of d_model: with fewer, adding up the gradients of
@@ -62,6 +64,11 @@ def attention(
     Returns:
         The output, `(batch, target, heads, d_v)`, and None for the weights.
     """
+    if _lacks_products(query):
+        wide = query.float(), key.float(), value.float()
+        with torch.autocast("cpu", enabled=False):
+            heads, _ = attention(module, *wide, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+        return heads.to(query.dtype), None
     if not _products_are_faster(query, key):
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
@@ -163,6 +170,8 @@ class _Dropout(torch.autograd.Function):
 def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     """Section 3: layer(x) = x W^T + b, in float32 on CPUs by oneDNN, which took half the time of torch's default.
 
+    Where 16 bits are asked for and the CPU has no products of such matrices, they are made in float32, too.
+
     Args:
         layer (`nn.Linear`): or whatever stands in its place; it is called where it does more than this.
         x (`torch.Tensor` of shape `(..., in)`).
@@ -170,9 +179,40 @@ def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     Returns:
         `torch.Tensor`: `(..., out)`.
     """
-    if not reads_like_a_plain_linear(layer) or not _suits_onednn(x, layer.weight):
+    if not reads_like_a_plain_linear(layer):
         return layer(x)
-    return _Linear.apply(x, layer.weight, layer.bias)
+    if _suits_onednn(x, layer.weight):
+        return _Linear.apply(x, layer.weight, layer.bias)
+    if _lacks_products(x) and (torch.is_autocast_enabled("cpu") or x[..., 0].numel() >= _FEWEST_ROWS_TO_WIDEN):
+        return _linear_in_float32(layer, x)
+    return layer(x)
+
+
+def _linear_in_float32(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    wide, weight = x.float(), layer.weight.float()
+    bias = None if layer.bias is None else layer.bias.float()
+    with torch.autocast("cpu", enabled=False):
+        product = _Linear.apply if _suits_onednn(wide, weight) else nn.functional.linear
+        return product(wide, weight, bias).to(x.dtype)
+
+
+def cpu_has_products_in(dtype: torch.dtype) -> bool:
+    """Whether torch has products of matrices of a dtype that are made for this CPU.
+
+    Others are computed by plain loops. In bfloat16 that took eight times as long as in float32, with AVX2.
+    """
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return True
+
+
+def _lacks_products(x: torch.Tensor) -> bool:
+    """Whether a product with x would be in 16 bits, on a CPU that has no such products."""
+    if not is_plain(x) or x.dtype == torch.float64:
+        return False
+    return not cpu_has_products_in(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype)
 
 
 def _suits_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -258,7 +298,10 @@ def smoothed_cross_entropy_of_states(
     """
     labels = labels.to(states.device)
     counts = labels != ignore_index
-    return _SmoothedCrossEntropy.apply(states[counts], weight, labels[counts], label_smoothing)
+    if not _lacks_products(states):
+        return _SmoothedCrossEntropy.apply(states[counts], weight, labels[counts], label_smoothing)
+    with torch.autocast("cpu", enabled=False):
+        return _SmoothedCrossEntropy.apply(states[counts].float(), weight.float(), labels[counts], label_smoothing)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -324,5 +367,7 @@ def cast_for_products(x: torch.Tensor) -> torch.Tensor:
     """x in the dtype in which autocast computes matrix products, so that several of x need one cast; x without it."""
     device = x.device.type
     if not torch.is_autocast_enabled(device) or not x.is_floating_point() or x.dtype == torch.float64:
+        return x
+    if _lacks_products(x):
         return x
     return x.to(torch.get_autocast_dtype(device))

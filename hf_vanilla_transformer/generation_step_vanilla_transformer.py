@@ -21,7 +21,7 @@ from .packed_linear_vanilla_transformer import Int8Linear, pack
 _ROOM, _LEAST_ROOM = 32, 8
 # For one query a sentence, sums are faster than torch's fused attention with so many sentences and so few positions.
 _FEWEST_FOR_SUMS, _LONGEST_FOR_SUMS = 16, 128
-_DTYPES = {torch.float32, torch.bfloat16}
+_DTYPES = {torch.float32, torch.bfloat16, torch.float16}
 # What a user asks for beyond these is obeyed by the model's own modules.
 _ATTENTION = (ATTENTION, "sdpa")
 _KINDS = (nn.Linear, Int8Linear, nn.LayerNorm, nn.Embedding, nn.ModuleList, nn.ReLU)

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from .functional_vanilla_transformer import is_plain
+from .functional_vanilla_transformer import cpu_has_products_in, is_plain
 
 
 # For so many rows weights are packed; it was as fast as any other number at 1 row to 256.
@@ -119,13 +119,8 @@ class _OneDNNLinear(PackedLinear):
 
     @classmethod
     def suits(cls, layers: Sequence[nn.Linear]) -> bool:
-        ops, weight = torch.ops.mkldnn, layers[0].weight
-        return (
-            weight.device.type == "cpu"
-            and bool(torch.backends.mkldnn.enabled)
-            and all(hasattr(ops, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
-            and (weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and ops._is_mkldnn_bf16_supported()))
-        )
+        dtype = layers[0].weight.dtype
+        return _has_onednn(layers) and dtype in (torch.float32, torch.bfloat16) and cpu_has_products_in(dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
@@ -135,6 +130,38 @@ class _OneDNNLinear(PackedLinear):
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, self._bias, "add")
+
+
+class _WideLinear(_OneDNNLinear):
+    """From weights of 16 bits, on CPUs that have no products of such: in float32, and rounded once, at the end.
+
+    But for one row, because torch's own product then takes as long as reading the weights, which are half as long.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
+        super().__init__(weight.float(), None if bias is None else bias.float(), layers)
+        self._of_one = PackedLinear(weight, bias, layers)
+
+    @classmethod
+    def suits(cls, layers: Sequence[nn.Linear]) -> bool:
+        return _has_onednn(layers) and not cpu_has_products_in(layers[0].weight.dtype)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._of_one(x) if len(x) == 1 else super().__call__(x.float()).to(x.dtype)
+
+    def relu(self, x: torch.Tensor) -> torch.Tensor:
+        return self._of_one.relu(x) if len(x) == 1 else super().relu(x.float()).to(x.dtype)
+
+    def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self._of_one.plus(x, residual) if len(x) == 1 else super().plus(x.float(), residual.float()).to(x.dtype)
+
+
+def _has_onednn(layers: Sequence[nn.Linear]) -> bool:
+    return (
+        layers[0].weight.device.type == "cpu"
+        and bool(torch.backends.mkldnn.enabled)
+        and all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
+    )
 
 
 class _Int8PackedLinear(PackedLinear):
@@ -167,6 +194,8 @@ class _Int8PackedLinear(PackedLinear):
         return torch.ops.quantized.linear_relu_dynamic(x.float(), self._packed, self._reduces_range).to(x.dtype)
 
 
+# The first that suits is taken.
+_KINDS: tuple[type[PackedLinear], ...] = (_Int8PackedLinear, _OneDNNLinear, _WideLinear, PackedLinear)
 # Of the first of several layers, by their number: copies of what was packed, and what came of it.
 _packed: WeakKeyDictionary[nn.Module, dict[int, tuple[list[torch.Tensor], PackedLinear]]] = WeakKeyDictionary()
 
@@ -181,7 +210,7 @@ def pack(*layers: nn.Linear) -> PackedLinear:
     Args:
         layers (`nn.Linear` or `Int8Linear`): of one kind, of the same d_in, all with a bias or none.
     """
-    kind = next(kind for kind in (_Int8PackedLinear, _OneDNNLinear, PackedLinear) if kind.suits(layers))
+    kind = next(kind for kind in _KINDS if kind.suits(layers))
     tensors = [tensor for layer in layers for tensor in layer._parameters.values() if tensor is not None]
     by_number = _packed.setdefault(layers[0], {})
     copies, packed = by_number.get(len(layers), ([], None))

@@ -52,6 +52,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.data.tokenization import describe_tokenizer
 from hf_vanilla_transformer.evaluation.results import describe_surroundings
+from hf_vanilla_transformer.training.arguments import describe_precision
 from hf_vanilla_transformer.training.checks import check_lengths
 from hf_vanilla_transformer.training.memory import GiveBackMemory, keep_freed_memory
 from scripts.common import DataArguments, DecodingArguments, ScoringArguments, parse, plain_errors, score, write
@@ -158,6 +159,22 @@ class Material:
         """A row's configuration at the small scale."""
         return scaled_config(row, len(self.tokenizer))
 
+    def training_args(self, max_steps: int) -> PaperTrainingArguments:
+        """Of a Trainer that makes so many updates of a row."""
+        accelerated = torch.accelerator.is_available()
+        return PaperTrainingArguments(
+            self.args.output_dir,
+            max_steps=max_steps,
+            warmup_steps=self.args.warmup_steps,
+            seed=self.args.seed,
+            bf16=True,
+            use_cpu=not accelerated,
+            dataloader_pin_memory=accelerated,
+            logging_strategy="no",
+            save_strategy="no",
+            disable_tqdm=True,
+        )
+
     def settings(self, row: str) -> dict[str, Any]:
         """All that a row's result depends on, but for the software."""
         config = self.config(row)
@@ -168,7 +185,7 @@ class Material:
             "warmup_steps": self.args.warmup_steps,
             "rate_factor": self.args.rate_factor,
             "tokens_per_batch": TOKENS_PER_BATCH,
-            "precision": "bfloat16 autocast",
+            "precision": describe_precision(self.training_args(self.args.max_steps)),
             "device": str(torch.accelerator.current_accelerator() or "cpu"),
             "seed": self.args.seed,
             "tokenizer_sha256": self.tokenizer_digest,
@@ -406,19 +423,7 @@ def train_row(row: str, material: Material, max_steps: int, updates: Updates) ->
     """A row's model after so many updates."""
     set_seed(material.args.seed)
     model = VanillaTransformerForConditionalGeneration(material.config(row))
-    accelerated = torch.accelerator.is_available()
-    training_args = PaperTrainingArguments(
-        material.args.output_dir,
-        max_steps=max_steps,
-        warmup_steps=material.args.warmup_steps,
-        seed=material.args.seed,
-        bf16=True,
-        use_cpu=not accelerated,
-        dataloader_pin_memory=accelerated,
-        logging_strategy="no",
-        save_strategy="no",
-        disable_tqdm=True,
-    )
+    training_args = material.training_args(max_steps)
     trainer = Seq2SeqTrainer(
         model,
         training_args,

@@ -51,7 +51,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.data.bpe_dropout import tokenize_with_dropout
 from hf_vanilla_transformer.evaluation.curves import write_curve
 from hf_vanilla_transformer.evaluation.results import changed_arguments, describe_surroundings
-from hf_vanilla_transformer.training.arguments import RunArguments
+from hf_vanilla_transformer.training.arguments import RunArguments, describe_precision
 from hf_vanilla_transformer.training.averaging import averaged_from, last_checkpoints, write_average
 from hf_vanilla_transformer.training.checkpoints import early_stopping, find_checkpoint, is_finished, remove_checkpoints
 from hf_vanilla_transformer.training.checks import (
@@ -226,8 +226,10 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             trainer.add_callback(GiveBackMemory())
         if args.early_stopping_patience is not None:
             trainer.add_callback(early_stopping(args.early_stopping_patience, checkpoint))
-    if trainer.is_world_process_zero() and not resumes:
-        remove_checkpoints(output)
+    if trainer.is_world_process_zero():
+        print(f"training in {describe_precision(args)}")
+        if not resumes:
+            remove_checkpoints(output)
     run(trainer, checkpoint)
     save_model(trainer, output)
     if trainer.is_world_process_zero():
@@ -468,6 +470,7 @@ def save_results(
         **described,
         "parameters": trainer.model.num_parameters(),
         "optimizer": facts.optimizer,
+        "precision": describe_precision(trainer.args),
         "updates": trainer.state.global_step,
         "training_seconds": facts.seconds - facts.evaluation_seconds,
         "evaluation_seconds": facts.evaluation_seconds,

@@ -1,5 +1,6 @@
 """The fast forms of the paper's functions against the formulas that they compute."""
 
+import copy
 import math
 
 import pytest
@@ -473,6 +474,7 @@ class TestLinear:
 
     @pytest.mark.parametrize("change", ["half", "double", "medium", "autocast", "disabled", "small"])
     def test_where_torch_does_as_well(self, onednn_calls, monkeypatch, change):
+        monkeypatch.setattr(functional, "cpu_has_products_in", lambda dtype: True)
         layer, inputs = torch.nn.Linear(4, 3), torch.ones(5, 4)
         if change in ("half", "double"):
             dtype = torch.bfloat16 if change == "half" else torch.float64
@@ -524,3 +526,81 @@ class TestLinear:
         torch.testing.assert_close(
             gradients["model.encoder.layers.0.fc1.weight"], model.model.encoder.layers[0].fc1.weight.grad
         )
+
+
+@pytest.fixture
+def no_products_in_16_bits(monkeypatch):
+    """A CPU without them, and nobody who asks it for one."""
+    monkeypatch.setattr(functional, "cpu_has_products_in", lambda dtype: dtype.itemsize > 2)
+
+    class NoneIn16Bits(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function.overloadpacket.__name__ in ("mm", "addmm", "bmm", "baddbmm", "_linear_pointwise"):
+                assert args[0].dtype.itemsize > 2
+            return function(*args, **(kwargs or {}))
+
+    with NoneIn16Bits():
+        yield
+
+
+@pytest.mark.usefixtures("no_products_in_16_bits")
+class TestWithoutProductsIn16Bits:
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("bias", [True, False])
+    def test_a_linear_layer_is_rounded_once(self, dtype, bias):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(20, 30, bias=bias).to(dtype)
+        inputs = torch.randn(3, 5, 20).to(dtype).requires_grad_()
+        output, exact = linear(layer, inputs), copy.deepcopy(layer).double()
+        wanted = exact(inputs.double())
+        torch.testing.assert_close(output, wanted.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
+        gradients = torch.autograd.grad(output.double().square().sum(), [inputs, *layer.parameters()])
+        expected = torch.autograd.grad(wanted.square().sum(), [inputs, *exact.parameters()])
+        for ours, theirs in zip(gradients, expected, strict=True):
+            assert ours.dtype == dtype
+            assert (ours - theirs).norm() < 2 * torch.finfo(dtype).eps * theirs.norm()
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_attention_is_rounded_once(self, dtype):
+        query, key, value = queries_keys_values(dtype=dtype)
+        mask = torch.rand(2, 1, 5, 7, generator=torch.Generator().manual_seed(1)) < 0.6
+        mask[..., 0] = True
+        heads, _ = attention(Asker(), query, key, value, mask, 0.5)
+        expected = by_the_formula(query, key, value, mask)
+        torch.testing.assert_close(heads, expected.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+    def test_the_loss_is_that_of_float32(self):
+        states, weight, labels = states_weight_labels((8, 100), 300, torch.bfloat16)
+        loss = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+        expected = plain_loss(states.float(), weight.float(), labels, 0.1)
+        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+        gradients = torch.autograd.grad(loss, (states, weight))
+        for ours, theirs in zip(gradients, torch.autograd.grad(expected, (states, weight)), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=2**-7, atol=1e-5)
+
+    @pytest.mark.parametrize("training", [True, False])
+    def test_autocast_leaves_a_model_as_it_is(self, training):
+        model = small_model(dropout=0.0).train(training)
+        source, mask = pad(sentences(9, 4))
+        losses = []
+        for autocasts in (False, True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocasts):
+                losses.append(model(input_ids=source, attention_mask=mask, labels=source).loss)
+        torch.testing.assert_close(*losses, rtol=1e-6, atol=0)
+        gradients = zip(*(torch.autograd.grad(loss, list(model.parameters())) for loss in losses), strict=True)
+        for without, by_autocast in gradients:
+            torch.testing.assert_close(by_autocast, without, rtol=1e-4, atol=1e-5)
+
+    def test_a_model_in_bfloat16(self):
+        model, (ids, mask) = small_model(), pad(sentences(9, 12, 10))
+        exact = model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids).logits
+        found = model.bfloat16()(input_ids=ids, attention_mask=mask, decoder_input_ids=ids).logits
+        assert found.dtype == torch.bfloat16
+        assert 0 < (found - exact).norm() < 0.02 * exact.norm()
+
+
+def test_few_rows_are_left_to_torch(monkeypatch):
+    monkeypatch.setattr(functional, "cpu_has_products_in", lambda dtype: dtype.itemsize > 2)
+    monkeypatch.setattr(functional, "_linear_in_float32", None)
+    layer, inputs = torch.nn.Linear(4, 3).bfloat16(), torch.ones(7, 4).bfloat16()
+    assert torch.equal(linear(layer, inputs), layer(inputs))

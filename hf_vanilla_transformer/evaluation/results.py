@@ -43,9 +43,9 @@ def describe_surroundings() -> dict[str, Any]:
     """Where and with what a run was made.
 
     Returns:
-        `dict`: `machine` (`cpu`, `cores` that this process may use, `threads` of torch, `accelerator`), `versions` of
-        Python and of packages, and `commit`, that of the repository if this package lies in one, with `-dirty` behind
-        it where files differ; None otherwise.
+        `dict`: `machine` (`cpu`, the most recent `instructions` that torch uses of it, `cores` that this process may
+        use, `threads` of torch, `accelerator`), `versions` of Python and of packages, and `commit`, that of the
+        repository if this package lies in one, with `-dirty` behind it where files differ; None otherwise.
     """
     from .. import __version__
 
@@ -55,6 +55,7 @@ def describe_surroundings() -> dict[str, Any]:
     return {
         "machine": {
             "cpu": _cpu_model(),
+            "instructions": torch.backends.cpu.get_cpu_capability(),
             "cores": _cores(),
             "threads": torch.get_num_threads(),
             "accelerator": accelerator,

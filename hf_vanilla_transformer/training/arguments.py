@@ -4,8 +4,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from transformers import SchedulerType, Seq2SeqTrainingArguments
+import torch
+from transformers import SchedulerType, Seq2SeqTrainingArguments, TrainingArguments
 from transformers.training_args import OptimizerNames
+
+from ..functional_vanilla_transformer import cpu_has_products_in
 
 
 # Section 5.3 is left as soon as one of these is given.
@@ -101,3 +104,13 @@ class RunArguments(PaperTrainingArguments):
             return "Adam, learning rate of Eq. 3"
         optimizer, schedule = OptimizerNames(self.optim).value, SchedulerType(self.lr_scheduler_type).value
         return f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}"
+
+
+def describe_precision(args: TrainingArguments) -> str:
+    """In which precision matrix products are made, with these arguments and on this machine, in words."""
+    if not (args.bf16 or args.fp16):
+        return "float32"
+    name = "bfloat16" if args.bf16 else "float16"
+    if args.device.type == "cpu" and not cpu_has_products_in(getattr(torch, name)):
+        return f"float32, because the CPU has no products in {name}"
+    return f"{name} autocast"

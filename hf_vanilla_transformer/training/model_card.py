@@ -18,6 +18,8 @@ from transformers import (
 )
 from transformers.trainer_callback import ExportableState
 
+from .arguments import describe_precision
+
 
 # In an installed package the template lies beside the modules, in a checkout at the top of the repository.
 _TEMPLATE_PLACES = (Path(__file__).parents[1] / "model_card.md", Path(__file__).parents[2] / "model_card.md")
@@ -303,6 +305,6 @@ def _training_facts(args: TrainingArguments, data: str) -> dict[str, Any]:
         **_batch_facts(args),
         "warm-up updates": int(args.warmup_steps),
         "beta_1, beta_2, epsilon": f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}",
-        "precision": "bfloat16 autocast" if args.bf16 else "float16 autocast" if args.fp16 else "float32",
+        "precision": describe_precision(args),
         "seed": args.seed,
     }

@@ -81,6 +81,7 @@ def test_surroundings_can_be_written():
     surroundings = json.loads(json.dumps(describe_surroundings()))
     assert set(surroundings) == {"machine", "versions", "commit"}
     assert surroundings["machine"]["cpu"]
+    assert surroundings["machine"]["instructions"]
     assert {"python", "torch", "transformers", "hf_vanilla_transformer"} <= set(surroundings["versions"])
 
 

@@ -9,8 +9,10 @@ from transformers import LogitsProcessorList
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer import functional_vanilla_transformer as functional
 from hf_vanilla_transformer import generation_step_vanilla_transformer as step
 from hf_vanilla_transformer import generation_vanilla_transformer as generation
+from hf_vanilla_transformer import packed_linear_vanilla_transformer as packed_linear
 from hf_vanilla_transformer.generation_step_vanilla_transformer import StepDecoder, can_step
 from tests.conftest import decisive_model, pad, sentences, small_config, small_model
 from tests.generation.by_hand import BOS
@@ -151,11 +153,21 @@ def test_what_no_hypothesis_continues_is_forgotten():
     assert 60 < decoder._places < 60 + 4 * 2 * step._LEAST_ROOM
 
 
+@pytest.fixture(params=[True, False], ids=["by its products", "without products"])
+def products_in_16_bits(request, monkeypatch):
+    """Whether torch has products made for the CPU, as this CPU says, or as one says that has none."""
+    if not request.param:
+        for module in (functional, packed_linear):
+            monkeypatch.setattr(module, "cpu_has_products_in", lambda dtype: dtype.itemsize > 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=list(BATCHES))
+@pytest.mark.usefixtures("products_in_16_bits")
 @torch.no_grad()
-def test_bfloat16_is_as_exact_as_the_modules_are(lengths):
+def test_half_precision_is_as_exact_as_the_modules_are(lengths, dtype):
     exact = small_model()
-    model = copy.deepcopy(exact).bfloat16()
+    model = copy.deepcopy(exact).to(dtype)
     rows = sentences(*lengths)
     states, mask = encode(model, rows)
     exact_states, _ = encode(exact, rows)
@@ -352,6 +364,7 @@ def test_where_steps_are_taken(num_beams, monkeypatch):
     model.generate(SENTENCES[0][None], return_dict_in_generate=True, output_attentions=True, output_hidden_states=True)
     assert takes(model)
     assert takes(copy.deepcopy(model).bfloat16())
+    assert takes(copy.deepcopy(model).half())
     assert not takes(model, use_cache=False)
     assert not takes(model, cache_implementation="static")
     assert not takes(model, return_dict_in_generate=True, output_scores=True)
