@@ -52,6 +52,11 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 
 def _processor() -> str:
+    """Its name, and the most recent instructions that torch uses of it."""
+    return f"{_model_name()} with {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _model_name() -> str:
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
             return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

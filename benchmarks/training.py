@@ -71,7 +71,7 @@ GPU_SIZES = ["base-25k", "big-25k"]
 AXES = {
     "length": [16, 32, 64, 128, 256, 512, 1024],
     "tokens": [512, 1024, 2048, 4096, 8192],
-    "vocabulary": [10_000, 40_000],
+    "vocabulary": [10_000, 40_960],
     "depth": [2, 4, 6, 8],
 }
 USUAL_LENGTH = 16
