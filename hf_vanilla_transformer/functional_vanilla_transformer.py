@@ -5,6 +5,7 @@ axes, as in the model's file.
 """
 
 import math
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from transformers.masking_utils import sdpa_mask
 
 # The name under which transformers knows `attention`.
 ATTENTION = "vanilla_transformer"
-# Up to so many keys, plain products are faster on CPUs than torch's fused attention, which oneDNN slows down.
+# Up to so many keys, plain products are faster than torch's fused attention on CPUs with AVX-512, and oneDNN slows the
+# latter down.
 _LONGEST_FOR_PRODUCTS = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 256}
 _LONGEST_WITH_ONEDNN = 256
 # On CPUs, torch's softmax of fewer numbers takes ten times as long.
@@ -49,7 +51,8 @@ def attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Section 3.2.1, Eq. 1: softmax(Q K^T / sqrt(d_k)) V, as two products on CPUs where sentences are short.
+    """Section 3.2.1, Eq. 1: softmax(Q K^T / sqrt(d_k)) V, as two products on CPUs with AVX-512 where sentences
+    are short.
 
     Elsewhere it is torch's `scaled_dot_product_attention`, which never has the whole matrix of weights in memory.
 
@@ -82,6 +85,11 @@ def attention(
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), None
 
 
+@cache
+def _has_avx512() -> bool:
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
 def _softmax(scores: torch.Tensor) -> torch.Tensor:
     """softmax(scores), `(batch, heads, target, source)`, in float32 at least."""
     source = scores.shape[-1]
@@ -92,7 +100,7 @@ def _softmax(scores: torch.Tensor) -> torch.Tensor:
 
 def _products_are_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
     # A compiled or exported model must not depend on the lengths that it was traced with.
-    if query.device.type != "cpu" or torch.compiler.is_compiling():
+    if query.device.type != "cpu" or torch.compiler.is_compiling() or not _has_avx512():
         return False
     longest = _LONGEST_FOR_PRODUCTS.get(query.dtype, 0)
     if query.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
@@ -168,7 +176,9 @@ class _Dropout(torch.autograd.Function):
 
 
 def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    """Section 3: layer(x) = x W^T + b, in float32 on CPUs by oneDNN, which took half the time of torch's default.
+    """Section 3: layer(x) = x W^T + b, in float32 on CPUs with AVX-512 by oneDNN.
+
+    That took half the time of torch's default, MKL, on an AMD EPYC; on one without AVX-512 MKL was the faster one.
 
     Where 16 bits are asked for and the CPU has no products of such matrices, they are made in float32, too.
 
@@ -219,6 +229,7 @@ def _suits_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether x W^T is a product of plain float32 matrices that is large enough, and torch would leave it to MKL."""
     return (
         x.dtype == weight.dtype == torch.float32
+        and _has_avx512()
         and x.numel() * weight.shape[0] >= _SMALLEST_FOR_ONEDNN
         and is_plain(x)
         and bool(torch.backends.mkldnn.enabled)

@@ -131,6 +131,13 @@ class ModelArguments:
         },
     )
 
+    def __post_init__(self) -> None:
+        if self.bpe_dropout is None and self.bpe_dropout_copies != type(self).bpe_dropout_copies:
+            raise ValueError(
+                f"bpe_dropout_copies is {self.bpe_dropout_copies}, but bpe_dropout is missing; give both, such as "
+                "--bpe_dropout 0.1, or neither."
+            )
+
     def regularization(self) -> dict[str, float]:
         """What may be set for a model that is fine-tuned, too."""
         values = {"dropout": self.dropout, "label_smoothing": self.label_smoothing}

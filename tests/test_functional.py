@@ -51,6 +51,7 @@ def fused_calls(monkeypatch):
         return fused(module, query, key, *args, **kwargs)
 
     monkeypatch.setattr(functional, "sdpa_attention_forward", record)
+    monkeypatch.setattr(functional, "_has_avx512", lambda: True)
     return lengths
 
 
@@ -107,6 +108,11 @@ class TestAttention:
         for source in (longest, longest + 1):
             attention(Asker(), *queries_keys_values(source=source), None, scaling=0.5)
         assert fused_calls == [longest + 1]
+
+    def test_without_avx512_all_go_to_torch(self, fused_calls, monkeypatch):
+        monkeypatch.setattr(functional, "_has_avx512", lambda: False)
+        attention(Asker(), *queries_keys_values(), None, 0.5)
+        assert fused_calls == [7]
 
     def test_where_products_of_float32_are_left_to_onednn(self, fused_calls):
         longest = functional._LONGEST_FOR_PRODUCTS[torch.float32]
@@ -444,6 +450,7 @@ def onednn_calls(monkeypatch):
 
     monkeypatch.setattr(functional, "_onednn", record)
     monkeypatch.setattr(functional, "_SMALLEST_FOR_ONEDNN", 1)
+    monkeypatch.setattr(functional, "_has_avx512", lambda: True)
     return calls
 
 
@@ -472,7 +479,7 @@ class TestLinear:
             penalties.append(torch.autograd.grad(gradient.square().sum(), layer.weight)[0])
         torch.testing.assert_close(*penalties, rtol=1e-4, atol=1e-4)
 
-    @pytest.mark.parametrize("change", ["half", "double", "medium", "autocast", "disabled", "small"])
+    @pytest.mark.parametrize("change", ["half", "double", "medium", "autocast", "disabled", "small", "AVX2"])
     def test_where_torch_does_as_well(self, onednn_calls, monkeypatch, change):
         monkeypatch.setattr(functional, "cpu_has_products_in", lambda dtype: True)
         layer, inputs = torch.nn.Linear(4, 3), torch.ones(5, 4)
@@ -492,8 +499,11 @@ class TestLinear:
         elif change == "disabled":
             with torch.backends.mkldnn.flags(enabled=False):
                 linear(layer, inputs)
-        else:
+        elif change == "small":
             monkeypatch.setattr(functional, "_SMALLEST_FOR_ONEDNN", 5 * 4 * 3 + 1)
+            linear(layer, inputs)
+        else:
+            monkeypatch.setattr(functional, "_has_avx512", lambda: False)
             linear(layer, inputs)
         assert onednn_calls == []
 

@@ -21,6 +21,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import load_pairs, score_translations
 from hf_vanilla_transformer import translate as translate_sentences
+from hf_vanilla_transformer.functional_vanilla_transformer import cpu_has_products_in
 from scripts import average_checkpoints, collect_results, demo, evaluate, plot_curve, train, translate
 from scripts.common import ScoringArguments
 from tests.conftest import small_model
@@ -139,7 +140,7 @@ def test_a_model_is_kept_when_scoring_fails(tmp_path, monkeypatch):
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
 
 
-def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_path, monkeypatch):
+def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_path, monkeypatch, capsys):
     ids = torch.tensor([[5, 6, 7]])
     scored = []
 
@@ -150,6 +151,10 @@ def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_pat
     score = train.score
     monkeypatch.setattr(train, "score", note_logits)
     folder = train.main([*recipe(tmp_path, max_steps=1), "--bf16", "--use_cpu"])
+    precision = (
+        "bfloat16 autocast" if cpu_has_products_in(torch.bfloat16) else "float32, because the CPU has no products"
+    )
+    assert f"training in {precision}" in capsys.readouterr().out
     saved = AutoModelForSeq2SeqLM.from_pretrained(folder)
     assert torch.equal(scored[0], saved(input_ids=ids, decoder_input_ids=ids).logits)
 
@@ -679,6 +684,7 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     assert results["settings"]["bpe_dropout"] == 0.1
     assert "| BPE dropout | 0.1, 2 copies |" in (folder / "README.md").read_text()
     assert results["base_model"] is None
+    assert results["precision"] == "float32"
     assert str(tmp_path) not in results_file.read_text()
     assert 0 < results["peak_memory_bytes"] <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     assert results["training_seconds"] >= points[-1]["training_seconds"]
@@ -758,6 +764,7 @@ def test_stopping_early(tmp_path):
         ({"results": "nowhere/results.json"}, "nowhere is not there; make the folder"),
         ({"bpe_dropout": -0.1}, "bpe_dropout is -0.1; it must lie between 0 and 1"),
         ({"r_drop": -1.0}, r"r_drop is -1.0; it must be 0"),
+        ({"bpe_dropout_copies": 20}, r"bpe_dropout_copies is 20, but bpe_dropout is missing; give both"),
     ],
 )
 def test_wrong_arguments_of_validation(tmp_path, changes, message):
