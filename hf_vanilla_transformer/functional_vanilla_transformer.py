@@ -5,6 +5,7 @@ axes, as in the model's file.
 """
 
 import math
+import platform
 from functools import cache
 from typing import Any
 
@@ -18,8 +19,8 @@ from transformers.masking_utils import sdpa_mask
 
 # The name under which transformers knows `attention`.
 ATTENTION = "vanilla_transformer"
-# Up to so many keys, plain products are faster than torch's fused attention on CPUs with AVX-512, and oneDNN slows the
-# latter down.
+# Up to so many keys, plain products are faster on CPUs with AVX-512 than torch's fused attention. That one is slower
+# still where torch has oneDNN make its products.
 _LONGEST_FOR_PRODUCTS = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 256}
 _LONGEST_WITH_ONEDNN = 256
 # On CPUs, torch's softmax of fewer numbers takes ten times as long.
@@ -28,6 +29,7 @@ _NARROWEST_SOFTMAX = 16
 _SMALLEST_FOR_ONEDNN = 2**21
 # With fewer rows than this, turning a matrix into float32 takes longer than a slow product with it.
 _FEWEST_ROWS_TO_WIDEN = 8
+_X86 = ("x86_64", "amd64")
 # Integers as wide as floating-point numbers, by bytes.
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Rows of logits in memory at one time, at least, and in multiples of d_model: with fewer, adding up the gradients of
@@ -51,10 +53,10 @@ def attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Section 3.2.1, Eq. 1: softmax(Q K^T / sqrt(d_k)) V, as two products on CPUs with AVX-512 where sentences
-    are short.
+    """Section 3.2.1, Eq. 1: softmax(Q K^T / sqrt(d_k)) V, as two products of short sentences where that is faster.
 
-    Elsewhere it is torch's `scaled_dot_product_attention`, which never has the whole matrix of weights in memory.
+    Elsewhere it is torch's `scaled_dot_product_attention`, which never has the whole matrix of weights in memory, and
+    cannot be differentiated twice on CPUs.
 
     Args:
         module (`nn.Module`): the attention that asks; `is_causal` tells what no mask means.
@@ -73,6 +75,8 @@ def attention(
             heads, _ = attention(module, *wide, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
         return heads.to(query.dtype), None
     if not _products_are_faster(query, key):
+        if attention_mask is not None and attention_mask.dtype != torch.bool:
+            attention_mask = _additive(attention_mask, query.dtype)
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
@@ -176,11 +180,10 @@ class _Dropout(torch.autograd.Function):
 
 
 def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    """Section 3: layer(x) = x W^T + b, in float32 on CPUs with AVX-512 by oneDNN.
+    """Section 3: layer(x) = x W^T + b, in float32 by oneDNN where that is faster than torch's default.
 
-    That took half the time of torch's default, MKL, on an AMD EPYC; on one without AVX-512 MKL was the faster one.
-
-    Where 16 bits are asked for and the CPU has no products of such matrices, they are made in float32, too.
+    Where 16 bits are asked for and the CPU has no products of such matrices, it is computed in float32, unless x has so
+    few rows that this would not pay. The result is then in the dtype of x, under autocast, too.
 
     Args:
         layer (`nn.Linear`): or whatever stands in its place; it is called where it does more than this.
@@ -193,29 +196,46 @@ def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
         return layer(x)
     if _suits_onednn(x, layer.weight):
         return _Linear.apply(x, layer.weight, layer.bias)
-    if _lacks_products(x) and (torch.is_autocast_enabled("cpu") or x[..., 0].numel() >= _FEWEST_ROWS_TO_WIDEN):
+    if _lacks_products(x) and _pays_to_widen(x, layer.weight):
         return _linear_in_float32(layer, x)
     return layer(x)
 
 
+def _pays_to_widen(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    if torch.is_autocast_enabled("cpu") and weight.dtype == torch.float32:
+        return True
+    # Without autocast, torch raises an error where dtypes differ.
+    is_allowed = torch.is_autocast_enabled("cpu") or x.dtype == weight.dtype
+    return is_allowed and x.numel() >= _FEWEST_ROWS_TO_WIDEN * x.shape[-1]
+
+
 def _linear_in_float32(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    wide, weight = x.float(), layer.weight.float()
+    x_wide, weight = x.float(), layer.weight.float()
     bias = None if layer.bias is None else layer.bias.float()
     with torch.autocast("cpu", enabled=False):
-        product = _Linear.apply if _suits_onednn(wide, weight) else nn.functional.linear
-        return product(wide, weight, bias).to(x.dtype)
+        product = _Linear.apply if _suits_onednn(x_wide, weight) else nn.functional.linear
+        return product(x_wide, weight, bias).to(x.dtype)
 
 
+@cache
+def onednn_computes_in(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has products of matrices of a dtype for this CPU."""
+    questions = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+    if dtype not in questions:
+        return dtype == torch.float32
+    ask = getattr(torch.ops.mkldnn, questions[dtype], None)
+    return ask is not None and bool(ask())
+
+
+@cache
 def cpu_has_products_in(dtype: torch.dtype) -> bool:
     """Whether torch has products of matrices of a dtype that are made for this CPU.
 
-    Others are computed by plain loops. In bfloat16 that took eight times as long as in float32, with AVX2.
+    On x86, what oneDNN does not compute in 16 bits is left to plain loops, which take many times as long as float32.
     """
-    if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    if dtype == torch.float16:
-        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
-    return True
+    if dtype not in (torch.bfloat16, torch.float16):
+        return True
+    return platform.machine().lower() not in _X86 or onednn_computes_in(dtype)
 
 
 def _lacks_products(x: torch.Tensor) -> bool:

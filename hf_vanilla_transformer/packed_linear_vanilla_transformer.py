@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from .functional_vanilla_transformer import cpu_has_products_in, is_plain
+from .functional_vanilla_transformer import cpu_has_products_in, is_plain, onednn_computes_in
 
 
 # For so many rows weights are packed; it was as fast as any other number at 1 row to 256.
@@ -120,7 +120,7 @@ class _OneDNNLinear(PackedLinear):
     @classmethod
     def suits(cls, layers: Sequence[nn.Linear]) -> bool:
         dtype = layers[0].weight.dtype
-        return _has_onednn(layers) and dtype in (torch.float32, torch.bfloat16) and cpu_has_products_in(dtype)
+        return _has_onednn(layers) and dtype in (torch.float32, torch.bfloat16) and onednn_computes_in(dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
@@ -195,7 +195,7 @@ class _Int8PackedLinear(PackedLinear):
 
 
 # The first that suits is taken.
-_KINDS: tuple[type[PackedLinear], ...] = (_Int8PackedLinear, _OneDNNLinear, _WideLinear, PackedLinear)
+_KINDS: tuple[type[PackedLinear], ...] = (_Int8PackedLinear, _WideLinear, _OneDNNLinear, PackedLinear)
 # Of the first of several layers, by their number: copies of what was packed, and what came of it.
 _packed: WeakKeyDictionary[nn.Module, dict[int, tuple[list[torch.Tensor], PackedLinear]]] = WeakKeyDictionary()
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -538,6 +539,9 @@ class TestLinear:
         )
 
 
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_linear_pointwise", "_scaled_dot_product_flash_attention_for_cpu")
+
+
 @pytest.fixture
 def no_products_in_16_bits(monkeypatch):
     """A CPU without them, and nobody who asks it for one."""
@@ -545,7 +549,7 @@ def no_products_in_16_bits(monkeypatch):
 
     class NoneIn16Bits(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            if function.overloadpacket.__name__ in ("mm", "addmm", "bmm", "baddbmm", "_linear_pointwise"):
+            if function.overloadpacket.__name__ in PRODUCTS:
                 assert args[0].dtype.itemsize > 2
             return function(*args, **(kwargs or {}))
 
@@ -578,6 +582,9 @@ class TestWithoutProductsIn16Bits:
         heads, _ = attention(Asker(), query, key, value, mask, 0.5)
         expected = by_the_formula(query, key, value, mask)
         torch.testing.assert_close(heads, expected.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
+        lowest = torch.finfo(dtype).min
+        additive = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, lowest)
+        torch.testing.assert_close(attention(Asker(), query, key, value, additive, 0.5)[0], heads)
 
     def test_the_loss_is_that_of_float32(self):
         states, weight, labels = states_weight_labels((8, 100), 300, torch.bfloat16)
@@ -588,13 +595,14 @@ class TestWithoutProductsIn16Bits:
         for ours, theirs in zip(gradients, torch.autograd.grad(expected, (states, weight)), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=2**-7, atol=1e-5)
 
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     @pytest.mark.parametrize("training", [True, False])
-    def test_autocast_leaves_a_model_as_it_is(self, training):
+    def test_autocast_leaves_a_model_as_it_is(self, training, dtype):
         model = small_model(dropout=0.0).train(training)
         source, mask = pad(sentences(9, 4))
         losses = []
         for autocasts in (False, True):
-            with torch.autocast("cpu", torch.bfloat16, enabled=autocasts):
+            with torch.autocast("cpu", dtype, enabled=autocasts):
                 losses.append(model(input_ids=source, attention_mask=mask, labels=source).loss)
         torch.testing.assert_close(*losses, rtol=1e-6, atol=0)
         gradients = zip(*(torch.autograd.grad(loss, list(model.parameters())) for loss in losses), strict=True)
@@ -609,8 +617,50 @@ class TestWithoutProductsIn16Bits:
         assert 0 < (found - exact).norm() < 0.02 * exact.norm()
 
 
-def test_few_rows_are_left_to_torch(monkeypatch):
+@pytest.mark.parametrize("autocasts", [True, False])
+@pytest.mark.parametrize("rows", [7, 8])
+def test_few_rows_are_left_to_torch(monkeypatch, rows, autocasts):
+    widened = []
+
+    def note(layer, x):
+        widened.append(len(x))
+        return layer(x)
+
     monkeypatch.setattr(functional, "cpu_has_products_in", lambda dtype: dtype.itemsize > 2)
-    monkeypatch.setattr(functional, "_linear_in_float32", None)
-    layer, inputs = torch.nn.Linear(4, 3).bfloat16(), torch.ones(7, 4).bfloat16()
-    assert torch.equal(linear(layer, inputs), layer(inputs))
+    monkeypatch.setattr(functional, "_linear_in_float32", note)
+    layer, inputs = torch.nn.Linear(4, 3).bfloat16(), torch.ones(rows, 4).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocasts):
+        assert torch.equal(linear(layer, inputs), layer(inputs))
+    assert widened == [8] * (rows == 8)
+
+
+def test_dtypes_that_differ_are_still_an_error(monkeypatch):
+    monkeypatch.setattr(functional, "cpu_has_products_in", lambda dtype: dtype.itemsize > 2)
+    with pytest.raises(RuntimeError, match="same dtype"):
+        linear(torch.nn.Linear(4, 3), torch.ones(9, 4).bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("machine", "supported", "dtype", "has"),
+    [
+        ("x86_64", False, torch.bfloat16, False),
+        ("AMD64", False, torch.float16, False),
+        ("x86_64", True, torch.bfloat16, True),
+        ("x86_64", None, torch.bfloat16, False),
+        ("arm64", False, torch.bfloat16, True),
+        ("x86_64", False, torch.float32, True),
+        ("x86_64", False, torch.int8, True),
+    ],
+)
+def test_which_products_a_cpu_has(monkeypatch, machine, supported, dtype, has):
+    ask = None if supported is None else lambda: supported
+    operators = {"_is_mkldnn_bf16_supported": ask, "_is_mkldnn_fp16_supported": ask} if ask else {}
+    monkeypatch.setattr(functional.torch.ops, "mkldnn", SimpleNamespace(**operators))
+    monkeypatch.setattr(functional.platform, "machine", lambda: machine)
+    functional.onednn_computes_in.cache_clear()
+    functional.cpu_has_products_in.cache_clear()
+    try:
+        assert functional.cpu_has_products_in(dtype) == has
+    finally:
+        functional.onednn_computes_in.cache_clear()
+        functional.cpu_has_products_in.cache_clear()

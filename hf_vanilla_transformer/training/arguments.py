@@ -107,10 +107,15 @@ class RunArguments(PaperTrainingArguments):
 
 
 def describe_precision(args: TrainingArguments) -> str:
-    """In which precision matrix products are made, with these arguments and on this machine, in words."""
-    if not (args.bf16 or args.fp16):
+    """In which precision linear layers make their products, with these arguments and on this machine, in words.
+
+    Layers that somebody has changed, by adapters or hooks, compute as torch does, and are not looked at.
+    """
+    on_cpu = args.device.type == "cpu"
+    if args.mixed_precision == "no":
         return "float32"
-    name = "bfloat16" if args.bf16 else "float16"
-    if args.device.type == "cpu" and not cpu_has_products_in(getattr(torch, name)):
-        return f"float32, because the CPU has no products in {name}"
-    return f"{name} autocast"
+    if args.mixed_precision == "fp16":
+        return "float32, because accelerate leaves float16 out on CPUs" if on_cpu else "float16 autocast"
+    if on_cpu and not args.torch_compile and not cpu_has_products_in(torch.bfloat16):
+        return "float32, because the CPU has no products in bfloat16"
+    return "bfloat16 autocast"

@@ -1,0 +1,37 @@
+"""What the arguments of a training say about it."""
+
+import pytest
+import torch
+
+from hf_vanilla_transformer import PaperTrainingArguments
+from hf_vanilla_transformer.training import arguments
+from hf_vanilla_transformer.training.arguments import describe_precision
+
+
+BF16 = "bfloat16 autocast"
+NO_BF16 = "float32, because the CPU has no products in bfloat16"
+NO_FP16 = "float32, because accelerate leaves float16 out on CPUs"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "with_products", "without"),
+    [
+        ({}, "float32", "float32"),
+        ({"bf16": True}, BF16, NO_BF16),
+        ({"bf16": True, "torch_compile": True}, BF16, BF16),
+        ({"fp16": True}, NO_FP16, NO_FP16),
+    ],
+    ids=str,
+)
+def test_precision_is_what_the_cpu_computes_in(tmp_path, monkeypatch, wanted, with_products, without):
+    args = PaperTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **wanted)
+    monkeypatch.setattr(arguments, "cpu_has_products_in", lambda dtype: True)
+    assert describe_precision(args) == with_products
+    monkeypatch.setattr(arguments, "cpu_has_products_in", lambda dtype: dtype != torch.bfloat16)
+    assert describe_precision(args) == without
+
+
+def test_precision_that_accelerate_was_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setattr(arguments, "cpu_has_products_in", lambda dtype: True)
+    assert describe_precision(PaperTrainingArguments(output_dir=str(tmp_path), use_cpu=True)) == BF16
