@@ -75,7 +75,8 @@ def attention(
             heads, _ = attention(module, *wide, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
         return heads.to(query.dtype), None
     if not _products_are_faster(query, key):
-        if attention_mask is not None and attention_mask.dtype != torch.bool:
+        if attention_mask is not None and is_plain(query):
+            # torch's answer to a query that may look nowhere is 0; that of products is the mean.
             attention_mask = _additive(attention_mask, query.dtype)
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs

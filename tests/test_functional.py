@@ -115,6 +115,13 @@ class TestAttention:
         attention(Asker(), *queries_keys_values(), None, 0.5)
         assert fused_calls == [7]
 
+    def test_a_query_that_may_look_nowhere_gets_the_mean_of_the_values(self, monkeypatch):
+        query, key, value = queries_keys_values()
+        for has_avx512 in (True, False):
+            monkeypatch.setattr(functional, "_has_avx512", lambda has_avx512=has_avx512: has_avx512)
+            output, _ = attention(Asker(), query, key, value, torch.zeros(2, 1, 5, 7, dtype=torch.bool), 0.5)
+            torch.testing.assert_close(output, value.mean(dim=2)[:, None].expand_as(output))
+
     def test_where_products_of_float32_are_left_to_onednn(self, fused_calls):
         longest = functional._LONGEST_FOR_PRODUCTS[torch.float32]
         before = torch.get_float32_matmul_precision()
