@@ -5,7 +5,6 @@ axes, as in the model's file.
 """
 
 import math
-import platform
 from functools import cache
 from typing import Any
 
@@ -29,7 +28,6 @@ _NARROWEST_SOFTMAX = 16
 _SMALLEST_FOR_ONEDNN = 2**21
 # With fewer rows than this, turning a matrix into float32 takes longer than a slow product with it.
 _FEWEST_ROWS_TO_WIDEN = 8
-_X86 = ("x86_64", "amd64")
 # Integers as wide as floating-point numbers, by bytes.
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Rows of logits in memory at one time, at least, and in multiples of d_model: with fewer, adding up the gradients of
@@ -232,11 +230,12 @@ def onednn_computes_in(dtype: torch.dtype) -> bool:
 def cpu_has_products_in(dtype: torch.dtype) -> bool:
     """Whether torch has products of matrices of a dtype that are made for this CPU.
 
-    On x86, what oneDNN does not compute in 16 bits is left to plain loops, which take many times as long as float32.
+    On x86 processors, what oneDNN does not compute in 16 bits is left to plain loops, which take many times as long as
+    float32. Others are not known here, and said to have them.
     """
     if dtype not in (torch.bfloat16, torch.float16):
         return True
-    return platform.machine().lower() not in _X86 or onednn_computes_in(dtype)
+    return torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512") or onednn_computes_in(dtype)
 
 
 def _lacks_products(x: torch.Tensor) -> bool:

@@ -648,22 +648,22 @@ def test_dtypes_that_differ_are_still_an_error(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("machine", "supported", "dtype", "has"),
+    ("capability", "supported", "dtype", "has"),
     [
-        ("x86_64", False, torch.bfloat16, False),
-        ("AMD64", False, torch.float16, False),
-        ("x86_64", True, torch.bfloat16, True),
-        ("x86_64", None, torch.bfloat16, False),
-        ("arm64", False, torch.bfloat16, True),
-        ("x86_64", False, torch.float32, True),
-        ("x86_64", False, torch.int8, True),
+        ("AVX2", False, torch.bfloat16, False),
+        ("AVX512", False, torch.float16, False),
+        ("AVX2", True, torch.bfloat16, True),
+        ("AVX2", None, torch.bfloat16, False),
+        ("SVE256", False, torch.bfloat16, True),
+        ("AVX2", False, torch.float32, True),
+        ("AVX2", False, torch.int8, True),
     ],
 )
-def test_which_products_a_cpu_has(monkeypatch, machine, supported, dtype, has):
+def test_which_products_a_cpu_has(monkeypatch, capability, supported, dtype, has):
     ask = None if supported is None else lambda: supported
     operators = {"_is_mkldnn_bf16_supported": ask, "_is_mkldnn_fp16_supported": ask} if ask else {}
     monkeypatch.setattr(functional.torch.ops, "mkldnn", SimpleNamespace(**operators))
-    monkeypatch.setattr(functional.platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     functional.onednn_computes_in.cache_clear()
     functional.cpu_has_products_in.cache_clear()
     try:

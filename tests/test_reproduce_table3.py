@@ -297,6 +297,20 @@ def test_other_settings_are_refused(finished, files):
         run(files, folder, "--lowercase")
 
 
+def test_another_precision_is_refused(finished, files, monkeypatch):
+    folder, *_ = finished
+    asked = []
+
+    def describe(args):
+        asked.append(args.bf16)
+        return "float8"
+
+    monkeypatch.setattr(reproduce_table3, "describe_precision", describe)
+    with pytest.raises(SystemExit, match=r"but precision=float8 is asked for; name another"):
+        run(files, folder)
+    assert all(asked)
+
+
 def test_other_sentences_in_files_of_the_same_name_are_refused(finished, files, tmp_path):
     folder, *_ = finished
     changed = [name if name.startswith("--") else str(tmp_path / Path(name).name) for name in files]
