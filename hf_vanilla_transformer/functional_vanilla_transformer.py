@@ -22,6 +22,8 @@ ATTENTION = "vanilla_transformer"
 # still where torch has oneDNN make its products.
 _LONGEST_FOR_PRODUCTS = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 256}
 _LONGEST_WITH_ONEDNN = 256
+# On other CPUs only where gradients follow: forwards alone, torch's is the faster one at most lengths.
+_LONGEST_WITH_GRADIENTS = 32
 # On CPUs, torch's softmax of fewer numbers takes ten times as long.
 _NARROWEST_SOFTMAX = 16
 # Multiplications of the smallest matrix product for which oneDNN's longer start pays.
@@ -103,8 +105,10 @@ def _softmax(scores: torch.Tensor) -> torch.Tensor:
 
 def _products_are_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
     # A compiled or exported model must not depend on the lengths that it was traced with.
-    if query.device.type != "cpu" or torch.compiler.is_compiling() or not _has_avx512():
+    if query.device.type != "cpu" or torch.compiler.is_compiling():
         return False
+    if not _has_avx512():
+        return query.requires_grad and query.dtype == torch.float32 and key.shape[2] <= _LONGEST_WITH_GRADIENTS
     longest = _LONGEST_FOR_PRODUCTS.get(query.dtype, 0)
     if query.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
         longest = _LONGEST_WITH_ONEDNN

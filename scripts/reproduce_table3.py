@@ -86,7 +86,7 @@ PAPER_RESULTS: dict[str, tuple[float, float, int | None]] = {
 # weights. Heads and rates stay. 40,960 tokens are what the counts of Table 3 fit; section 5.1 says "about 37000".
 WIDTH_DIVISOR, DEPTH_DIVISOR = 4, 2
 VOCAB_SIZE = 40960 // 8
-TOKENS_PER_BATCH = 2048
+TOKENS_PER_BATCH = 1024
 MINUTES = 100
 # The first updates are slower: every shape of a batch is new.
 TIMED_UPDATES, UNTIMED_UPDATES, TIMED_SENTENCES = 16, 6, 64

@@ -110,13 +110,17 @@ class TestAttention:
             attention(Asker(), *queries_keys_values(source=source), None, scaling=0.5)
         assert fused_calls == [longest + 1]
 
-    def test_without_avx512_all_go_to_torch(self, fused_calls, monkeypatch):
+    def test_without_avx512_products_are_for_short_sentences_whose_gradients_follow(self, fused_calls, monkeypatch):
         monkeypatch.setattr(functional, "_has_avx512", lambda: False)
-        attention(Asker(), *queries_keys_values(), None, 0.5)
-        assert fused_calls == [7]
+        longest = functional._LONGEST_WITH_GRADIENTS
+        for source in (longest, longest + 1):
+            attention(Asker(), *queries_keys_values(source=source), None, 0.5)
+        assert fused_calls == [longest + 1]
+        attention(Asker(), *(x.detach() for x in queries_keys_values()), None, 0.5)
+        assert fused_calls == [longest + 1, 7]
 
     def test_a_query_that_may_look_nowhere_gets_the_mean_of_the_values(self, monkeypatch):
-        query, key, value = queries_keys_values()
+        query, key, value = (x.detach() for x in queries_keys_values())
         for has_avx512 in (True, False):
             monkeypatch.setattr(functional, "_has_avx512", lambda has_avx512=has_avx512: has_avx512)
             output, _ = attention(Asker(), query, key, value, torch.zeros(2, 1, 5, 7, dtype=torch.bool), 0.5)
@@ -132,7 +136,7 @@ class TestAttention:
             torch.set_float32_matmul_precision(before)
         assert fused_calls == []
 
-    def test_both_ways_agree_with_gradients(self, monkeypatch):
+    def test_both_ways_agree_with_gradients(self, fused_calls, monkeypatch):
         mask = torch.ones(2, 1, 5, 7, dtype=torch.bool)
         mask[1, :, :, 4:] = False
         results = []
@@ -142,6 +146,7 @@ class TestAttention:
             output, _ = attention(Asker(), *inputs, mask, scaling=0.5)
             output.square().sum().backward()
             results.append([output, *(x.grad for x in inputs)])
+        assert fused_calls == [7]
         for product, fused in zip(*results, strict=True):
             torch.testing.assert_close(product, fused, rtol=1e-5, atol=1e-5)
 
