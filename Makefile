@@ -7,7 +7,7 @@ PROCESSES ?= 2
 FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/parity tests/training $(wildcard tests/test_*.py)
 INSTALL := python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup demo test test-conformance test-floor lint format clean
+.PHONY: help setup extras demo test test-conformance test-floor lint format clean
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,9 +16,12 @@ setup: $(READY)  ## Make the virtual environment .venv; does nothing when it is 
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed; name one with PYTHON=...")'
+	@echo "installing torch, transformers and what else is needed into $(VENV); this takes minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[numbers,dev]'
 	@touch $@
+
+extras: $(EXTRAS)  ## Add what plots, PEFT, export and torchao's quantisation need.
 
 # Apart, because the demo needs none of them and some of them print when transformers finds them.
 $(EXTRAS): $(READY)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Imported when first asked for: these rooms import datasets, evaluate and sacrebleu, which a model does not need.
-_ROOM_OF = {
+# Imported when first asked for: these folders import datasets, evaluate and sacrebleu, which a model does not need.
+_FOLDER_OF = {
     "Bleu": "evaluation",
     "ChrF": "evaluation",
     "CompleteCheckpoints": "training",
@@ -77,13 +77,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOM_OF:
+    if name not in _FOLDER_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_ROOM_OF[name]}", __name__), name)
+    return getattr(import_module(f".{_FOLDER_OF[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOM_OF})
+    return sorted({*globals(), *_FOLDER_OF})
 
 
 register()

@@ -10,7 +10,7 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 
 
-# Table 3 and the "big" model: what each row changes from the base model, whose values are the fields' defaults.
+# Table 3: what each row changes from the base model, whose values are the fields' defaults.
 PAPER_ROWS: dict[str, dict[str, Any]] = {
     "base": {},
     "A h=1": {"num_heads": 1},
@@ -110,8 +110,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (section 3.5) or `"learned"`
             (Table 3 row E).
         max_position_embeddings (`int`, defaults to 1024): number of learned positions. Sinusoids have no limit.
-        tie_word_embeddings (`bool`, defaults to `True`): source embedding, target embedding and softmax share one
-            matrix (section 3.4); with `source_vocab_size`, target embedding and softmax do.
+        tie_word_embeddings (`bool`, defaults to `True`): both embeddings and the linear transformation before the
+            softmax share one matrix (section 3.4); with `source_vocab_size`, the target's embedding and that one do.
         attention_bias (`bool`, defaults to `True`): biases in the four projections of attention, as in the authors'
             code; the paper prints matrices only.
         layer_norm_eps (`float`, defaults to 1e-6): as in the authors' code.
@@ -200,7 +200,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     @classmethod
     def from_paper(cls, row: str, **overrides: Any) -> "VanillaTransformerConfig":
-        """The configuration of a row of Table 3, or of the big model.
+        """The configuration of a row of Table 3.
+
+        The big model of English-French had P_drop = 0.1 (section 6.1): `from_paper("big", dropout=0.1)`.
 
         Args:
             row (`str`): `"base"`, `"big"`, or the letter and the change of a row: `"A h=4"`, `"B d_k=16"`, `"C N=2"`,

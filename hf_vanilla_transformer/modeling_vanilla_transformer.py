@@ -1,4 +1,4 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), in the paper's order.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), from its parts to the whole.
 
 Section 3.5 positions, 3.2 attention, 3.3 feed-forward networks, 3.1 layers and stacks, 3.4 embeddings and softmax, and
 the loss of section 5.4. Post-LN: every sub-layer is LayerNorm(x + Sublayer(x)), and no norm follows the stacks.
@@ -370,9 +370,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Glorot-uniform projections and N(0, d_model^-0.5) embeddings, as in the authors' code.
+        """Glorot-uniform projections, and embeddings of standard deviation d_model^-0.5, as in the authors' code.
 
-        The paper does not say; the softmax, which section 3.4 shares with the embeddings, begins as one when it is
+        The paper does not say; the matrix before the softmax, which section 3.4 shares with the embeddings, begins as one when it is
         not shared.
         """
         if isinstance(module, Int8Linear):
@@ -444,13 +444,17 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.post_init()
 
     def look_up(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
-        """Section 3.4: rows of the embedding matrix, `(batch, length, d_model)`, unless the caller brings his own."""
+        """Section 3.4: rows of the embedding matrix, `(batch, length, d_model)`, unless the caller brings them.
+
+        Raises:
+            ValueError: if both are given, or neither, or a token id is outside the vocabulary.
+        """
         if input_ids is not None and inputs_embeds is not None:
-            raise ValueError(f"both of token ids and embeddings were given to {type(self).__name__}; give one.")
+            raise ValueError(f"token ids and embeddings were both given to {type(self).__name__}; give one.")
         if inputs_embeds is not None:
             return inputs_embeds
         if input_ids is None:
-            raise ValueError(f"neither of token ids and embeddings were given to {type(self).__name__}; give one.")
+            raise ValueError(f"neither token ids nor embeddings were given to {type(self).__name__}; give one.")
         try:
             return self.embed_tokens(input_ids)
         except IndexError as error:
@@ -729,6 +733,9 @@ def label_smoothed_cross_entropy(
         num_items_in_batch (`int`, *optional*): number of target tokens to divide by: of all the batches that make one
             update, where it is spread over several. `None` for those in `labels`.
         label_smoothing (`float`): epsilon.
+
+    Returns:
+        `torch.Tensor`: one number, in float32 at least.
 
     Raises:
         ValueError: if a label is outside the vocabulary.

@@ -1,4 +1,4 @@
-"""Int8 weights through transformers' own door: `from_pretrained(folder, quantization_config=Int8Config())`."""
+"""Int8 weights through transformers' own interface: `from_pretrained(folder, quantization_config=Int8Config())`."""
 
 from dataclasses import dataclass
 from typing import Any

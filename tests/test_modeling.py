@@ -482,9 +482,9 @@ def test_nothing_to_decode(batch):
 
 def test_ids_and_embeddings_together_or_neither(batch):
     encoder = small_model().get_encoder()
-    with pytest.raises(ValueError, match="both of token ids and embeddings were given"):
+    with pytest.raises(ValueError, match="token ids and embeddings were both given"):
         encoder(batch["input_ids"], inputs_embeds=torch.zeros(2, 9, 32))
-    with pytest.raises(ValueError, match="neither of token ids and embeddings were given"):
+    with pytest.raises(ValueError, match="neither token ids nor embeddings were given"):
         encoder()
 
 
