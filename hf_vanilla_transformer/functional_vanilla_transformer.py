@@ -22,8 +22,8 @@ ATTENTION = "vanilla_transformer"
 # still where torch has oneDNN make its products.
 _LONGEST_FOR_PRODUCTS = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 256}
 _LONGEST_WITH_ONEDNN = 256
-# On other CPUs only where gradients follow: forwards alone, torch's is the faster one at most lengths.
-_LONGEST_WITH_GRADIENTS = 32
+# On other CPUs, in float32: more in training; forwards alone torch's is somewhat faster at these lengths, too.
+_LONGEST_WITHOUT_AVX512 = 32
 # On CPUs, torch's softmax of fewer numbers takes ten times as long.
 _NARROWEST_SOFTMAX = 16
 # Multiplications of the smallest matrix product for which oneDNN's longer start pays.
@@ -108,7 +108,7 @@ def _products_are_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
     if query.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     if not _has_avx512():
-        return query.requires_grad and query.dtype == torch.float32 and key.shape[2] <= _LONGEST_WITH_GRADIENTS
+        return query.dtype == torch.float32 and key.shape[2] <= _LONGEST_WITHOUT_AVX512
     longest = _LONGEST_FOR_PRODUCTS.get(query.dtype, 0)
     if query.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
         longest = _LONGEST_WITH_ONEDNN
@@ -295,8 +295,10 @@ def reads_like_a_plain_linear(module: nn.Module) -> bool:
 
 
 def is_untouched(module: nn.Module) -> bool:
-    """Whether calling a module does what its class says, and no more: no hooks, no other `forward`, not compiled."""
-    if torch.compiler.is_compiling():
+    """Whether calling a module does what its class says, and no more: no hooks, no other `forward`, not compiled, and
+    outside of `torch.func`.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     listening = [hook for hook in module._forward_hooks.values() if not _is_transformers_recorder(hook)]
     hooks = (listening, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
@@ -333,6 +335,9 @@ def smoothed_cross_entropy_of_states(
     """
     labels = labels.to(states.device)
     counts = labels != ignore_index
+    if not torch.is_grad_enabled():
+        # A function of autograd is told that a parameter wants a gradient, also where there are none.
+        states, weight = states.detach(), weight.detach()
     if not _lacks_products(states):
         return _SmoothedCrossEntropy.apply(states[counts], weight, labels[counts], label_smoothing)
     with torch.autocast("cpu", enabled=False):
@@ -362,12 +367,12 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         of_part = torch.empty_like(grad_weight)
         rows = max(_ROWS_AT_ONCE, _ROWS_BY_D_MODEL * x.shape[1])
         # Made once, because fresh memory takes longer than what is computed in it.
-        precise_logits = x.new_empty(min(rows, len(x)), len(w), dtype=precise)
+        precise_logits = None if x.dtype == precise else x.new_empty(min(rows, len(x)), len(w), dtype=precise)
         product = _onednn if _suits_onednn(x[:rows], w) else nn.functional.linear
         for begin in range(0, len(x), rows):
             part = slice(begin, begin + rows)
             logits = product(x[part], w)
-            precise_part = logits if logits.dtype == precise else precise_logits[: len(logits)].copy_(logits)
+            precise_part = logits if precise_logits is None else precise_logits[: len(logits)].copy_(logits)
             loss, gradient = _loss_and_gradient(precise_part, labels[part], right)
             total += loss
             gradient = logits.copy_(gradient)

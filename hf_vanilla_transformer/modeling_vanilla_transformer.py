@@ -372,8 +372,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Glorot-uniform projections, and embeddings of standard deviation d_model^-0.5, as in the authors' code.
 
-        The paper does not say; the matrix before the softmax, which section 3.4 shares with the embeddings, begins as one when it is
-        not shared.
+        The paper does not say; the matrix before the softmax, which section 3.4 shares with the embeddings, begins as
+        one when it is not shared.
         """
         if isinstance(module, Int8Linear):
             raise ValueError(

@@ -456,7 +456,7 @@ def perplexity(model: PreTrainedModel, data: Dataset, tokenizer: PreTrainedToken
     total, tokens = torch.zeros((), dtype=torch.float64), 0
     for batch in DataLoader(data, batch_sampler=sampler, collate_fn=collator):
         count = int((batch["labels"] != collator.label_pad_token_id).sum())
-        total += model(**batch.to(model.device)).loss.double().cpu() * count
+        total += model(**batch.to(model.device)).loss.cpu().double() * count
         tokens += count
     return float((total / tokens).exp())
 

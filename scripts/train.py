@@ -191,41 +191,25 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     )
     output = Path(args.output_dir)
     with plain_errors():
-        check_counts(args)
-        check_validation(args)
-        check_can_write(result_args.results)
-        check_processes(args)
         keeps_freed_memory = keep_freed_memory()
         if args.process_index > 0:
             stay_silent()
         set_seed(args.seed)
         checkpoint = find_checkpoint(args.resume_from_checkpoint, output) if args.resume_from_checkpoint else None
         resumes = checkpoint is not None and checkpoint.resolve().parent == output.resolve()
-        check_output_folder(output, overwrite=model_args.overwrite, resume=resumes)
-        if model_args.average_last is not None:
-            check_average(args, model_args.average_last, resumes)
+        check_settings(args, model_args, result_args, resumes)
         facts = FactsOfTheRun.of_checkpoint(checkpoint) if checkpoint else FactsOfTheRun()
         facts.base_model = model_args.model = model_args.model or facts.base_model
         facts.optimizer = facts.optimizer or args.describe_optimizer()
         described: dict[str, Any] = {"base_model": name_of(model_args.model)}
         described |= {"settings": changed_arguments(model_args, data_args, decoding, scoring, args)}
         described |= describe_surroundings() if result_args.results else {}
-        with args.main_process_first(desc="loading the pairs"):
-            pairs = data_args.load()
-        if "train" not in pairs:
-            raise ValueError(f"there are no training pairs; there is: {', '.join(pairs)}. Give --train_files.")
-        check_validation_pairs(args, pairs)
+        pairs = load_with_training_pairs(args, data_args)
         if args.push_to_hub:
             prepare_push(args, model_args, data_args)
         tokenizer, model = make_model(model_args, pairs, checkpoint)
         model.generation_config.update(**decoding.generate_kwargs())
-        with args.main_process_first(desc="tokenising the pairs"):
-            data = tokenize_pairs(pairs, tokenizer)
-            if model_args.bpe_dropout is not None:
-                options = (model_args.bpe_dropout, model_args.bpe_dropout_copies, args.seed)
-                data["train"] = tokenize_with_dropout(pairs["train"], tokenizer, *options)
-            if model_args.max_tokens is not None:
-                data["train"] = leave_out(data["train"], tokenizer, model_args.max_tokens)
+        data = tokenize(args, model_args, pairs, tokenizer)
         check_lengths(model.config, data)
         trainer = make_trainer(args, tokenizer, model, data, scoring.options(pairs["train"]))
         trainer.add_callback(facts)
@@ -244,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             save_average(output, model_args.average_last)
         with staged(output) as folder:
             curve = write_curve(folder, trainer.state.log_history, result_args.bleu_targets)
-        scores = score_test_pairs(output, pairs, data_args, decoding, scoring)
+        scores = score_pairs("test", output, pairs, data_args, decoding, scoring)
         save_card(trainer, model_args, data_args, pairs, scores, facts)
         if scores is not None:
             show(scores)
@@ -257,6 +241,52 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         if args.push_to_hub:
             push(trainer, scores)
     return output
+
+
+def check_settings(args: RunArguments, model_args: ModelArguments, result_args: ResultArguments, resumes: bool) -> None:
+    """Find out before any work what would stop the run, or spoil another's.
+
+    Raises:
+        OSError: if something cannot be written.
+        ValueError: if settings do not go together.
+    """
+    check_counts(args)
+    check_validation(args)
+    check_can_write(result_args.results)
+    check_processes(args)
+    check_output_folder(Path(args.output_dir), overwrite=model_args.overwrite, resume=resumes)
+    if model_args.average_last is not None:
+        check_average(args, model_args.average_last, resumes)
+
+
+def load_with_training_pairs(args: RunArguments, data_args: DataArguments) -> DatasetDict:
+    """The pairs, in the main process first.
+
+    Raises:
+        ValueError: if there are none to train on, or none for the evaluations that are asked for.
+    """
+    with args.main_process_first(desc="loading the pairs"):
+        pairs = data_args.load()
+    if "train" not in pairs:
+        raise ValueError(f"there are no training pairs; there is: {', '.join(pairs)}. Give --train_files.")
+    check_validation_pairs(args, pairs)
+    return pairs
+
+
+def tokenize(
+    args: RunArguments, model_args: ModelArguments, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase
+) -> DatasetDict:
+    """Token ids of all pairs; of the training pairs with BPE dropout, and without those that do not fit, if asked."""
+    with args.main_process_first(desc="tokenising the pairs"):
+        if model_args.bpe_dropout is None:
+            data = tokenize_pairs(pairs, tokenizer)
+        else:
+            data = tokenize_pairs(DatasetDict({split: pairs[split] for split in pairs if split != "train"}), tokenizer)
+            options = (model_args.bpe_dropout, model_args.bpe_dropout_copies, args.seed)
+            data["train"] = tokenize_with_dropout(pairs["train"], tokenizer, *options)
+        if model_args.max_tokens is not None:
+            data["train"] = leave_out(data["train"], tokenizer, model_args.max_tokens)
+    return data
 
 
 def name_of(model: str | None) -> str | None:
@@ -325,7 +355,10 @@ def make_model(
     model_args.check_sizes(config, existing)
     tokenizer = AutoTokenizer.from_pretrained(existing)
     check_vocabulary(existing, config, tokenizer)
-    model = AutoModelForSeq2SeqLM.from_pretrained(existing, **options, **model_args.regularization())
+    # Weights of 16 bits would lose updates that are smaller than they can tell.
+    model = AutoModelForSeq2SeqLM.from_pretrained(
+        existing, dtype=torch.float32, **options, **model_args.regularization()
+    )
     return tokenizer, model
 
 
@@ -399,11 +432,6 @@ def save_average(output: Path, count: int) -> None:
             write_average(checkpoints, folder)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error} The model in {output} is that of the last update, not an average.")
-
-
-def score_test_pairs(*arguments: Any) -> dict[str, Any] | None:
-    """Scores on the test pairs; see `score_pairs`."""
-    return score_pairs("test", *arguments)
 
 
 def score_pairs(

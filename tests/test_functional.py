@@ -110,21 +110,20 @@ class TestAttention:
             attention(Asker(), *queries_keys_values(source=source), None, scaling=0.5)
         assert fused_calls == [longest + 1]
 
-    def test_without_avx512_products_are_for_short_sentences_whose_gradients_follow(self, fused_calls, monkeypatch):
+    def test_without_avx512_products_are_for_shorter_sentences(self, fused_calls, monkeypatch):
         monkeypatch.setattr(functional, "_has_avx512", lambda: False)
-        longest = functional._LONGEST_WITH_GRADIENTS
+        longest = functional._LONGEST_WITHOUT_AVX512
         for source in (longest, longest + 1):
             attention(Asker(), *queries_keys_values(source=source), None, 0.5)
         assert fused_calls == [longest + 1]
-        attention(Asker(), *(x.detach() for x in queries_keys_values()), None, 0.5)
-        assert fused_calls == [longest + 1, 7]
 
     def test_a_query_that_may_look_nowhere_gets_the_mean_of_the_values(self, monkeypatch):
-        query, key, value = (x.detach() for x in queries_keys_values())
         for has_avx512 in (True, False):
             monkeypatch.setattr(functional, "_has_avx512", lambda has_avx512=has_avx512: has_avx512)
-            output, _ = attention(Asker(), query, key, value, torch.zeros(2, 1, 5, 7, dtype=torch.bool), 0.5)
-            torch.testing.assert_close(output, value.mean(dim=2)[:, None].expand_as(output))
+            for source in (7, 100):
+                query, key, value = queries_keys_values(source=source)
+                output, _ = attention(Asker(), query, key, value, torch.zeros(2, 1, 5, source, dtype=torch.bool), 0.5)
+                torch.testing.assert_close(output, value.mean(dim=2).unsqueeze(1).expand_as(output))
 
     def test_where_products_of_float32_are_left_to_onednn(self, fused_calls):
         longest = functional._LONGEST_FOR_PRODUCTS[torch.float32]
@@ -348,6 +347,16 @@ class TestLossOfStates:
             smoothed_cross_entropy_of_states(states, weight, labels, 0.1).backward()
         assert largest.numbers <= 512 * 500
 
+    def test_without_gradients_none_is_computed(self, monkeypatch):
+        states, weight, labels = states_weight_labels()
+        expected = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+        products, linear = [], torch.nn.functional.linear
+        monkeypatch.setattr(torch.nn.functional, "linear", lambda *each: products.append(each) or linear(*each))
+        with torch.no_grad():
+            loss = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+        assert len(products) == 1
+        assert loss == expected.detach()
+
     def test_only_the_gradients_that_are_wanted(self):
         states, weight, labels = states_weight_labels()
         smoothed_cross_entropy_of_states(states, weight.detach(), labels, 0.1).backward()
@@ -539,7 +548,7 @@ class TestLinear:
         parameters = dict(model.named_parameters())
 
         def loss(parameters):
-            batch = {"input_ids": source, "labels": source, "skip_logits": False}
+            batch = {"input_ids": source, "labels": source}
             return torch.func.functional_call(model, parameters, kwargs=batch).loss
 
         gradients = torch.func.grad(loss)(parameters)

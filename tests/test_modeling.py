@@ -10,6 +10,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
+from hf_vanilla_transformer import functional_vanilla_transformer as functional
 from hf_vanilla_transformer.functional_vanilla_transformer import drop
 from hf_vanilla_transformer.modeling_vanilla_transformer import label_smoothed_cross_entropy, sinusoidal_positions
 from tests.conftest import VOCAB_SIZE, pad, sentences, small_config, small_model
@@ -384,10 +385,15 @@ def test_tuple_output(batch):
     assert torch.equal(model(**batch, return_dict=False)[0], model(**batch).logits)
 
 
+@pytest.mark.parametrize("has_avx512", [True, False])
+@pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("use_reentrant", [True, False])
-def test_gradient_checkpointing(batch, use_reentrant):
+def test_gradient_checkpointing(batch, use_reentrant, rate, has_avx512, monkeypatch):
+    monkeypatch.setattr(functional, "_has_avx512", lambda: has_avx512)
+
     def gradients(checkpointing):
-        model = small_model(dropout=0.0).train()
+        model = small_model(dropout=rate, attention_dropout=rate, activation_dropout=rate).train()
+        torch.manual_seed(0)
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
         model(**batch, labels=batch["decoder_input_ids"]).loss.backward()

@@ -23,6 +23,7 @@ from hf_vanilla_transformer import functional_vanilla_transformer as functional
 from hf_vanilla_transformer import load_pairs, score_translations
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.training import arguments as training_arguments
+from hf_vanilla_transformer.training.checkpoints import mark_complete
 from scripts import average_checkpoints, collect_results, demo, evaluate, plot_curve, train, translate
 from scripts.common import ScoringArguments
 from tests.conftest import small_model
@@ -135,7 +136,7 @@ def test_a_model_is_kept_when_scoring_fails(tmp_path, monkeypatch):
     def fail(*args):
         raise RuntimeError("scoring failed")
 
-    monkeypatch.setattr(train, "score_test_pairs", fail)
+    monkeypatch.setattr(train, "score_pairs", fail)
     with pytest.raises(RuntimeError, match="scoring failed"):
         train.main(recipe(tmp_path))
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
@@ -716,6 +717,16 @@ def test_r_drop_changes_the_training_and_is_written_down(tmp_path):
     assert any((weight != found[1][1][name]).any() for name, weight in found[0][1].items())
 
 
+def test_runs_of_one_name_in_a_plot(tmp_path):
+    runs = [tmp_path / name for name in ("a/seed1", "b/seed1", "rate_0.1", "rate_0.3")]
+    for run in runs:
+        run.mkdir(parents=True)
+    given = [*map(str, runs), str(tmp_path / "x" / "curve.json"), str(tmp_path / "results_seed2.json")]
+    assert plot_curve.names_of(given) == [*given[:2], "rate_0.1", "rate_0.3", "x", "results_seed2"]
+    with pytest.raises(ValueError, match="a run is given twice"):
+        plot_curve.names_of([given[0], given[0]])
+
+
 def test_memory_is_given_back_on_cpus(tmp_path, monkeypatch):
     steps = []
 
@@ -746,6 +757,30 @@ def test_stopping_early(tmp_path):
     shutil.rmtree(last)
     train.main([*recipe(tmp_path, **changes), "--resume_from_checkpoint", "last"])
     assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
+
+
+def test_resuming_with_callbacks_that_the_checkpoint_does_not_know(tmp_path):
+    changes = {**evaluated(tmp_path), "max_steps": 4, "learning_rate": 0.0}
+    folder = train.main(recipe(tmp_path, **changes))
+    path = folder / "checkpoint-4" / "trainer_state.json"
+    # As of a stock Trainer.
+    state = json.loads(path.read_text())
+    del state["stateful_callbacks"]["FactsOfTheRun"]
+    path.write_text(json.dumps(state))
+    mark_complete(path.parent)
+    changes |= {"max_steps": 8, "early_stopping_patience": 2}
+    train.main([*recipe(tmp_path, **changes), "--resume_from_checkpoint", "last"])
+    kept = json.loads((folder / "checkpoint-8" / "trainer_state.json").read_text())["stateful_callbacks"]
+    assert kept["FactsOfTheRun"]["args"]["seconds"] > 0
+    assert kept["EarlyStopping"]["attributes"]["early_stopping_patience_counter"] == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_fine_tuning_weights_of_16_bits(trained, tmp_path, dtype):
+    AutoModelForSeq2SeqLM.from_pretrained(trained, dtype=dtype).save_pretrained(tmp_path / "half")
+    AutoTokenizer.from_pretrained(trained).save_pretrained(tmp_path / "half")
+    folder = train.main([*recipe(tmp_path), "--model", str(tmp_path / "half"), "--max_steps", "1"])
+    assert {weight.dtype for weight in weights_of(folder).values()} == {torch.float32}
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,10 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
                 f"there are {bounds[-1]} pairs for {processes} processes, each a batch of its own; leave out "
                 f"{bounds[-1] % processes}, or raise tokens_per_batch so that two pairs fit."
             )
-        bounds = np.insert(bounds, largest + 1, (bounds[largest] + bounds[largest + 1]) // 2)
+        half = (bounds[largest + 1] - bounds[largest]) // 2
+        if half > _ROWS_MULTIPLE:
+            half -= half % _ROWS_MULTIPLE
+        bounds = np.insert(bounds, largest + 1, bounds[largest] + half)
     return bounds
 
 

@@ -18,6 +18,8 @@ from .tokenization import FEATURES
 
 # How many ways to cut a word are drawn, and then chosen from at each of its occurrences.
 _DRAWN_A_WORD = 128
+# Words whose cuts are kept; those of others are drawn anew, and are the same.
+_MOST_WORDS = 100_000
 _PAIRS_A_BATCH = 1000
 
 
@@ -62,10 +64,19 @@ class BpeDropout:
 
     def cuts(self, word: str) -> Sequence[list[int]]:
         """Token ids of a word, cut in as many ways as are drawn of each word; the same ones at each call."""
-        if word not in self._drawn:
-            draw = random.Random(f"{self.seed} {word}").random
-            self._drawn[word] = [self._cut(word, draw) for _ in range(_DRAWN_A_WORD if self.dropout else 1)]
-        return self._drawn[word]
+        found = self._drawn.get(word)
+        if found is None:
+            if len(self._drawn) >= _MOST_WORDS:
+                del self._drawn[next(iter(self._drawn))]
+            found = self._drawn[word] = self._draw(word)
+        return found
+
+    def _draw(self, word: str) -> list[list[int]]:
+        draw = random.Random(f"{self.seed} {word}").random
+        drawn = (self._cut(word, draw) for _ in range(_DRAWN_A_WORD if self.dropout else 1))
+        # Most are equal, and one list serves for all of these.
+        kept: dict[tuple[int, ...], list[int]] = {}
+        return [kept.setdefault(tuple(cut), cut) for cut in drawn]
 
     def _cut(self, word: str, draw: Callable[[], float]) -> list[int]:
         dropout, merges = self.dropout, self._merges

@@ -49,16 +49,13 @@ def describe_surroundings() -> dict[str, Any]:
     """
     from .. import __version__
 
-    accelerator = None
-    if torch.accelerator.is_available():
-        accelerator = torch.get_device_module().get_device_name()
     return {
         "machine": {
             "cpu": _cpu_model(),
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "cores": _cores(),
             "threads": torch.get_num_threads(),
-            "accelerator": accelerator,
+            "accelerator": _accelerator(),
         },
         "versions": {
             "python": platform.python_version(),
@@ -101,7 +98,8 @@ def table_of_results(paths: Sequence[str | os.PathLike[str]]) -> str:
 
     Raises:
         FileNotFoundError: if a file is not there.
-        ValueError: if none is given, or one holds no results, or those of one recipe were made with other settings.
+        ValueError: if none is given, or one holds no results, or those of one recipe have the same seed or were made
+            with other settings.
     """
     if not paths:
         raise ValueError("no files of results are given; name at least one.")
@@ -127,6 +125,13 @@ def table_of_results(paths: Sequence[str | os.PathLike[str]]) -> str:
 
 def _check_settings(name: str, group: Sequence[Mapping[str, Any]]) -> None:
     """Runs are seeds of one recipe where nothing else differs."""
+    seeds = [result["seed"] for result in group]
+    for seed in seeds:
+        if seeds.count(seed) > 1:
+            raise ValueError(
+                f"{name} with seed {seed} is given {seeds.count(seed)} times, so it would count too much in the mean; "
+                "give it once."
+            )
     settings = [{**result.get("settings", {}), "seed": None} for result in group]
     first, *others = [{key: value for key, value in each.items() if value not in _EMPTY} for each in settings]
     for other, result in zip(others, group[1:], strict=True):
@@ -143,7 +148,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path} is not there; name files that scripts/train.py wrote with --results.")
     try:
         result = dict(json.loads(path.read_text(encoding="utf-8")))
-        result["seed"], result["scores"], result["training_seconds"]
+        result["seed"], result["scores"], result["training_seconds"], result["evaluation_seconds"]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} holds no results; name files that scripts/train.py wrote with --results.") from error
     return result
@@ -177,6 +182,14 @@ def _format(value: float | None) -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _accelerator() -> str | None:
+    """The accelerator's name, or its kind where torch knows no more; None without one."""
+    if not torch.accelerator.is_available():
+        return None
+    name_of = getattr(torch.get_device_module(), "get_device_name", None)
+    return str(torch.accelerator.current_accelerator()) if name_of is None else name_of()
 
 
 def _cpu_model() -> str:

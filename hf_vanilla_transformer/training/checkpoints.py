@@ -177,14 +177,25 @@ def find_checkpoint(wanted: str, folder: Path) -> Path:
     return checkpoint
 
 
-def early_stopping(patience: int, checkpoint: Path | None) -> EarlyStoppingCallback:
+class EarlyStopping(EarlyStoppingCallback):
+    """transformers' own, which can also be begun when a run is resumed."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        # The Trainer saves the state of those callbacks alone whose names it finds here.
+        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+
+
+def early_stopping(patience: int, checkpoint: Path | None) -> EarlyStopping:
     """A callback that counts on from a checkpoint, if the run that wrote it counted evaluations without improvement.
 
     Args:
         patience (`int`): stop after so many in a row.
         checkpoint (`Path`, *optional*): that the run is resumed from.
     """
-    callback = EarlyStoppingCallback(patience)
+    callback = EarlyStopping(patience)
     if checkpoint is not None:
         state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         callback.early_stopping_patience_counter = _evaluations_without_improvement(state)
@@ -193,8 +204,9 @@ def early_stopping(patience: int, checkpoint: Path | None) -> EarlyStoppingCallb
 
 def _evaluations_without_improvement(state: Any) -> int:
     """As the callback counted them until the checkpoint; 0 if there was none."""
-    kept = state.stateful_callbacks.get(EarlyStoppingCallback.__name__, {}).get("attributes", {})
-    return kept.get("early_stopping_patience_counter", 0)
+    kept = state.stateful_callbacks
+    of_callback = kept.get(EarlyStopping.__name__) or kept.get(EarlyStoppingCallback.__name__) or {}
+    return of_callback.get("attributes", {}).get("early_stopping_patience_counter", 0)
 
 
 def is_finished(args: TrainingArguments, checkpoint: Path) -> bool:

@@ -72,6 +72,9 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._started = time.monotonic()
+        # The Trainer saves the state of those callbacks alone whose names it finds here, and a checkpoint that a run is
+        # resumed from may lack this one.
+        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
 
     def on_log(
         self,

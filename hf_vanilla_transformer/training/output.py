@@ -1,5 +1,6 @@
 """The folder that a run writes: never two models in one, never half a file."""
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ def check_output_folder(folder: Path, *, overwrite: bool = False, resume: bool =
     Raises:
         FileExistsError: if the folder holds files like those that a run writes, and neither was said.
         NotADirectoryError: if it is a file.
+        OSError: if nothing can be written there.
     """
     if folder.is_file():
         raise NotADirectoryError(f"{folder} is a file; name a folder for the trained model.")
@@ -55,24 +57,47 @@ def check_output_folder(folder: Path, *, overwrite: bool = False, resume: bool =
             f"{folder} already holds a model or checkpoints ({', '.join(found[:4])}); name another folder, or say "
             "--overwrite to replace them or --resume_from_checkpoint last to go on."
         )
+    place = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    try:
+        with tempfile.TemporaryDirectory(dir=place):
+            pass
+    except OSError as error:
+        raise OSError(f"{place} cannot be written into ({error.strerror}); name another folder.") from error
 
 
 @contextmanager
 def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `folder`, whose files move into `folder` when all of them are written.
+    """A temporary folder, whose files move into `folder` when all of them are written.
+
+    It lies in `folder` where that is there, which may be on another disk than what is around it, and beside it
+    otherwise. Where moving fails, it stays.
 
     Args:
         folder (`Path`): made if need be; files of the same names are replaced.
-        replace_run (`bool`): whether other files that an earlier run left there go, too.
+        replace_run (`bool`): whether what an earlier run left there goes, its weights first. The new weights come last,
+            so that no moment has the weights of one run beside files of another.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
-        yield Path(temporary)
-        folder.mkdir(exist_ok=True)
-        earlier = files_of_a_run(folder) if replace_run else []
-        moved = [path.replace(folder / path.name) for path in Path(temporary).iterdir()]
-        for path in set(earlier) - set(moved):
+    place = folder if folder.is_dir() else folder.parent
+    temporary = Path(tempfile.mkdtemp(dir=place, prefix=f".{folder.name}-"))
+    try:
+        yield temporary
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    folder.mkdir(exist_ok=True)
+    new = sorted(temporary.iterdir(), key=_has_weights)
+    names = {path.name for path in new}
+    for path in files_of_a_run(folder) if replace_run else []:
+        if _has_weights(path) or path.name not in names:
             path.unlink()
+    for path in new:
+        path.replace(folder / path.name)
+    temporary.rmdir()
+
+
+def _has_weights(path: Path) -> bool:
+    return ".safetensors" in path.suffixes
 
 
 def files_of_a_run(folder: Path) -> list[Path]:

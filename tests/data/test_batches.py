@@ -71,6 +71,14 @@ def test_every_pair_once_within_the_budget_of_each_side(tokens, processes):
     assert sorted(pair for plan in plans for batch in plan for pair in batch) == list(range(data.shape[1]))
 
 
+@pytest.mark.parametrize("processes", [2, 3, 5])
+@pytest.mark.parametrize("tokens", [100, 1000])
+def test_halved_batches_have_one_part_of_a_multiple_of_8_rows(tokens, processes):
+    plans = [batches(lengths(), tokens, processes=processes, rank=rank) for rank in range(processes)]
+    odd = [len(batch) for plan in plans for batch in plan if len(batch) > 8 and len(batch) % 8]
+    assert len(odd) <= 1
+
+
 @pytest.mark.parametrize("tokens", [40, 41, 100, 1000])
 def test_batches_are_as_full_as_multiples_of_8_rows_can_be(tokens):
     data = lengths()

@@ -4,6 +4,7 @@ from itertools import pairwise
 import pytest
 from datasets import Dataset
 
+import hf_vanilla_transformer.data.bpe_dropout as module
 from hf_vanilla_transformer import tokenize_pairs, train_tokenizer
 from hf_vanilla_transformer.data.bpe_dropout import BpeDropout, tokenize_with_dropout
 
@@ -81,6 +82,21 @@ def test_copies_of_the_pairs(learnt, pairs):
         assert all(ids[-1] == learnt.eos_token_id for ids in data[column])
     copies = [data["input_ids"][start : start + len(pairs)] for start in range(0, len(data), len(pairs))]
     assert all(one != other for one, other in pairwise(copies))
+
+
+def test_words_that_were_forgotten_are_cut_alike(learnt, pairs, monkeypatch):
+    segmenter = BpeDropout(learnt, 0.3)
+    words = sorted({word for text in TEXTS for word in segmenter.words(text)})
+    expected = [segmenter.cuts(word) for word in words]
+    monkeypatch.setattr(module, "_MOST_WORDS", 2)
+    forgetful = BpeDropout(learnt, 0.3)
+    assert [forgetful.cuts(word) for word in words * 2] == expected * 2
+    assert len(forgetful._drawn) == 2 < len(words)
+
+
+def test_equal_cuts_are_in_memory_once(learnt):
+    cuts = BpeDropout(learnt, 0.3).cuts("cat")
+    assert len({id(cut) for cut in cuts}) == len({tuple(cut) for cut in cuts}) > 1
 
 
 def test_the_seed_decides(learnt, pairs):

@@ -2,8 +2,10 @@ import json
 import statistics
 from dataclasses import dataclass
 from enum import Enum
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from hf_vanilla_transformer.evaluation import changed_arguments, describe_surroundings, table_of_results
 
@@ -62,12 +64,20 @@ def test_runs_with_other_settings_have_no_mean(tmp_path):
     table_of_results([write_results(tmp_path, "b", seed, settings=settings[seed]) for seed in (1, 2)])
 
 
-@pytest.mark.parametrize("content", ["no json", '{"seed": 1}', "[1]"])
+@pytest.mark.parametrize(
+    "content", ["no json", '{"seed": 1}', '{"seed": 1, "scores": {}, "training_seconds": 1}', "[1]"]
+)
 def test_a_file_without_results(tmp_path, content):
     path = tmp_path / "file.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=r"file\.json holds no results; name files"):
         table_of_results([path])
+
+
+def test_a_seed_counts_once(tmp_path):
+    files = [write_results(tmp_path, "a", 1), write_results(tmp_path, "a", 2)]
+    with pytest.raises(ValueError, match="a with seed 1 is given 2 times"):
+        table_of_results([*files, files[0]])
 
 
 def test_no_file(tmp_path):
@@ -83,6 +93,17 @@ def test_surroundings_can_be_written():
     assert surroundings["machine"]["cpu"]
     assert surroundings["machine"]["instructions"]
     assert {"python", "torch", "transformers", "hf_vanilla_transformer"} <= set(surroundings["versions"])
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(SimpleNamespace(get_device_name=lambda: "the best"), "the best"), (SimpleNamespace(), "mps")],
+)
+def test_an_accelerator_that_has_no_name(monkeypatch, module, name):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    monkeypatch.setattr(torch, "get_device_module", lambda: module)
+    assert describe_surroundings()["machine"]["accelerator"] == name
 
 
 class Kind(Enum):

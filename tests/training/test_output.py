@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from hf_vanilla_transformer.training.checkpoints import remove_checkpoints
@@ -52,6 +54,55 @@ def test_staged_files_arrive_together(tmp_path):
         assert not target.exists()
     assert {path.name: path.read_text() for path in target.iterdir()} == {"a": "new", "b": "new"}
     assert [path.name for path in target.parent.iterdir()] == ["model"]
+
+
+def test_a_folder_on_a_disk_of_its_own(tmp_path, monkeypatch):
+    """A mounted folder: what lies beside it can be written, but not moved into it."""
+    target = tmp_path / "mounted"
+    target.mkdir()
+    replace = Path.replace
+
+    def move(self, other):
+        if self.is_relative_to(target) != Path(other).is_relative_to(target):
+            raise OSError("Invalid cross-device link")
+        return replace(self, other)
+
+    monkeypatch.setattr(Path, "replace", move)
+    with staged(target) as folder:
+        (folder / "config.json").write_text("new")
+    assert [path.name for path in target.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("moved", range(3))
+def test_a_run_that_dies_while_files_move_leaves_no_mixture(tmp_path, monkeypatch, moved):
+    names = ["config.json", "model.safetensors", "tokenizer.json"]
+    for name in names:
+        (tmp_path / name).write_text("old")
+    replace, count = Path.replace, iter(range(len(names)))
+
+    def move(self, other):
+        if next(count) == moved:
+            raise KeyboardInterrupt
+        return replace(self, other)
+
+    monkeypatch.setattr(Path, "replace", move)
+    staging = staged(tmp_path, replace_run=True)
+    folder = staging.__enter__()
+    for name in names:
+        (folder / name).write_text("new")
+    with pytest.raises(KeyboardInterrupt):
+        staging.__exit__(None, None, None)
+    assert not (tmp_path / "model.safetensors").exists()
+    assert (folder / "model.safetensors").read_text() == "new"
+
+
+def test_a_folder_that_cannot_be_written_into_is_refused(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    with pytest.raises(OSError, match=r"cannot be written into \(Permission denied\); name another folder"):
+        check_output_folder(tmp_path / "new" / "run")
 
 
 def write_half(target):
