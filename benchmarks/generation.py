@@ -139,17 +139,19 @@ def peers(model: Any, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         if any(name.startswith("ctranslate2") for name in names):
             convert(model, Path(folder) / "model")
         entries = {}
-        for name in names:
-            if name.startswith("ctranslate2"):
-                kind = {"fp32": "float32", "int8": "int8"}[name.partition("-")[2]]
-                process = CTranslate2Process(Path(folder) / "model", kind, torch.get_num_threads())
-                processes.append(process)
-                entries[name] = process
-            else:
-                entries[name] = ENTRIES[name](model)
-        yield entries
-        for process in processes:
-            process.close()
+        try:
+            for name in names:
+                if name.startswith("ctranslate2"):
+                    kind = {"fp32": "float32", "int8": "int8"}[name.partition("-")[2]]
+                    process = CTranslate2Process(Path(folder) / "model", kind, torch.get_num_threads())
+                    processes.append(process)
+                    entries[name] = process
+                else:
+                    entries[name] = ENTRIES[name](model)
+            yield entries
+        finally:
+            for process in processes:
+                process.close()
 
 
 def _marian(model: Any) -> PreTrainedModel:
@@ -299,6 +301,8 @@ def measure_cells(args: BenchmarkArguments) -> dict[str, Any]:
 def measure_parts(args: BenchmarkArguments) -> dict[str, Any]:
     """Milliseconds of a call of ours, and of its parts."""
     names, clock = chosen(args, [name for name in ENTRIES if name.startswith("ours")]), Clock(CPU, args.repeats)
+    if not all(name.startswith("ours") for name in names):
+        raise ValueError(f"the mode parts looks into ours alone, but --entries is {' '.join(names)}; leave others out.")
     section: dict[str, Any] = {"machine": describe_machine(CPU), "corpus": "random tokens", "jobs": {}}
     cells = CELLS_IN_PARTS[:2] if args.smallest else CELLS_IN_PARTS
     with peers(base_model(args), names) as models:
@@ -341,7 +345,7 @@ def measure_sentences(args: BenchmarkArguments) -> dict[str, Any]:
         texts = {name: run()[1] for name, run in runs.items()}
         seconds = in_turns({name: lambda run=run: run()[0] for name, run in runs.items()}, args, clock)
     section["noise"] = {"repeated": clock.repeated, "slow": clock.slow}
-    first = next(iter(runs))
+    first = next((name for name in runs if name.startswith("ours")), next(iter(runs)))
     section["entries"] = {
         name: {
             "sentences_a_second": len(sentences) / median(own_seconds),

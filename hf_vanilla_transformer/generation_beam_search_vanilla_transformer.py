@@ -77,7 +77,7 @@ class BeamSearch:
         device = limits.device
         # A path has two numbers for each generated token: the token, and the row of the model's batch it came from.
         self._fill = torch.tensor([fill, _NO_ROW], device=device)
-        none = torch.full((sentences, num_beams), _NO_HYPOTHESIS, device=device)
+        none = torch.full((sentences, num_beams), _NO_HYPOTHESIS, dtype=torch.float32, device=device)
         no_path = torch.empty((sentences, num_beams, 0, 2), dtype=torch.long, device=device)
         self._running = none.clone(), no_path
         # All beams begin alike, so all but one are left out of the first step.

@@ -32,8 +32,11 @@ PAPER_MAX_LENGTH_OFFSET = 50
 
 # `Seq2SeqTrainer.predict` writes this value of transformers' own defaults into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
-# What `generate()` hands to a search of tokens alone.
+# What `generate()` hands to a search of tokens alone; of the last four it has taken by then what it needs.
 _KNOWN_INPUTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_cache", "logits_to_keep"}
+_KNOWN_INPUTS |= {"inputs_embeds", "tokenizer", "assistant_tokenizer", "assistant_model"}
+# Entries of `generation_config` that transformers does not have.
+_OWN_SETTINGS = ("length_penalty_type", "max_length_offset")
 # The share of a batch that may still be running when sentences that are done leave it.
 _MOST_TO_MOVE = 0.75
 
@@ -63,9 +66,16 @@ def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
 
 
 def length_penalty_of(settings: GenerationConfig) -> Callable:
-    """lp(Y) of settings, which takes a length |Y| in generated tokens, `</s>` included."""
+    """lp(Y) of settings, which takes a length |Y| in generated tokens, `</s>` included.
+
+    Raises:
+        ValueError: if `length_penalty_type` is none that there is.
+    """
     alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
-    return partial(LENGTH_PENALTIES[getattr(settings, "length_penalty_type", "hf")], alpha=alpha)
+    kind = getattr(settings, "length_penalty_type", "hf")
+    if kind not in LENGTH_PENALTIES:
+        raise ValueError(f'length_penalty_type is "{kind}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).')
+    return partial(LENGTH_PENALTIES[kind], alpha=alpha)
 
 
 class SettingsToSave(GenerationConfig):
@@ -149,6 +159,11 @@ def check_prefix_mask(mask: torch.Tensor, prefix: torch.Tensor | None) -> None:
             f"decoder_attention_mask is of shape {tuple(mask.shape)}, but decoder_input_ids {given}; give a column for "
             "each token, 1 for a real one and 0 for padding."
         )
+
+
+def _without_positions(criterion: StoppingCriteria) -> StoppingCriteria:
+    """A limit of the length for a model with as many positions as one likes; other criteria stay as they are."""
+    return MaxLengthCriteria(criterion.max_length) if type(criterion) is MaxLengthCriteria else criterion
 
 
 class StepOutputs:
@@ -291,15 +306,18 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         length_is_given = self._caller_limits_length(generation_config, kwargs)
+        # transformers takes arguments for settings only where the model's or the caller's settings have them already.
+        own = {name: kwargs.pop(name) for name in _OWN_SETTINGS if name in kwargs}
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
-        penalty_type = getattr(generation_config, "length_penalty_type", "hf")
-        if penalty_type not in LENGTH_PENALTIES:
-            raise ValueError(
-                f'length_penalty_type is "{penalty_type}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).'
-            )
+        for name, value in own.items():
+            setattr(generation_config, name, value)
+        length_penalty_of(generation_config)
         offset = getattr(generation_config, "max_length_offset", None)
         if offset is not None and (not isinstance(offset, int) or offset < 0):
             raise ValueError(f"max_length_offset is {offset!r}; it must be a whole number of tokens, like 50.")
+        if getattr(generation_config, "prefill_chunk_size", None) is not None:
+            # transformers would cut the mask of the source as if it were the target's.
+            raise ValueError("prefill_chunk_size is for models that have a decoder alone; leave it out.")
         if length_is_given:
             generation_config.max_length_offset = None
         # What follows is known here and used further on; this copy of the settings lives for one call of generate().
@@ -312,7 +330,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return True
         if kwargs.get("max_length_offset") is not None:
             return False
-        return any(_limits_length(settings) for settings in (generation_config, self.generation_config) if settings)
+        if generation_config is not None and _limits_length(generation_config):
+            return True
+        # The caller's settings come before the model's.
+        if getattr(generation_config, "max_length_offset", None) is not None:
+            return False
+        return _limits_length(self.generation_config)
 
     @staticmethod
     def create_masks_for_generate(attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor | None:
@@ -375,11 +398,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         offset = getattr(generation_config, "max_length_offset", None)
         generation_config.sentence_max_lengths = None
         if offset is not None:
-            limit = inputs_tensor.shape[1] + offset
-            if generation_config.source_lengths is not None:
-                limit = int(generation_config.source_lengths.max()) + offset
-                generation_config.sentence_max_lengths = input_ids_length + generation_config.source_lengths + offset
-            generation_config.max_new_tokens = self._max_new_tokens(limit, input_ids_length)
+            lengths = generation_config.source_lengths
+            longest = inputs_tensor.shape[1] if lengths is None else int(lengths.max())
+            most = generation_config.max_new_tokens = self._max_new_tokens(longest + offset, input_ids_length)
+            if lengths is not None:
+                generation_config.sentence_max_lengths = input_ids_length + (lengths + offset).clamp(max=most)
             kwargs["has_default_max_length"] = True
         return super()._prepare_generated_length(
             generation_config, inputs_tensor=inputs_tensor, input_ids_length=input_ids_length, **kwargs
@@ -393,6 +416,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _get_stopping_criteria(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
         criteria = super()._get_stopping_criteria(generation_config, *args, **kwargs)
+        if self.config.position_embedding_type == "sinusoidal":
+            # Which would warn that sentences are longer than the positions that were learned.
+            criteria = StoppingCriteriaList(map(_without_positions, criteria))
         max_lengths = getattr(generation_config, "sentence_max_lengths", None)
         if max_lengths is not None:
             limit = SentenceLengthLimit(max_lengths)
@@ -427,6 +453,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and can_step(self)
         )
 
+    @staticmethod
+    def _rows_may_leave(processors: LogitsProcessorList, settings: Any) -> bool:
+        # They go by the rows of the whole batch.
+        return not (processors or settings.do_sample)
+
     def _step_decoder(self: Any, num_beams: int, model_kwargs: dict[str, Any]) -> StepDecoder:
         states, mask = model_kwargs["encoder_outputs"].last_hidden_state, model_kwargs.get("attention_mask")
         return StepDecoder(self, states[::num_beams], None if mask is None else mask[::num_beams], num_beams)
@@ -449,8 +480,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             )
         decoder = self._step_decoder(1, model_kwargs)
         fills = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
-        # Processors and random numbers go by the rows of the whole batch.
-        can_leave = fills and not logits_processor and not settings.do_sample
+        can_leave = fills and self._rows_may_leave(logits_processor, settings)
         unfinished = input_ids.new_ones(len(input_ids), dtype=torch.bool)
         live, running = unfinished.nonzero()[:, 0], len(input_ids)
         while running:
@@ -495,8 +525,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         stops = CandidateStops(stopping_criteria, settings, prompts)
         if self._can_step(input_ids, settings, synced_gpus, model_kwargs):
             steps = self._step_decoder(settings.num_beams, model_kwargs)
-            # Processors and random numbers go by the rows of the whole batch.
-            can_leave = stops.are_plain and not (logits_processor or settings.do_sample)
+            can_leave = stops.are_plain and self._rows_may_leave(logits_processor, settings)
         else:
             steps, can_leave = ModuleCalls(self, settings, model_kwargs), False
         is_done = False
@@ -539,7 +568,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if getattr(settings, "sentence_max_lengths", None) is not None:
             limits = limits.minimum(settings.sentence_max_lengths.to(prompts.device))
         pad, eos = settings._pad_token_tensor, settings._eos_token_tensor
-        fill = eos[0] if pad is None and eos is not None else pad
         return BeamSearch(
             sentences,
             num_beams,
@@ -549,7 +577,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             favors_length=settings.length_penalty > 0,
             early_stopping=settings.early_stopping,
             limits=limits - prompt_length,
-            fill=-1 if fill is None else int(fill),
+            fill=-1 if pad is None else int(pad),
         )
 
     @staticmethod

@@ -211,14 +211,17 @@ def pack(*layers: nn.Linear) -> PackedLinear:
         layers (`nn.Linear` or `Int8Linear`): of one kind, of the same d_in, all with a bias or none.
     """
     kind = next(kind for kind in _KINDS if kind.suits(layers))
-    tensors = [tensor for layer in layers for tensor in layer._parameters.values() if tensor is not None]
+    weights = [layer.weight for layer in layers]
+    others = [layer._parameters.get(name) for layer in layers for name in ("bias", "weight_scale")]
+    tensors = [*weights, *(tensor for tensor in others if tensor is not None)]
     by_number = _packed.setdefault(layers[0], {})
     copies, packed = by_number.get(len(layers), ([], None))
     if type(packed) is kind and len(copies) == len(tensors) and all(map(_are_the_same, copies, tensors)):
         return packed
-    copies = [tensor.clone() for tensor in tensors]
+    weight = torch.cat(weights)
+    # The kinds that keep this matrix as it is never write into it.
+    copies = [*weight.split([len(each) for each in weights]), *(tensor.clone() for tensor in tensors[len(weights) :])]
     biases = [layer.bias for layer in layers if layer.bias is not None]
-    weight = torch.cat(tuple(layer.weight for layer in layers))
     packed = kind(weight, torch.cat(tuple(biases)) if biases else None, layers)
     by_number[len(layers)] = copies, packed
     return packed

@@ -47,10 +47,12 @@ def translate(
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices]).input_ids if indices else []
     progress = tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress)
+    # The model's own settings may ask for more.
+    options = {"num_return_sequences": 1, "return_dict_in_generate": False, **generate_kwargs}
     with _evaluating(model), progress:
         for batch in _batches([len(ids) for ids in encoded], batch_tokens):
             inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
-            output = model.generate(**inputs.to(model.device), **generate_kwargs)
+            output = model.generate(**inputs.to(model.device), **options)
             for row, text in zip(batch, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True):
                 translations[indices[row]] = text
             progress.update(len(batch))
@@ -96,7 +98,8 @@ def score(
 
     Raises:
         TypeError: if a side is one string, or holds something else than strings.
-        ValueError: if there are more sentences on one side than on the other.
+        ValueError: if there are more sentences on one side than on the other, or the model's `generation_config` has a
+            length penalty that there is not.
     """
     sources, targets = _list_of_strings("sources", sources), _list_of_strings("targets", targets)
     if len(sources) != len(targets):
@@ -140,13 +143,14 @@ def _list_of_strings(name: str, sentences: Iterable[str]) -> list[str]:
 
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode, and afterwards the mode from before."""
-    was_training = model.training
+    """Evaluation mode, and afterwards the mode of each module from before."""
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        for module, was_training in modes:
+            module.training = was_training
 
 
 def _batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:

@@ -1,14 +1,32 @@
-"""What the pages name is there: files, headings, and in docs/paper.md the code and the tests of every section."""
+"""What the pages name is there: files, headings, arguments, and in docs/paper.md code and tests of each section."""
 
 import re
+import shlex
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
+
+from scripts import common
 
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 NAMES = re.findall(r"\[`(\w+)`\]\(\.\./([^)#]+\.py)\)", (ROOT / "docs" / "paper.md").read_text(encoding="utf-8"))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}[^\n]*\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """The command lines of scripts/ on all pages: a script's name, and its arguments."""
+    lines = [
+        line for page in PAGES for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()
+    ]
+    found = (re.search(r"scripts/(\w+)\.py(.*)", line) for line in lines)
+    return [(match[1], shlex.split(match[2], comments=True)) for match in found if match]
 
 
 def anchors(page: Path) -> set[str]:
@@ -36,3 +54,39 @@ def test_paper_md_has_names():
 @pytest.mark.parametrize(("name", "file"), sorted(set(NAMES)))
 def test_what_paper_md_names_is_defined(name, file):
     assert re.search(rf"^ *(?:def|class) {name}\b", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+class ParsedError(Exception):
+    """The arguments of a command line were understood."""
+
+
+def understand(script: str, arguments: list[str], monkeypatch) -> None:
+    """Run a script until it has read its arguments."""
+
+    def stop(*args, **kwargs):
+        common.parse(*args, **kwargs)
+        raise ParsedError
+
+    module = import_module(f"scripts.{script}")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(module, "parse", stop)
+    with pytest.raises(ParsedError):
+        module.main(arguments)
+
+
+@pytest.mark.parametrize(("script", "arguments"), commands(), ids=lambda each: each if isinstance(each, str) else "")
+def test_command_lines_are_understood(script, arguments, monkeypatch):
+    understand(script, arguments, monkeypatch)
+
+
+def test_there_are_command_lines():
+    assert {script for script, _ in commands()} >= {"train", "evaluate", "translate", "average_checkpoints"}
+
+
+def test_keeping_the_best_checkpoint_of_a_recipe(tmp_path, monkeypatch):
+    (block,) = blocks(ROOT / "docs" / "multi30k.md", "yaml")
+    settings = yaml.safe_load((ROOT / "recipes" / "multi30k_en_de.yaml").read_text(encoding="utf-8"))
+    del settings["average_last"]
+    path = tmp_path / "best.yaml"
+    path.write_text(yaml.safe_dump({**settings, **yaml.safe_load(block)}))
+    understand("train", [str(path)], monkeypatch)

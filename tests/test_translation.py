@@ -1,9 +1,11 @@
+import copy
+
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import score, translate
-from tests.conftest import small_model
+from tests.conftest import decisive_model, small_model
 from tests.ecosystem.documentation import FIXTURE
 from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
 
@@ -51,6 +53,29 @@ def test_the_model_s_mode_is_left_as_it_was(model, tokenizer, training):
         assert translate(model, tokenizer, SENTENCES) == expected
     finally:
         model.eval()
+
+
+def test_every_module_is_left_in_its_mode(tokenizer):
+    model = decisive_model(vocab_size=len(tokenizer)).train()
+    model.model.encoder.eval()
+    modes = [module.training for module in model.modules()]
+    translate(model, tokenizer, ["a"])
+    score(model, tokenizer, ["a"], ["two"])
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_settings_of_the_model_that_ask_for_more(model, tokenizer):
+    expected = translate(model, tokenizer, SENTENCES)
+    model = copy.deepcopy(model)
+    model.generation_config.update(num_return_sequences=2, return_dict_in_generate=True)
+    assert translate(model, tokenizer, SENTENCES) == expected
+
+
+def test_scores_with_an_unknown_penalty(model, tokenizer):
+    model = copy.deepcopy(model)
+    model.generation_config.length_penalty_type = "none"
+    with pytest.raises(ValueError, match='length_penalty_type is "none"; choose "gnmt"'):
+        score(model, tokenizer, ["a"], ["two"])
 
 
 def test_any_iterable(model, tokenizer):

@@ -108,6 +108,13 @@ def test_a_cache_that_cannot_be_written(write, monkeypatch):
         load_pairs(train_files=files)
 
 
+def test_several_parquet_files(tmp_path):
+    for name, sources in (("a", ["one", "two"]), ("b", ["three"])):
+        Dataset.from_dict({"en": sources, "de": sources}).to_parquet(tmp_path / f"{name}.parquet")
+    pairs = load_pairs("parquet", data_files=str(tmp_path / "*.parquet"), source="en", target="de")
+    assert pairs["train"]["source"][:] == ["one", "two", "three"]
+
+
 @pytest.mark.parametrize("name", ["train.csv", "train.jsonl", "train.json", "train.parquet"])
 def test_tables(tmp_path, name):
     table = Dataset.from_list([{"en": row["source"], "de": row["target"], "extra": 1} for row in EXPECTED])

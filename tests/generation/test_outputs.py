@@ -30,6 +30,11 @@ from tests.generation.conftest import (
 )
 
 
+@pytest.fixture
+def path():
+    """Steps are for tokens alone, so nearly everything here is by modules."""
+
+
 EVERYTHING = {
     "return_dict_in_generate": True,
     "output_scores": True,

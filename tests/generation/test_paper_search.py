@@ -1,6 +1,7 @@
 """What the paper's decoding adds to transformers' own: the length penalty, the length limit, and their defaults."""
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 from hf_vanilla_transformer.generation_beam_search_vanilla_transformer import gnmt_length_penalty
 from tests.conftest import pad, sentences, small_model
 from tests.generation.by_hand import (
+    BOS,
     EOS,
     beam_search,
     exhaustive_search,
@@ -148,6 +150,55 @@ def test_a_limit_set_in_the_model_s_own_settings_counts_until_the_caller_gives_a
     assert model.generate(source).shape[1] == 1 + 3
     assert model.generate(source, max_length_offset=2).shape[1] == 1 + 5 + 2
     assert model.generate(source, max_length_offset=2, max_new_tokens=4).shape[1] == 1 + 4
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_an_offset_of_the_caller_s_settings_comes_before_the_model_s_limit(num_beams):
+    model = ending_model()
+    model.generation_config.eos_token_id = None
+    model.generation_config.max_new_tokens = 3
+    settings = GenerationConfig(max_length_offset=2, num_beams=num_beams)
+    assert model.generate(torch.stack(sentences(5)), generation_config=settings).shape[1] == 1 + 5 + 2
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_arguments_that_the_model_s_settings_lack(num_beams):
+    model = ending_model()
+    source = torch.stack(sentences(5))
+    expected = model.generate(source, num_beams=num_beams, max_length_offset=1, length_penalty=2.0)
+    model.generation_config = GenerationConfig(
+        num_beams=4,
+        early_stopping="never",
+        pad_token_id=0,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        decoder_start_token_id=BOS,
+    )
+    options = {"max_length_offset": 1, "length_penalty_type": "gnmt", "length_penalty": 2.0}
+    assert torch.equal(model.generate(source, num_beams=num_beams, **options), expected)
+    assert not hasattr(model.generation_config, "max_length_offset")
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_forced_end_where_learned_positions_are_the_limit(num_beams):
+    model = small_model(position_embedding_type="learned", max_position_embeddings=12)
+    source = torch.stack(sentences(10))
+    output = model.generate(source, num_beams=num_beams, eos_token_id=None, forced_eos_token_id=7)
+    assert output.shape == (1, 1 + 12)
+    assert output[0, -1] == 7
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_nobody_is_warned_of_a_limit_that_sinusoids_do_not_have(endless, num_beams, caplog):
+    logger = logging.getLogger("transformers.generation.stopping_criteria")
+    logger.addHandler(caplog.handler)
+    try:
+        length = endless.config.max_position_embeddings = 8
+        endless.generate(torch.stack(sentences(5)), num_beams=num_beams, max_new_tokens=2 * length, stop_strings=None)
+    finally:
+        logger.removeHandler(caplog.handler)
+        endless.config.max_position_embeddings = 1024
+    assert "maximum length" not in caplog.text
 
 
 def test_generation_stays_within_learned_positions():

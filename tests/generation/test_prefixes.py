@@ -196,6 +196,11 @@ def test_a_cache_that_holds_the_whole_prefix_is_refused(model):
             model.generate(row, num_beams=1, max_new_tokens=4, past_key_values=first.past_key_values, **prefix)
 
 
+def test_a_prefix_in_chunks_is_refused(model):
+    with pytest.raises(ValueError, match="prefill_chunk_size is for models that have a decoder alone"):
+        model.generate(SENTENCES[0][None], decoder_input_ids=torch.tensor([[BOS, 5, 6]]), prefill_chunk_size=2)
+
+
 @BATCH_MODES
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_sources_as_embeddings(decode, model, mode, side):

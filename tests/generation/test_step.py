@@ -162,20 +162,21 @@ def products_in_16_bits(request, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=list(BATCHES))
+@pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.usefixtures("products_in_16_bits")
 @torch.no_grad()
-def test_half_precision_is_as_exact_as_the_modules_are(lengths, dtype):
+def test_half_precision_is_as_exact_as_the_modules_are(beams, lengths, dtype):
     exact = small_model()
     model = copy.deepcopy(exact).to(dtype)
     rows = sentences(*lengths)
     states, mask = encode(model, rows)
     exact_states, _ = encode(exact, rows)
-    decoder, path, errors = StepDecoder(model, states, mask, 1), Path(len(lengths), 1), []
+    decoder, path, errors = StepDecoder(model, states, mask, beams), Path(len(lengths) * beams, beams), []
     for _ in range(12):
         expected = by_modules(exact, exact_states, mask, path.ids)
         both = decoder(path.ids), by_modules(model, states, mask, path.ids)
         errors.append([(found.float() - expected).square().mean() for found in both])
-        path.walk()
+        decoder.go_on_with(path.walk())
     ours, theirs = torch.tensor(errors).mean(dim=0).sqrt()
     assert 0 < ours <= 1.2 * theirs
 
@@ -350,7 +351,7 @@ def takes_steps(model, monkeypatch, **kwargs) -> bool:
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_where_steps_are_taken(num_beams, monkeypatch):
+def test_where_steps_are_taken(num_beams, monkeypatch, tokenizer):
     def takes(model, **kwargs):
         return takes_steps(model, monkeypatch, num_beams=num_beams, **kwargs)
 
@@ -359,6 +360,7 @@ def test_where_steps_are_taken(num_beams, monkeypatch):
     assert takes(model, do_sample=True)
     assert takes(model, repetition_penalty=1.2, max_length_offset=3)
     assert takes(model, num_return_sequences=1, eos_token_id=[2, 5])
+    assert takes(model, stop_strings=["a"], tokenizer=tokenizer)
     # What their modules have recorded once stays silent later.
     model.generate(SENTENCES[0][None], return_dict_in_generate=True, output_attentions=True, output_hidden_states=True)
     assert takes(model)
@@ -428,7 +430,7 @@ def test_a_batch_shrinks_and_its_translations_stay(num_beams, monkeypatch):
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize(
-    "criterion", [MaxLengthCriteria(4), EosTokenCriteria(7), EosTokenCriteria(58)], ids=["length", "7", "58"]
+    "criterion", [MaxLengthCriteria(4), EosTokenCriteria(28), EosTokenCriteria(58)], ids=["length", "28", "58"]
 )
 def test_criteria_of_the_caller_are_obeyed(criterion, num_beams, monkeypatch):
     model, (ids, mask) = ending_model(), pad(SENTENCES)
@@ -439,12 +441,20 @@ def test_criteria_of_the_caller_are_obeyed(criterion, num_beams, monkeypatch):
         return model.generate(ids, attention_mask=mask, **options).tolist()
 
     found = targets()
+    assert found != model.generate(ids, attention_mask=mask, num_beams=num_beams, max_new_tokens=8).tolist()
+    if isinstance(criterion, MaxLengthCriteria):
+        assert max(map(len, found)) == 4
+    else:
+        (end,) = criterion.eos_token_id.tolist()
+        after_ends = [row[row.index(end) + 1 :] for row in found if end in row]
+        assert after_ends
+        assert all(set(tokens) <= {0} for tokens in after_ends)
     monkeypatch.setattr(generation, "can_step", lambda model: False)
     assert found == targets()
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_torch_s_default_dtype_changes_nothing(dtype, num_beams):
     model = ending_model()
     expected = scores(model, num_beams=num_beams)
