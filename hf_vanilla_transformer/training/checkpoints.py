@@ -185,7 +185,8 @@ class EarlyStopping(EarlyStoppingCallback):
     ) -> None:
         super().on_train_begin(args, state, control, **kwargs)
         # The Trainer saves the state of those callbacks alone whose names it finds here.
-        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        saved: Any = state.stateful_callbacks
+        saved.setdefault(type(self).__name__, {})
 
 
 def early_stopping(patience: int, checkpoint: Path | None) -> EarlyStopping:

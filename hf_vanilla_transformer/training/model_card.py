@@ -74,7 +74,8 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
         self._started = time.monotonic()
         # The Trainer saves the state of those callbacks alone whose names it finds here, and a checkpoint that a run is
         # resumed from may lack this one.
-        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        saved: Any = state.stateful_callbacks
+        saved.setdefault(type(self).__name__, {})
 
     def on_log(
         self,

@@ -6,6 +6,7 @@ import json
 import pytest
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
+from transformers import TrainerState
 
 from hf_vanilla_transformer import PaperTrainingArguments
 from hf_vanilla_transformer.training import model_card
@@ -119,11 +120,11 @@ def test_a_resumed_run_counts_from_its_beginning(tmp_path, monkeypatch):
     now = iter([100, 130, 500, 507])
     monkeypatch.setattr(model_card.time, "monotonic", lambda: next(now))
     first = FactsOfTheRun("user/base", "Adam")
-    first.on_train_begin(None, None, None)
+    first.on_train_begin(None, TrainerState(), None)
     state = {"stateful_callbacks": {"FactsOfTheRun": first.state()}}
     (tmp_path / "trainer_state.json").write_text(json.dumps(state))
     second = FactsOfTheRun.of_checkpoint(tmp_path)
-    second.on_train_begin(None, None, None)
+    second.on_train_begin(None, TrainerState(), None)
     second.on_train_end(None, None, None)
     assert (second.base_model, second.optimizer, second.seconds) == ("user/base", "Adam", 37)
 
