@@ -22,7 +22,7 @@ ATTENTION = "vanilla_transformer"
 # still where torch has oneDNN make its products.
 _LONGEST_FOR_PRODUCTS = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 256}
 _LONGEST_WITH_ONEDNN = 256
-# On other CPUs, in float32: more in training; forwards alone torch's is somewhat faster at these lengths, too.
+# On other CPUs, in float32 and in training: there the backward pass is the faster one, and not the forward pass alone.
 _LONGEST_WITHOUT_AVX512 = 32
 # On CPUs, torch's softmax of fewer numbers takes ten times as long.
 _NARROWEST_SOFTMAX = 16
@@ -74,7 +74,7 @@ def attention(
         with torch.autocast("cpu", enabled=False):
             heads, _ = attention(module, *wide, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
         return heads.to(query.dtype), None
-    if not _products_are_faster(query, key):
+    if not _products_are_faster(module, query, key):
         if attention_mask is not None and is_plain(query):
             # torch's answer to a query that may look nowhere is 0; that of products is the mean.
             attention_mask = _additive(attention_mask, query.dtype)
@@ -103,12 +103,13 @@ def _softmax(scores: torch.Tensor) -> torch.Tensor:
     return torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))[..., :source]
 
 
-def _products_are_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
+def _products_are_faster(module: nn.Module, query: torch.Tensor, key: torch.Tensor) -> bool:
     # A compiled or exported model must not depend on the lengths that it was traced with.
     if query.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     if not _has_avx512():
-        return query.dtype == torch.float32 and key.shape[2] <= _LONGEST_WITHOUT_AVX512
+        # Not by gradients: reentrant checkpointing computes without them first, and is to drop the same later.
+        return module.training and query.dtype == torch.float32 and key.shape[2] <= _LONGEST_WITHOUT_AVX512
     longest = _LONGEST_FOR_PRODUCTS.get(query.dtype, 0)
     if query.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
         longest = _LONGEST_WITH_ONEDNN

@@ -417,7 +417,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _get_stopping_criteria(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
         criteria = super()._get_stopping_criteria(generation_config, *args, **kwargs)
         if self.config.position_embedding_type == "sinusoidal":
-            # Which would warn that sentences are longer than the positions that were learned.
+            # Or transformers would warn that sentences are longer than max_position_embeddings, which is for tables.
             criteria = StoppingCriteriaList(map(_without_positions, criteria))
         max_lengths = getattr(generation_config, "sentence_max_lengths", None)
         if max_lengths is not None:

@@ -47,8 +47,9 @@ def translate(
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices]).input_ids if indices else []
     progress = tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress)
-    # The model's own settings may ask for more.
-    options = {"num_return_sequences": 1, "return_dict_in_generate": False, **generate_kwargs}
+    # The model's own settings may ask for more. transformers takes settings or arguments, and not both.
+    single = {"num_return_sequences": 1, "return_dict_in_generate": False}
+    options = generate_kwargs if "generation_config" in generate_kwargs else {**single, **generate_kwargs}
     with _evaluating(model), progress:
         for batch in _batches([len(ids) for ids in encoded], batch_tokens):
             inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")

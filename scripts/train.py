@@ -254,7 +254,9 @@ def check_settings(args: RunArguments, model_args: ModelArguments, result_args: 
     check_validation(args)
     check_can_write(result_args.results)
     check_processes(args)
-    check_output_folder(Path(args.output_dir), overwrite=model_args.overwrite, resume=resumes)
+    # Of several processes only the first one writes, but for checkpoints.
+    if args.process_index == 0 or args.save_strategy != "no":
+        check_output_folder(Path(args.output_dir), overwrite=model_args.overwrite, resume=resumes)
     if model_args.average_last is not None:
         check_average(args, model_args.average_last, resumes)
 
@@ -431,7 +433,8 @@ def save_average(output: Path, count: int) -> None:
         with staged(output, replace_run=True) as folder:
             write_average(checkpoints, folder)
     except (OSError, ValueError) as error:
-        sys.exit(f"error: {error} The model in {output} is that of the last update, not an average.")
+        rest = f" The model in {output} is that of the last update, not an average."
+        sys.exit(f"error: {error}{rest if any(output.glob('*.safetensors')) else ''}")
 
 
 def score_pairs(

@@ -25,7 +25,7 @@ def commands() -> list[tuple[str, list[str]]]:
     lines = [
         line for page in PAGES for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()
     ]
-    found = (re.search(r"scripts/(\w+)\.py(.*)", line) for line in lines)
+    found = (re.search(r"scripts/(\w+)\.py([^&]*)", line) for line in lines)
     return [(match[1], shlex.split(match[2], comments=True)) for match in found if match]
 
 

@@ -177,6 +177,14 @@ def find_checkpoint(wanted: str, folder: Path) -> Path:
     return checkpoint
 
 
+def make_known(callback: TrainerCallback, state: Any) -> None:
+    """Have the Trainer save the state of a callback, also where the checkpoint that it resumed from lacks it.
+
+    It looks every callback's name up here when it saves, and would stop with a KeyError.
+    """
+    state.stateful_callbacks.setdefault(type(callback).__name__, {})
+
+
 class EarlyStopping(EarlyStoppingCallback):
     """transformers' own, which can also be begun when a run is resumed."""
 
@@ -184,9 +192,7 @@ class EarlyStopping(EarlyStoppingCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        # The Trainer saves the state of those callbacks alone whose names it finds here.
-        saved: Any = state.stateful_callbacks
-        saved.setdefault(type(self).__name__, {})
+        make_known(self, state)
 
 
 def early_stopping(patience: int, checkpoint: Path | None) -> EarlyStopping:

@@ -19,6 +19,7 @@ from transformers import (
 from transformers.trainer_callback import ExportableState
 
 from .arguments import describe_precision
+from .checkpoints import make_known
 
 
 # In an installed package the template lies beside the modules, in a checkout at the top of the repository.
@@ -72,10 +73,7 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._started = time.monotonic()
-        # The Trainer saves the state of those callbacks alone whose names it finds here, and a checkpoint that a run is
-        # resumed from may lack this one.
-        saved: Any = state.stateful_callbacks
-        saved.setdefault(type(self).__name__, {})
+        make_known(self, state)
 
     def on_log(
         self,

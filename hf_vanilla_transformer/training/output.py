@@ -57,7 +57,7 @@ def check_output_folder(folder: Path, *, overwrite: bool = False, resume: bool =
             f"{folder} already holds a model or checkpoints ({', '.join(found[:4])}); name another folder, or say "
             "--overwrite to replace them or --resume_from_checkpoint last to go on."
         )
-    place = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryDirectory(dir=place):
             pass
@@ -70,12 +70,15 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
     """A temporary folder, whose files move into `folder` when all of them are written.
 
     It lies in `folder` where that is there, which may be on another disk than what is around it, and beside it
-    otherwise. Where moving fails, it stays.
+    otherwise. Where moving fails, it stays, and the error names it.
 
     Args:
         folder (`Path`): made if need be; files of the same names are replaced.
         replace_run (`bool`): whether what an earlier run left there goes, its weights first. The new weights come last,
             so that no moment has the weights of one run beside files of another.
+
+    Raises:
+        OSError: if a file cannot be moved.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = folder if folder.is_dir() else folder.parent
@@ -88,12 +91,16 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
     new = sorted(temporary.iterdir(), key=_has_weights)
     names = {path.name for path in new}
-    for path in files_of_a_run(folder) if replace_run else []:
-        if _has_weights(path) or path.name not in names:
-            path.unlink()
-    for path in new:
-        path.replace(folder / path.name)
-    temporary.rmdir()
+    earlier = sorted(files_of_a_run(folder), key=_has_weights, reverse=True) if replace_run else []
+    try:
+        for path in earlier:
+            if _has_weights(path) or path.name not in names:
+                path.unlink()
+        for path in new:
+            path.replace(folder / path.name)
+    except OSError as error:
+        raise OSError(f"{folder} could not be replaced ({error}); the new files are in {temporary}.") from error
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _has_weights(path: Path) -> bool:

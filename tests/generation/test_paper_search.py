@@ -5,7 +5,8 @@ import logging
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, GenerationConfig
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, StoppingCriteriaList
+from transformers.generation import EosTokenCriteria
 
 from hf_vanilla_transformer.generation_beam_search_vanilla_transformer import gnmt_length_penalty
 from tests.conftest import pad, sentences, small_model
@@ -191,10 +192,13 @@ def test_a_forced_end_where_learned_positions_are_the_limit(num_beams):
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_nobody_is_warned_of_a_limit_that_sinusoids_do_not_have(endless, num_beams, caplog):
     logger = logging.getLogger("transformers.generation.stopping_criteria")
+    type(logger).warning_once.cache_clear()
     logger.addHandler(caplog.handler)
+    # One of the caller's, so that a search by beams looks at criteria at all.
+    options = {"num_beams": num_beams, "stopping_criteria": StoppingCriteriaList([EosTokenCriteria(EOS)])}
     try:
         length = endless.config.max_position_embeddings = 8
-        endless.generate(torch.stack(sentences(5)), num_beams=num_beams, max_new_tokens=2 * length, stop_strings=None)
+        endless.generate(torch.stack(sentences(5)), max_new_tokens=2 * length, **options)
     finally:
         logger.removeHandler(caplog.handler)
         endless.config.max_position_embeddings = 1024
