@@ -561,6 +561,17 @@ class TestLinear:
             gradients["model.encoder.layers.0.fc1.weight"], model.model.encoder.layers[0].fc1.weight.grad
         )
 
+    def test_torch_func_by_inputs(self):
+        model = small_model(dropout=0.0).train()
+        source = torch.stack(sentences(5, 5))
+        embeds = model.get_input_embeddings()(source).detach().requires_grad_()
+
+        def loss(embeds):
+            return model(inputs_embeds=embeds, labels=source).loss
+
+        gradient = torch.func.grad(loss)(embeds)
+        torch.testing.assert_close(gradient, torch.autograd.grad(loss(embeds), embeds)[0])
+
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_linear_pointwise", "_scaled_dot_product_flash_attention_for_cpu")
 

@@ -184,9 +184,12 @@ def test_arguments_that_the_model_s_settings_lack(num_beams):
 def test_a_forced_end_where_learned_positions_are_the_limit(num_beams):
     model = small_model(position_embedding_type="learned", max_position_embeddings=12)
     source = torch.stack(sentences(10))
-    output = model.generate(source, num_beams=num_beams, eos_token_id=None, forced_eos_token_id=7)
-    assert output.shape == (1, 1 + 12)
-    assert output[0, -1] == 7
+    model.generation_config.eos_token_id = None
+    free = model.generate(source, num_beams=num_beams)
+    forced = int(free[0, -1] + 1) % model.config.vocab_size
+    output = model.generate(source, num_beams=num_beams, forced_eos_token_id=forced)
+    assert output.shape == free.shape == (1, 1 + 12)
+    assert output[0, -1] == forced
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
