@@ -185,9 +185,10 @@ def test_a_forced_end_where_learned_positions_are_the_limit(num_beams):
     model = small_model(position_embedding_type="learned", max_position_embeddings=12)
     source = torch.stack(sentences(10))
     model.generation_config.eos_token_id = None
-    free = model.generate(source, num_beams=num_beams)
+    options = {"attention_mask": torch.ones_like(source), "num_beams": num_beams}
+    free = model.generate(source, **options)
     forced = int(free[0, -1] + 1) % model.config.vocab_size
-    output = model.generate(source, num_beams=num_beams, forced_eos_token_id=forced)
+    output = model.generate(source, forced_eos_token_id=forced, **options)
     assert output.shape == free.shape == (1, 1 + 12)
     assert output[0, -1] == forced
 
