@@ -66,7 +66,7 @@ from hf_vanilla_transformer.training.checks import (
 from hf_vanilla_transformer.training.hub import describe_error, prepare_repository, push_run
 from hf_vanilla_transformer.training.memory import GiveBackMemory, keep_freed_memory, peak_memory
 from hf_vanilla_transformer.training.model_card import FactsOfTheRun, card_metadata, fill_model_card
-from hf_vanilla_transformer.training.output import check_output_folder, staged
+from hf_vanilla_transformer.training.output import check_output_folder, check_writable, staged
 from hf_vanilla_transformer.training.r_drop import RDropTrainer
 from scripts.common import (
     DataArguments,
@@ -254,9 +254,10 @@ def check_settings(args: RunArguments, model_args: ModelArguments, result_args: 
     check_validation(args)
     check_can_write(result_args.results)
     check_processes(args)
+    check_output_folder(Path(args.output_dir), overwrite=model_args.overwrite, resume=resumes)
     # Of several processes only the first one writes, but for checkpoints.
     if args.process_index == 0 or args.save_strategy != "no":
-        check_output_folder(Path(args.output_dir), overwrite=model_args.overwrite, resume=resumes)
+        check_writable(Path(args.output_dir))
     if model_args.average_last is not None:
         check_average(args, model_args.average_last, resumes)
 

@@ -47,7 +47,6 @@ def check_output_folder(folder: Path, *, overwrite: bool = False, resume: bool =
     Raises:
         FileExistsError: if the folder holds files like those that a run writes, and neither was said.
         NotADirectoryError: if it is a file.
-        OSError: if nothing can be written there.
     """
     if folder.is_file():
         raise NotADirectoryError(f"{folder} is a file; name a folder for the trained model.")
@@ -57,6 +56,14 @@ def check_output_folder(folder: Path, *, overwrite: bool = False, resume: bool =
             f"{folder} already holds a model or checkpoints ({', '.join(found[:4])}); name another folder, or say "
             "--overwrite to replace them or --resume_from_checkpoint last to go on."
         )
+
+
+def check_writable(folder: Path) -> None:
+    """Make sure that a folder, or where it is to be made, can be written into.
+
+    Raises:
+        OSError: if not.
+    """
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryDirectory(dir=place):

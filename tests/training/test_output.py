@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from hf_vanilla_transformer.training.checkpoints import remove_checkpoints
-from hf_vanilla_transformer.training.output import check_output_folder, staged
+from hf_vanilla_transformer.training.output import check_output_folder, check_writable, staged
 
 
 @pytest.mark.parametrize("content", ["config.json", "README.md", "model-00001-of-00002.safetensors", "checkpoint-5"])
@@ -102,7 +102,13 @@ def test_a_folder_that_cannot_be_written_into_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
     with pytest.raises(OSError, match=r"cannot be written into \(Permission denied\); name another folder"):
-        check_output_folder(tmp_path / "new" / "run")
+        check_writable(tmp_path / "new" / "run")
+
+
+def test_a_folder_under_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file cannot be written into"):
+        check_writable(tmp_path / "file" / "run")
 
 
 def write_half(target):
