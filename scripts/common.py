@@ -199,10 +199,11 @@ def score(
     data: str,
     decoding: DecodingArguments,
     scoring: ScoringArguments,
+    show_progress: bool = True,
 ) -> tuple[dict[str, Any], list[str]]:
     """Translate pairs' sources and score them; returns the scores, with what they are of, and the translations."""
     given = decoding.generate_kwargs()
-    hypotheses = translate(model, tokenizer, pairs["source"], decoding.batch_tokens, show_progress=True, **given)
+    hypotheses = translate(model, tokenizer, pairs["source"], decoding.batch_tokens, show_progress, **given)
     scores = score_translations(hypotheses, pairs["target"], **scoring.options(pairs))
     scores |= {"data": data, "decoding": describe_search(model, given)}
     if is_number_corpus(pairs):

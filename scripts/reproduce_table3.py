@@ -1,7 +1,8 @@
 """Train every row of Table 3 at a small scale, and print the table with the paper's figures beside ours.
 
-Without files it reads Multi30k from the folder that MULTI30K_DIR names. Rows that the output folder has are not trained
-again, so a run that was stopped goes on with the next row.
+Without files it reads Multi30k from the folder that MULTI30K_DIR names. On a CPU, as many rows are trained at once as
+there are cores. Rows that the output folder has are not trained again, so a run that was stopped goes on with the
+others.
 """
 
 import hashlib
@@ -11,8 +12,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -54,8 +56,9 @@ from hf_vanilla_transformer.data.tokenization import describe_tokenizer
 from hf_vanilla_transformer.evaluation.results import describe_surroundings
 from hf_vanilla_transformer.training.arguments import describe_precision
 from hf_vanilla_transformer.training.checks import check_lengths
-from hf_vanilla_transformer.training.memory import GiveBackMemory, keep_freed_memory
+from hf_vanilla_transformer.training.memory import GiveBackMemory
 from scripts.common import DataArguments, DecodingArguments, ScoringArguments, parse, plain_errors, score, write
+from scripts.side_by_side import as_they_end, count_one, makespan, side_by_side
 
 
 # Table 3: perplexity and BLEU on newstest2013, and millions of parameters where the paper prints them.
@@ -195,28 +198,27 @@ class Material:
         }
 
 
-class Updates(TrainerCallback):
-    """Shows the updates of a row, and notes when each of them ended."""
+class Ends(TrainerCallback):
+    """Notes when each update ended."""
 
-    def __init__(self, total: int, title: str | None) -> None:
-        self.bar = tqdm(total=total, desc=title, unit=" updates", disable=title is None)
-        self.ends: list[float] = []
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.ends.append(time.perf_counter())
-        self.bar.update()
+        self.seconds.append(time.perf_counter())
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.bar.close()
+
+class Count(TrainerCallback):
+    """Counts the updates of all rows."""
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        count_one()
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Train the missing rows as the command line says; returns the file with the table."""
     args, data_args, scoring = parse([TableArguments, DataArguments, ScoringArguments], __doc__, arguments)
     folder = Path(args.output_dir)
-    keep_freed_memory()
     with plain_errors():
         rows = args.chosen_rows()
         material = prepare(args, data_args, scoring, rows)
@@ -229,25 +231,54 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             f"{folder}",
             flush=True,
         )
-        if missing:
-            tell_plan(missing, material, is_new=not results)
-    failed = []
-    for number, row in enumerate(missing, start=1):
-        try:
-            results[row] = run_row(row, material, title=f"{row} ({number} of {len(missing)})")
-        except (RuntimeError, ValueError) as error:
-            print(f"{row}: {error}", flush=True)
-            failed.append(row)
-            continue
-        write(folder / file_name(row), json.dumps(results[row], indent=2) + "\n")
-        print(describe_result(row, results[row]), flush=True)
+    try:
+        failed = train_rows(missing, material, results) if missing else []
+    except BrokenExecutor:
+        sys.exit(
+            "error: a process ended before its row did, perhaps for lack of memory; the same command goes on with the "
+            "missing rows, and with OMP_NUM_THREADS=1 it trains one at a time."
+        )
     if failed:
         sys.exit(f"error: there is no table without {', '.join(failed)}; the same command tries them again.")
     table = make_table({row: results[row] for row in rows})
     write(folder / "table3.md", table)
     print(f"\n{table}")
-    print(f"the table is in {folder / 'table3.md'}; its rows took {sum(map(minutes, results.values())):.1f} minutes")
+    total = sum(map(minutes, results.values()))
+    print(f"the table is in {folder / 'table3.md'}; added up, its rows took {total:.1f} minutes")
     return folder / "table3.md"
+
+
+def rows_at_once() -> int:
+    """On CPUs one on each core: models of this size learn no faster on two of them than two do on one each."""
+    return 1 if torch.accelerator.is_available() else torch.get_num_threads()
+
+
+def train_rows(rows: Sequence[str], material: Material, results: dict[str, dict[str, Any]]) -> list[str]:
+    """Train rows, write each result as soon as it is there, and add it to those given; returns the rows that failed.
+
+    Raises:
+        BrokenExecutor: if a process is gone.
+    """
+    folder, max_steps = Path(material.args.output_dir), material.args.max_steps
+    processes, failed = min(rows_at_once(), len(rows)), []
+    with side_by_side(processes) as (executor, count):
+        with plain_errors():
+            longest_first = plan(rows, material, processes, executor, is_new=not results)
+        count.value = 0
+        training = {executor.submit(run_row, row, material): row for row in longest_first}
+        for future in as_they_end(training, count, total=len(rows) * max_steps, unit=" updates"):
+            row = training[future]
+            try:
+                results[row] = future.result()
+            except BrokenExecutor:
+                raise
+            except (RuntimeError, ValueError) as error:
+                tqdm.write(f"{row}: {error}")
+                failed.append(row)
+                continue
+            write(folder / file_name(row), json.dumps(results[row], indent=2) + "\n")
+            tqdm.write(describe_result(row, results[row]))
+    return failed
 
 
 def describe_result(row: str, result: dict[str, Any]) -> str:
@@ -351,30 +382,35 @@ def read_result(folder: Path, row: str, settings: dict[str, Any]) -> dict[str, A
     return result
 
 
-def tell_plan(rows: Sequence[str], material: Material, is_new: bool) -> None:
-    """Print how long each row will take, from a few updates and translations of each."""
+def plan(rows: Sequence[str], material: Material, processes: int, executor: Executor, is_new: bool) -> list[str]:
+    """Print how long each row will take, from a few updates and translations of each; returns the longest first."""
     started = time.perf_counter()
     max_steps = material.args.max_steps
-    estimates = {row: estimate_seconds(row, material) for row in tqdm(rows, desc="timing the rows", unit=" rows")}
-    for row, (an_update, scoring) in estimates.items():
-        print(f"  {row:16} about {(max_steps * an_update + scoring) / 60:4.1f} minutes")
-    an_update, scoring = (sum(figures) for figures in zip(*estimates.values(), strict=True))
-    total = max_steps * an_update + scoring
+    estimated = tqdm(executor.map(estimate_seconds, rows, repeat(material)), "timing the rows", len(rows), unit=" rows")
+    estimates = dict(zip(rows, estimated, strict=True))
+    seconds = {row: max_steps * an_update + scoring for row, (an_update, scoring) in estimates.items()}
+    for row in rows:
+        print(f"  {row:16} about {seconds[row] / 60:4.1f} minutes")
+    longest_first = sorted(rows, key=seconds.__getitem__, reverse=True)
+    total = makespan([seconds[row] for row in longest_first], processes)
     print(
-        f"estimated time: {total / 60:.0f} minutes, after {time.perf_counter() - started:.0f} seconds for this estimate"
+        f"estimated time: {total / 60:.0f} minutes, {processes} at a time, after {time.perf_counter() - started:.0f} "
+        "seconds for this estimate"
     )
+    scoring = makespan([estimates[row][1] for row in longest_first], processes)
     # Rows that are there already would have to be trained again.
     if is_new and total > 60 * MINUTES > scoring:
-        fitting = max(1, int((60 * MINUTES - scoring) / an_update))
+        fitting = max(1, int(max_steps * (60 * MINUTES - scoring) / (total - scoring)))
         print(f"that is more than {MINUTES} minutes; --max_steps {fitting} would fit, in another --output_dir")
     sys.stdout.flush()
+    return longest_first
 
 
 def estimate_seconds(row: str, material: Material) -> tuple[float, float]:
     """Seconds of an update of a row, and of its scores."""
-    updates = Updates(TIMED_UPDATES, title=None)
-    model = train_row(row, material, TIMED_UPDATES, updates)
-    seconds_an_update = median(end - begin for begin, end in pairwise(updates.ends[UNTIMED_UPDATES:]))
+    ends = Ends()
+    model = train_row(row, material, TIMED_UPDATES, ends)
+    seconds_an_update = median(end - begin for begin, end in pairwise(ends.seconds[UNTIMED_UPDATES:]))
     validation = material.pairs["validation"]
     sample = range(min(TIMED_SENTENCES, len(validation)))
     longest = max(len(ids) for ids in material.data["validation"].select(sample)["labels"])
@@ -385,14 +421,14 @@ def estimate_seconds(row: str, material: Material) -> tuple[float, float]:
     return seconds_an_update, len(validation) * seconds_a_sentence
 
 
-def run_row(row: str, material: Material, title: str) -> dict[str, Any]:
+def run_row(row: str, material: Material) -> dict[str, Any]:
     """Train and score a row.
 
     Raises:
         ValueError: if its perplexity is no number.
     """
     started = time.perf_counter()
-    model = train_row(row, material, material.args.max_steps, Updates(material.args.max_steps, title))
+    model = train_row(row, material, material.args.max_steps, Count())
     trained = time.perf_counter()
     found = perplexity(model, material.data["validation"], material.tokenizer)
     if not math.isfinite(found):
@@ -404,6 +440,7 @@ def run_row(row: str, material: Material, title: str) -> dict[str, Any]:
         material.description,
         DecodingArguments(),
         material.scoring,
+        show_progress=False,
     )
     return {
         "row": row,
@@ -419,7 +456,7 @@ def run_row(row: str, material: Material, title: str) -> dict[str, Any]:
     }
 
 
-def train_row(row: str, material: Material, max_steps: int, updates: Updates) -> PreTrainedModel:
+def train_row(row: str, material: Material, max_steps: int, callback: TrainerCallback) -> PreTrainedModel:
     """A row's model after so many updates."""
     set_seed(material.args.seed)
     model = VanillaTransformerForConditionalGeneration(material.config(row))
@@ -429,7 +466,7 @@ def train_row(row: str, material: Material, max_steps: int, updates: Updates) ->
         training_args,
         train_dataset=material.data["train"],
         data_collator=DataCollatorForSeq2Seq(material.tokenizer, model=model),
-        callbacks=[updates, GiveBackMemory()],
+        callbacks=[callback, GiveBackMemory()],
         optimizers=paper_optimizers(model, training_args, material.args.rate_factor),
     )
     trainer.remove_callback(PrinterCallback)

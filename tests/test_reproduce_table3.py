@@ -2,15 +2,21 @@
 
 import json
 import math
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.generation_step_vanilla_transformer import can_step
 from scripts import reproduce_table3
+from scripts.side_by_side import side_by_side
 from tests.parity.paper_numpy import learning_rate
 
 
@@ -83,11 +89,30 @@ def test_matrices_have_a_32nd_of_the_paper_s_weights(row):
     assert 32 * weights_and_vectors(row)[0] / 1e6 == pytest.approx(printed, abs=0.6)
 
 
+class Here(Executor):
+    """Does all work at once, in this process."""
+
+    def submit(self, function, /, *args):
+        future: Future = Future()
+        try:
+            future.set_result(function(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@contextmanager
+def here(processes: int) -> Iterator[tuple[Executor, SimpleNamespace]]:
+    yield Here(), SimpleNamespace(value=0)
+
+
 @pytest.fixture(scope="module", autouse=True)
-def batches_of_a_few_sentences():
-    """So that the 8 validation pairs come in several batches, of different sizes."""
+def batches_of_a_few_sentences_in_this_process():
+    """So that the 8 validation pairs come in several batches, of different sizes, and tests may change what is done."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reproduce_table3, "TOKENS_PER_BATCH", 24)
+        patch.setattr(reproduce_table3, "side_by_side", here)
+        patch.setattr(reproduce_table3, "rows_at_once", lambda: 1)
         yield
 
 
@@ -111,25 +136,29 @@ def run(files: list[str], folder: Path, *more: str) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(files, tmp_path_factory):
-    """The folder of a run of three rows that was interrupted in the second, and its models."""
+    """The folder of a run of three rows that was interrupted behind the first, and its models."""
     folder = tmp_path_factory.mktemp("results") / "table3"
     models = {}
-    train_row = reproduce_table3.train_row
+    train_row, estimate_seconds = reproduce_table3.train_row, reproduce_table3.estimate_seconds
 
-    def keep_model(row, material, max_steps, updates):
-        trained = train_row(row, material, max_steps, updates)
+    def the_first_takes_longest(row, material):
+        estimate_seconds(row, material)
+        return len(ROWS) - ROWS.index(row), 0
+
+    def keep_model(row, material, max_steps, callback):
+        trained = train_row(row, material, max_steps, callback)
         models.setdefault(row, []).append((max_steps, trained, material))
         return trained
 
-    def interrupt(row, *args):
-        if row == ROWS[1] and (folder / reproduce_table3.file_name(ROWS[0])).exists():
-            raise KeyboardInterrupt
-        return train_row(row, *args)
+    def interrupt(row, result):
+        raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reproduce_table3, "train_row", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(files, folder)
+        patch.setattr(reproduce_table3, "estimate_seconds", the_first_takes_longest)
+        with patch.context() as behind_a_row:
+            behind_a_row.setattr(reproduce_table3, "describe_result", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                run(files, folder)
         after_the_interrupt = {path.name: path.read_bytes() for path in folder.iterdir()}
         patch.setattr(reproduce_table3, "train_row", keep_model)
         run(files, folder)
@@ -170,6 +199,26 @@ def test_a_row_does_not_depend_on_those_before_it(finished, files, tmp_path):
         assert alone[name] == results_in(folder)[ROWS[2]][name]
 
 
+def test_rows_side_by_side_are_those_one_after_the_other(files, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(reproduce_table3, "TOKENS_PER_BATCH", 1024)
+    # Processes compute with one thread; sums of several would be rounded otherwise.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    run(files, tmp_path / "here")
+    torch.set_num_threads(threads)
+    monkeypatch.setattr(reproduce_table3, "side_by_side", side_by_side)
+    monkeypatch.setattr(reproduce_table3, "rows_at_once", lambda: 2)
+    run(files, tmp_path / "side by side")
+    here, there = (results_in(tmp_path / name) for name in ("here", "side by side"))
+    for row in ROWS:
+        for name in ("parameters", "perplexity", "bleu", "settings", "decoding"):
+            assert there[row][name] == here[row][name]
+    output = capfd.readouterr()
+    assert "minutes, 2 at a time" in output.out
+    # Two updates of three rows.
+    assert "6/6" in output.err
+
+
 def test_perplexity_by_hand(finished):
     folder, _, models = finished
     for row in ROWS[1:]:
@@ -193,13 +242,13 @@ def test_updates_follow_the_paper_s_schedule(finished, tmp_path, monkeypatch):
     _, _, material = models[ROWS[1]][1]
     rates = []
 
-    class Rates(reproduce_table3.Updates):
+    class Rates(TrainerCallback):
         def on_optimizer_step(self, args, state, control, optimizer, **kwargs):
             rates.append(optimizer.param_groups[0]["lr"])
 
     monkeypatch.setattr(material.args, "output_dir", str(tmp_path))
     monkeypatch.setattr(material.args, "warmup_steps", 2)
-    reproduce_table3.train_row("C d_model=256", material, 3, Rates(3, None))
+    reproduce_table3.train_row("C d_model=256", material, 3, Rates())
     assert rates == pytest.approx([learning_rate(step, 64, 2) / 3 for step in (1, 2, 3)])
 
 
