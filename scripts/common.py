@@ -78,7 +78,9 @@ class DataArguments:
         if self.dataset == "numbers":
             return f"numbers of up to {self.max_digits} digits written out in words ({split})"
         if self.dataset is not None:
-            return f"{self.dataset} ({split})"
+            # Where a folder lies says nothing to others.
+            name = Path(self.dataset).resolve().name if Path(self.dataset).is_dir() else self.dataset
+            return f"{name} ({split})"
         return ", ".join(Path(file).name for file in getattr(self, f"{split}_files") or [])
 
     def languages(self) -> tuple[str | None, str | None]:
@@ -182,14 +184,15 @@ def finding(name: str | Path) -> Iterator[None]:
         raise FileNotFoundError(f"there is no folder {folder}, and on the Hub: {error}") from error
 
 
-def load(name: str) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """Tokenizer and model of a folder or a name on the Hub, the model on the accelerator where there is one."""
+def load(name: str, device: torch.device | None = None) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """Tokenizer and model of a folder or a name on the Hub.
+
+    The model is on the device given; without one, on the accelerator where there is one.
+    """
     with finding(name):
         tokenizer = AutoTokenizer.from_pretrained(name)
         model = AutoModelForSeq2SeqLM.from_pretrained(name)
-    if torch.accelerator.is_available():
-        model.to(torch.accelerator.current_accelerator())
-    return tokenizer, model
+    return tokenizer, model.to(device or torch.accelerator.current_accelerator() or "cpu")
 
 
 def score(

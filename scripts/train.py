@@ -57,6 +57,7 @@ from hf_vanilla_transformer.training.checkpoints import early_stopping, find_che
 from hf_vanilla_transformer.training.checks import (
     check_average,
     check_counts,
+    check_effects,
     check_lengths,
     check_processes,
     check_validation,
@@ -197,13 +198,13 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         set_seed(args.seed)
         checkpoint = find_checkpoint(args.resume_from_checkpoint, output) if args.resume_from_checkpoint else None
         resumes = checkpoint is not None and checkpoint.resolve().parent == output.resolve()
-        check_settings(args, model_args, result_args, resumes)
+        check_settings(args, model_args, result_args, checkpoint, resumes)
         facts = FactsOfTheRun.of_checkpoint(checkpoint) if checkpoint else FactsOfTheRun()
-        facts.base_model = model_args.model = model_args.model or facts.base_model
+        facts.base_model = model_args.model = located(model_args.model) or facts.base_model
         facts.optimizer = facts.optimizer or args.describe_optimizer()
         described: dict[str, Any] = {"base_model": name_of(model_args.model)}
         described |= {"settings": changed_arguments(model_args, data_args, decoding, scoring, args)}
-        described |= describe_surroundings() if result_args.results else {}
+        described |= describe_surroundings(args.device) if result_args.results else {}
         pairs = load_with_training_pairs(args, data_args)
         if args.push_to_hub:
             prepare_push(args, model_args, data_args)
@@ -222,19 +223,21 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         if not resumes:
             remove_checkpoints(output)
     run(trainer, checkpoint)
+    # The Trainer may have put a copy of it in its place, with restore_callback_states_from_checkpoint.
+    facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, FactsOfTheRun))
     save_model(trainer, output)
     if trainer.is_world_process_zero():
         if model_args.average_last is not None:
             save_average(output, model_args.average_last)
         with staged(output) as folder:
             curve = write_curve(folder, trainer.state.log_history, result_args.bleu_targets)
-        scores = score_pairs("test", output, pairs, data_args, decoding, scoring)
+        scores = score_pairs("test", output, pairs, data_args, decoding, scoring, args.device)
         save_card(trainer, model_args, data_args, pairs, scores, facts)
         if scores is not None:
             show(scores)
         print(f"the model is in {output}")
         if result_args.results:
-            of_validation = score_pairs("validation", output, pairs, data_args, decoding, scoring)
+            of_validation = score_pairs("validation", output, pairs, data_args, decoding, scoring, args.device)
             described["data"] = {split: data_args.describe(split) for split in pairs}
             described["scores"] = {"validation": of_validation, "test": scores}
             save_results(result_args.results, trainer, facts, curve, described)
@@ -243,7 +246,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     return output
 
 
-def check_settings(args: RunArguments, model_args: ModelArguments, result_args: ResultArguments, resumes: bool) -> None:
+def check_settings(
+    args: RunArguments, model_args: ModelArguments, result_args: ResultArguments, checkpoint: Path | None, resumes: bool
+) -> None:
     """Find out before any work what would stop the run, or spoil another's.
 
     Raises:
@@ -252,14 +257,21 @@ def check_settings(args: RunArguments, model_args: ModelArguments, result_args: 
     """
     check_counts(args)
     check_validation(args)
-    check_can_write(result_args.results)
+    check_effects(args)
     check_processes(args)
     check_output_folder(Path(args.output_dir), overwrite=model_args.overwrite, resume=resumes)
     # Of several processes only the first one writes, but for checkpoints.
+    if args.process_index == 0:
+        check_can_write(result_args.results)
     if args.process_index == 0 or args.save_strategy != "no":
         check_writable(Path(args.output_dir))
     if model_args.average_last is not None:
         check_average(args, model_args.average_last, resumes)
+        if checkpoint is not None and not resumes and is_finished(args, checkpoint):
+            raise ValueError(
+                f"{checkpoint} is the end of the run already, so {args.output_dir} would get no checkpoints to "
+                "average; average those of the earlier run with scripts/average_checkpoints.py."
+            )
 
 
 def load_with_training_pairs(args: RunArguments, data_args: DataArguments) -> DatasetDict:
@@ -292,9 +304,14 @@ def tokenize(
     return data
 
 
+def located(model: str | None) -> str | None:
+    """A model's name on the Hub, or its folder from the root, which is never taken for a name."""
+    return str(Path(model).resolve()) if model is not None and Path(model).is_dir() else model
+
+
 def name_of(model: str | None) -> str | None:
     """A model's name on the Hub, or its folder's, which does not say where that lies."""
-    return Path(model).resolve().name if model is not None and Path(model).is_dir() else model
+    return Path(model).name if model is not None and Path(model).is_absolute() else model
 
 
 def leave_out(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> Dataset:
@@ -383,7 +400,7 @@ def make_trainer(
     scoring: dict[str, Any] | None = None,
 ) -> Seq2SeqTrainer:
     """Stock `Seq2SeqTrainer`, or R-Drop's, with the paper's schedule unless the command line chose another."""
-    args.dataloader_pin_memory = args.dataloader_pin_memory and torch.accelerator.is_available()
+    args.dataloader_pin_memory = args.dataloader_pin_memory and args.device.type != "cpu"
     if args.ddp_find_unused_parameters is None:
         args.ddp_find_unused_parameters = False  # Every weight takes part in every update.
     optimizers = paper_optimizers(model, args) if args.uses_the_paper_s_schedule else None
@@ -445,6 +462,7 @@ def score_pairs(
     data_args: DataArguments,
     decoding: DecodingArguments,
     scoring: ScoringArguments,
+    device: torch.device,
 ) -> dict[str, Any] | None:
     """Scores of the saved model on a split, if there is such a one, by the model's own search.
 
@@ -452,7 +470,7 @@ def score_pairs(
     """
     if split not in pairs:
         return None
-    tokenizer, model = load(str(output))
+    tokenizer, model = load(str(output), device)
     return score(model, tokenizer, pairs[split], data_args.describe(split), decoding, scoring)[0]
 
 
@@ -570,7 +588,7 @@ def push(trainer: Seq2SeqTrainer, scores: dict[str, Any] | None) -> None:
         )
     except Exception as error:  # Whatever it is: the network, the Hub, the rights.
         revision = ["--revision", args.hub_revision] if args.hub_revision else []
-        left_out = ["--exclude", "checkpoint-*", "--exclude", "training_args.bin"]
+        left_out = ["--exclude", "checkpoint-*", "--exclude", "training_args.bin", "--exclude", ".*"]
         command = shlex.join(["hf", "upload", args.hub_model_id, args.output_dir, ".", *revision, *left_out])
         sys.exit(
             f"error: the model could not be pushed to {args.hub_model_id} ({describe_error(error)}). It is whole in "

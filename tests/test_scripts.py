@@ -25,7 +25,7 @@ from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.training import arguments as training_arguments
 from hf_vanilla_transformer.training.checkpoints import mark_complete
 from scripts import average_checkpoints, collect_results, demo, evaluate, plot_curve, train, translate
-from scripts.common import ScoringArguments
+from scripts.common import DataArguments, ScoringArguments
 from tests.conftest import small_model
 from tests.parity.paper_numpy import learning_rate
 from tests.tiny_run import TINY_RUN
@@ -194,7 +194,10 @@ def test_fine_tuning(trained, tmp_path):
     assert (folder / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     assert model.config.dropout == 0.25
-    assert f"trained from `{trained}`" in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    assert f"trained from `{trained.name}`" in card
+    assert str(trained.parent) not in card
+    assert "base_model:" not in card
 
 
 def test_fine_tuning_with_another_s_tokenizer(trained, tmp_path, tokenizer):
@@ -633,6 +636,57 @@ def test_averages_that_a_run_cannot_end_with(tmp_path, changes, message):
     with pytest.raises(SystemExit, match=f"error: .*{message}"):
         train.main(recipe(tmp_path, **{"average_last": 2, **changes}))
     assert not (tmp_path / "run").exists()
+
+
+def test_an_average_of_a_run_that_has_ended_elsewhere(trained, tmp_path):
+    message = "checkpoint-6 is the end of the run already, so .*run would get no checkpoints to average"
+    with pytest.raises(SystemExit, match=f"error: .*{message}"):
+        train.main(recipe(tmp_path, average_last=2, resume_from_checkpoint=str(trained / "checkpoint-6")))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_average_of_a_run_that_goes_on_with_another_rate_of_dropout(tmp_path):
+    train.main(recipe(tmp_path, average_last=2))
+    changes = {"dropout": 0.25, "label_smoothing": 0.0, "max_steps": 9, "resume_from_checkpoint": "last"}
+    folder = train.main(recipe(tmp_path, average_last=3, **changes))
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert (model.config.dropout, model.config.label_smoothing) == (0.25, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metric_for_best_model": "BLEU"}, 'metric_for_best_model is BLEU; it may be "loss", "bleu" or "chrf"'),
+        ({"metric_for_best_model": "eval_bleu"}, "which needs translations; add --predict_with_generate"),
+        (
+            {"load_best_model_at_end": True, "save_steps": 4},
+            "save_steps is 4 and eval_steps 2, so the best model may not be saved; give both the same number",
+        ),
+        ({"neftune_noise_alpha": 5}, "neftune_noise_alpha is 5.*leave it out, and give --dropout instead"),
+        ({"optim_args": "amsgrad=True"}, "optim_args is amsgrad=True, but .* section 5.3, which take none"),
+        ({"lr_scheduler_kwargs": {"a": 1}}, "lr_scheduler_kwargs is .*, but .* section 5.3, which take none"),
+    ],
+)
+def test_settings_without_an_effect(tmp_path, changes, message):
+    with pytest.raises(SystemExit, match=f"error: .*{message}"):
+        train.main(recipe(tmp_path, **{**evaluated(tmp_path), **changes}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_times_of_a_run_whose_callbacks_are_restored(tmp_path, monkeypatch):
+    train.main(recipe(tmp_path))
+    results_file = tmp_path / "results.json"
+    changes = {"max_steps": 9, "resume_from_checkpoint": "last", "restore_callback_states_from_checkpoint": True}
+    train.main(recipe(tmp_path, results=str(results_file), **changes))
+    state = json.loads((tmp_path / "run" / "checkpoint-6" / "trainer_state.json").read_text())
+    before = state["stateful_callbacks"]["FactsOfTheRun"]["args"]["seconds"]
+    assert json.loads(results_file.read_text())["training_seconds"] > before
+
+
+def test_a_local_data_set_is_called_by_its_name_alone(tmp_path):
+    (tmp_path / "pairs").mkdir()
+    assert DataArguments(dataset=str(tmp_path / "pairs")).describe("train") == "pairs (train)"
+    assert DataArguments(dataset="user/pairs").describe("train") == "user/pairs (train)"
 
 
 def evaluated(folder: Path) -> dict:

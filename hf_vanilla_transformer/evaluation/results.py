@@ -39,8 +39,11 @@ _SECONDS_IN_A_MINUTE = 60
 _BYTES_IN_A_GIGABYTE = 10**9
 
 
-def describe_surroundings() -> dict[str, Any]:
+def describe_surroundings(device: torch.device | None = None) -> dict[str, Any]:
     """Where and with what a run was made.
+
+    Args:
+        device (`torch.device`, *optional*): of the run; the accelerator if there is one.
 
     Returns:
         `dict`: `machine` (`cpu`, the most recent `instructions` that torch uses of it, `cores` that this process may
@@ -55,7 +58,7 @@ def describe_surroundings() -> dict[str, Any]:
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "cores": _cores(),
             "threads": torch.get_num_threads(),
-            "accelerator": _accelerator(),
+            "accelerator": None if device is not None and device.type == "cpu" else _accelerator(),
         },
         "versions": {
             "python": platform.python_version(),

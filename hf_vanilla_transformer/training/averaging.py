@@ -24,8 +24,15 @@ _INDEX = "model.safetensors.index.json"
 _FILES_BESIDE_WEIGHTS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "*.py")
 _DTYPES = ("F64", "F32", "F16", "BF16")
 _BLOCK = 2**20
-# They tell who wrote a file, or how a tokenizer was last called, not what it is.
-_NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version")
+# They tell who wrote a file, how it was trained, or how a tokenizer was last called, not what it is.
+_NOT_OF_THE_MODEL = (
+    "_name_or_path",
+    "transformers_version",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "label_smoothing",
+)
 _NOT_OF_THE_TOKENIZER = ("padding", "truncation")
 
 logger = logging.getLogger(__name__)
@@ -70,7 +77,8 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
         NotADirectoryError: if `output` is a file.
         TypeError: if `paths` is one string.
         ValueError: if no path is given, or one twice; if a checkpoint is cut off or lacks the mark that the others of
-            its run have; if names, shapes or dtypes of the weights, configurations or tokenizers differ.
+            its run have; if names, shapes or dtypes of the weights, tokenizers or configurations differ, but for the
+            rates of dropout and label smoothing.
     """
     if isinstance(paths, (str, os.PathLike)):
         raise TypeError(f"paths is one path, {os.fspath(paths)}; give a list of the folders to average.")
@@ -146,7 +154,7 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
     config, tokenizer = folder / "config.json", folder / "tokenizer.json"
     if not config.is_file():
         raise FileNotFoundError(f"{folder} has no config.json; name the folder of a checkpoint or of a saved model.")
-    fields = _without(_read_json(config), _NOT_OF_THE_MODEL)
+    fields = _read_json(config)
     if fields.get("model_type") != VanillaTransformerConfig.model_type:
         raise ValueError(
             f"{folder} is a {fields.get('model_type')} model; only {VanillaTransformerConfig.model_type} models are "
@@ -154,7 +162,8 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
         )
     return _Checkpoint(
         folder,
-        fields,
+        # Another version may have written fewer fields.
+        _without({**VanillaTransformerConfig().to_dict(), **fields}, _NOT_OF_THE_MODEL),
         _without(_read_json(tokenizer), _NOT_OF_THE_TOKENIZER) if tokenizer.is_file() else None,
         _read_layout(folder),
     )

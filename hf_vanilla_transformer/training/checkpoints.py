@@ -59,15 +59,15 @@ class CompleteCheckpoints(TrainerCallback):
     ) -> None:
         if state.is_hyper_param_search:
             raise ValueError("CompleteCheckpoints knows one run's folder; leave it out of a hyper-parameter search.")
+        if args.should_save:
+            for checkpoint in checkpoints_in(Path(str(args.output_dir))):
+                if _step(checkpoint) > state.global_step:
+                    (checkpoint / MARK).unlink(missing_ok=True)
         if args.save_only_model:
             logger.warning("save_only_model is set: no run can be resumed from these checkpoints; none is marked.")
             return
         if args.save_total_limit is not None:
             self._save_total_limit, args.save_total_limit = args.save_total_limit, None
-        if args.should_save:
-            for checkpoint in checkpoints_in(Path(str(args.output_dir))):
-                if _step(checkpoint) > state.global_step:
-                    (checkpoint / MARK).unlink(missing_ok=True)
 
     def on_epoch_begin(
         self,

@@ -12,6 +12,10 @@ from ..data.lengths import count_and_lengths
 from .arguments import PaperTrainingArguments, RunArguments
 
 
+# Of translations, as `make_compute_metrics` names them.
+_METRICS = ("bleu", "chrf")
+
+
 def check_counts(args: PaperTrainingArguments) -> None:
     """Numbers that transformers does not check.
 
@@ -24,17 +28,46 @@ def check_counts(args: PaperTrainingArguments) -> None:
             raise ValueError(f"{name} is {value}; it must be a whole number of at least 1.")
 
 
-def check_validation(args: RunArguments) -> None:
-    """Make sure that what decides on the best checkpoint, and on stopping early, is measured.
+def check_effects(args: RunArguments) -> None:
+    """Make sure that no setting is given that would have no effect.
 
     Raises:
-        ValueError: if there are no evaluations, or none of BLEU where BLEU decides; or if the patience is less than 1.
+        ValueError: if one is.
     """
-    metric = (args.metric_for_best_model or "").removeprefix("eval_")
-    if metric in ("bleu", "chrf") and not args.predict_with_generate:
+    if args.neftune_noise_alpha is not None:
+        raise ValueError(
+            f"neftune_noise_alpha is {args.neftune_noise_alpha}, but the Trainer's noise does not reach embeddings "
+            "that both stacks share; leave it out, and give --dropout instead."
+        )
+    for name in ("optim_args", "lr_scheduler_kwargs"):
+        value = getattr(args, name)
+        if value and args.uses_the_paper_s_schedule:
+            raise ValueError(
+                f"{name} is {value}, but optimizer and learning rate are those of section 5.3, which take none; give "
+                "--learning_rate, --lr_scheduler_type or --optim, too, or leave it out."
+            )
+
+
+def check_validation(args: RunArguments) -> None:
+    """Make sure that what decides on the best checkpoint, and on stopping early, is measured, and the best kept.
+
+    Raises:
+        ValueError: if there are no evaluations, or none of BLEU where BLEU decides; if nothing measures what decides;
+            if the best may be between two checkpoints; or if the patience is less than 1.
+    """
+    metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
+    if metric not in ("loss", *_METRICS):
+        raise ValueError(f'metric_for_best_model is {args.metric_for_best_model}; it may be "loss", "bleu" or "chrf".')
+    if metric != "loss" and not args.predict_with_generate:
         raise ValueError(
             f"metric_for_best_model is {args.metric_for_best_model}, which needs translations; add "
             "--predict_with_generate."
+        )
+    # The Trainer asks for a multiple, and then forgets a best model that it did not save.
+    if args.load_best_model_at_end and args.save_strategy == "steps" and args.save_steps != args.eval_steps:
+        raise ValueError(
+            f"load_best_model_at_end is set, but save_steps is {args.save_steps} and eval_steps {args.eval_steps}, so "
+            "the best model may not be saved; give both the same number."
         )
     if args.early_stopping_patience is None:
         return

@@ -17,6 +17,7 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_callback import ExportableState
+from transformers.training_args import OptimizerNames
 
 from .arguments import describe_precision
 from .checkpoints import make_known
@@ -168,7 +169,8 @@ def fill_model_card(
         example_source (`str`): a sentence for the example.
         training_facts (`dict`, *optional*): more rows for the table of training, such as updates and seconds.
         averaged_from (`list` of `str`): names of the checkpoints that the weights are the average of, if they are.
-        base_model (`str`, *optional*): what was fine-tuned; only a name on the Hub gets into the metadata.
+        base_model (`str`, *optional*): what was fine-tuned, a name on the Hub or a folder, of which the card tells the
+            last part only.
         license (`str`, *optional*): of the weights; the card says that it is not stated where it is None.
 
     Returns:
@@ -193,9 +195,9 @@ def fill_model_card(
         languages=_direction(source_language, target_language),
         scores=scores,
         example_source=example_source,
-        model_facts=_model_facts(model.config, model.num_parameters()),
+        model_facts={**_model_facts(model.config, model.num_parameters()), **_smoothing_facts(args)},
         training_facts={**_training_facts(args, data), **(training_facts or {}), **_average_facts(averaged_from)},
-        base_model=base_model,
+        base_model=_hub_name(base_model) or (base_model and Path(base_model).resolve().name),
         license=license,
     )
 
@@ -301,12 +303,25 @@ def _batch_facts(args: TrainingArguments) -> dict[str, int]:
     return {"sentences an update": args.train_batch_size * batches}
 
 
+def _smoothing_facts(args: TrainingArguments) -> dict[str, float]:
+    """The Trainer's own label smoothing takes the place of the model's."""
+    return {"label smoothing": args.label_smoothing_factor} if args.label_smoothing_factor else {}
+
+
+def _adam_facts(args: TrainingArguments) -> dict[str, str]:
+    if "adam" not in OptimizerNames(args.optim).value:
+        return {}
+    return {"beta_1, beta_2, epsilon": f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}"}
+
+
 def _training_facts(args: TrainingArguments, data: str) -> dict[str, Any]:
+    # Less than 1 is a share of all updates.
+    warmup = f"{args.warmup_steps:.3g} of all" if 0 < args.warmup_steps < 1 else int(args.warmup_steps)
     return {
         "data": data,
         **_batch_facts(args),
-        "warm-up updates": int(args.warmup_steps),
-        "beta_1, beta_2, epsilon": f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}",
+        "warm-up updates": warmup,
+        **_adam_facts(args),
         "precision": describe_precision(args),
         "seed": args.seed,
     }

@@ -264,7 +264,7 @@ def test_a_file_that_is_missing_or_cut_off(two, tmp_path, spoil, error, message)
         ({"b": [1.0]}, "only one of .*one and .*two has weights b; average checkpoints of one model"),
         ({"a": [1.0]}, r"a is F32 \[2\] in .*one and F32 \[1\] in .*two; average"),
         ({"a": torch.ones(2).bfloat16()}, r"a is F32 \[2\] in .*one and BF16 \[2\] in .*two; average"),
-        ({"config": {"d_ff": 7}}, "one and .*two are different models: d_ff is None in the one and 7 in the other"),
+        ({"config": {"d_ff": 7}}, "one and .*two are different models: d_ff is 2048 in the one and 7 in the other"),
         ({"config": {"model_type": "marian"}}, "two is a marian model; only vanilla_transformer models are averaged"),
         ({"a": [1, 2]}, "a in .*two is of type I64, which has no average; the weights must be of F64, F32, F16, BF16"),
     ],

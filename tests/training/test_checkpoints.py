@@ -167,6 +167,12 @@ def test_marks_of_later_steps_go_when_a_run_starts_from_an_earlier_one(tmp_path,
     assert last_complete_checkpoint(tmp_path) == str(tmp_path / "checkpoint-5")
 
 
+def test_marks_go_when_a_run_saves_models_alone(tmp_path, tokenizer):
+    make_trainer(tmp_path, tokenizer).train()
+    make_trainer(tmp_path, tokenizer, save_only_model=True).train()
+    assert not any((tmp_path / name / "complete.json").exists() for name in names(tmp_path))
+
+
 def test_old_checkpoints_are_removed_when_the_new_one_is_marked(tmp_path, tokenizer):
     note = NoteMarks()
     trainer = make_trainer(tmp_path, tokenizer, note, save_total_limit=1)

@@ -93,6 +93,27 @@ def test_what_is_not_on_the_hub_is_left_out(tmp_path, monkeypatch):
     assert "model-index" not in card_metadata(title="name").to_dict()
 
 
+def test_what_was_done_in_the_training(tmp_path):
+    options = {"output_dir": tmp_path, "use_cpu": True, "learning_rate": 0.1}
+    model = small_model(label_smoothing=0.1)
+    for changes, rows in (
+        (
+            {},
+            [
+                "| warm-up updates | 4000 |",
+                "| label smoothing | 0.1 |",
+                "| beta_1, beta_2, epsilon | 0.9, 0.98, 1e-09 |",
+            ],
+        ),
+        ({"warmup_steps": 0.1}, ["| warm-up updates | 0.1 of all |"]),
+        ({"label_smoothing_factor": 0.2}, ["| label smoothing | 0.2 |"]),
+    ):
+        card = fill_model_card(model, PaperTrainingArguments(**options, **changes), title="name", data="pairs")
+        assert all(row in card.content for row in rows)
+    card = fill_model_card(model, PaperTrainingArguments(**options, optim="sgd"), title="name", data="pairs")
+    assert "beta_1" not in card.content
+
+
 @pytest.mark.parametrize(("revision", "ending"), [(None, ")"), ("small", ', revision="small")')])
 def test_the_example_names_what_can_be_loaded(tmp_path, revision, ending):
     card = make_card(tmp_path, location="user/name", revision=revision)
