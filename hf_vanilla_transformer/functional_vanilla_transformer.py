@@ -37,12 +37,6 @@ _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ROWS_AT_ONCE, _ROWS_BY_D_MODEL = 512, 2
 
 
-def register_attention() -> None:
-    """Make [`attention`] known to transformers, with the masks that it takes. Registering twice changes nothing."""
-    AttentionInterface.register(ATTENTION, attention)
-    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
-
-
 def attention(
     module: nn.Module,
     query: torch.Tensor,
@@ -105,7 +99,7 @@ def _softmax(scores: torch.Tensor) -> torch.Tensor:
 
 def _products_are_faster(module: nn.Module, query: torch.Tensor, key: torch.Tensor) -> bool:
     # A compiled or exported model must not depend on the lengths that it was traced with.
-    if query.device.type != "cpu" or torch.compiler.is_compiling():
+    if query.device.type != "cpu" or _is_traced():
         return False
     if not _has_avx512():
         # Not by gradients: reentrant checkpointing computes without them first, and is to drop the same later.
@@ -153,9 +147,14 @@ def is_plain(x: torch.Tensor) -> bool:
     return (
         x.device.type == "cpu"
         and type(x) in (torch.Tensor, nn.Parameter)
-        and not torch.compiler.is_compiling()
+        and not _is_traced()
         and not torch._C._are_functorch_transforms_active()
     )
+
+
+def _is_traced() -> bool:
+    """Whether operations are written down, to be done later with tensors of other sizes."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def _random_keep(x: torch.Tensor, dropped: int) -> torch.Tensor:
@@ -299,7 +298,7 @@ def is_untouched(module: nn.Module) -> bool:
     """Whether calling a module does what its class says, and no more: no hooks, no other `forward`, not compiled, and
     outside of `torch.func`.
     """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if _is_traced() or torch._C._are_functorch_transforms_active():
         return False
     listening = [hook for hook in module._forward_hooks.values() if not _is_transformers_recorder(hook)]
     hooks = (listening, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
@@ -407,8 +406,19 @@ def _loss_and_gradient(logits: torch.Tensor, labels: torch.Tensor, right: float)
 def cast_for_products(x: torch.Tensor) -> torch.Tensor:
     """x in the dtype in which autocast computes matrix products, so that several of x need one cast; x without it."""
     device = x.device.type
-    if not torch.is_autocast_enabled(device) or not x.is_floating_point() or x.dtype == torch.float64:
+    # torch has no autocast for "meta", and raises where it is asked.
+    if (
+        device == "meta"
+        or not torch.is_autocast_enabled(device)
+        or not x.is_floating_point()
+        or x.dtype == torch.float64
+    ):
         return x
     if _lacks_products(x):
         return x
     return x.to(torch.get_autocast_dtype(device))
+
+
+# Here, and not where a model is built, because a model that is unpickled is not built. Twice changes nothing.
+AttentionInterface.register(ATTENTION, attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)

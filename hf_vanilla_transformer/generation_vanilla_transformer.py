@@ -5,7 +5,7 @@ length + 50 tokens. A new model's `generation_config` says so, and keeps saying 
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,13 @@ def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
         eos_token_id=config.eos_token_id,
         decoder_start_token_id=config.decoder_start_token_id,
     )
+
+
+def as_encoder_output(output: Mapping | tuple) -> BaseModelOutput:
+    """What the decoder needs of an encoder's output, by name or else by place; always a new object."""
+    if isinstance(output, Mapping):
+        output = tuple(output.get(name) for name in ("last_hidden_state", "hidden_states", "attentions"))
+    return BaseModelOutput(*output)
 
 
 def length_penalty_of(settings: GenerationConfig) -> Callable:
@@ -346,8 +353,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         encoded = model_kwargs.get("encoder_outputs")
         if encoded is not None:
             # transformers repeats its tensors for each beam, in place: this is a copy, so that the caller's stay.
-            encoded = BaseModelOutput(**encoded) if isinstance(encoded, dict) else BaseModelOutput(*encoded)
-            model_kwargs = {**model_kwargs, "encoder_outputs": encoded}
+            model_kwargs = {**model_kwargs, "encoder_outputs": as_encoder_output(encoded)}
         return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
 
     def _prepare_decoder_input_ids_for_generation(
@@ -568,13 +574,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if getattr(settings, "sentence_max_lengths", None) is not None:
             limits = limits.minimum(settings.sentence_max_lengths.to(prompts.device))
         pad, eos = settings._pad_token_tensor, settings._eos_token_tensor
+        penalty = length_penalty_of(settings)
         return BeamSearch(
             sentences,
             num_beams,
             num_return_sequences=settings.num_return_sequences,
             num_ends=0 if eos is None else len(eos),
-            length_penalty=length_penalty_of(settings),
-            favors_length=settings.length_penalty > 0,
+            length_penalty=penalty,
+            favors_length=penalty(2) > penalty(1),
             early_stopping=settings.early_stopping,
             limits=limits - prompt_length,
             fill=-1 if pad is None else int(pad),

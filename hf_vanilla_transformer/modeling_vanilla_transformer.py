@@ -35,14 +35,21 @@ from .functional_vanilla_transformer import (
     ATTENTION,
     cast_for_products,
     drop,
+    is_plain,
     linear,
     reads_like_a_plain_linear,
-    register_attention,
     smoothed_cross_entropy_of_states,
 )
-from .generation_vanilla_transformer import VanillaTransformerGenerationMixin, paper_generation_config
+from .generation_vanilla_transformer import (
+    VanillaTransformerGenerationMixin,
+    as_encoder_output,
+    paper_generation_config,
+)
 from .packed_linear_vanilla_transformer import Int8Linear
 from .quantization_vanilla_transformer import register_quantizer
+
+
+_DEVICES_WITH_FLOAT64 = ("cpu", "cuda", "meta")
 
 
 def sinusoidal_positions(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
@@ -55,8 +62,8 @@ def sinusoidal_positions(position_ids: torch.Tensor, d_model: int) -> torch.Tens
     Returns:
         `torch.FloatTensor` of shape `(batch, length, d_model)`, in float32: sines at even, cosines at odd channels.
     """
-    # A float32 angle is off by 0.004 at position 100,000, so angles are float64; "mps" devices have none.
-    device = "cpu" if position_ids.device.type == "mps" else position_ids.device
+    # A float32 angle is off by 0.004 at position 100,000, so angles are float64, which some accelerators lack.
+    device = position_ids.device if position_ids.device.type in _DEVICES_WITH_FLOAT64 else "cpu"
     two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=device)
     angles = position_ids.to(device).unsqueeze(-1) / 10000 ** (two_i / d_model)
     interleaved = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
@@ -207,6 +214,7 @@ class VanillaTransformerAttention(nn.Module):
         cache = past_key_values.cross_attention_cache
         if past_key_values.is_updated.get(self.layer_idx):
             layer: Any = cache.layers[self.layer_idx]
+            layer.prefetch()  # From where an offloading cache has put it.
             return layer.keys, layer.values
         past_key_values.is_updated[self.layer_idx] = True
         return cache.update(*self._project(states), self.layer_idx)
@@ -310,8 +318,11 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             ValueError: if the file of the weights is cut off or damaged, or does not fit the configuration.
         """
         register_quantizer()
+        wants_info = kwargs.pop("output_loading_info", False)
         try:
-            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+            model, info = super().from_pretrained(
+                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+            )
         except RuntimeError as error:
             if "ignore_mismatched_sizes" not in str(error):
                 raise
@@ -327,11 +338,20 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
                 f"the weights in {pretrained_model_name_or_path} are cut off or damaged ({error}); copy or download "
                 "them again, or go back to an earlier checkpoint."
             ) from error
+        if any(name.endswith("shared.weight") for name in info["unexpected_keys"]) and info["missing_keys"]:
+            raise ValueError(
+                f"the embeddings in {pretrained_model_name_or_path} are one matrix, and would be drawn anew as three; "
+                "load the model without tie_word_embeddings, set model.config.tie_word_embeddings = False, and save it."
+            )
+        return (model, info) if wants_info else model
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """The attention that was asked for, or else the one that goes by device, dtype and length."""
-        register_attention()
-        return super().get_correct_attn_implementation(requested_attention or ATTENTION, is_init_check)
+        """The attention that was asked for, or else the one that goes by device, dtype and length.
+
+        It gives no weights, so it is eager attention where the configuration asks for them.
+        """
+        chosen = "eager" if self.config.output_attentions else ATTENTION
+        return super().get_correct_attn_implementation(requested_attention or chosen, is_init_check)
 
     @classmethod
     def maybe_distribute_model(cls, model: Any, distributed_config: Any, mesh_manager: Any) -> Any:
@@ -591,10 +611,16 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             `past_key_values`.
 
         Raises:
-            ValueError: as the encoder, or if `encoder_hidden_states` is missing.
+            ValueError: as the encoder, or if `encoder_hidden_states` is missing or of another length than its mask.
         """
         if encoder_hidden_states is None:
             raise ValueError("the decoder attends to the encoder's output; give it as encoder_hidden_states.")
+        source = encoder_hidden_states.shape[1]
+        if encoder_attention_mask is not None and encoder_attention_mask.shape[-1] != source:
+            raise ValueError(
+                f"the source's mask is of length {encoder_attention_mask.shape[-1]}, and the encoder's output of "
+                f"{source}; give the mask that the encoder was given."
+            )
         embeds = self.look_up(input_ids, inputs_embeds)
         cache = self._encoder_decoder_cache(past_key_values, use_cache)
         past_length = 0 if cache is None else cache.get_seq_length()
@@ -673,7 +699,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             input_ids, attention_mask, inputs_embeds: the source, as [`VanillaTransformerEncoder`] takes it.
             decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, past_key_values, use_cache: the target, as
                 [`VanillaTransformerDecoder`] takes it.
-            encoder_outputs (`BaseModelOutput`, *optional*): of an earlier call, instead of encoding.
+            encoder_outputs (`BaseModelOutput`, another `ModelOutput`, `dict` or `tuple`, *optional*): of an earlier
+                call, instead of encoding.
 
         Returns:
             `Seq2SeqModelOutput`: `last_hidden_state`, `(batch, target, d_model)`, and what either stack returned.
@@ -691,7 +718,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
         if not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
+            encoder_outputs = as_encoder_output(encoder_outputs)
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
@@ -758,7 +785,7 @@ def check_labels(labels: torch.Tensor, vocab_size: int, ignore_index: int = -100
     Raises:
         ValueError: if one is not.
     """
-    if labels.device.type != "cpu" or labels.numel() == 0 or torch.compiler.is_compiling():
+    if not is_plain(labels) or labels.numel() == 0:
         return
     lowest, highest = labels.masked_fill(labels == ignore_index, 0).aminmax()
     if lowest < 0 or highest >= vocab_size:
@@ -838,7 +865,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             either stack returned.
 
         Raises:
-            ValueError: if there are neither decoder inputs nor labels, and as [`VanillaTransformerModel`] does.
+            ValueError: if there are neither decoder inputs nor labels, or not as many labels as decoder inputs, and as
+                [`VanillaTransformerModel`] does.
         """
         if labels is not None:
             use_cache = False
@@ -857,6 +885,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             **kwargs,
         )
         states, logits, loss = outputs.last_hidden_state, None, None
+        if labels is not None and labels.shape != states.shape[:2]:
+            raise ValueError(
+                f"labels are of shape {tuple(labels.shape)}, and the decoder's inputs of {tuple(states.shape[:2])}; "
+                "each position needs one, -100 where there is no target."
+            )
         if labels is not None and (self.training if skip_logits is None else skip_logits):
             loss = self._loss_without_logits(states, labels, **kwargs)
         else:
@@ -887,7 +920,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         self, states: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any = None, **kwargs: Any
     ) -> torch.Tensor:
         """The same loss; from the matrix itself where nothing but a plain multiplication would happen to it."""
-        if self.loss_function is not label_smoothed_cross_entropy or not reads_like_a_plain_linear(self.lm_head):
+        is_plain_product = reads_like_a_plain_linear(self.lm_head) and self.lm_head.bias is None
+        if self.loss_function is not label_smoothed_cross_entropy or not is_plain_product:
             return self._loss(self.lm_head(states), labels, num_items_in_batch=num_items_in_batch, **kwargs)
         check_labels(labels, self.config.vocab_size)
         total = smoothed_cross_entropy_of_states(states, self.lm_head.weight, labels, self._label_smoothing)
@@ -903,7 +937,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         pad, start = self.config.pad_token_id, self.config.decoder_start_token_id
         if pad is None or start is None:
             raise ValueError(f"pad_token_id is {pad} and decoder_start_token_id is {start}; training needs both.")
-        if labels.device.type == "cpu" and not torch.compiler.is_compiling():
+        if is_plain(labels):
             ignored = labels == -100
             if (ignored[:, :-1] & ~ignored[:, 1:]).any():
                 raise ValueError(

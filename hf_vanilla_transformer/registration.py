@@ -1,4 +1,8 @@
-"""Every registration of this package with transformers, in one place. Registering twice changes nothing."""
+"""Every registration of this package with transformers, in one place. Registering twice changes nothing.
+
+But for that of its attention, which stands in `functional_vanilla_transformer.py`, because saved models carry it with
+them.
+"""
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipelines
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForSeq2SeqLM
@@ -178,15 +179,19 @@ class TestAttention:
             assert model.config._attn_implementation == name
             assert model.model.decoder.layers[0].encoder_attn.config._attn_implementation == name
 
-    def test_a_compiled_model_does_not_depend_on_the_length(self, fused_calls):
+    def test_a_compiled_model_does_not_depend_on_the_length(self):
+        graphs = CompileCounter()
         compiled = torch.compile(
             lambda query, key, value: attention(Asker(), query, key, value, None, scaling=0.5)[0],
-            backend="eager",
+            backend=graphs,
             fullgraph=True,
+            dynamic=True,
         )
-        query, key, value = queries_keys_values()
-        expected, _ = attention(Asker(), query, key, value, None, scaling=0.5)
-        torch.testing.assert_close(compiled(query, key, value), expected)
+        for source in (7, functional._LONGEST_FOR_PRODUCTS[torch.float32] + 1):
+            query, key, value = queries_keys_values(source=source)
+            expected, _ = attention(Asker(), query, key, value, None, scaling=0.5)
+            torch.testing.assert_close(compiled(query, key, value), expected)
+        assert graphs.frame_count == 1
 
 
 @pytest.fixture

@@ -1,9 +1,13 @@
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicLayer
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,
@@ -12,7 +16,11 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer import functional_vanilla_transformer as functional
 from hf_vanilla_transformer.functional_vanilla_transformer import drop
-from hf_vanilla_transformer.modeling_vanilla_transformer import label_smoothed_cross_entropy, sinusoidal_positions
+from hf_vanilla_transformer.modeling_vanilla_transformer import (
+    VanillaTransformerLayer,
+    label_smoothed_cross_entropy,
+    sinusoidal_positions,
+)
 from tests.conftest import VOCAB_SIZE, pad, sentences, small_config, small_model
 
 
@@ -313,6 +321,26 @@ def test_dropout_only_where_the_paper_has_it(monkeypatch, batch):
     assert set(rates) == {0.25, 0.0}
 
 
+def test_where_dropout_is():
+    """A rate of 1 leaves nothing, so it shows what it is a rate of (section 5.4)."""
+    x, states = torch.randn(2, 5, 32), torch.randn(2, 7, 32)
+    model = small_model(dropout=1.0).train()
+    encoder, decoder = model.model.encoder, model.model.decoder
+    of_encoder, of_decoder = encoder.layers[0], decoder.layers[0]
+    norm, cross_norm = of_encoder.self_attn_layer_norm, of_decoder.encoder_attn_layer_norm
+    assert torch.equal(of_encoder(x), of_encoder.final_layer_norm(norm(x)))
+    expected = of_decoder.final_layer_norm(cross_norm(of_decoder.self_attn_layer_norm(x)))
+    assert torch.equal(of_decoder(x, states), expected)
+    for stack in (encoder, decoder):
+        assert not stack.add_positions(x, torch.arange(5)[None]).any()
+    layer = small_model(activation_dropout=1.0).train().model.encoder.layers[0]
+    assert torch.equal(layer.feed_forward(x), layer.fc2.bias.expand_as(x))
+    for name in ATTENTIONS:
+        layer = small_model(attention_dropout=1.0, attn_implementation=name).train().model.decoder.layers[0]
+        for attention, arguments in ((layer.self_attn, (x,)), (layer.encoder_attn, (x, states))):
+            close(attention(*arguments)[0], attention.out_proj.bias.expand_as(x), atol=1e-6)
+
+
 def test_sinusoids_have_no_limit():
     model = small_model(max_position_embeddings=4)
     long = sentences(3000)[0][None]
@@ -400,8 +428,141 @@ def test_gradient_checkpointing(batch, use_reentrant, rate, has_avx512, monkeypa
         return {name: parameter.grad for name, parameter in model.named_parameters()}
 
     expected = gradients(False)
-    for name, gradient in gradients(True).items():
+    calls = []
+    forward = VanillaTransformerLayer.feed_forward
+    monkeypatch.setattr(VanillaTransformerLayer, "feed_forward", lambda self, x: calls.append(0) or forward(self, x))
+    actual = gradients(True)
+    # Once forward, and once more for the gradients; of 2 encoder layers and 3 decoder layers.
+    assert len(calls) == 2 * (2 + 3)
+    for name, gradient in actual.items():
         close(gradient, expected[name], atol=1e-6)
+
+
+def test_a_model_unpickled_in_another_process(batch, tmp_path):
+    model = small_model()
+    torch.save((model, batch), tmp_path / "model.pt")
+    code = f"""
+import torch
+model, batch = torch.load({str(tmp_path / "model.pt")!r}, weights_only=False)
+with torch.no_grad():
+    torch.save((model(**batch).logits, model.generate(batch["input_ids"])), {str(tmp_path / "output.pt")!r})
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    logits, translations = torch.load(tmp_path / "output.pt")
+    close(logits, logits_of(model, **batch))
+    assert torch.equal(translations, model.generate(batch["input_ids"]))
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+def test_a_bias_before_the_softmax_is_in_the_loss(batch, label_smoothing):
+    """Of a head that somebody has put there."""
+    model = small_model(dropout=0.0, label_smoothing=label_smoothing, tie_word_embeddings=False).train()
+    model.set_output_embeddings(torch.nn.Linear(32, VOCAB_SIZE))
+    labels = batch["decoder_input_ids"]
+    loss = model(**batch, labels=labels).loss
+    logits = model(**batch).logits
+    close(
+        loss, torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=label_smoothing)
+    )
+    loss.backward()
+    assert model.lm_head.bias.grad.any()
+
+
+def test_a_tied_folder_cannot_be_loaded_untied(tmp_path):
+    small_model().save_pretrained(tmp_path)
+    for kind in (VanillaTransformerForConditionalGeneration, VanillaTransformerModel):
+        with pytest.raises(ValueError, match=r"are one matrix, .*; load the model without tie_word_embeddings, set"):
+            kind.from_pretrained(tmp_path, tie_word_embeddings=False)
+    model, info = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    model.config.tie_word_embeddings = False
+    model.save_pretrained(tmp_path / "untied")
+    untied = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "untied")
+    assert torch.equal(untied.lm_head.weight, model.lm_head.weight)
+    assert untied.lm_head.weight is not untied.model.decoder.embed_tokens.weight
+
+
+def test_gradients_of_each_sentence(batch):
+    """Checks that look into labels leave tensors of torch.func alone."""
+    model = small_model()
+    weights = dict(model.named_parameters())
+
+    def loss(weights, source, labels):
+        inputs = {"input_ids": source[None], "labels": labels[None]}
+        return torch.func.functional_call(model, weights, (), inputs).loss
+
+    source = torch.stack(sentences(6, 6))
+    labels = batch["decoder_input_ids"]
+    of_each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(weights, source, labels)
+    for row in range(2):
+        loss(weights, source[row], labels[row]).backward()
+        for name, gradient in of_each.items():
+            close(gradient[row], weights[name].grad)
+        model.zero_grad()
+
+
+def test_shapes_without_numbers(batch):
+    with torch.device("meta"):
+        model = VanillaTransformerForConditionalGeneration(small_config()).eval()
+    inputs = {name: tensor.to("meta") for name, tensor in batch.items() if name != "attention_mask"}
+    assert model(**inputs).logits.shape == (2, 6, VOCAB_SIZE)
+    assert model(**inputs, labels=inputs["decoder_input_ids"]).loss.shape == ()
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_traced_layer_does_not_depend_on_the_length(name):
+    layer = small_model(dropout=0.0, attn_implementation=name).train().model.encoder.layers[0]
+    # Below and above what is fast in one way and in the other.
+    short, long = torch.randn(1, 7, 32), torch.randn(1, 100, 32)
+    traced = torch.jit.trace(layer, short, check_trace=False)
+    for x in (short, long):
+        close(traced(x), layer(x))
+
+
+def test_labels_and_masks_of_another_length(batch):
+    labels = batch["decoder_input_ids"]
+    for model in (small_model(), small_model().train()):
+        with pytest.raises(ValueError, match=r"labels are of shape \(2, 5\), and the decoder's inputs of \(2, 6\)"):
+            model(**batch, labels=labels[:, 1:])
+    encoded = model.get_encoder()(batch["input_ids"])
+    with pytest.raises(ValueError, match="the source's mask is of length 8, and the encoder's output of 9; give the"):
+        model(encoder_outputs=encoded, attention_mask=batch["attention_mask"][:, 1:], decoder_input_ids=labels)
+
+
+def test_encoder_outputs_of_any_kind(batch):
+    model = small_model()
+    states = model.get_encoder()(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+    expected = logits_of(model, **batch)
+    rest = {name: tensor for name, tensor in batch.items() if name != "input_ids"}
+    mask = batch["attention_mask"]
+    translations = model.generate(batch["input_ids"], attention_mask=mask)
+    pooled = BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=states[:, 0])
+    for encoded in (pooled, {"last_hidden_state": states}, (states,), BaseModelOutput(last_hidden_state=states)):
+        close(logits_of(model, encoder_outputs=encoded, **rest), expected)
+        assert torch.equal(model.generate(encoder_outputs=encoded, attention_mask=mask), translations)
+
+
+def test_attentions_that_the_configuration_asks_for(batch, tmp_path):
+    model = small_model(output_attentions=True)
+    expected = small_model(attn_implementation="eager")(**batch, output_attentions=True)
+    output = model(**batch)
+    for name in ("encoder_attentions", "decoder_attentions", "cross_attentions"):
+        for weights, of_eager in zip(output[name], expected[name], strict=True):
+            close(weights, of_eager)
+    model.save_pretrained(tmp_path)
+    assert len(AutoModelForSeq2SeqLM.from_pretrained(tmp_path)(**batch).encoder_attentions) == 2
+
+
+def test_offloaded_keys_and_values_are_fetched(batch, monkeypatch):
+    """A cache may have put those of the source on another device."""
+    fetched = []
+    monkeypatch.setattr(DynamicLayer, "prefetch", lambda self: fetched.append(self))
+    model = small_model()
+    cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    for _ in range(2):
+        model(**inputs, decoder_input_ids=batch["decoder_input_ids"][:, :1], past_key_values=cache)
+    assert fetched == list(cache.cross_attention_cache.layers)
 
 
 def test_compiles_to_one_graph_for_all_shapes(batch):

@@ -16,7 +16,7 @@ from tests.training.toy import copy_task
 
 
 HALVES = [torch.bfloat16, torch.float16]
-IMPLEMENTATIONS = ["eager", "sdpa"]
+IMPLEMENTATIONS = ["eager", "sdpa", "vanilla_transformer"]
 EXPECTED = json.loads((FIXTURE / "translations.json").read_text(encoding="utf-8"))
 INPUTS = {
     "long": pad(sentences(1000, 3)),

@@ -9,7 +9,7 @@ from transformers import AutoModelForSeq2SeqLM, GenerationConfig, StoppingCriter
 from transformers.generation import EosTokenCriteria
 
 from hf_vanilla_transformer.generation_beam_search_vanilla_transformer import gnmt_length_penalty
-from tests.conftest import pad, sentences, small_model
+from tests.conftest import decisive_model, pad, sentences, small_model
 from tests.generation.by_hand import (
     BOS,
     EOS,
@@ -214,6 +214,13 @@ def test_generation_stays_within_learned_positions():
     model.generation_config.eos_token_id = None
     output = model.generate(torch.stack(sentences(10)), num_beams=1)
     assert output.shape == (1, 1 + 12)
+
+
+def test_no_alpha_is_that_of_transformers():
+    model = decisive_model()
+    source = torch.stack(sentences(6, 6))
+    expected = model.generate(source, num_beams=3, length_penalty=1.0)
+    assert torch.equal(model.generate(source, num_beams=3, length_penalty=None), expected)
 
 
 def test_gnmt_length_penalty():

@@ -11,7 +11,7 @@ from benchmarks.peers.marian import Marian
 from tests.conftest import pad, sentences, small_model
 
 
-@pytest.mark.parametrize("attn_implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("attn_implementation", ["eager", "sdpa", "vanilla_transformer"])
 def test_logits_with_padding(attn_implementation):
     model = small_model(d_k=None, d_v=None, attn_implementation=attn_implementation)
     marian = Marian(model.config, attn_implementation="sdpa")
