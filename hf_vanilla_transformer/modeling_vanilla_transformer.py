@@ -320,7 +320,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         register_quantizer()
         wants_info = kwargs.pop("output_loading_info", False)
         try:
-            model, info = super().from_pretrained(
+            loaded: Any = super().from_pretrained(
                 pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
             )
         except RuntimeError as error:
@@ -338,6 +338,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
                 f"the weights in {pretrained_model_name_or_path} are cut off or damaged ({error}); copy or download "
                 "them again, or go back to an earlier checkpoint."
             ) from error
+        model, info = loaded
         if any(name.endswith("shared.weight") for name in info["unexpected_keys"]) and info["missing_keys"]:
             raise ValueError(
                 f"the embeddings in {pretrained_model_name_or_path} are one matrix, and would be drawn anew as three; "

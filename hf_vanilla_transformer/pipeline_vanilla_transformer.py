@@ -1,6 +1,7 @@
 """`pipeline("translation")`, which transformers 5 took away."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -90,7 +91,8 @@ class TranslationPipeline(Pipeline):
 
     def _forward(self, input_tensors: dict[str, torch.Tensor], **generate_kwargs: Any) -> dict[str, torch.Tensor]:
         is_blank = input_tensors.pop("is_blank")
-        output = self.model.generate(**input_tensors, **generate_kwargs)
+        with evaluating(self.model):
+            output = self.model.generate(**input_tensors, **generate_kwargs)
         token_ids = getattr(output, "sequences", output).unflatten(0, (len(is_blank), -1))
         token_ids[is_blank] = self.tokenizer.pad_token_id
         return {"token_ids": token_ids}
@@ -104,3 +106,15 @@ class TranslationPipeline(Pipeline):
             texts = self.tokenizer.batch_decode(rows, skip_special_tokens=True)
             translations = [{"translation_text": text} for text in texts]
         return translations if len(translations) > 1 else translations[0]
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Evaluation mode, as after a training there is dropout, and afterwards the mode of each module from before."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in modes:
+            module.training = was_training

@@ -1,7 +1,6 @@
 """Text in, text or log-probabilities out."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +8,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from .generation_vanilla_transformer import length_penalty_of
+from .pipeline_vanilla_transformer import evaluating
 
 
 _ONE_TRANSLATION_A_SENTENCE = {"num_return_sequences", "return_dict_in_generate"}
@@ -50,7 +50,7 @@ def translate(
     # The model's own settings may ask for more. transformers takes settings or arguments, and not both.
     single = {"num_return_sequences": 1, "return_dict_in_generate": False}
     options = generate_kwargs if "generation_config" in generate_kwargs else {**single, **generate_kwargs}
-    with _evaluating(model), progress:
+    with evaluating(model), progress:
         for batch in _batches([len(ids) for ids in encoded], batch_tokens):
             inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
             output = model.generate(**inputs.to(model.device), **options)
@@ -111,7 +111,7 @@ def score(
     penalty = length_penalty_of(model.generation_config)
     scores: list[Any] = [None] * len(sources)
     progress = tqdm(total=len(sources), desc="scoring", unit=" pairs", disable=not show_progress)
-    with _evaluating(model), progress:
+    with evaluating(model), progress:
         lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
         for batch in _batches(lengths, batch_tokens):
             padded = (
@@ -140,18 +140,6 @@ def _list_of_strings(name: str, sentences: Iterable[str]) -> list[str]:
         if not isinstance(sentence, str):
             raise TypeError(f"{name} holds {sentence!r}, a {type(sentence).__name__}; give strings.")
     return sentences
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode, and afterwards the mode of each module from before."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, was_training in modes:
-            module.training = was_training
 
 
 def _batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:

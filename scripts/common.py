@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,13 @@ from hf_vanilla_transformer import load_pairs, score_translations, translate
 
 
 LARGEST_LENGTH_PENALTY = 100
+# How sacrebleu cuts languages whose words have no blanks between them.
+_WITHOUT_BLANKS = {
+    "zh": "zh",
+    "ja": "ja-mecab",
+    "ko": "ko-mecab",
+    **dict.fromkeys(("th", "lo", "km", "my"), "char"),
+}
 
 
 @dataclass
@@ -85,7 +92,8 @@ class DataArguments:
 
     def languages(self) -> tuple[str | None, str | None]:
         """The language codes that `source` and `target` are, as far as they are."""
-        codes = [name if re.fullmatch("[a-z]{2}(_[A-Z]{2})?", name) else None for name in (self.source, self.target)]
+        code = "[a-z]{2,3}([_-][A-Za-z]{2,4})?"
+        codes = [name if re.fullmatch(code, name) else None for name in (self.source, self.target)]
         return codes[0], codes[1]
 
 
@@ -129,7 +137,8 @@ class ScoringArguments:
         default=None,
         metadata={
             "help": '"13a" for running text, "none" for text that is tokenised already, "char" for single words; if '
-            'not given, "char" for the built-in corpus and "13a" for others.'
+            'not given, "char" for the built-in corpus, what --target asks for if it is a language written without '
+            'blanks, and "13a" for others.'
         },
     )
     lowercase: bool = field(default=False, metadata={"help": "Ignore case."})
@@ -141,7 +150,21 @@ class ScoringArguments:
             known = ", ".join(str(name) for name in BLEU.TOKENIZERS)
             raise ValueError(f'bleu_tokenize is "{self.bleu_tokenize}"; choose one of: {known}.')
         # Some need a library of their own, which is better missed now than at the end.
-        BLEU(tokenize=self.bleu_tokenize)
+        try:
+            BLEU(tokenize=self.bleu_tokenize)
+        except RuntimeError as error:
+            raise ValueError(
+                f'bleu_tokenize is "{self.bleu_tokenize}": {error} Or give --bleu_tokenize char.'
+            ) from error
+
+    def for_target(self, language: str | None) -> "ScoringArguments":
+        """The same, with words as a language has them that is written without blanks, unless it was said how.
+
+        Raises:
+            ValueError: if that needs a library that is not there.
+        """
+        tokenize = self.bleu_tokenize or _WITHOUT_BLANKS.get(re.split("[_-]", language or "")[0])
+        return replace(self, bleu_tokenize=tokenize)
 
     def options(self, pairs: Dataset) -> dict[str, Any]:
         """Arguments of `score_translations`, for pairs."""
@@ -158,11 +181,19 @@ def describe_search(model: PreTrainedModel, given: dict[str, Any] | None = None)
     """The search in words: the model's own settings, with what was given instead."""
     settings = {**model.generation_config.to_dict(), **(given or {})}
     beams = settings.get("num_beams") or 1
+    limit = _describe_limit(settings)
     if beams == 1:
-        return "greedy search"
+        return f"sampling{limit}" if settings.get("do_sample") else "greedy search"
     penalty = f"length penalty {settings.get('length_penalty')} ({settings.get('length_penalty_type', 'hf')})"
-    limit = settings.get("max_new_tokens") or f"source + {settings.get('max_length_offset')}"
-    return f"beam search, {beams} beams, {penalty}, at most {limit} tokens"
+    kind = "beam sampling" if settings.get("do_sample") else "beam search"
+    return f"{kind}, {beams} beams, {penalty}{limit}"
+
+
+def _describe_limit(settings: dict[str, Any]) -> str:
+    """The most tokens of a translation, as far as the settings say it."""
+    offset = settings.get("max_length_offset")
+    limit = settings.get("max_new_tokens") or settings.get("max_length") or (offset and f"source + {offset}")
+    return f", at most {limit} tokens" if limit else ""
 
 
 @contextmanager

@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     )
     with plain_errors():
         check_can_write(args.output, args.translations)
+        scoring = scoring.for_target(data_args.languages()[1])
         pairs = data_args.load()
         if args.split not in pairs:
             raise ValueError(f'there is no split "{args.split}"; there is: {", ".join(pairs)}.')
@@ -52,10 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         scores, translations = score(model, tokenizer, pairs[args.split], data, decoding, scoring)
     scores["model"] = args.model
     show(scores)
-    if args.output is not None:
-        write(args.output, json.dumps(scores, indent=2) + "\n")
-    if args.translations is not None:
-        write(args.translations, "".join(f"{one_line(translation)}\n" for translation in translations))
+    with plain_errors():
+        if args.output is not None:
+            write(args.output, json.dumps(scores, indent=2) + "\n")
+        if args.translations is not None:
+            write(args.translations, "".join(f"{one_line(translation)}\n" for translation in translations))
     return scores
 
 

@@ -221,6 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     folder = Path(args.output_dir)
     with plain_errors():
         rows = args.chosen_rows()
+        scoring = scoring.for_target(data_args.languages()[1])
         material = prepare(args, data_args, scoring, rows)
         found = {row: read_result(folder, row, material.settings(row)) for row in rows}
         results = {row: result for row, result in found.items() if result is not None}

@@ -192,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     )
     output = Path(args.output_dir)
     with plain_errors():
+        scoring = scoring.for_target(data_args.languages()[1])
         keeps_freed_memory = keep_freed_memory()
         if args.process_index > 0:
             stay_silent()

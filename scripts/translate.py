@@ -31,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     with plain_errors():
         check_can_write(args.output)
+        if args.input and args.output and Path(args.input).resolve() == Path(args.output).resolve():
+            raise ValueError(f"{args.output} is the input as well; write the translations into another file.")
         sentences = read(args.input, sentences)
         tokenizer, model = load(args.model)
         translations = translate(
@@ -41,12 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             show_progress=sys.stderr.isatty(),
             **decoding.generate_kwargs(),
         )
-    text = "".join(f"{one_line(translation)}\n" for translation in translations)
-    if args.output is None:
-        sys.stdout.reconfigure(encoding="utf-8")
-        sys.stdout.write(text)
-    else:
-        write(args.output, text)
+        text = "".join(f"{one_line(translation)}\n" for translation in translations)
+        if args.output is None:
+            sys.stdout.reconfigure(encoding="utf-8")
+            sys.stdout.write(text)
+        else:
+            write(args.output, text)
 
 
 def read(path: str | None, sentences: list[str]) -> list[str]:

@@ -125,9 +125,11 @@ def test_our_own_generation_arguments(translator):
         small_model(vocab_size=len(translator.tokenizer)), translator.tokenizer, device="cpu"
     )
     source = untrained.tokenizer("seven").input_ids
-    for options in ({}, {"max_length_offset": 4}, {"max_length_offset": 4, "length_penalty_type": "hf"}):
+    for options in ({}, {"max_length_offset": 4}):
         ids = untrained("seven", return_tensors=True, eos_token_id=None, num_beams=1, **options)[0]
         assert len(ids["translation_token_ids"]) == 1 + len(source) + options.get("max_length_offset", 50)
+    with pytest.raises(ValueError, match='length_penalty_type is "google"'):
+        untrained("seven", length_penalty_type="google")
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
@@ -195,8 +197,17 @@ def test_what_cannot_translate_is_refused(translator):
 
 def test_the_model_s_mode_and_settings_are_left_alone(model, translator):
     before = model.generation_config.to_dict()
-    translator(WORDS, num_beams=2, max_new_tokens=3)
+    expected = translator(WORDS, num_beams=2, max_new_tokens=3)
     assert model.generation_config.to_dict() == before
+    # As a Trainer leaves it, but for a layer.
+    model.train()
+    model.lm_head.eval()
+    modes = [module.training for module in model.modules()]
+    try:
+        assert translator(WORDS, num_beams=2, max_new_tokens=3) == expected
+        assert [module.training for module in model.modules()] == modes
+    finally:
+        model.eval()
 
 
 def test_other_models_translate_too(tokenizer, translator):

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import yaml
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from hf_vanilla_transformer import functional_vanilla_transformer as functional
 from hf_vanilla_transformer import load_pairs, score_translations
@@ -25,7 +26,7 @@ from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.training import arguments as training_arguments
 from hf_vanilla_transformer.training.checkpoints import mark_complete
 from scripts import average_checkpoints, collect_results, demo, evaluate, plot_curve, train, translate
-from scripts.common import DataArguments, ScoringArguments
+from scripts.common import DataArguments, ScoringArguments, describe_search
 from tests.conftest import small_model
 from tests.parity.paper_numpy import learning_rate
 from tests.tiny_run import TINY_RUN
@@ -383,6 +384,42 @@ def test_numbers_are_scored_by_character_if_not_told_otherwise():
     assert ScoringArguments().options(numbers)["tokenize"] == "char"
     assert ScoringArguments().options(numbers.remove_columns("number"))["tokenize"] == "13a"
     assert ScoringArguments("none").options(numbers)["tokenize"] == "none"
+
+
+def test_languages_without_blanks_are_cut_their_own_way(monkeypatch):
+    pairs = Dataset.from_dict({"source": ["one"], "target": ["eins"]})
+    for language, tokenize in (("zh", "zh"), ("zh-CN", "zh"), ("th", "char"), ("de", "13a"), (None, "13a")):
+        assert ScoringArguments().for_target(language).options(pairs)["tokenize"] == tokenize
+    assert ScoringArguments("none").for_target("zh").options(pairs)["tokenize"] == "none"
+
+    def lack(tokenize):
+        raise RuntimeError("Please install the extra.")
+
+    monkeypatch.setattr("scripts.common.BLEU", lack)
+    lack.TOKENIZERS = ["ja-mecab"]
+    with pytest.raises(ValueError, match=r"is \"ja-mecab\": Please install the extra\. Or give --bleu_tokenize char"):
+        ScoringArguments().for_target("ja")
+
+
+def test_the_search_in_words():
+    model = small_model()
+    of_paper = "beam search, 4 beams, length penalty 0.6 (gnmt), at most source + 50 tokens"
+    assert describe_search(model) == of_paper
+    assert describe_search(model, {"num_beams": 1}) == "greedy search"
+    assert (
+        describe_search(model, {"num_beams": 1, "do_sample": True, "max_new_tokens": 9}) == "sampling, at most 9 tokens"
+    )
+    marian = SimpleNamespace(generation_config=GenerationConfig(num_beams=6, max_length=512))
+    expected = "beam search, 6 beams, length penalty 1.0 (hf), at most 512 tokens"
+    assert describe_search(marian).replace("None", "1.0") == expected
+
+
+def test_translations_do_not_replace_their_sources(trained, tmp_path):
+    path = tmp_path / "a.en"
+    path.write_text("seven\n")
+    with pytest.raises(SystemExit, match="is the input as well; write the translations into another file"):
+        translate.main(["--model", str(trained), "--input", str(path), "--output", str(tmp_path / "." / "a.en")])
+    assert path.read_text() == "seven\n"
 
 
 def test_a_model_s_name_does_not_say_where_it_lies(trained):

@@ -46,6 +46,12 @@ class BpeDropout:
         options = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
         if model["type"] != "BPE" or any(model.get(name) for name in options):
             raise ValueError("BPE dropout needs a tokenizer of train_tokenizer(); this one cuts words otherwise.")
+        added = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
+        if added:
+            raise ValueError(
+                f"BPE dropout would cut {', '.join(added[:4])}, which were added to the tokenizer as a whole; train "
+                "with the tokenizer as train_tokenizer() made it, or without BPE dropout."
+            )
         self.dropout = dropout
         self.seed = seed
         self._normalizer = backend.normalizer

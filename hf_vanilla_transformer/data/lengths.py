@@ -12,7 +12,7 @@ from datasets.utils import tqdm
 from numpy.typing import ArrayLike, NDArray
 from transformers import PreTrainedTokenizerBase
 
-from .tokenization import describe_tokenizer
+from .tokenization import check_is_dataset
 
 
 PAIRS_AT_ONCE = 100_000
@@ -45,7 +45,7 @@ def filter_pairs(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: 
         `dict[str, int]`: the number of pairs that each rule left out, `"empty"` and `"too long"`.
 
     Raises:
-        TypeError: if `max_tokens` is no whole number, or a column holds no lists.
+        TypeError: if `data` is no `Dataset`, `max_tokens` is no whole number, or a column holds no lists.
         ValueError: if `max_tokens` is less than 1, a column is missing, or no pair would stay.
     """
     check_number("max_tokens", max_tokens, 1)
@@ -65,7 +65,8 @@ def filter_pairs(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: 
         batched=True,
         batch_size=_READ_AT_ONCE,
         writer_batch_size=PAIRS_AT_ONCE,
-        new_fingerprint=Hasher.hash([data._fingerprint, describe_tokenizer(tokenizer), max_tokens]),
+        # By what stays, so that nothing that other rules kept is found in the cache.
+        new_fingerprint=Hasher.hash([data._fingerprint, np.packbits(keep).tobytes()]),
         desc="leaving out pairs",
     )
     return kept.with_format(**data.format), dropped
@@ -132,9 +133,10 @@ def check_columns(data: Dataset) -> None:
     """Make sure that there are lists of tokens on both sides.
 
     Raises:
-        TypeError: if a column holds something else.
+        TypeError: if a column holds something else, or there are no columns but splits.
         ValueError: if a column is missing.
     """
+    check_is_dataset(data)
     missing = [name for name in _COLUMNS if name not in data.column_names]
     if missing:
         raise ValueError(

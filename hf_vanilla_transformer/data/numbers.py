@@ -110,9 +110,11 @@ def _draw(
 
 
 def _spell_all(numbers: list[int], languages: tuple[str, str], name: str) -> Dataset:
-    processes = max(1, min(os.cpu_count() or 1, len(numbers) // _PAIRS_WORTH_A_PROCESS))
+    processes = min(os.cpu_count() or 1, len(numbers) // _PAIRS_WORTH_A_PROCESS)
+    # Other processes are started also where one is asked for.
+    num_proc = processes if processes > 1 else None
     return Dataset.from_dict({"number": numbers}).map(
-        _spell, fn_kwargs={"languages": languages}, num_proc=processes, desc=f"spelling {name} numbers"
+        _spell, fn_kwargs={"languages": languages}, num_proc=num_proc, desc=f"spelling {name} numbers"
     )
 
 

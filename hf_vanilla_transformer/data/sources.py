@@ -1,6 +1,7 @@
 """Sentence pairs from wherever they are: the Hub, tables, aligned text files, or the built-in number corpus."""
 
 import csv
+import glob
 import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -16,8 +17,13 @@ from .numbers import number_pairs
 
 
 SPLITS = ("train", "validation", "test")
+_PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst", ".tgz")
 _LINES_AT_ONCE = 10_000
-_TABLE_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+_TABLE_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+# How cells are quoted, where it is not said by options of `datasets`, which have other defaults than Python.
+_QUOTING = ("quotechar", "quoting", "escapechar", "doublequote")
+# With these a row may be something else than a line of cells that a single character parts.
+_NOT_LINES_OF_CELLS = ("header", "names", "column_names", "skiprows", "lineterminator", "comment")
 
 
 def load_pairs(
@@ -38,7 +44,7 @@ def load_pairs(
       `target` are language codes ("en" and "de" where they are not given).
     - `load_pairs("user/name", source="en", target="de")`: a data set of the Hub; `source` and `target` are columns, or
       languages in a column `translation`.
-    - `load_pairs(train_files="train.csv", source="english", target="german")`: a CSV, JSON lines or parquet file.
+    - `load_pairs(train_files="train.csv", source="english", target="german")`: a CSV, TSV, JSON lines or parquet file.
     - `load_pairs(train_files=["train.en", "train.de"])`: two aligned text files, line n of one translating line n of
       the other.
 
@@ -65,18 +71,20 @@ def load_pairs(
     files = {split: _as_paths(split_files) for split, split_files in given if split_files is not None}
     if (dataset is None) == (not files):
         raise ValueError('give either a data set ("numbers", or a name on the Hub) or files.')
+    if options.get("streaming"):
+        raise ValueError("streaming pairs have no number; leave streaming out: they lie in a file, and not in memory.")
+    if not isinstance(options.get("split", ""), str):
+        raise ValueError(f'split is {options["split"]!r}; name one, such as "train[:1%]", or leave it out for all.')
     if files:
         return DatasetDict({split: _read_files(paths, source, target, options) for split, paths in files.items()})
     if dataset == "numbers":
         languages = {"source": "en", "target": "de"}
         return number_pairs(languages.get(source, source), languages.get(target, target), **options)
-    if options.get("streaming"):
-        raise ValueError("streaming pairs have no number; leave streaming out: they lie in a file, and not in memory.")
     loaded = load_dataset(dataset, **options)
     # "train[:1%]" is some of the split "train".
     splits = loaded if isinstance(loaded, dict) else {str(options.get("split", "train")).partition("[")[0]: loaded}
     return DatasetDict(
-        {name: _select_columns(split, source, target, f'data set "{dataset}"') for name, split in splits.items()}
+        {name: _select_columns(split, source, target, f'{name} of "{dataset}"') for name, split in splits.items()}
     )
 
 
@@ -148,7 +156,8 @@ def iterate_lines(path: Path) -> Iterator[str]:
             for line in file:
                 yield line.rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 ({error}); convert it, for example with iconv.") from error
+        advice = "unpack it" if path.suffix in _PACKED else "convert it, for example with iconv"
+        raise ValueError(f"{path} is not UTF-8 ({error}); {advice}.") from error
 
 
 def _read_table(path: Path, source: str, target: str, options: dict[str, Any]) -> Dataset:
@@ -158,24 +167,36 @@ def _read_table(path: Path, source: str, target: str, options: dict[str, Any]) -
             "text comes as two aligned files."
         )
     kind = _TABLE_FORMATS[path.suffix]
-    if kind == "json":
+    if kind == "json" and "field" not in options:
         _check_json_lines(path)
     if kind == "csv":
-        _check_csv(path, options)
+        if path.suffix == ".tsv" and "sep" not in options:
+            options = {"delimiter": "\t", **options}
+        names = _check_csv(path, options)
+        # Other columns are not asked for, and may be of another type further down.
+        only = {"usecols": [source, target]} if {source, target} <= set(names) else {}
         # Left to itself, pandas takes words such as the German zero for missing values, and digits for numbers.
-        options = {"keep_default_na": False, "converters": {source: str, target: str}, **options}
+        options = {"keep_default_na": False, "converters": {source: str, target: str}, **only, **options}
     try:
-        table = load_dataset(kind, data_files=str(path), split="train", **options)
+        # What looks like a pattern is a name.
+        table = load_dataset(kind, data_files=glob.escape(str(path)), split="train", **options)
     except Exception as error:
         raise ValueError(f"{path} cannot be read as {kind}: {error.__cause__ or error}") from error
     return _select_columns(table, source, target, str(path))
 
 
-def _check_csv(path: Path, options: dict[str, Any]) -> None:
-    """Every row has as many cells as the first; pandas would shift or fill the others silently."""
+def _check_csv(path: Path, options: dict[str, Any]) -> list[str]:
+    """Every row has as many cells as the first; pandas would shift or fill the others silently.
+
+    Returns:
+        `list[str]`: the names in the first line; none where options say that they are elsewhere.
+    """
     delimiter = options.get("delimiter", options.get("sep", ","))
+    if len(delimiter) > 1 or any(name in options for name in _NOT_LINES_OF_CELLS):
+        return []
+    quoting = {name: options[name] for name in _QUOTING if name in options}
     with path.open(encoding=options.get("encoding", "utf-8-sig"), newline="") as file:
-        rows = csv.reader(file, delimiter=delimiter, quotechar=options.get("quotechar", '"'))
+        rows = csv.reader(file, delimiter=delimiter, **quoting)
         try:
             header = next(rows, [])
             row = None
@@ -189,6 +210,7 @@ def _check_csv(path: Path, options: dict[str, Any]) -> None:
                 raise ValueError(f"{path} has a first line with names, and no rows.")
         except (UnicodeDecodeError, csv.Error) as error:
             raise ValueError(f"{path} cannot be read as csv: {error}.") from error
+    return header
 
 
 def _check_json_lines(path: Path) -> None:

@@ -33,10 +33,12 @@ def tokenize_pairs(
         Nothing is cut off. The collator makes the mask.
 
     Raises:
+        TypeError: if `pairs` is something else, such as a stream.
         ValueError: if a column is missing.
     """
     if isinstance(pairs, DatasetDict):
         return DatasetDict({name: tokenize_pairs(split, tokenizer, num_proc) for name, split in pairs.items()})
+    check_is_dataset(pairs)
     if not {"source", "target"} <= set(pairs.column_names):
         columns = ", ".join(pairs.column_names)
         raise ValueError(f"the pairs have the columns {columns}; they need source and target, as of load_pairs().")
@@ -51,6 +53,22 @@ def tokenize_pairs(
         num_proc=num_proc,
         new_fingerprint=Hasher.hash([pairs._fingerprint, describe_tokenizer(tokenizer), FEATURES]),
         desc="tokenizing",
+    )
+
+
+def check_is_dataset(data: Any) -> None:
+    """Make sure that there are rows with a number.
+
+    Raises:
+        TypeError: if these are several splits, a stream, or something else.
+    """
+    if isinstance(data, Dataset):
+        return
+    if isinstance(data, dict):
+        raise TypeError(f'these are the splits {", ".join(map(str, data))}; give one of them, such as data["train"].')
+    raise TypeError(
+        f"the pairs are in a {type(data).__name__}; give a datasets.Dataset, which may be larger than the memory, as "
+        "of load_pairs()."
     )
 
 

@@ -115,13 +115,20 @@ def plot_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: str |
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
-        ValueError: if a curve has no points, or does not tell the time.
+        ValueError: if a curve has no points, or does not tell the time, there is neither BLEU nor loss of all, or the
+            file has no suffix.
     """
     for name, curve in curves.items():
         if not curve or any("training_seconds" not in point for point in curve):
             raise ValueError(f"the curve of {name} has no points, or they lack training_seconds; nothing is drawn.")
+    points = [point for curve in curves.values() for point in curve]
+    metric = next((name for name in ("bleu", "loss") if all(name in point for point in points)), None)
+    if metric is None:
+        raise ValueError("some points have no BLEU, and some no loss; nothing is drawn.")
+    target = Path(path)
+    if not target.suffix:
+        raise ValueError(f"{target} has no suffix, which says the format; name it {target}.png, for example.")
     figure_type = _figure_type()
-    metric = "bleu" if all("bleu" in point for curve in curves.values() for point in curve) else "loss"
     figure = figure_type(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
     for name, curve in curves.items():
@@ -132,7 +139,6 @@ def plot_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: str |
     axes.grid(alpha=0.3)
     if len(curves) > 1:
         axes.legend()
-    target = Path(path)
     temporary = target.with_name(f".{target.name}.part")
     try:
         figure.savefig(temporary, format=target.suffix.removeprefix(".") or None, dpi=150)

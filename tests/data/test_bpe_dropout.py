@@ -1,3 +1,4 @@
+import copy
 from collections import Counter
 from itertools import pairwise
 
@@ -97,6 +98,13 @@ def test_words_that_were_forgotten_are_cut_alike(learnt, pairs, monkeypatch):
 def test_equal_cuts_are_in_memory_once(learnt):
     cuts = BpeDropout(learnt, 0.3).cuts("cat")
     assert len({id(cut) for cut in cuts}) == len({tuple(cut) for cut in cuts}) > 1
+
+
+def test_tokens_that_were_added(learnt):
+    tokenizer = copy.deepcopy(learnt)
+    tokenizer.add_tokens(["<num>"])
+    with pytest.raises(ValueError, match="BPE dropout would cut <num>, which were added to the tokenizer as a whole"):
+        BpeDropout(tokenizer, 0.1)
 
 
 def test_the_seed_decides(learnt, pairs):

@@ -1,7 +1,7 @@
 """Leaving out pairs that do not fit."""
 
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from hf_vanilla_transformer import TokenBudgetBatchSampler, filter_pairs, load_pairs, tokenize_pairs
 
@@ -90,7 +90,9 @@ def test_on_disk(write, tokenizer):
     files.append(write("a.de", "".join(f"{target}\n" for _, target in PAIRS)))
     data = tokenize_pairs(load_pairs(train_files=files), tokenizer)["train"]
     before = set(files[0].parent.rglob("*.arrow"))
-    for limit, expected in ((MOST, KEPT), (MOST, KEPT), (12, None)):
+    stayed = set()
+    # The last but one keeps the same pairs by another limit.
+    for limit, expected in ((MOST, KEPT), (MOST, KEPT), (MOST + 1, None), (4, None)):
         kept, dropped = filter_pairs(data, tokenizer, limit)
         fitting = [row for row, (a, b) in enumerate(zip(*rows(data), strict=True)) if max(len(a), len(b)) <= limit]
         fitting = [row for row in fitting if all(side.strip() for side in PAIRS[row])]
@@ -99,7 +101,8 @@ def test_on_disk(write, tokenizer):
         assert len(data) - sum(dropped.values()) == len(fitting)
         # Tokens and the numbers of those that stay.
         assert len(kept.cache_files) == 2
-    assert len(set(files[0].parent.rglob("*.arrow")) - before) == 2
+        stayed.add(tuple(fitting))
+    assert len(set(files[0].parent.rglob("*.arrow")) - before) == len(stayed) == 2
 
 
 @pytest.mark.parametrize(
@@ -113,6 +116,11 @@ def test_on_disk(write, tokenizer):
 def test_wrong_limits(data, tokenizer, limit, error, message):
     with pytest.raises(error, match=message):
         filter_pairs(data, tokenizer, limit)
+
+
+def test_several_splits(data, tokenizer):
+    with pytest.raises(TypeError, match=r"these are the splits train, test; give one of them, such as data"):
+        filter_pairs(DatasetDict(train=data, test=data), tokenizer, 9)
 
 
 def test_data_that_is_not_tokenised(tokenizer):

@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 import tracemalloc
@@ -236,6 +237,52 @@ def test_bad_files(write, files, error, message):
     paths = [write(name, text) for name, text in files.items()]
     with pytest.raises(error, match=message):
         load_pairs(train_files=paths)
+
+
+def test_other_columns_may_change_their_type(write):
+    """pandas looks at some rows at a time."""
+    rows = ["1"] * 15_000 + ["", "0.5", "x"]
+    path = write("a.csv", "source,year,target\n" + "".join(f"s{n},{year},t{n}\n" for n, year in enumerate(rows)))
+    pairs = load_pairs(train_files=path)["train"]
+    assert len(pairs) == 15_003
+    assert pairs[15_002] == {"source": "s15002", "target": "t15002"}
+
+
+def test_a_name_that_looks_like_a_pattern(write, tmp_path):
+    folder = tmp_path / "[Corpora]"
+    folder.mkdir()
+    for name, sentence in (("train[1].csv", "right"), ("train1.csv", "wrong")):
+        (folder / name).write_text(f"source,target\n{sentence},x\n")
+    assert load_pairs(train_files=folder / "train[1].csv")["train"]["source"] == ["right"]
+
+
+def test_cells_between_tabs(write):
+    path = write("a.tsv", 'source\ttarget\nan "odd, text\tein Text\n')
+    assert load_pairs(train_files=path, quoting=3)["train"][0] == {"source": 'an "odd, text', "target": "ein Text"}
+
+
+def test_tables_without_names_or_in_a_field(write):
+    path = write("a.csv", "one,eins\ntwo,zwei\n")
+    pairs = load_pairs(train_files=path, column_names=["source", "target"])["train"]
+    assert pairs["target"] == ["eins", "zwei"]
+    path = write("a.json", '{"data": [\n{"source": "one", "target": "eins"}\n]}')
+    assert load_pairs(train_files=path, field="data")["train"]["source"] == ["one"]
+
+
+def test_packed_text(tmp_path):
+    paths = [tmp_path / "a.en.gz", tmp_path / "a.de.gz"]
+    for path in paths:
+        path.write_bytes(gzip.compress(b"x\n"))
+    with pytest.raises(ValueError, match=r"a\.en\.gz is not UTF-8 \(.*\); unpack it"):
+        load_pairs(train_files=paths)
+
+
+def test_options_that_give_no_pairs(write):
+    path = write("a.csv", "source,target\nx,y\n")
+    with pytest.raises(ValueError, match="streaming pairs have no number; leave streaming out"):
+        load_pairs(train_files=path, streaming=True)
+    with pytest.raises(ValueError, match=r"split is \['train', 'test'\]; name one"):
+        load_pairs("user/name", split=["train", "test"])
 
 
 def test_text_in_another_encoding(tmp_path):

@@ -60,6 +60,12 @@ def test_a_missing_column(tokenizer):
         tokenize_pairs(PAIRS.remove_columns("target"), tokenizer)
 
 
+def test_streams_have_no_rows(tokenizer):
+    pairs = Dataset.from_dict({"source": ["seven"], "target": ["sieben"]})
+    with pytest.raises(TypeError, match=r"in a IterableDataset; give a datasets\.Dataset"):
+        tokenize_pairs(pairs.to_iterable_dataset(), tokenizer)
+
+
 def test_every_split(tokenizer):
     tokenized = tokenize_pairs(DatasetDict({"train": PAIRS, "test": PAIRS.remove_columns("number")}), tokenizer)
     assert tokenized["train"][0] == tokenized["test"][0] == tokenize_pairs(PAIRS, tokenizer)[0]

@@ -111,6 +111,14 @@ def test_a_run_without_a_curve(tmp_path: Path):
         read_curve(tmp_path)
 
 
+def test_what_cannot_be_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(ValueError, match="some points have no BLEU, and some no loss"):
+        plot_curves({"a": [{"training_seconds": 1.0, "a_loss": 2.0}]}, tmp_path / "a.png")
+    with pytest.raises(ValueError, match=r"plot has no suffix, which says the format; name it .*plot\.png"):
+        plot_curves({"a": [{"training_seconds": 1.0, "loss": 2.0}]}, tmp_path / "plot")
+
+
 def test_a_curve_without_times(tmp_path):
     with pytest.raises(ValueError, match="the curve of run has no points, or they lack training_seconds"):
         plot_curves({"run": [{"updates": 1, "bleu": 3.0}]}, tmp_path / "plot.png")
