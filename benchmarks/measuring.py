@@ -24,7 +24,8 @@ from hf_vanilla_transformer import VanillaTransformerConfig
 # Freed memory stays in the process: fresh pages are slow to get, above all on virtual machines.
 MALLOC = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000:glibc.malloc.top_pad=268435456"
 SLOWER = 1.15
-PROBE_WIDTH = 1024
+# On a GPU a small product takes as long as starting it.
+PROBE_WIDTHS = {"cpu": 1024, "cuda": 8192}
 # Dense bfloat16 products, in FLOP/s, as the vendor states them.
 GPU_PEAKS = {"A100": 312e12, "H100": 989e12, "H200": 989e12}
 
@@ -81,7 +82,8 @@ class Clock:
         self.device, self.repeats = device, repeats
         self.best = float("inf")
         self.repeated = self.slow = 0
-        self._matrix = torch.randn(PROBE_WIDTH, PROBE_WIDTH, device=device)
+        width = PROBE_WIDTHS[device.type]
+        self._matrix = torch.randn(width, width, device=device)
         for _ in range(3):
             self.probe()
 
@@ -186,6 +188,8 @@ def peak_memory(
 
     Of a process of its own: its resident memory with Python and the libraries, or on a GPU what torch has reserved.
     """
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # What this process keeps, the other cannot have.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.measuring"])
     receiver, sender = context.Pipe(duplex=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 
@@ -95,12 +96,11 @@ def _trainer(section: dict[str, Any]) -> Iterator[str]:
     for name, size in section["sizes"].items():
         for arithmetic, result in size["arithmetic"].items():
             milliseconds = [
-                1000 * sum(result[which]) / len(result[which]) / result["updates"]
-                for which in ("bare_seconds", "trainer_seconds")
+                1000 * median(result[which]) / result["updates"] for which in ("bare_seconds", "trainer_seconds")
             ]
             shares = ", ".join(f"{share:+.1%}" for share in result["overhead_share_of_rounds"])
-            median = f"{result['overhead_share']:+.1%}"
-            rows.append([name, arithmetic, *(f"{value:.0f}" for value in milliseconds), median, shares])
+            share = f"{result['overhead_share']:+.1%}"
+            rows.append([name, arithmetic, *(f"{value:.0f}" for value in milliseconds), share, shares])
     yield table(["size", "arithmetic", "bare ms", "Trainer ms", "Trainer slower by", "in each round"], rows)
 
 

@@ -25,6 +25,7 @@ def tables(figures: dict[str, Any], reference: str) -> Iterator[str]:
         if mode in figures:
             yield f"## {mode}\n\n{report.describe(figures[mode])}\n\n{_noise(figures[mode])}"
             yield _table_of_jobs(figures[mode]["jobs"], reference)
+            yield from _first_calls(figures[mode]["jobs"])
     if "cells" in figures:
         yield _limits(figures["cells"])
     if "parts" in figures:
@@ -65,6 +66,18 @@ def _table_of_jobs(jobs: dict[str, dict[str, Any]], reference: str) -> str:
         for title, job in jobs.items()
     ]
     return report.table(headings, rows)
+
+
+def _first_calls(jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """What the first call takes, with packing; nothing where that was not measured."""
+    names = [name for name, entry in next(iter(jobs.values())).items() if "first_call_seconds" in entry]
+    if not names:
+        return
+    rows = []
+    for title, job in jobs.items():
+        seconds = [(job[name]["first_call_seconds"], median(job[name]["seconds"])) for name in names]
+        rows.append([title, *(f"{first * 1e3:.0f} / {other * 1e3:.0f}" for first, other in seconds)])
+    yield report.table(["", *(f"{name}: first call / others, ms" for name in names)], rows)
 
 
 def _table_of_parts(jobs: dict[str, dict[str, float]]) -> str:

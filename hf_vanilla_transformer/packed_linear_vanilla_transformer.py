@@ -227,6 +227,11 @@ def pack(*layers: nn.Linear) -> PackedLinear:
     return packed
 
 
+def forget_packed() -> None:
+    """Forget all that was packed, so that the next use of a layer packs it, as the first one did."""
+    _packed.clear()
+
+
 def _are_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.dtype != other.dtype:
         return False

@@ -21,12 +21,12 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """The command lines of scripts/ on all pages: a script's name, and its arguments."""
+    """The command lines of scripts/ and benchmarks/ on all pages: a module's name, and its arguments."""
     lines = [
         line for page in PAGES for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()
     ]
-    found = (re.search(r"scripts/(\w+)\.py([^&]*)", line) for line in lines)
-    return [(match[1], shlex.split(match[2], comments=True)) for match in found if match]
+    found = (re.search(r"((?:scripts|benchmarks)/\w+)\.py([^&]*)", line) for line in lines)
+    return [(match[1].replace("/", "."), shlex.split(match[2], comments=True)) for match in found if match]
 
 
 def anchors(page: Path) -> set[str]:
@@ -60,27 +60,28 @@ class ParsedError(Exception):
     """The arguments of a command line were understood."""
 
 
-def understand(script: str, arguments: list[str], monkeypatch) -> None:
-    """Run a script until it has read its arguments."""
+def understand(name: str, arguments: list[str], monkeypatch) -> None:
+    """Run a command until it has read its arguments."""
 
     def stop(*args, **kwargs):
         common.parse(*args, **kwargs)
         raise ParsedError
 
-    module = import_module(f"scripts.{script}")
+    module = import_module(name)
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(module, "parse", stop)
     with pytest.raises(ParsedError):
         module.main(arguments)
 
 
-@pytest.mark.parametrize(("script", "arguments"), commands(), ids=lambda each: each if isinstance(each, str) else "")
-def test_command_lines_are_understood(script, arguments, monkeypatch):
-    understand(script, arguments, monkeypatch)
+@pytest.mark.parametrize(("name", "arguments"), commands(), ids=lambda each: each if isinstance(each, str) else "")
+def test_command_lines_are_understood(name, arguments, monkeypatch):
+    understand(name, arguments, monkeypatch)
 
 
 def test_there_are_command_lines():
-    assert {script for script, _ in commands()} >= {"train", "evaluate", "translate", "average_checkpoints"}
+    scripts = {f"scripts.{name}" for name in ("train", "evaluate", "translate", "average_checkpoints")}
+    assert {name for name, _ in commands()} >= {*scripts, "benchmarks.training", "benchmarks.generation"}
 
 
 def test_keeping_the_best_checkpoint_of_a_recipe(tmp_path, monkeypatch):
@@ -89,4 +90,4 @@ def test_keeping_the_best_checkpoint_of_a_recipe(tmp_path, monkeypatch):
     del settings["average_last"]
     path = tmp_path / "best.yaml"
     path.write_text(yaml.safe_dump({**settings, **yaml.safe_load(block)}))
-    understand("train", [str(path)], monkeypatch)
+    understand("scripts.train", [str(path)], monkeypatch)

@@ -1,16 +1,17 @@
-"""Our model as CTranslate2's, and CTranslate2 in a process of its own: inside of a process with torch it is slower.
+"""Our model as CTranslate2's, and CTranslate2 in processes of its own: inside of a process with torch it is slower.
 
 A token's word is its number, but for the special ones. Run as a command, this file is that process: it reads jobs from
 its input, one JSON object a line, and writes what came of each.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def word(token: int, config: Any) -> str:
@@ -77,8 +78,26 @@ def _norm(spec: Any, layer_norm: Any) -> None:
     spec.gamma, spec.beta = layer_norm.weight.numpy(), layer_norm.bias.numpy()
 
 
-class CTranslate2Process:
-    """A CTranslate2 translator that can be asked from here.
+class Setting(NamedTuple):
+    """How CTranslate2 shares its work out: batches at once, threads of each, and instructions, its own choice if ""."""
+
+    workers: int
+    threads: int
+    instructions: str
+
+
+def settings(threads: int) -> list[Setting]:
+    """Those among which a user would look for the fastest: all threads for a batch, or one for each of several."""
+    import torch
+
+    # It does not take these by itself.
+    instructions = ["", "AVX512"] if torch.backends.cpu.get_cpu_capability() == "AVX512" else [""]
+    shares = dict.fromkeys([(1, threads), (threads, 1)])
+    return [Setting(*share, kind) for share in shares for kind in instructions]
+
+
+class CTranslate2Processes:
+    """CTranslate2 in a process for each of its settings, of which each job gets the fastest.
 
     Args:
         folder (`Path`): made by [`convert`].
@@ -87,11 +106,54 @@ class CTranslate2Process:
     """
 
     def __init__(self, folder: Path, compute_type: str, threads: int):
-        command = [sys.executable, __file__, str(folder), compute_type, str(threads)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._processes = {each: CTranslate2Process(folder, compute_type, each) for each in settings(threads)}
+        self._chosen: tuple[Setting, Mapping[str, Any]] | None = None
+        self.described = ""
+
+    def choose(self, sources: Sequence[Sequence[str]], *options: Mapping[str, Any]) -> None:
+        """Take the setting and the options that are the fastest at a job, each the best of four."""
+        seconds = {}
+        for setting, process in self._processes.items():
+            for number, each in enumerate(options):
+                seconds[setting, number] = min(process.translate(sources, **each)[0] for _ in range(4))
+        setting, number = min(seconds, key=seconds.__getitem__)
+        self._chosen = setting, options[number]
+        self.described = f"{setting}, {dict(options[number])}"
+
+    def translate(self, sources: Sequence[Sequence[str]]) -> tuple[float, list[list[str]]]:
+        """Seconds that it took there, and the best translation of each source; as it was chosen."""
+        if self._chosen is None:
+            raise ValueError("no setting is chosen; call choose() before translate().")
+        setting, options = self._chosen
+        return self._processes[setting].translate(sources, **options)
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes.values():
+            process.close()
+
+
+class CTranslate2Process:
+    """A CTranslate2 translator that can be asked from here.
+
+    Args:
+        folder (`Path`): made by [`convert`].
+        compute_type (`str`): `"float32"` or `"int8"`.
+        setting (`Setting`): how it works.
+    """
+
+    def __init__(self, folder: Path, compute_type: str, setting: Setting):
+        command = [sys.executable, __file__, str(folder), compute_type, str(setting.workers), str(setting.threads)]
+        instructions = {"CT2_FORCE_CPU_ISA": setting.instructions} if setting.instructions else {}
+        self._workers = setting.workers
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **instructions}
+        )
 
     def translate(self, sources: Sequence[Sequence[str]], **options: Any) -> tuple[float, list[list[str]]]:
-        """Seconds that it took there, and the best translation of each source."""
+        """Seconds that it took there, and the best translation of each source; workers share a whole batch."""
+        if options.get("max_batch_size") == 0:
+            options["max_batch_size"] = -(-len(sources) // self._workers)
         to_it: Any = self._process.stdin
         from_it: Any = self._process.stdout
         to_it.write(json.dumps({"sources": sources, "options": options}) + "\n")
@@ -110,8 +172,10 @@ def main() -> None:
     """Translate what comes until the input ends."""
     import ctranslate2
 
-    folder, compute_type, threads = sys.argv[1:]
-    translator = ctranslate2.Translator(folder, compute_type=compute_type, intra_threads=int(threads), inter_threads=1)
+    folder, compute_type, workers, threads = sys.argv[1:]
+    translator = ctranslate2.Translator(
+        folder, compute_type=compute_type, inter_threads=int(workers), intra_threads=int(threads)
+    )
     for line in sys.stdin:
         job = json.loads(line)
         start = time.perf_counter()

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import generation, generation_parts, measuring
 from benchmarks.generation_parts import PARTS, parts
-from benchmarks.peers.ctranslate2_model import CTranslate2Process, convert, word
+from benchmarks.peers.ctranslate2_model import CTranslate2Processes, convert, word
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.generation_step_vanilla_transformer import StepDecoder
 
@@ -22,7 +22,7 @@ IN_TRANSFORMERS = ["ours-fp32", "ours-bf16", "ours-int8", "marian-fp32"]
 
 @pytest.fixture(autouse=True)
 def small_probes(monkeypatch):
-    monkeypatch.setattr(measuring, "PROBE_WIDTH", 8)
+    monkeypatch.setattr(measuring, "PROBE_WIDTHS", {"cpu": 8})
     monkeypatch.setattr(generation, "PROBED_BYTES", 4000)
     monkeypatch.setattr(generation, "PROBED_WIDTH", 8)
 
@@ -136,9 +136,13 @@ def test_the_same_weights_in_ctranslate2_give_the_same_tokens(tmp_path):
     job = generation.make_job(3, 1, source=7, new=9)
     job.sources %= 40
     job.sources += 3
-    process = CTranslate2Process(tmp_path / "model", "float32", 1)
-    _, found = generation.InCTranslate2(config, process).run(job)
-    process.close()
+    processes = CTranslate2Processes(tmp_path / "model", "float32", 2)
+    entry = generation.InCTranslate2(config, processes)
+    with pytest.raises(ValueError, match="no setting is chosen"):
+        entry.run(job)
+    assert "Setting(workers=" in entry.begin(job)["setting"]
+    _, found = entry.run(job)
+    processes.close()
     assert found == generation.InTransformers(model).run(job)[1]
 
 

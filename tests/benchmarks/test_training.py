@@ -36,7 +36,7 @@ def test_steps_of_every_entry_are_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("MULTI30K_DIR", raising=False)
     # A process of its own for each entry takes too long here; see the test of one below.
     monkeypatch.setattr(training, "peak_memory", lambda *arguments: [1.0, 2.0])
-    monkeypatch.setattr(measuring, "PROBE_WIDTH", 8)
+    monkeypatch.setattr(measuring, "PROBE_WIDTHS", {"cpu": 8})
     output = tmp_path / "figures.json"
     training.main(["steps", "--sizes", "smallest", "--entries", *PEERS, "--repeats", "0", "--output", str(output)])
     size = json.loads(output.read_text())["steps"]["sizes"]["smallest"]
@@ -58,7 +58,9 @@ def test_steps_of_every_entry_are_reported(tmp_path, monkeypatch, capsys):
 
 def test_the_same_weights_give_the_same_loss_and_gradient(batch):
     figures = same_model.compare(SMALLEST.config(d_model=32, d_ff=48, encoder_layers=2, decoder_layers=3), batch)
-    assert len(set(figures["gradient_norm"])) == 4
+    norms = list(figures["gradient_norm"].values())
+    assert len(norms) == 4
+    assert norms == pytest.approx([norms[0]] * 4, rel=1e-4)
     assert (batch["labels"] == -100).any()
 
 
@@ -209,4 +211,7 @@ def test_generated_pairs_are_as_long_as_those_of_multi30k(corpus):
     assert sum(target) / len(target) == pytest.approx(15.4, abs=0.2)
     batch = corpus_batches(corpus, 2048, 1)[0]
     assert batch["labels"].numel() <= 2048
-    assert target_tokens(batch) == (batch["labels"] != -100).sum()
+    # Every pair of the batch, found again by its first tokens.
+    rows = [[token for token in row if token != -100] for row in batch["labels"].tolist()]
+    assert all(row in corpus.data["labels"] for row in rows)
+    assert target_tokens(batch) == sum(map(len, rows))
