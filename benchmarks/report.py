@@ -62,6 +62,27 @@ def _steps(section: dict[str, Any]) -> Iterator[str]:
             )
         yield f"### {name}: {size['tokens_per_batch']:,} tokens a side, {size['rounds']} rounds\n\n{_noise(size)}"
         yield table(*_without_empty(headings, rows))
+    yield "### ours beside the fastest other entry of the same arithmetic, times as fast"
+    yield _beside_the_fastest(section["sizes"])
+
+
+def _beside_the_fastest(sizes: dict[str, Any]) -> str:
+    """By size and arithmetic, the name behind `ours-`: the median over the rounds."""
+    own = [entry["name"] for entry in next(iter(sizes.values()))["entries"] if entry["name"].startswith("ours-")]
+    rows = []
+    for name, size in sizes.items():
+        entries = {entry["name"]: entry for entry in size["entries"]}
+        rows.append([name, *(_times_the_fastest(entries, ours) for ours in own)])
+    return table(["", *(name.removeprefix("ours-") for name in own)], rows)
+
+
+def _times_the_fastest(entries: dict[str, dict[str, Any]], ours: str) -> str:
+    arithmetic = ours.removeprefix("ours")
+    peers = [entry for name, entry in entries.items() if name.endswith(arithmetic) and not name.startswith("ours-")]
+    if ours not in entries or not peers:
+        return ""
+    fastest = max(peers, key=lambda entry: entry["tokens_per_second"])["seconds"]
+    return f"{median(theirs / own for theirs, own in zip(fastest, entries[ours]['seconds'], strict=True)):.2f}"
 
 
 def _memory(section: dict[str, Any]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from .functional_vanilla_transformer import ATTENTION, is_untouched
-from .packed_linear_vanilla_transformer import Int8Linear, pack
+from .packed_linear_vanilla_transformer import Int8Linear, matrix_of, pack
 
 
 # Positions that there is room for at first, and more of them whenever they are full: so many of all hypotheses of a
@@ -243,7 +243,7 @@ class _CrossOfOne:
     def __init__(self, attention: Any, states: torch.Tensor):
         heads, d_model = attention.config.num_heads, attention.config.d_model
         keys, values = (each[0].transpose(0, 1) for each in _keys_values(attention, states))
-        w_q, w_o = (_matrix(layer).float() for layer in (attention.q_proj, attention.out_proj))
+        w_q, w_o = (matrix_of(layer).float() for layer in (attention.q_proj, attention.out_proj))
         b_q, b_o = (layer.bias for layer in (attention.q_proj, attention.out_proj))
         keys = keys * attention.scaling
         self._to_scores = (keys @ w_q.unflatten(0, (heads, -1))).flatten(0, 1)
@@ -268,10 +268,6 @@ def _keys_values(attention: Any, states: torch.Tensor) -> tuple[torch.Tensor, ..
     sizes = attention.k_proj.out_features, attention.v_proj.out_features
     heads = attention.config.num_heads
     return tuple(each.contiguous().unflatten(-1, (heads, -1)) for each in of_source.split(sizes, dim=-1))
-
-
-def _matrix(layer: nn.Linear) -> torch.Tensor:
-    return layer.float_weight() if isinstance(layer, Int8Linear) else layer.weight
 
 
 def _split_heads(projected: torch.Tensor, heads: int, beams: int) -> torch.Tensor:

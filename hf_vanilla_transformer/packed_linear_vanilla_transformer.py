@@ -80,6 +80,11 @@ class Int8Linear(nn.Linear):
         return nn.functional.linear(x, self.float_weight().to(x.dtype), bias)
 
 
+def matrix_of(layer: nn.Linear) -> torch.Tensor:
+    """W of a layer, `(out, in)`, in floating-point numbers."""
+    return layer.float_weight() if isinstance(layer, Int8Linear) else layer.weight
+
+
 class PackedLinear:
     """Section 3: [x W_1^T + b_1, x W_2^T + b_2, ...] of linear layers side by side, as one product.
 
@@ -89,8 +94,7 @@ class PackedLinear:
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
-        of_int8 = [layer.float_weight() for layer in layers if isinstance(layer, Int8Linear)]
-        self._weight = torch.cat(of_int8) if of_int8 else weight
+        self._weight = weight if weight.is_floating_point() else torch.cat([matrix_of(layer) for layer in layers])
         self._bias = bias
 
     @classmethod

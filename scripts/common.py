@@ -25,6 +25,7 @@ from transformers import (
 )
 
 from hf_vanilla_transformer import load_pairs, score_translations, translate
+from hf_vanilla_transformer.data.sources import SPLITS
 
 
 LARGEST_LENGTH_PENALTY = 100
@@ -48,7 +49,7 @@ class DataArguments:
     )
     dataset_config: str | None = field(default=None, metadata={"help": "The configuration of a Hub data set."})
     train_files: list[str] | None = field(
-        default=None, metadata={"help": "A CSV, JSON lines or parquet file, or two aligned text files."}
+        default=None, metadata={"help": "CSV, TSV, JSON lines or parquet files, or two aligned text files."}
     )
     validation_files: list[str] | None = field(default=None, metadata={"help": "Likewise, for validation."})
     test_files: list[str] | None = field(default=None, metadata={"help": "Likewise, for the scores at the end."})
@@ -63,22 +64,29 @@ class DataArguments:
             if isinstance(getattr(self, name), str):
                 setattr(self, name, [getattr(self, name)])
 
-    def load(self) -> DatasetDict:
-        """The pairs that these arguments name; see `load_pairs`."""
-        options: dict[str, Any] = {}
+    def load(self, split: str | None = None) -> DatasetDict:
+        """The pairs that these arguments name, of one split at least; see `load_pairs`.
+
+        Raises:
+            ValueError: if there is no such split.
+        """
+        given = {name: getattr(self, f"{name}_files") for name in SPLITS}
+        given = {name: files for name, files in given.items() if files is not None}
+        if split in given and self.dataset is None:
+            given = {split: given[split]}
+        files = {f"{name}_files": of_split for name, of_split in given.items()}
+        pairs = load_pairs(self.dataset, **files, source=self.source, target=self.target, **self._options(split))
+        if split is not None and split not in pairs:
+            raise ValueError(f'there is no split "{split}"; there is: {", ".join(pairs)}.')
+        return pairs
+
+    def _options(self, split: str | None) -> dict[str, Any]:
         if self.dataset == "numbers":
-            options = {"max_digits": self.max_digits, "train_size": self.train_size}
-        elif self.dataset_config is not None:
-            options = {"name": self.dataset_config}
-        return load_pairs(
-            self.dataset,
-            train_files=self.train_files,
-            validation_files=self.validation_files,
-            test_files=self.test_files,
-            source=self.source,
-            target=self.target,
-            **options,
-        )
+            # The other splits do not depend on how many numbers are left for training.
+            train_size = self.train_size if split in (None, "train") else 1
+            return {"max_digits": self.max_digits, "train_size": train_size}
+        options = {"name": self.dataset_config, "split": split if self.dataset is not None else None}
+        return {name: value for name, value in options.items() if value is not None}
 
     def describe(self, split: str) -> str:
         """A split in words: the data set's name, or its files'."""
@@ -380,6 +388,8 @@ def _convert(parser: HfArgumentParser, action: argparse.Action, value: Any) -> A
         return None
     if isinstance(value, dict):
         return parser._get_value(action, json.dumps(value))
+    if isinstance(value, bool) and action.type is str:
+        raise TypeError("YAML takes words such as no and yes for truth values; put it in quotation marks")
     if isinstance(value, list) != (action.nargs in ("+", "*")) and not isinstance(value, str):
         raise TypeError("one value is needed" if isinstance(value, list) else "a list is needed")
     values = [parser._get_value(action, str(item)) for item in (value if isinstance(value, list) else [value])]

@@ -45,9 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     with plain_errors():
         check_can_write(args.output, args.translations)
         scoring = scoring.for_target(data_args.languages()[1])
-        pairs = data_args.load()
-        if args.split not in pairs:
-            raise ValueError(f'there is no split "{args.split}"; there is: {", ".join(pairs)}.')
+        pairs = data_args.load(args.split)
         tokenizer, model = load(args.model)
         data = data_args.describe(args.split)
         scores, translations = score(model, tokenizer, pairs[args.split], data, decoding, scoring)

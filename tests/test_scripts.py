@@ -414,6 +414,29 @@ def test_the_search_in_words():
     assert describe_search(marian).replace("None", "1.0") == expected
 
 
+def test_one_split_is_the_same_without_the_others(tmp_path, monkeypatch):
+    numbers = DataArguments(dataset="numbers", source="en", target="de", max_digits=2, train_size=20)
+    both = numbers.load()
+    assert numbers.load("test")["test"]["source"] == both["test"]["source"]
+    assert numbers.load("train")["train"]["source"] == both["train"]["source"]
+    test = tmp_path / "test.csv"
+    test.write_text("source,target\none,eins\n")
+    pairs = DataArguments(train_files=["nowhere.csv"], test_files=[str(test)]).load("test")
+    assert pairs["test"]["target"] == ["eins"]
+    asked = {}
+    monkeypatch.setattr("scripts.common.load_pairs", lambda dataset, **options: asked.update(options) or {"test": []})
+    DataArguments(dataset="user/name", dataset_config="de-en").load("test")
+    assert (asked["split"], asked["name"]) == ("test", "de-en")
+
+
+def test_norwegian_is_no_truth_value(tmp_path, capsys):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("dataset: numbers\nsource: en\ntarget: no\n")
+    with pytest.raises(SystemExit):
+        train.main([str(path)])
+    assert "target is False: YAML takes words such as no and yes for truth values" in capsys.readouterr().err
+
+
 def test_translations_do_not_replace_their_sources(trained, tmp_path):
     path = tmp_path / "a.en"
     path.write_text("seven\n")

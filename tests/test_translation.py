@@ -1,10 +1,12 @@
 import copy
+import itertools
+import threading
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, LogitsProcessorList
 
-from hf_vanilla_transformer import score, translate
+from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, score, translate
 from tests.conftest import decisive_model, small_model
 from tests.ecosystem.documentation import FIXTURE
 from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
@@ -28,6 +30,88 @@ def test_order_is_kept_whatever_the_batches(model, tokenizer, batch_tokens):
     expected = [alone(model, tokenizer, sentence) if sentence.strip() else "" for sentence in SENTENCES]
     assert len(set(expected)) > 2
     assert translate(model, tokenizer, SENTENCES, batch_tokens=batch_tokens) == expected
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+class Meeting:
+    """generate() that notes its thread and how many threads torch has there; its first calls wait for each other."""
+
+    def __init__(self, monkeypatch, parties: int):
+        self.calls = []
+        barrier, generate = threading.Barrier(parties), VanillaTransformerForConditionalGeneration.generate
+        numbers = itertools.count()
+
+        def note(model, *args, **kwargs):
+            if next(numbers) < parties:
+                barrier.wait(timeout=60)
+            self.calls.append((threading.get_ident(), torch.get_num_threads()))
+            return generate(model, *args, **kwargs)
+
+        monkeypatch.setattr(VanillaTransformerForConditionalGeneration, "generate", note)
+
+
+def test_two_batches_at_the_same_time(model, tokenizer, two_threads, monkeypatch):
+    expected = [alone(model, tokenizer, sentence) if sentence.strip() else "" for sentence in SENTENCES]
+    meeting = Meeting(monkeypatch, parties=2)
+    assert translate(model, tokenizer, SENTENCES, batch_tokens=8) == expected
+    assert len({thread for thread, _ in meeting.calls}) == 2
+    assert {threads for _, threads in meeting.calls} == {1}
+    assert torch.get_num_threads() == 2
+    found = []
+    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert found == [2]
+
+
+def no_threads(model, options):
+    torch.set_num_threads(1)
+
+
+def sampling(model, options):
+    options["do_sample"] = True
+
+
+def own_processor(model, options):
+    options["logits_processor"] = LogitsProcessorList()
+
+
+def hook_in_the_encoder(model, options):
+    model.model.encoder.layers[0].fc1.register_forward_hook(lambda *args: None)
+
+
+def one_batch(model, options):
+    options["batch_tokens"] = 4096
+
+
+def another_model(model, options):
+    model.model.decoder.layers[0].fc1 = torch.nn.Sequential(model.model.decoder.layers[0].fc1)
+
+
+@pytest.mark.parametrize("change", [no_threads, sampling, own_processor, hook_in_the_encoder, one_batch, another_model])
+def test_one_batch_after_the_other(tokenizer, two_threads, monkeypatch, change):
+    model, options = small_model(vocab_size=len(tokenizer)), {"batch_tokens": 8}
+    change(model, options)
+    meeting = Meeting(monkeypatch, parties=1)
+    translate(model, tokenizer, SENTENCES, **options)
+    assert {thread for thread, _ in meeting.calls} == {threading.get_ident()}
+
+
+def test_an_error_in_a_batch_ends_the_others(model, tokenizer, two_threads, monkeypatch):
+    def fail(model, *args, **kwargs):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(VanillaTransformerForConditionalGeneration, "generate", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        translate(model, tokenizer, SENTENCES, batch_tokens=8)
+    assert torch.get_num_threads() == 2
 
 
 def test_nothing_to_translate(model, tokenizer):

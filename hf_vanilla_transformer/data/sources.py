@@ -53,7 +53,8 @@ def load_pairs(
 
     Args:
         dataset (`str`, *optional*): `"numbers"`, or the name of a Hub data set.
-        train_files, validation_files, test_files (*optional*): a table, or two aligned text files, for each split.
+        train_files, validation_files, test_files (*optional*): tables of one kind, or two aligned text files, for each
+            split.
         source, target (`str`): columns or languages, see above.
         **options: for `"numbers"`, arguments of [`number_pairs`]; for a Hub data set or a table, of
             `datasets.load_dataset`, such as `name` (the configuration), `revision` or `delimiter`.
@@ -99,17 +100,17 @@ def _as_paths(files: str | Path | Sequence[str | Path]) -> list[Path]:
 
 
 def _read_files(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:
-    if len(paths) == 1:
-        return _read_table(paths[0], source, target, options)
-    tables = [path for path in paths if path.suffix in _TABLE_FORMATS]
-    if tables:
-        raise ValueError(f"{tables[0]} is a table; give one table for a split, or two aligned text files.")
+    suffixes = {path.suffix for path in paths}
+    if len(paths) == 1 or (len(suffixes) == 1 and suffixes <= set(_TABLE_FORMATS)):
+        return _read_tables(paths, source, target, options)
+    names = ", ".join(str(path) for path in paths)
+    if len(paths) != 2 or suffixes & set(_TABLE_FORMATS):
+        raise ValueError(
+            f"one split has {len(paths)} files ({names}); give tables of one kind, or two aligned text files."
+        )
     if options:
         raise ValueError(f"{', '.join(options)}: text files are read without options.")
-    if len(paths) == 2:
-        return _read_aligned(*paths)
-    names = ", ".join(str(path) for path in paths)
-    raise ValueError(f"one split has {len(paths)} files ({names}); give one table or two aligned text files.")
+    return _read_aligned(*paths)
 
 
 def _read_aligned(source_path: Path, target_path: Path) -> Dataset:
@@ -160,29 +161,33 @@ def iterate_lines(path: Path) -> Iterator[str]:
         raise ValueError(f"{path} is not UTF-8 ({error}); {advice}.") from error
 
 
-def _read_table(path: Path, source: str, target: str, options: dict[str, Any]) -> Dataset:
-    if path.suffix not in _TABLE_FORMATS:
+def _read_tables(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:
+    """The rows of one table below those of the other."""
+    suffix, origin = paths[0].suffix, ", ".join(map(str, paths))
+    if suffix not in _TABLE_FORMATS:
         raise ValueError(
-            f'{path} is one file ending in "{path.suffix}"; a table ends in {", ".join(_TABLE_FORMATS)}, and plain '
+            f'{origin} is one file ending in "{suffix}"; a table ends in {", ".join(_TABLE_FORMATS)}, and plain '
             "text comes as two aligned files."
         )
-    kind = _TABLE_FORMATS[path.suffix]
+    kind = _TABLE_FORMATS[suffix]
     if kind == "json" and "field" not in options:
-        _check_json_lines(path)
+        for path in paths:
+            _check_json_lines(path)
     if kind == "csv":
-        if path.suffix == ".tsv" and "sep" not in options:
+        if suffix == ".tsv" and "sep" not in options:
             options = {"delimiter": "\t", **options}
-        names = _check_csv(path, options)
+        names = set.intersection(*(set(_check_csv(path, options)) for path in paths))
         # Other columns are not asked for, and may be of another type further down.
-        only = {"usecols": [source, target]} if {source, target} <= set(names) else {}
+        only = {"usecols": [source, target]} if {source, target} <= names else {}
         # Left to itself, pandas takes words such as the German zero for missing values, and digits for numbers.
         options = {"keep_default_na": False, "converters": {source: str, target: str}, **only, **options}
     try:
         # What looks like a pattern is a name.
-        table = load_dataset(kind, data_files=glob.escape(str(path)), split="train", **options)
+        files = [glob.escape(str(path)) for path in paths]
+        table = load_dataset(kind, data_files=files, split="train", **options)
     except Exception as error:
-        raise ValueError(f"{path} cannot be read as {kind}: {error.__cause__ or error}") from error
-    return _select_columns(table, source, target, str(path))
+        raise ValueError(f"{origin} cannot be read as {kind}: {error.__cause__ or error}") from error
+    return _select_columns(table, source, target, origin)
 
 
 def _check_csv(path: Path, options: dict[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import entries as compared
-from benchmarks import measuring, same_model, training
+from benchmarks import measuring, report, same_model, training
 from benchmarks.batches import corpus_batches, equal_batch, read_corpus, target_tokens
 from benchmarks.entries import Entry
 from benchmarks.measuring import Clock, Timing, model_flops
@@ -203,6 +203,17 @@ def test_a_missing_library_is_named():
         sentence = compared.why_left_out(Entry("x-transformers", "fp32"))
     assert sentence == "x-transformers is not installed; pip install '.[benchmarks]' adds it."
     assert compared.why_left_out(Entry("tunz", "fp32")) is None
+
+
+def test_ours_beside_the_fastest_other_entry():
+    entries = [
+        {"name": "ours-fp32", "tokens_per_second": 4.0, "seconds": [1.0, 2.0]},
+        {"name": "one-fp32", "tokens_per_second": 2.0, "seconds": [2.0, 3.0]},
+        {"name": "other-fp32", "tokens_per_second": 1.0, "seconds": [8.0, 9.0]},
+        {"name": "ours-bf16", "tokens_per_second": 9.0, "seconds": [0.5, 0.5]},
+    ]
+    *_, row = report._beside_the_fastest({"tiny": {"entries": entries}}).splitlines()
+    assert [cell.strip() for cell in row.strip("|").split("|")] == ["tiny", "1.75", ""]
 
 
 def test_generated_pairs_are_as_long_as_those_of_multi30k(corpus):

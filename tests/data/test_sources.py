@@ -211,12 +211,17 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
             r"a\.jsonl: 1 of 2 rows have no target; fill or remove them",
         ),
         (
-            {"a.csv": "source,target\nx,y\n", "b.csv": "source,target\nx,y\n"},
+            {"a.csv": "source,target\nx,y\n", "b.tsv": "source\ttarget\nx\ty\n"},
             ValueError,
-            r"a\.csv is a table; give one",
+            r"one split has 2 files \(.*a\.csv, .*b\.tsv\); give tables of one kind, or two aligned text files",
+        ),
+        (
+            {"a.csv": "source,target\nx,y\n", "b.csv": "source,goal\nx,y\n"},
+            ValueError,
+            r"a\.csv, .*b\.csv",
         ),
         ({"a.txt": "x\n"}, ValueError, r'a\.txt is one file ending in "\.txt"; a table ends in \.csv, .*two aligned'),
-        ({"a": "x\n", "b": "x\n", "c": "x\n"}, ValueError, r"one split has 3 files \(.*\); give one table or two"),
+        ({"a": "x\n", "b": "x\n", "c": "x\n"}, ValueError, r"one split has 3 files \(.*\); give tables of one"),
         (
             {"a.json": '{"source": "x", "target": 1}\n'},
             ValueError,
@@ -267,6 +272,12 @@ def test_tables_without_names_or_in_a_field(write):
     assert pairs["target"] == ["eins", "zwei"]
     path = write("a.json", '{"data": [\n{"source": "one", "target": "eins"}\n]}')
     assert load_pairs(train_files=path, field="data")["train"]["source"] == ["one"]
+
+
+def test_several_tables_of_a_split(write):
+    paths = [write("a.csv", "source,year,target\nx,1,y\n"), write("b.csv", "target,source\nz,v\nu,w\n")]
+    pairs = load_pairs(train_files=paths)["train"]
+    assert (pairs["source"][:], pairs["target"][:]) == (["x", "v", "w"], ["y", "z", "u"])
 
 
 def test_packed_text(tmp_path):
