@@ -195,11 +195,12 @@ def test_what_cannot_translate_is_refused(translator):
         TranslationPipeline(VanillaTransformerModel(small_config()), translator.tokenizer, device="cpu")
 
 
-def test_the_model_s_mode_and_settings_are_left_alone(model, translator):
+def test_the_model_s_mode_and_settings_are_left_alone(model, translator, monkeypatch):
     before = model.generation_config.to_dict()
     expected = translator(WORDS, num_beams=2, max_new_tokens=3)
     assert model.generation_config.to_dict() == before
     # As a Trainer leaves it, but for a layer.
+    monkeypatch.setattr(model.config, "dropout", 0.9)
     model.train()
     model.lm_head.eval()
     modes = [module.training for module in model.modules()]
