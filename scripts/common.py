@@ -231,7 +231,9 @@ def load(name: str, device: torch.device | None = None) -> tuple[PreTrainedToken
     with finding(name):
         tokenizer = AutoTokenizer.from_pretrained(name)
         model = AutoModelForSeq2SeqLM.from_pretrained(name)
-    return tokenizer, model.to(device or torch.accelerator.current_accelerator() or "cpu")
+    # torch names the accelerator that it was built for, also where there is none.
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    return tokenizer, model.to(device or accelerator)
 
 
 def score(

@@ -250,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
 
 
 def rows_at_once() -> int:
-    """On CPUs one on each core: models of this size learn no faster on two of them than two do on one each."""
+    """On CPUs one on each core, because the work of such small models is shared out badly among several."""
     return 1 if torch.accelerator.is_available() else torch.get_num_threads()
 
 

@@ -26,7 +26,7 @@ from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.training import arguments as training_arguments
 from hf_vanilla_transformer.training.checkpoints import mark_complete
 from scripts import average_checkpoints, collect_results, demo, evaluate, plot_curve, train, translate
-from scripts.common import DataArguments, ScoringArguments, describe_search
+from scripts.common import DataArguments, ScoringArguments, describe_search, load
 from tests.conftest import small_model
 from tests.parity.paper_numpy import learning_rate
 from tests.tiny_run import TINY_RUN
@@ -443,6 +443,14 @@ def test_translations_do_not_replace_their_sources(trained, tmp_path):
     with pytest.raises(SystemExit, match="is the input as well; write the translations into another file"):
         translate.main(["--model", str(trained), "--input", str(path), "--output", str(tmp_path / "." / "a.en")])
     assert path.read_text() == "seven\n"
+
+
+def test_a_model_is_loaded_onto_an_accelerator_that_is_there(trained, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("meta"))
+    for is_available, device, expected in ((False, None, "cpu"), (True, None, "meta"), (True, "cpu", "cpu")):
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda is_available=is_available: is_available)
+        _, model = load(str(trained), device and torch.device(device))
+        assert model.device.type == expected
 
 
 def test_a_model_s_name_does_not_say_where_it_lies(trained):

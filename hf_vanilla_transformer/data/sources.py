@@ -20,9 +20,9 @@ SPLITS = ("train", "validation", "test")
 _PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst", ".tgz")
 _LINES_AT_ONCE = 10_000
 _TABLE_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
-# How cells are quoted, where it is not said by options of `datasets`, which have other defaults than Python.
+# Options of a CSV file that say how cells are quoted, of the same names in Python's own csv.
 _QUOTING = ("quotechar", "quoting", "escapechar", "doublequote")
-# With these a row may be something else than a line of cells that a single character parts.
+# Options with which the first line may hold no names, or a row be no line of cells.
 _NOT_LINES_OF_CELLS = ("header", "names", "column_names", "skiprows", "lineterminator", "comment")
 
 
