@@ -1,18 +1,15 @@
 """Time generate(), of this package and of others with the same weights, in turns.
 
 Modes: `cells` (the default; batches and beams, a base model, exactly 32 new tokens), `parts` (what the time goes on in
-some cells), `scaling` (against source length, output length, beams and batch), `sentences` (a trained model and a file
-of sentences, text to text), `report` (tables, and plots, of what was measured before).
+some cells, on the CPU), `scaling` (against source length, output length, beams and batch), `sentences` (a trained model
+and a file of sentences, text to text), `report` (tables, and plots, of what was measured before).
 """
 
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,23 +23,26 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from benchmarks import report_generation
+from benchmarks.generation_entries import (
+    ENTRIES,
+    REFERENCE,
+    InCTranslate2,
+    InTransformers,
+    Job,
+    options_of,
+    peers,
+    usual_entries,
+    without_missing,
+)
 from benchmarks.generation_parts import parts
 from benchmarks.measuring import Clock, describe_machine, keep_freed_memory
 from benchmarks.modes import run_modes
-from benchmarks.peers.ctranslate2_model import CTranslate2Processes, convert, word
-from benchmarks.peers.marian import Marian
-from hf_vanilla_transformer import (
-    Int8Config,
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    translate,
-)
+from benchmarks.peers.ctranslate2_model import CTranslate2Processes, word
+from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, translate
 from hf_vanilla_transformer.generation_vanilla_transformer import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
-from hf_vanilla_transformer.packed_linear_vanilla_transformer import forget_packed
 from scripts.common import parse
 
 
-REFERENCE = "marian-fp32"
 CELLS = [(1, 1), (1, 4), (16, 1), (16, 4), (64, 1), (64, 4)]
 CELLS_IN_PARTS = [(1, 1), (1, 4), (64, 1), (64, 4)]
 SOURCE_TOKENS, NEW_TOKENS, VOCABULARY = 15, 32, 10_000
@@ -58,14 +58,15 @@ AXES = {
 PROBED_BYTES, PROBED_WIDTH = 400_000_000, 2048
 # Source tokens, among which CTranslate2 has the choice.
 TOKENS_A_BATCH = (4096, 1024)
-CPU = torch.device("cpu")
 
 
 @dataclass
 class BenchmarkArguments:
     """What to measure, and where to put the result."""
 
-    entries: list[str] | None = field(default=None, metadata={"help": "Default: all of the mode that can run."})
+    entries: list[str] | None = field(
+        default=None, metadata={"help": f"Of {', '.join(ENTRIES)}. Default: what suits the mode and the machine."}
+    )
     rounds: int = field(default=7, metadata={"help": "Rounds of measurements."})
     repeats: int = field(default=2, metadata={"help": "How often a measurement of a slow machine is made again."})
     model: str | None = field(default=None, metadata={"help": "A trained model, for the mode sentences."})
@@ -84,128 +85,6 @@ class BenchmarkArguments:
         for name, least in (("rounds", 1), ("repeats", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
-
-
-@dataclass
-class Job:
-    """Sentences of equal length to translate into exactly so many tokens."""
-
-    sources: torch.Tensor
-    beams: int
-    new_tokens: int
-
-
-class InTransformers:
-    """A model of transformers, by its generate()."""
-
-    def __init__(self, model: Any):
-        self.model = model.eval()
-        # No sentence ends before the last token.
-        settings = model.generation_config
-        settings.eos_token_id, settings.early_stopping = None, False
-        settings.max_length_offset = None
-
-    def begin(self, job: Job) -> dict[str, Any]:
-        """The first call; returns what it took, with packing the weights."""
-        forget_packed()
-        return {"first_call_seconds": self.run(job)[0]}
-
-    def run(self, job: Job) -> tuple[float, list[list[int]]]:
-        """Seconds, and the tokens found."""
-        start = time.perf_counter()
-        found = self.model.generate(
-            job.sources,
-            attention_mask=torch.ones_like(job.sources),
-            num_beams=job.beams,
-            max_new_tokens=job.new_tokens,
-            eos_token_id=None,
-            do_sample=False,
-        )
-        return time.perf_counter() - start, found[:, 1:].tolist()
-
-
-class InCTranslate2:
-    """The same model in CTranslate2, timed in its process."""
-
-    def __init__(self, config: VanillaTransformerConfig, processes: CTranslate2Processes):
-        self.config, self.processes = config, processes
-
-    def begin(self, job: Job) -> dict[str, Any]:
-        """Get ready for a job; returns what is to be known of it."""
-        length = {"min_decoding_length": job.new_tokens, "max_decoding_length": job.new_tokens}
-        options = {"beam_size": job.beams, "max_batch_size": 0, **length}
-        self.processes.choose(self._words(job), options)
-        return {"setting": self.processes.described}
-
-    def _words(self, job: Job) -> list[list[str]]:
-        return [[word(token, self.config) for token in source] for source in job.sources.tolist()]
-
-    def run(self, job: Job) -> tuple[float, list[list[int]]]:
-        """Seconds, and the tokens found."""
-        seconds, targets = self.processes.translate(self._words(job))
-        tokens = {word(token, self.config): token for token in range(self.config.vocab_size)}
-        return seconds, [[tokens[each] for each in target] for target in targets]
-
-
-@contextmanager
-def peers(model: Any, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """What is compared, by name, all with the weights of one model in float32."""
-    processes = []
-    with tempfile.TemporaryDirectory() as folder:
-        if any(name.startswith("ctranslate2") for name in names):
-            convert(model, Path(folder) / "model")
-        entries = {}
-        try:
-            for name in names:
-                if name.startswith("ctranslate2"):
-                    kind = {"fp32": "float32", "int8": "int8"}[name.partition("-")[2]]
-                    process = CTranslate2Processes(Path(folder) / "model", kind, torch.get_num_threads())
-                    processes.append(process)
-                    entries[name] = process
-                else:
-                    entries[name] = ENTRIES[name](model)
-            yield entries
-        finally:
-            for process in processes:
-                process.close()
-
-
-def _marian(model: Any) -> PreTrainedModel:
-    marian = Marian(model.config, "sdpa")
-    marian.copy_weights(model)
-    return marian.model.eval()
-
-
-def _ours(model: Any, dtype: torch.dtype) -> PreTrainedModel:
-    copied = VanillaTransformerForConditionalGeneration(model.config)
-    copied.load_state_dict(model.state_dict())
-    return copied.to(dtype).eval()
-
-
-def _ours_int8(model: Any) -> PreTrainedModel:
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        return AutoModelForSeq2SeqLM.from_pretrained(folder, quantization_config=Int8Config()).eval()
-
-
-ENTRIES: dict[str, Callable[[Any], Any]] = {
-    "ours-fp32": partial(_ours, dtype=torch.float32),
-    "ours-bf16": partial(_ours, dtype=torch.bfloat16),
-    "ours-int8": _ours_int8,
-    "marian-fp32": _marian,
-    "ctranslate2-fp32": lambda model: None,
-    "ctranslate2-int8": lambda model: None,
-}
-
-
-def chosen(args: BenchmarkArguments, default: Sequence[str]) -> list[str]:
-    """The entries to measure, without those that cannot run."""
-    names = list(args.entries or default)
-    if find_spec("ctranslate2") is None:
-        for name in [name for name in names if name.startswith("ctranslate2")]:
-            print(f"{name} is left out: it needs ctranslate2 (pip install ctranslate2)")
-            names.remove(name)
-    return names
 
 
 def base_model(args: BenchmarkArguments) -> VanillaTransformerForConditionalGeneration:
@@ -261,17 +140,25 @@ def make_job(batch: int, beams: int, source: int = SOURCE_TOKENS, new: int = NEW
     return Job(torch.randint(FIRST_WORD_ID, VOCABULARY, (batch, source), generator=generator), beams, new)
 
 
+def device_here() -> torch.device:
+    """A GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 @torch.no_grad()
 def measure(args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Job]) -> dict[str, Any]:
     """All entries at all jobs."""
-    names, clock = chosen(args, default), Clock(CPU, args.repeats)
+    device = device_here()
+    names, clock = without_missing(args.entries or default), Clock(device, args.repeats)
     names += [] if REFERENCE in names else [REFERENCE]
-    section: dict[str, Any] = {"machine": describe_machine(CPU), "corpus": "random tokens", "jobs": {}}
+    section: dict[str, Any] = {"machine": describe_machine(device), "corpus": "random tokens", "jobs": {}}
     model = base_model(args)
-    section["limits"] = limits(model)
-    with peers(model, names) as others:
+    section["limits"] = limits(model, clock)
+    with peers(model, names, device) as others:
         entries = {
-            name: InCTranslate2(model.config, peer) if isinstance(peer, CTranslate2Processes) else InTransformers(peer)
+            name: InCTranslate2(model.config, peer)
+            if isinstance(peer, CTranslate2Processes)
+            else InTransformers(peer, **options_of(name))
             for name, peer in others.items()
         }
         for title, job in tqdm(jobs.items(), desc="generate()"):
@@ -280,54 +167,56 @@ def measure(args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Jo
     return section
 
 
-def limits(model: Any) -> dict[str, float]:
+def limits(model: Any, clock: Clock) -> dict[str, float]:
     """What this machine could do: bytes read and operations in a second; and what a step needs of them."""
-    numbers = torch.ones(PROBED_BYTES // 4)
+    device = clock.device
+    numbers = torch.ones(PROBED_BYTES // 4, device=device)
     ways_to_read = (numbers.sum, numbers.amax, lambda: numbers @ numbers)
-    square = torch.randn(PROBED_WIDTH, PROBED_WIDTH)
+    square = torch.randn(PROBED_WIDTH, PROBED_WIDTH, device=device)
     half = square.bfloat16()
-    product = torch.ops.mkldnn._linear_pointwise
+    onednn = partial(torch.ops.mkldnn._linear_pointwise, square, square, None, "none", [], "")
+    fp32 = onednn if device.type == "cpu" else lambda: square @ square
+    operations = 2 * PROBED_WIDTH**3
     config = model.config
     layers = [module for module in model.model.decoder.modules() if isinstance(module, torch.nn.Linear)]
     read = sum(layer.weight.numel() for layer in layers) - 2 * config.decoder_layers * config.d_model**2
     return {
-        "bytes_read_a_second": PROBED_BYTES / min(map(_fastest, ways_to_read)),
-        "fp32_operations_a_second": 2
-        * PROBED_WIDTH**3
-        / _fastest(lambda: product(square, square, None, "none", [], "")),
-        "bf16_operations_a_second": 2 * PROBED_WIDTH**3 / _fastest(lambda: half @ half),
+        "bytes_read_a_second": PROBED_BYTES / min(_fastest(work, clock) for work in ways_to_read),
+        "fp32_operations_a_second": operations / _fastest(fp32, clock),
+        "bf16_operations_a_second": operations / _fastest(lambda: half @ half, clock),
         # The keys and values of the source are computed once, and not at every step.
         "weights_of_a_step": read + config.vocab_size * config.d_model,
     }
 
 
-def _fastest(work: Callable[[], Any]) -> float:
-    def seconds() -> float:
-        start = time.perf_counter()
-        work()
-        return time.perf_counter() - start
-
-    fastest = seconds()
+def _fastest(work: Callable[[], Any], clock: Clock) -> float:
+    fastest = clock.time(work)
     # Nothing that takes seconds, as some products do without instructions for them, is repeated.
     repeats = 4 if fastest < 1 else 0
-    return min([fastest, *(seconds() for _ in range(repeats))])
+    return min([fastest, *(clock.time(work) for _ in range(repeats))])
 
 
 def measure_cells(args: BenchmarkArguments) -> dict[str, Any]:
     """The cells of batch and beams."""
     cells = CELLS[:2] if args.smallest else CELLS
-    return measure(args, list(ENTRIES), {f"{batch} x {beams}": make_job(batch, beams) for batch, beams in cells})
+    usual = usual_entries(device_here(), of_cells=True)
+    return measure(args, usual, {f"{batch} x {beams}": make_job(batch, beams) for batch, beams in cells})
 
 
 @torch.no_grad()
 def measure_parts(args: BenchmarkArguments) -> dict[str, Any]:
-    """Milliseconds of a call of ours, and of its parts."""
-    names, clock = chosen(args, [name for name in ENTRIES if name.startswith("ours")]), Clock(CPU, args.repeats)
-    if not all(name.startswith("ours") for name in names):
-        raise ValueError(f"the mode parts looks into ours alone, but --entries is {' '.join(names)}; leave others out.")
-    section: dict[str, Any] = {"machine": describe_machine(CPU), "corpus": "random tokens", "jobs": {}}
+    """Milliseconds of a call of ours, and of its parts, on the CPU."""
+    cpu = torch.device("cpu")
+    names = args.entries or [name for name in usual_entries(cpu) if name.startswith("ours")]
+    if not all(name.startswith("ours") and not options_of(name) for name in names):
+        raise ValueError(
+            f"the mode parts looks into ours alone, without a static cache, but --entries is {' '.join(names)}; leave "
+            "others out."
+        )
+    clock = Clock(cpu, args.repeats)
+    section: dict[str, Any] = {"machine": describe_machine(cpu), "corpus": "random tokens", "jobs": {}}
     cells = CELLS_IN_PARTS[:2] if args.smallest else CELLS_IN_PARTS
-    with peers(base_model(args), names) as models:
+    with peers(base_model(args), names, cpu) as models:
         entries = {name: InTransformers(model) for name, model in models.items()}
         for batch, beams in tqdm(cells, desc="parts of generate()"):
             job = make_job(batch, beams)
@@ -346,7 +235,8 @@ def measure_scaling(args: BenchmarkArguments) -> dict[str, Any]:
     for axis, values in AXES.items():
         for value in values[:2] if args.smallest else values:
             jobs[f"{axis} {value}"] = make_job(**{**USUAL, axis: value})
-    return measure(args, ["ours-fp32", "ours-bf16", "ours-int8", "marian-fp32"], jobs)
+    usual = [name for name in usual_entries(device_here()) if not name.startswith("ctranslate2")]
+    return measure(args, usual, jobs)
 
 
 @torch.no_grad()
@@ -356,13 +246,14 @@ def measure_sentences(args: BenchmarkArguments) -> dict[str, Any]:
         raise ValueError("the mode sentences needs --model, a trained model, and --file, its sentences.")
     tokenizer, model = AutoTokenizer.from_pretrained(args.model), AutoModelForSeq2SeqLM.from_pretrained(args.model)
     sentences = [line for line in Path(args.file).read_text(encoding="utf-8").splitlines() if line.strip()]
-    names, clock = chosen(args, list(ENTRIES)), Clock(CPU, args.repeats)
+    device = device_here()
+    names, clock = without_missing(args.entries or usual_entries(device)), Clock(device, args.repeats)
     section: dict[str, Any] = {
-        "machine": describe_machine(CPU),
+        "machine": describe_machine(device),
         "corpus": f"{Path(args.file).name}, {len(sentences):,} sentences",
         "parameters": model.num_parameters(),
     }
-    with peers(model, names) as others:
+    with peers(model, names, device) as others:
         runs = {name: _sentences_by(name, peer, tokenizer, model, sentences) for name, peer in others.items()}
         texts = {name: run()[1] for name, run in runs.items()}
         seconds = in_turns({name: lambda run=run: run()[0] for name, run in runs.items()}, args, clock)
@@ -390,8 +281,10 @@ def _sentences_by(
         options = {"beam_size": 4, "length_penalty": PAPER_ALPHA, "batch_type": "tokens"}
         peer.choose(words, *({**options, "max_batch_size": tokens} for tokens in TOKENS_A_BATCH))
         return partial(_by_ctranslate2, peer, tokenizer, model.config, sentences)
-    peer.generation_config = _of_marian(model, tokenizer, sentences) if name == REFERENCE else model.generation_config
-    return partial(_by_translate, peer, tokenizer, sentences, {"num_beams": 4, "length_penalty": PAPER_ALPHA})
+    is_marian = name.startswith("marian")
+    peer.generation_config = _of_marian(model, tokenizer, sentences) if is_marian else model.generation_config
+    options = {"num_beams": 4, "length_penalty": PAPER_ALPHA, **options_of(name)}
+    return partial(_by_translate, peer, tokenizer, sentences, options)
 
 
 def _of_marian(model: PreTrainedModel, tokenizer: Any, sentences: list[str]) -> GenerationConfig:

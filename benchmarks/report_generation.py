@@ -13,7 +13,10 @@ COLOURS = {
     "ours-fp32": "tab:blue",
     "ours-bf16": "tab:cyan",
     "ours-int8": "navy",
+    "ours-bf16-static": "tab:purple",
     "marian-fp32": "tab:grey",
+    "marian-bf16": "silver",
+    "marian-bf16-static": "tab:pink",
     "ctranslate2-fp32": "tab:orange",
     "ctranslate2-int8": "tab:red",
 }

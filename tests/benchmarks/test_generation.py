@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import DynamicCache, GenerationMixin, StaticCache
 
 from benchmarks import generation, generation_parts, measuring
 from benchmarks.generation_parts import PARTS, parts
@@ -18,6 +19,7 @@ from hf_vanilla_transformer.generation_step_vanilla_transformer import StepDecod
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
 IN_TRANSFORMERS = ["ours-fp32", "ours-bf16", "ours-int8", "marian-fp32"]
+FOR_GPUS = ["ours-bf16-static", "marian-bf16", "marian-bf16-static"]
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +31,15 @@ def small_probes(monkeypatch):
 
 def test_cells_and_scaling_are_reported(tmp_path, capsys):
     output = tmp_path / "figures.json"
-    options = ["--smallest", "--rounds", "2", "--repeats", "0", "--entries", *IN_TRANSFORMERS, "--output", str(output)]
+    entries = [*IN_TRANSFORMERS, *FOR_GPUS]
+    options = ["--smallest", "--rounds", "2", "--repeats", "0", "--entries", *entries, "--output", str(output)]
     generation.main(["cells", "scaling", *options])
     figures, printed = json.loads(output.read_text()), capsys.readouterr().out
     assert list(figures["cells"]["jobs"]) == ["1 x 1", "1 x 4"]
     for mode in ("cells", "scaling"):
         for title, job in figures[mode]["jobs"].items():
             assert f"| {title} " in printed
+            assert list(job) == entries
             assert job["ours-fp32"]["same"] == job["ours-fp32"]["sentences"]
             for entry in job.values():
                 theirs = job["marian-fp32"]["seconds"]
@@ -58,6 +62,38 @@ def test_parts_are_reported(tmp_path, capsys):
         line = next(line for line in printed.splitlines() if line.startswith(f"| {title} "))
         figures = [float(cell) for cell in line.strip("|").split("|")[1:]]
         assert figures == pytest.approx([*job.values(), job["call"] - sum(list(job.values())[1:4])], abs=0.06)
+
+
+@torch.no_grad()
+def test_an_entry_with_a_static_cache_has_one(monkeypatch):
+    """And it finds the same tokens as with a cache that grows."""
+    model = generation.base_model(generation.BenchmarkArguments(smallest=True))
+    names = ["ours-bf16", "ours-bf16-static", "marian-bf16-static"]
+    job, found, caches = generation.make_job(2, 1, source=5, new=6), {}, []
+    prepare = GenerationMixin._prepare_cache_for_generation
+
+    def note_cache(self, generation_config, model_kwargs, *args, **kwargs):
+        prepare(self, generation_config, model_kwargs, *args, **kwargs)
+        caches.append(type(model_kwargs["past_key_values"].self_attention_cache))
+
+    monkeypatch.setattr(GenerationMixin, "_prepare_cache_for_generation", note_cache)
+    with generation.peers(model, names, torch.device("cpu")) as entries:
+        for name, entry in entries.items():
+            assert entry.dtype == torch.bfloat16
+            found[name] = generation.InTransformers(entry, **generation.options_of(name)).run(job)[1]
+    assert caches == [DynamicCache, StaticCache, StaticCache]
+    assert found["ours-bf16-static"] == found["ours-bf16"]
+
+
+def test_usual_entries_suit_the_device():
+    assert generation.usual_entries(torch.device("cpu"), of_cells=True) == [
+        *IN_TRANSFORMERS,
+        "ctranslate2-fp32",
+        "ctranslate2-int8",
+    ]
+    of_cells = generation.usual_entries(torch.device("cuda"), of_cells=True)
+    assert set(of_cells) == {"ours-fp32", "ours-bf16", "marian-fp32", *FOR_GPUS}
+    assert set(of_cells) - set(generation.usual_entries(torch.device("cuda"))) == {FOR_GPUS[0], FOR_GPUS[2]}
 
 
 @pytest.mark.parametrize("beams", [1, 4])
