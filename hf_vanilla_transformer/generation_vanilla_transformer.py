@@ -35,6 +35,8 @@ _STOCK_MAX_LENGTH = 20
 # What `generate()` hands to a search of tokens alone; of the last four it has taken by then what it needs.
 _KNOWN_INPUTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_cache", "logits_to_keep"}
 _KNOWN_INPUTS |= {"inputs_embeds", "tokenizer", "assistant_tokenizer", "assistant_model"}
+# What the settings of a model say of the paper's search, also where transformers' defaults are the same.
+_SEARCH = ("num_beams", "length_penalty", "early_stopping")
 # Entries of `generation_config` that transformers does not have.
 _OWN_SETTINGS = ("length_penalty_type", "max_length_offset")
 # The share of a batch that may still be running when sentences that are done leave it.
@@ -91,6 +93,19 @@ class SettingsToSave(GenerationConfig):
     It refuses those of beam search beside a single beam. They are worth keeping: `generate(num_beams=4)` is still to
     be the paper's search.
     """
+
+    @classmethod
+    def of(cls, settings: GenerationConfig) -> GenerationConfig:
+        """A copy without transformers' own defaults, which `Seq2SeqTrainer.predict` writes into a model's settings.
+
+        Its `max_length` of 20 is no limit here, and would be one for whoever reads the file without this class.
+        """
+        saved = copy.copy(settings)
+        saved.__class__ = cls
+        for name, value in GenerationConfig._get_default_generation_params().items():
+            if name not in _SEARCH and getattr(saved, name, None) == value:
+                setattr(saved, name, None)
+        return saved
 
     def validate(self, strict: bool = False, **kwargs: Any) -> None:
         super().validate(strict=strict and self.num_beams not in (None, 1), **kwargs)
@@ -276,7 +291,8 @@ def pays_to_leave(running: int, sentences: int) -> bool:
     return 0 < running <= _MOST_TO_MOVE * sentences
 
 
-def _limits_length(settings: GenerationConfig) -> bool:
+def limits_length(settings: GenerationConfig) -> bool:
+    """Whether settings have a limit that takes the place of their `max_length_offset`."""
     # What `predict` wrote into settings that have a limit of their own was not given by anybody.
     is_stock = settings.max_length == _STOCK_MAX_LENGTH and hasattr(settings, "max_length_offset")
     return settings.max_new_tokens is not None or (settings.max_length is not None and not is_stock)
@@ -299,8 +315,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Save as `PreTrainedModel.save_pretrained` does, also with `generation_config.num_beams = 1`."""
         settings = self.generation_config
-        self.generation_config = copy.copy(settings)
-        self.generation_config.__class__ = SettingsToSave
+        self.generation_config = SettingsToSave.of(settings)
         try:
             super().save_pretrained(*args, **kwargs)
         finally:
@@ -312,7 +327,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             self.generation_config = paper_generation_config(self.config)
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        length_is_given = self._caller_limits_length(generation_config, kwargs)
+        length_is_given = self._callerlimits_length(generation_config, kwargs)
         # transformers takes arguments for settings only where the model's or the caller's settings have them already.
         own = {name: kwargs.pop(name) for name in _OWN_SETTINGS if name in kwargs}
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
@@ -332,17 +347,17 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         generation_config.source_lengths = None if mask is None else mask.sum(dim=-1)
         return generation_config, model_kwargs
 
-    def _caller_limits_length(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> bool:
+    def _callerlimits_length(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> bool:
         if any(kwargs.get(name) is not None for name in ("max_length", "max_new_tokens")):
             return True
         if kwargs.get("max_length_offset") is not None:
             return False
-        if generation_config is not None and _limits_length(generation_config):
+        if generation_config is not None and limits_length(generation_config):
             return True
         # The caller's settings come before the model's.
         if getattr(generation_config, "max_length_offset", None) is not None:
             return False
-        return _limits_length(self.generation_config)
+        return limits_length(self.generation_config)
 
     @staticmethod
     def create_masks_for_generate(attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor | None:

@@ -1,6 +1,7 @@
 """What the command lines have in common: their arguments, files of arguments, and reading and writing."""
 
 import argparse
+import copy
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from sacrebleu.metrics import BLEU
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    GenerationConfig,
     HfArgumentParser,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -26,6 +28,7 @@ from transformers import (
 
 from hf_vanilla_transformer import load_pairs, score_translations, translate
 from hf_vanilla_transformer.data.sources import SPLITS
+from hf_vanilla_transformer.generation_vanilla_transformer import limits_length
 
 
 LARGEST_LENGTH_PENALTY = 100
@@ -187,20 +190,23 @@ def is_number_corpus(pairs: Dataset) -> bool:
 
 def describe_search(model: PreTrainedModel, given: dict[str, Any] | None = None) -> str:
     """The search in words: the model's own settings, with what was given instead."""
-    settings = {**model.generation_config.to_dict(), **(given or {})}
-    beams = settings.get("num_beams") or 1
-    limit = _describe_limit(settings)
+    settings = copy.deepcopy(model.generation_config)
+    settings.update(**(given or {}))
+    beams, limit = settings.num_beams or 1, _describe_limit(settings)
     if beams == 1:
-        return f"sampling{limit}" if settings.get("do_sample") else "greedy search"
-    penalty = f"length penalty {settings.get('length_penalty')} ({settings.get('length_penalty_type', 'hf')})"
-    kind = "beam sampling" if settings.get("do_sample") else "beam search"
+        return f"sampling{limit}" if settings.do_sample else "greedy search"
+    alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
+    penalty = f"length penalty {alpha} ({getattr(settings, 'length_penalty_type', 'hf')})"
+    kind = "beam sampling" if settings.do_sample else "beam search"
     return f"{kind}, {beams} beams, {penalty}{limit}"
 
 
-def _describe_limit(settings: dict[str, Any]) -> str:
+def _describe_limit(settings: GenerationConfig) -> str:
     """The most tokens of a translation, as far as the settings say it."""
-    offset = settings.get("max_length_offset")
-    limit = settings.get("max_new_tokens") or settings.get("max_length") or (offset and f"source + {offset}")
+    offset = getattr(settings, "max_length_offset", None)
+    limit = settings.max_new_tokens or settings.max_length
+    if offset is not None and not limits_length(settings):
+        limit = f"source + {offset}"
     return f", at most {limit} tokens" if limit else ""
 
 

@@ -410,8 +410,16 @@ def test_the_search_in_words():
         describe_search(model, {"num_beams": 1, "do_sample": True, "max_new_tokens": 9}) == "sampling, at most 9 tokens"
     )
     marian = SimpleNamespace(generation_config=GenerationConfig(num_beams=6, max_length=512))
-    expected = "beam search, 6 beams, length penalty 1.0 (hf), at most 512 tokens"
-    assert describe_search(marian).replace("None", "1.0") == expected
+    assert describe_search(marian) == "beam search, 6 beams, length penalty 1.0 (hf), at most 512 tokens"
+
+
+def test_what_predict_writes_into_settings_is_not_in_the_words_of_a_search():
+    model = small_model()
+    said = describe_search(model)
+    model.generation_config.update(**GenerationConfig._get_default_generation_params(), defaults_only=True)
+    assert model.generation_config.max_length == 20
+    assert describe_search(model) == said
+    assert describe_search(model, {"max_new_tokens": 7}) == said.replace("source + 50", "7")
 
 
 def test_one_split_is_the_same_without_the_others(tmp_path, monkeypatch):

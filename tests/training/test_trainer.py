@@ -52,6 +52,10 @@ def test_the_length_limit_survives_predict(tmp_path, tokenizer):
     assert longest_translation(trainer.model) == 60
     trainer.save_model(str(tmp_path / "saved"))
     assert longest_translation(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved")) == 60
+    # Others who read the file know no max_length_offset.
+    small_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "new")
+    settings = [(tmp_path / folder / "generation_config.json").read_text() for folder in ("saved", "new")]
+    assert settings[0] == settings[1]
 
 
 def test_the_trainer_s_own_limit_counts(tmp_path, tokenizer):
