@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 import yaml
@@ -29,6 +29,7 @@ from transformers import (
 from hf_vanilla_transformer import load_pairs, score_translations, translate
 from hf_vanilla_transformer.data.sources import SPLITS
 from hf_vanilla_transformer.generation_vanilla_transformer import limits_length
+from hf_vanilla_transformer.training.model_card import language_of
 
 
 LARGEST_LENGTH_PENALTY = 100
@@ -66,6 +67,12 @@ class DataArguments:
         for name in ("train_files", "validation_files", "test_files"):
             if isinstance(getattr(self, name), str):
                 setattr(self, name, [getattr(self, name)])
+        said, named = tuple(map(language_of, (self.source, self.target))), self._languages_of_files()
+        if None not in said + named and said != named:
+            raise ValueError(
+                f"source and target are {self.source} and {self.target}, but the files end in {named[0]} and "
+                f"{named[1]}; name the file of the sources first, and --source and --target as the files end."
+            )
 
     def load(self, split: str | None = None) -> DatasetDict:
         """The pairs that these arguments name, of one split at least; see `load_pairs`.
@@ -102,10 +109,19 @@ class DataArguments:
         return ", ".join(Path(file).name for file in getattr(self, f"{split}_files") or [])
 
     def languages(self) -> tuple[str | None, str | None]:
-        """The language codes that `source` and `target` are, as far as they are."""
+        """The language codes that `source` and `target` are, as far as they are, or else the ends of two text files."""
         code = "[a-z]{2,3}([_-][A-Za-z]{2,4})?"
-        codes = [name if re.fullmatch(code, name) else None for name in (self.source, self.target)]
-        return codes[0], codes[1]
+        source, target = (name if re.fullmatch(code, name) else None for name in (self.source, self.target))
+        of_files = self._languages_of_files()
+        return source or of_files[0], target or of_files[1]
+
+    def _languages_of_files(self) -> tuple[str | None, str | None]:
+        """What the names of two aligned text files end in, where both are languages."""
+        for files in (self.train_files, self.test_files, self.validation_files):
+            ends = [language_of(Path(file).suffix.removeprefix(".")) for file in files or []]
+            if len(ends) == 2 and None not in ends and ends[0] != ends[1]:
+                return ends[0], ends[1]
+        return None, None
 
 
 @dataclass
@@ -310,10 +326,18 @@ def one_line(text: str) -> str:
 
 def write(path: str | Path, text: str) -> None:
     """Write a whole text file or none."""
+    with whole_file(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[TextIO]:
+    """A text file to write, which takes its name when all is written; of a failure nothing is left."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.part")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        with temporary.open("w", encoding="utf-8") as file:
+            yield file
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

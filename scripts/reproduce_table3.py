@@ -189,7 +189,7 @@ class Material:
             "rate_factor": self.args.rate_factor,
             "tokens_per_batch": TOKENS_PER_BATCH,
             "precision": describe_precision(self.training_args(self.args.max_steps)),
-            "device": str(torch.accelerator.current_accelerator() or "cpu"),
+            "device": str(torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"),
             "seed": self.args.seed,
             "tokenizer_sha256": self.tokenizer_digest,
             "data": self.description,

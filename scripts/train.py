@@ -10,11 +10,11 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 
 # Run as a file, Python looks in the file's folder first, where evaluate.py hides the library of that name.
@@ -33,6 +33,9 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
     set_seed,
 )
 
@@ -56,17 +59,20 @@ from hf_vanilla_transformer.training.averaging import averaged_from, last_checkp
 from hf_vanilla_transformer.training.checkpoints import early_stopping, find_checkpoint, is_finished, remove_checkpoints
 from hf_vanilla_transformer.training.checks import (
     check_average,
+    check_base,
     check_counts,
     check_effects,
     check_lengths,
     check_processes,
+    check_tokenizer,
     check_validation,
     check_validation_pairs,
     check_vocabulary,
 )
+from hf_vanilla_transformer.training.divergence import DivergedError, StopWhenDiverged
 from hf_vanilla_transformer.training.hub import describe_error, prepare_repository, push_run
 from hf_vanilla_transformer.training.memory import GiveBackMemory, keep_freed_memory, peak_memory
-from hf_vanilla_transformer.training.model_card import FactsOfTheRun, card_metadata, fill_model_card
+from hf_vanilla_transformer.training.model_card import BUILT_IN, FactsOfTheRun, card_metadata, fill_model_card
 from hf_vanilla_transformer.training.output import check_output_folder, check_writable, staged
 from hf_vanilla_transformer.training.r_drop import RDropTrainer
 from scripts.common import (
@@ -84,6 +90,8 @@ from scripts.common import (
 )
 
 
+# Kept where nobody says how many: those of a long run would fill a disk.
+USUAL_CHECKPOINTS = 10
 DEFAULT_RECIPE = Path(__file__).parents[1] / "recipes" / "numbers.yaml"
 
 
@@ -99,6 +107,9 @@ class ModelArguments:
     )
     row: str = field(
         default="base", metadata={"help": 'Row of Table 3 to begin from: "base", "big", "C N=2", "E", ...'}
+    )
+    tokenizer: str | None = field(
+        default=None, metadata={"help": "Use this tokenizer, a folder or a name on the Hub, instead of learning one."}
     )
     vocab_size: int = field(default=37000, metadata={"help": "Most tokens of the joint byte-pair encoding."})
     whitespace_words: bool = field(
@@ -117,11 +128,18 @@ class ModelArguments:
     num_heads: int | None = field(default=None, metadata={"help": "h, instead of the row's."})
     dropout: float | None = field(default=None, metadata={"help": "P_drop, instead of the row's, or the model's."})
     label_smoothing: float | None = field(default=None, metadata={"help": "epsilon_ls, likewise."})
+    config_overrides: dict | str | None = field(
+        default=None,
+        metadata={"help": "Other fields of VanillaTransformerConfig, as JSON: '{\"decoder_layers\": 2}'."},
+    )
     attn_implementation: str | None = field(default=None, metadata={"help": "eager or sdpa; chosen if not given."})
     license: str | None = field(default=None, metadata={"help": "Licence of the weights, for the model card."})
     max_tokens: int | None = field(
         default=None,
-        metadata={"help": "Leave out training pairs that are empty or longer than this on one side."},
+        metadata={"help": "Leave out training pairs that are longer than this on one side, as those that are empty."},
+    )
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that cut the pairs into tokens, for long corpora."}
     )
     overwrite: bool = field(default=False, metadata={"help": "Replace the model that the output folder holds."})
     average_last: int | None = field(
@@ -138,6 +156,31 @@ class ModelArguments:
                 f"bpe_dropout_copies is {self.bpe_dropout_copies}, but bpe_dropout is missing; give both, such as "
                 "--bpe_dropout 0.1, or neither."
             )
+        if isinstance(self.config_overrides, str):
+            self.config_overrides = json.loads(self.config_overrides)
+        known = {each.name for each in fields(VanillaTransformerConfig)} | VanillaTransformerConfig.attribute_map.keys()
+        unknown = set(self.config_overrides or {}) - known
+        if unknown:
+            raise ValueError(f"config_overrides has {min(unknown)}, which is no field of VanillaTransformerConfig.")
+        if self.tokenizer is not None and (self.vocab_size, self.whitespace_words) != (type(self).vocab_size, False):
+            raise ValueError(
+                f"tokenizer is {self.tokenizer}, so none is learnt; leave out --vocab_size and --whitespace_words."
+            )
+        if self.model is not None:
+            self._check_fine_tuning()
+
+    def _check_fine_tuning(self) -> None:
+        """Make sure that nothing is asked for that comes with the model.
+
+        Raises:
+            ValueError: if something is.
+        """
+        for name in ("row", "tokenizer", "config_overrides"):
+            value = getattr(self, name)
+            if value != getattr(type(self), name):
+                raise ValueError(
+                    f"{name} is {value}, but sizes and tokenizer are those of {self.model}; leave out one of the two."
+                )
 
     def regularization(self) -> dict[str, float]:
         """What may be set for a model that is fine-tuned, too."""
@@ -150,8 +193,9 @@ class ModelArguments:
         Raises:
             ValueError: if one is.
         """
-        sizes = {"num_layers": "encoder_layers", "d_model": "d_model", "d_ff": "d_ff", "num_heads": "num_heads"}
-        for argument, size in sizes.items():
+        sizes = [("num_layers", "encoder_layers"), ("num_layers", "decoder_layers")]
+        sizes += [(size, size) for size in ("d_model", "d_ff", "num_heads")]
+        for argument, size in sizes:
             wanted, there = getattr(self, argument), getattr(config, size)
             if wanted not in (None, there):
                 raise ValueError(f"{argument} is {wanted}, but {name} has {there}, which training does not change.")
@@ -161,9 +205,15 @@ class ModelArguments:
         sizes = {"encoder_layers": self.num_layers, "decoder_layers": self.num_layers}
         sizes |= {"d_model": self.d_model, "d_ff": self.d_ff, "num_heads": self.num_heads}
         given = {name: value for name, value in sizes.items() if value is not None}
-        return VanillaTransformerConfig.from_paper(
-            self.row, vocab_size=len(tokenizer), **given, **self.regularization()
-        )
+        given |= {"vocab_size": len(tokenizer), **special_tokens(tokenizer), **self.regularization()}
+        return VanillaTransformerConfig.from_paper(self.row, **{**given, **(self.config_overrides or {})})
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """What a configuration says of a tokenizer's special tokens; decoding starts from `<s>`, or else from padding."""
+    names = ("pad_token_id", "bos_token_id", "eos_token_id")
+    there = {name: getattr(tokenizer, name) for name in names if getattr(tokenizer, name) is not None}
+    return {**there, "decoder_start_token_id": there.get("bos_token_id", tokenizer.pad_token_id)}
 
 
 @dataclass
@@ -182,90 +232,182 @@ class ResultArguments:
     )
 
 
+class Settings(NamedTuple):
+    """All arguments of the command line."""
+
+    model: ModelArguments
+    data: DataArguments
+    decoding: DecodingArguments
+    scoring: ScoringArguments
+    results: ResultArguments
+    args: RunArguments
+
+    @property
+    def output(self) -> Path:
+        """The folder of the trained model."""
+        return Path(self.args.output_dir)
+
+
+class Start(NamedTuple):
+    """What a run goes on from, and what is known of it so far."""
+
+    checkpoint: Path | None
+    resumes: bool
+    facts: FactsOfTheRun
+
+
+class Plan(TrainerCallback):
+    """Says what is about to be trained.
+
+    Args:
+        pairs (`int`): to train on.
+    """
+
+    def __init__(self, pairs: int):
+        self.pairs = pairs
+
+    def on_train_begin(
+        self, args: RunArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        # A run that was at its end is resumed with no updates.
+        if not state.is_world_process_zero or state.global_step >= state.max_steps:
+            return
+        batches = args.gradient_accumulation_steps * args.world_size
+        tokens = args.tokens_per_batch and f"at most {args.tokens_per_batch * batches:,} tokens on each side"
+        print(
+            f"training in {describe_precision(args)}: {model.num_parameters():,} parameters, {self.pairs:,} pairs, "
+            f"{state.max_steps:,} updates of {tokens or f'{args.train_batch_size * batches} sentences'}"
+        )
+        warmup = args.get_warmup_steps(state.max_steps)
+        if warmup >= state.max_steps:
+            print(f"the learning rate rises for {warmup:,} updates, so to the end; see --warmup_steps")
+
+
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Train as the command line says; returns the folder of the trained model."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    model_args, data_args, decoding, scoring, result_args, args = parse(
-        [ModelArguments, DataArguments, DecodingArguments, ScoringArguments, ResultArguments, RunArguments],
-        __doc__,
-        arguments or [str(DEFAULT_RECIPE)],
-    )
-    output = Path(args.output_dir)
+    kinds = [ModelArguments, DataArguments, DecodingArguments, ScoringArguments, ResultArguments, RunArguments]
+    settings = Settings(*parse(kinds, __doc__, arguments or [str(DEFAULT_RECIPE)]))
     with plain_errors():
-        scoring = scoring.for_target(data_args.languages()[1])
-        keeps_freed_memory = keep_freed_memory()
-        if args.process_index > 0:
-            stay_silent()
-        set_seed(args.seed)
-        checkpoint = find_checkpoint(args.resume_from_checkpoint, output) if args.resume_from_checkpoint else None
-        resumes = checkpoint is not None and checkpoint.resolve().parent == output.resolve()
-        check_settings(args, model_args, result_args, checkpoint, resumes)
-        facts = FactsOfTheRun.of_checkpoint(checkpoint) if checkpoint else FactsOfTheRun()
-        facts.base_model = model_args.model = located(model_args.model) or facts.base_model
-        facts.optimizer = facts.optimizer or args.describe_optimizer()
-        described: dict[str, Any] = {"base_model": name_of(model_args.model)}
-        described |= {"settings": changed_arguments(model_args, data_args, decoding, scoring, args)}
-        described |= describe_surroundings(args.device) if result_args.results else {}
-        pairs = load_with_training_pairs(args, data_args)
-        if args.push_to_hub:
-            prepare_push(args, model_args, data_args)
-        tokenizer, model = make_model(model_args, pairs, checkpoint)
-        model.generation_config.update(**decoding.generate_kwargs())
-        data = tokenize(args, model_args, pairs, tokenizer)
-        check_lengths(model.config, data)
-        trainer = make_trainer(args, tokenizer, model, data, scoring.options(pairs["train"]))
-        trainer.add_callback(facts)
-        if keeps_freed_memory and args.device.type == "cpu":
-            trainer.add_callback(GiveBackMemory())
-        if args.early_stopping_patience is not None:
-            trainer.add_callback(early_stopping(args.early_stopping_patience, checkpoint))
+        settings = settings._replace(scoring=settings.scoring.for_target(settings.data.languages()[1]))
+        start = begin(settings)
+        # As they are before the training: the commit, and the settings, which the Trainer writes into.
+        told = describe_run(settings)
+        pairs, trainer = prepare(settings, start)
+    if trainer.is_world_process_zero() and not start.resumes:
+        remove_checkpoints(settings.output)
+    run(trainer, start.checkpoint)
+    save_model(trainer, settings.output)
     if trainer.is_world_process_zero():
-        print(f"training in {describe_precision(args)}")
-        if not resumes:
-            remove_checkpoints(output)
-    run(trainer, checkpoint)
+        if settings.model.average_last is not None:
+            save_average(settings.output, settings.model.average_last)
+        report(trainer, settings, pairs, told)
+    return settings.output
+
+
+def begin(settings: Settings) -> Start:
+    """Find out what the run goes on from, and before any work what would stop it.
+
+    Raises:
+        OSError, ValueError: see `find_checkpoint` and `check_settings`.
+    """
+    model_args, args = settings.model, settings.args
+    if args.process_index > 0:
+        stay_silent()
+    set_seed(args.seed)
+    wanted = args.resume_from_checkpoint
+    checkpoint = find_checkpoint(wanted, settings.output) if wanted else None
+    resumes = checkpoint is not None and checkpoint.resolve().parent == settings.output.resolve()
+    check_settings(settings, checkpoint, resumes)
+    facts = FactsOfTheRun.of_checkpoint(checkpoint) if checkpoint else FactsOfTheRun()
+    facts.base_model = model_args.model = located(model_args.model) or facts.base_model
+    facts.optimizer = facts.optimizer or args.describe_optimizer()
+    changes = facts.go_on_with({**changed_arguments(model_args, settings.data, args), "processes": args.world_size})
+    if changes and args.process_index == 0:
+        print(f"{checkpoint} was written with other settings; now: {'; '.join(changes)}")
+    return Start(checkpoint, resumes, facts)
+
+
+def describe_run(settings: Settings) -> dict[str, Any]:
+    """What the results tell of a run besides what came out of it."""
+    model_args, data_args, decoding, scoring, result_args, args = settings
+    return {
+        "base_model": name_of(model_args.model),
+        "settings": changed_arguments(model_args, data_args, decoding, scoring, args),
+        **(describe_surroundings(args.device) if result_args.results else {}),
+    }
+
+
+def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrainer]:
+    """The pairs, and a Trainer that is ready to train on them; with a repository on the Hub for the result, if asked.
+
+    Raises:
+        OSError, ValueError: if something is not there, or does not fit.
+    """
+    model_args, args = settings.model, settings.args
+    if args.save_total_limit is None:
+        args.save_total_limit = max(USUAL_CHECKPOINTS, (model_args.average_last or 0) + 1)
+    # Before there is much in memory.
+    keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
+    pairs = load_with_training_pairs(args, settings.data)
+    tokenizer, model = make_model(model_args, pairs, start.checkpoint)
+    model.generation_config.update(**settings.decoding.generate_kwargs())
+    data = tokenize(args, model_args, pairs, tokenizer)
+    check_lengths(model.config, data)
+    trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(pairs["train"]))
+    for callback in (start.facts, Plan(len(data["train"])), StopWhenDiverged()):
+        trainer.add_callback(callback)
+    if keeps_freed_memory:
+        trainer.add_callback(GiveBackMemory())
+    if args.early_stopping_patience is not None:
+        trainer.add_callback(early_stopping(args.early_stopping_patience, start.checkpoint))
+    if args.push_to_hub:
+        prepare_push(args, model_args, settings.data, has_scores="test" in pairs)
+    return pairs, trainer
+
+
+def report(trainer: Seq2SeqTrainer, settings: Settings, pairs: DatasetDict, told: dict[str, Any]) -> None:
+    """Score the saved model, write what is to be known of it beside it, say so, and push it, if asked."""
+    model_args, data_args, _, _, result_args, args = settings
     # The Trainer may have put a copy of it in its place, with restore_callback_states_from_checkpoint.
     facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, FactsOfTheRun))
-    save_model(trainer, output)
-    if trainer.is_world_process_zero():
-        if model_args.average_last is not None:
-            save_average(output, model_args.average_last)
-        with staged(output) as folder:
-            curve = write_curve(folder, trainer.state.log_history, result_args.bleu_targets)
-        scores = score_pairs("test", output, pairs, data_args, decoding, scoring, args.device)
-        save_card(trainer, model_args, data_args, pairs, scores, facts)
-        if scores is not None:
-            show(scores)
-        print(f"the model is in {output}")
-        if result_args.results:
-            of_validation = score_pairs("validation", output, pairs, data_args, decoding, scoring, args.device)
-            described["data"] = {split: data_args.describe(split) for split in pairs}
-            described["scores"] = {"validation": of_validation, "test": scores}
-            save_results(result_args.results, trainer, facts, curve, described)
-        if args.push_to_hub:
-            push(trainer, scores)
-    return output
+    with staged(settings.output) as folder:
+        curve = write_curve(folder, trainer.state.log_history, result_args.bleu_targets)
+    scores = score_pairs("test", settings, pairs)
+    save_card(trainer, model_args, data_args, pairs, scores, facts)
+    if scores is not None:
+        show(scores)
+    print(f"the model is in {settings.output}")
+    if result_args.results:
+        told["data"] = {split: data_args.describe(split) for split in pairs}
+        told["scores"] = {"validation": score_pairs("validation", settings, pairs), "test": scores}
+        save_results(result_args.results, trainer, facts, curve, told)
+    if args.push_to_hub:
+        push(trainer, scores)
 
 
-def check_settings(
-    args: RunArguments, model_args: ModelArguments, result_args: ResultArguments, checkpoint: Path | None, resumes: bool
-) -> None:
+def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -> None:
     """Find out before any work what would stop the run, or spoil another's.
 
     Raises:
         OSError: if something cannot be written.
         ValueError: if settings do not go together.
     """
+    model_args, result_args, args = settings.model, settings.results, settings.args
     check_counts(args)
     check_validation(args)
     check_effects(args)
     check_processes(args)
-    check_output_folder(Path(args.output_dir), overwrite=model_args.overwrite, resume=resumes)
+    if result_args.bleu_targets and not args.predict_with_generate:
+        raise ValueError("bleu_targets are of translations while it trains; add --predict_with_generate.")
+    check_output_folder(settings.output, overwrite=model_args.overwrite, resume=resumes)
+    if model_args.model is not None and not resumes:
+        check_base(Path(model_args.model), settings.output)
     # Of several processes only the first one writes, but for checkpoints.
     if args.process_index == 0:
         check_can_write(result_args.results)
     if args.process_index == 0 or args.save_strategy != "no":
-        check_writable(Path(args.output_dir))
+        check_writable(settings.output)
     if model_args.average_last is not None:
         check_average(args, model_args.average_last, resumes)
         if checkpoint is not None and not resumes and is_finished(args, checkpoint):
@@ -286,22 +428,25 @@ def load_with_training_pairs(args: RunArguments, data_args: DataArguments) -> Da
     if "train" not in pairs:
         raise ValueError(f"there are no training pairs; there is: {', '.join(pairs)}. Give --train_files.")
     check_validation_pairs(args, pairs)
+    if data_args.validation_files and args.eval_strategy == "no" and args.process_index == 0:
+        print("nothing asks for the validation pairs while it trains; --eval_strategy steps or epoch does")
     return pairs
 
 
 def tokenize(
     args: RunArguments, model_args: ModelArguments, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase
 ) -> DatasetDict:
-    """Token ids of all pairs; of the training pairs with BPE dropout, and without those that do not fit, if asked."""
+    """Token ids of all pairs; of the training pairs with BPE dropout, if asked, and without those that do not fit."""
+    processes = model_args.preprocessing_num_workers
     with args.main_process_first(desc="tokenising the pairs"):
         if model_args.bpe_dropout is None:
-            data = tokenize_pairs(pairs, tokenizer)
+            data = tokenize_pairs(pairs, tokenizer, processes)
         else:
-            data = tokenize_pairs(DatasetDict({split: pairs[split] for split in pairs if split != "train"}), tokenizer)
+            others = DatasetDict({split: pairs[split] for split in pairs if split != "train"})
+            data = tokenize_pairs(others, tokenizer, processes)
             options = (model_args.bpe_dropout, model_args.bpe_dropout_copies, args.seed)
             data["train"] = tokenize_with_dropout(pairs["train"], tokenizer, *options)
-        if model_args.max_tokens is not None:
-            data["train"] = leave_out(data["train"], tokenizer, model_args.max_tokens)
+        data["train"] = leave_out(data["train"], tokenizer, model_args.max_tokens)
     return data
 
 
@@ -315,27 +460,29 @@ def name_of(model: str | None) -> str | None:
     return Path(model).name if model is not None and Path(model).is_absolute() else model
 
 
-def leave_out(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> Dataset:
-    """Training pairs without those that are empty or too long; says how many those are."""
+def leave_out(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None) -> Dataset:
+    """Training pairs without those that are empty or too long; says how many those are, if any might be."""
     kept, dropped = filter_pairs(data, tokenizer, max_tokens)
-    if PartialState().is_main_process:
+    too_long = "" if max_tokens is None else f", {dropped['too long']} longer than {max_tokens} tokens"
+    if PartialState().is_main_process and (too_long or len(kept) < len(data)):
         print(
-            f"left out {len(data) - len(kept)} of {len(data)} training pairs: {dropped['empty']} empty on one side, "
-            f"{dropped['too long']} longer than {max_tokens} tokens"
+            f"left out {len(data) - len(kept)} of {len(data)} training pairs: {dropped['empty']} empty on one side"
+            f"{too_long}"
         )
     return kept
 
 
 def run(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
     """Train, from the beginning or from a checkpoint."""
-    if checkpoint is None:
-        trainer.train()
-        return
-    if is_finished(trainer.args, checkpoint):
+    if checkpoint is not None and is_finished(trainer.args, checkpoint):
+        if trainer.is_world_process_zero():
+            print(f"{checkpoint} is the end of the run already, so nothing is left to train")
         # From the last checkpoint the Trainer would make one update more.
         trainer.args.max_steps, trainer.args.num_train_epochs = -1, 0
     try:
-        trainer.train(resume_from_checkpoint=str(checkpoint))
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except DivergedError as error:
+        sys.exit(f"error: {error}")
     except (KeyError, ValueError) as error:
         if "parameter group" not in str(error) and not is_raised_by_an_optimizer(error):
             raise
@@ -374,6 +521,8 @@ def make_model(
             f"{existing} is a {config.model_type} model; this command trains {VanillaTransformerConfig.model_type}."
         )
     model_args.check_sizes(config, existing)
+    if checkpoint is None and PartialState().is_main_process:
+        print(f"{existing} is trained further; sizes and tokenizer are its own")
     tokenizer = AutoTokenizer.from_pretrained(existing)
     check_vocabulary(existing, config, tokenizer)
     # Weights of 16 bits would lose updates that are smaller than they can tell.
@@ -384,7 +533,11 @@ def make_model(
 
 
 def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrainedTokenizerBase:
-    """Learn a tokenizer from the training pairs in the main process, for all processes."""
+    """A tokenizer that is there, or one learnt from the training pairs in the main process, for all processes."""
+    if model_args.tokenizer is not None:
+        tokenizer = AutoTokenizer.from_pretrained(model_args.tokenizer)
+        check_tokenizer(model_args.tokenizer, tokenizer)
+        return tokenizer
     tokenizers: list[Any] = [None]
     if PartialState().is_main_process:
         texts = chain(pairs["train"]["source"], pairs["train"]["target"])
@@ -425,7 +578,7 @@ def make_trainer(
             )
         trainer.optimizer, trainer.lr_scheduler = optimizers
     if args.tokens_per_batch is not None:
-        TokenBudgetBatchSampler.use_in(trainer, args.tokens_per_batch)
+        TokenBudgetBatchSampler.use_in(trainer, args.tokens_per_batch, largest_first=args.largest_first)
     if trainer.is_fsdp_enabled:
         # FSDP2 refuses a matrix that is in two modules, such as the embeddings of both stacks.
         model.set_input_embeddings(model.get_input_embeddings())
@@ -456,23 +609,16 @@ def save_average(output: Path, count: int) -> None:
         sys.exit(f"error: {error}{rest if any(output.glob('*.safetensors')) else ''}")
 
 
-def score_pairs(
-    split: str,
-    output: Path,
-    pairs: DatasetDict,
-    data_args: DataArguments,
-    decoding: DecodingArguments,
-    scoring: ScoringArguments,
-    device: torch.device,
-) -> dict[str, Any] | None:
+def score_pairs(split: str, settings: Settings, pairs: DatasetDict) -> dict[str, Any] | None:
     """Scores of the saved model on a split, if there is such a one, by the model's own search.
 
     The model in memory may still compute as it was trained, in bfloat16 for example; others will load the saved one.
     """
     if split not in pairs:
         return None
-    tokenizer, model = load(str(output), device)
-    return score(model, tokenizer, pairs[split], data_args.describe(split), decoding, scoring)[0]
+    tokenizer, model = load(str(settings.output), settings.args.device)
+    data = settings.data.describe(split)
+    return score(model, tokenizer, pairs[split], data, settings.decoding, settings.scoring)[0]
 
 
 def save_card(
@@ -492,8 +638,8 @@ def save_card(
         data=data_args.describe("train"),
         **describe_location(trainer.args),
         scores=scores,
-        # A sentence of one's own files may not be for the public.
-        example_source=pairs["train"][0]["source"] if data_args.dataset else "A sentence to translate.",
+        # A sentence of one's own, or of a private data set, may not be for the public.
+        example_source=pairs["train"][0]["source"] if data_args.dataset == BUILT_IN else "A sentence to translate.",
         training_facts={
             "optimizer": facts.optimizer,
             "pairs": f"{len(pairs['train']):,}",
@@ -564,11 +710,15 @@ def describe_location(args: PaperTrainingArguments) -> dict[str, str | None]:
     return {"location": folder.name if folder.is_absolute() else args.output_dir}
 
 
-def prepare_push(args: PaperTrainingArguments, model_args: ModelArguments, data_args: DataArguments) -> None:
-    """Find out before the training whether its result can be pushed."""
+def prepare_push(
+    args: PaperTrainingArguments, model_args: ModelArguments, data_args: DataArguments, has_scores: bool
+) -> None:
+    """Find out before the training whether its result can be pushed, with scores on test pairs if it will have some."""
     args.hub_model_id = args.hub_model_id or Path(args.output_dir).absolute().name
     if args.process_index == 0:
-        metadata = card_metadata(**describe_for_the_hub(args, model_args, data_args))
+        unknown = {"bleu": 0.0, "bleu_signature": "", "chrf": 0.0, "chrf_signature": ""}
+        scores = {**unknown, "data": data_args.describe("test")} if has_scores else None
+        metadata = card_metadata(**describe_for_the_hub(args, model_args, data_args), scores=scores)
         options = {"token": args.hub_token, "private": args.hub_private_repo, "revision": args.hub_revision}
         args.hub_model_id = prepare_repository(args.hub_model_id, metadata, **options)
 

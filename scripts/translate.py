@@ -1,9 +1,12 @@
 """Translate sentences: the arguments, a file, or standard input, one sentence a line, order kept."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from typing import TextIO
 
 
 # Run as a file, Python looks in the file's folder first, where evaluate.py hides the library of that name.
@@ -11,8 +14,12 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.data.sources import read_lines
-from scripts.common import DecodingArguments, check_can_write, load, one_line, parse, plain_errors, write
+from hf_vanilla_transformer.data.sources import iterate_lines
+from scripts.common import DecodingArguments, check_can_write, load, one_line, parse, plain_errors, whole_file
+
+
+# Read, translated and written at a time, so that the memory does not grow with the input.
+SENTENCES_AT_ONCE = 50_000
 
 
 @dataclass
@@ -35,34 +42,43 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise ValueError(f"{args.output} is the input as well; write the translations into another file.")
         sentences = read(args.input, sentences)
         tokenizer, model = load(args.model)
-        translations = translate(
-            model,
-            tokenizer,
-            sentences,
-            decoding.batch_tokens,
-            show_progress=sys.stderr.isatty(),
-            **decoding.generate_kwargs(),
-        )
-        text = "".join(f"{one_line(translation)}\n" for translation in translations)
-        if args.output is None:
-            sys.stdout.reconfigure(encoding="utf-8")
-            sys.stdout.write(text)
-        else:
-            write(args.output, text)
+        with writing(args.output) as file:
+            while some := list(islice(sentences, SENTENCES_AT_ONCE)):
+                translations = translate(
+                    model,
+                    tokenizer,
+                    some,
+                    decoding.batch_tokens,
+                    show_progress=sys.stderr.isatty(),
+                    **decoding.generate_kwargs(),
+                )
+                file.writelines(f"{one_line(translation)}\n" for translation in translations)
+                file.flush()
 
 
-def read(path: str | None, sentences: list[str]) -> list[str]:
+@contextmanager
+def writing(path: str | None) -> Iterator[TextIO]:
+    """A file that is there when all is written, or standard output."""
+    if path is not None:
+        with whole_file(path) as file:
+            yield file
+        return
+    sys.stdout.reconfigure(encoding="utf-8")
+    yield sys.stdout
+
+
+def read(path: str | None, sentences: Sequence[str]) -> Iterator[str]:
     """Sentences from the arguments, else from the file, else from standard input."""
     if sentences and path:
         raise ValueError("sentences were given both as arguments and as a file; give one of the two.")
     if sentences:
-        return sentences
+        return iter(sentences)
     if path is None:
         sys.stdin.reconfigure(encoding="utf-8-sig", newline="\n")
-        return [line.rstrip("\r\n") for line in sys.stdin]
+        return (line.rstrip("\r\n") for line in sys.stdin)
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path} is not there; check the path.")
-    return read_lines(Path(path))
+    return iterate_lines(Path(path))
 
 
 if __name__ == "__main__":

@@ -234,8 +234,8 @@ def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, capsys):
 
 def test_aligned_files_and_the_paper_s_schedule(tmp_path):
     (tmp_path / "a.en").write_text("one house\ntwo houses\n" * 8)
-    (tmp_path / "a.de").write_text("ein Haus\nzwei Häuser\n" * 8)
-    files = [str(tmp_path / "a.en"), str(tmp_path / "a.de")]
+    (tmp_path / "a.fr").write_text("une maison\ndeux maisons\n" * 8)
+    files = [str(tmp_path / "a.en"), str(tmp_path / "a.fr")]
     settings = {name: value for name, value in TINY.items() if name not in ("dataset", "train_size", "max_digits")}
     path = tmp_path / "recipe.json"
     changes = {"output_dir": str(tmp_path / "run"), "train_files": files, "logging_steps": 1}
@@ -247,7 +247,7 @@ def test_aligned_files_and_the_paper_s_schedule(tmp_path):
     rates = [entry["learning_rate"] for entry in state["log_history"] if "learning_rate" in entry]
     assert rates[:2] == [pytest.approx(learning_rate(update, 16, 3)) for update in (1, 2)]
     card = (folder / "README.md").read_text()
-    assert "| data | a.en, a.de |" in card
+    assert "| data | a.en, a.fr |" in card
     assert "one house" not in card
 
 
@@ -696,7 +696,7 @@ def test_a_model_is_kept_when_averaging_fails(tmp_path, monkeypatch):
         ({"save_only_model": True}, "which needs complete checkpoints; .* leave out --save_only_model"),
         ({"save_total_limit": 1}, "average_last is 2, but save_total_limit 1; it must be at least 2"),
         (
-            {"save_total_limit": 2, "metric_for_best_model": "loss"},
+            {"save_total_limit": 2, "metric_for_best_model": "loss", "eval_strategy": "epoch"},
             "average_last is 2, but save_total_limit 2; it must be at least 3",
         ),
         (
@@ -927,7 +927,10 @@ def test_fine_tuning_weights_of_16_bits(trained, tmp_path, dtype):
             {"eval_strategy": "steps", "metric_for_best_model": "bleu"},
             "metric_for_best_model is bleu, which needs translations",
         ),
-        ({"eval_strategy": "epoch"}, "eval_strategy is epoch, but there are no validation pairs; give"),
+        (
+            {"eval_strategy": "epoch"},
+            "eval_strategy is epoch, but there are no validation pairs; there is: train, test. Give",
+        ),
         ({"results": "nowhere/results.json"}, "nowhere is not there; make the folder"),
         ({"bpe_dropout": -0.1}, "bpe_dropout is -0.1; it must lie between 0 and 1"),
         ({"r_drop": -1.0}, r"r_drop is -1.0; it must be 0"),

@@ -244,8 +244,8 @@ def _sorted_keys(data: Dataset | tuple[ArrayLike, ArrayLike], limit: int) -> NDA
         more = ", ..." if faulty > len(named) else ""
         raise ValueError(
             f"{faulty} of {count} pairs are empty on one side or longer than {limit} tokens, the most that a batch may "
-            f"have on a side: {', '.join(named)}{more}; remove or split them, or raise tokens_per_batch (sentences "
-            f"have at most {_LONGEST_POSSIBLE} tokens)."
+            f"have on a side: {', '.join(named)}{more}; leave them out with filter_pairs() or --max_tokens, split "
+            f"them, or raise tokens_per_batch (sentences have at most {_LONGEST_POSSIBLE} tokens)."
         )
     keys.sort()
     return keys

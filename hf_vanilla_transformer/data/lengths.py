@@ -23,7 +23,9 @@ _READ_AT_ONCE = 10_000
 _PART_OF_A_CHARACTER = "\ufffd"
 
 
-def filter_pairs(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> tuple[Dataset, dict[str, int]]:
+def filter_pairs(
+    data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None = None
+) -> tuple[Dataset, dict[str, int]]:
     """Tokenised pairs without those that are empty or too long, and how many those are.
 
     A pair is left out by the first rule that holds for one of its sides:
@@ -38,7 +40,8 @@ def filter_pairs(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: 
     Args:
         data (`Dataset`): as of [`tokenize_pairs`], lists of tokens in the columns `input_ids` and `labels`.
         tokenizer (`PreTrainedTokenizerBase`): that made them.
-        max_tokens (`int`): most tokens of a side; `tokens_per_batch` for a [`TokenBudgetBatchSampler`].
+        max_tokens (`int`, *optional*): most tokens of a side; `tokens_per_batch` for a [`TokenBudgetBatchSampler`].
+            Without it none is too long.
 
     Returns:
         `Dataset`: the pairs that stay.
@@ -48,13 +51,15 @@ def filter_pairs(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: 
         TypeError: if `data` is no `Dataset`, `max_tokens` is no whole number, or a column holds no lists.
         ValueError: if `max_tokens` is less than 1, a column is missing, or no pair would stay.
     """
-    check_number("max_tokens", max_tokens, 1)
+    if max_tokens is not None:
+        check_number("max_tokens", max_tokens, 1)
     check_columns(data)
     keep, dropped = _judge(data, tokenizer, max_tokens)
     if not keep.any():
+        too_long = f"{dropped['too long']} longer than max_tokens, which is {max_tokens}; raise it, or "
         raise ValueError(
-            f"none of the {len(data)} pairs would stay: {dropped['empty']} are empty on one side, and "
-            f"{dropped['too long']} longer than max_tokens, which is {max_tokens}; raise it, or give other pairs."
+            f"none of the {len(data)} pairs would stay: {dropped['empty']} are empty on one side"
+            f"{'; ' if max_tokens is None else f', and {too_long}'}give other pairs."
         )
     if keep.all():
         return data, dropped
@@ -73,7 +78,7 @@ def filter_pairs(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: 
 
 
 def _judge(
-    data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int
+    data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None
 ) -> tuple[NDArray[np.bool_], dict[str, int]]:
     """Which pairs stay, `(pairs,)`, and how many do not by each rule."""
     keep = np.empty(len(data), np.bool_)
@@ -84,7 +89,8 @@ def _judge(
         for table in data.with_format("arrow").iter(_READ_AT_ONCE):
             sides = [table.column(name) for name in _COLUMNS]
             empty = np.logical_or(*(_is_blank(side, maybe_blank, tokenizer) for side in sides))
-            too_long = ~empty & (np.maximum(*map(_list_lengths, sides)) > max_tokens)
+            longest = np.maximum(*map(_list_lengths, sides))
+            too_long = ~empty & (longest > (longest if max_tokens is None else max_tokens))
             keep[begin : begin + len(empty)] = ~empty & ~too_long
             dropped["empty"] += int(empty.sum())
             dropped["too long"] += int(too_long.sum())

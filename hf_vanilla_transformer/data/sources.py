@@ -17,6 +17,8 @@ from .numbers import number_pairs
 
 
 SPLITS = ("train", "validation", "test")
+# What data sets of the Hub call their validation pairs, too.
+_OF_VALIDATION = ("dev", "valid", "val")
 _PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst", ".tgz")
 _LINES_AT_ONCE = 10_000
 _TABLE_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
@@ -43,7 +45,7 @@ def load_pairs(
     - `load_pairs("numbers", source="en", target="de")`: the built-in corpus, see [`number_pairs`]; `source` and
       `target` are language codes ("en" and "de" where they are not given).
     - `load_pairs("user/name", source="en", target="de")`: a data set of the Hub; `source` and `target` are columns, or
-      languages in a column `translation`.
+      languages in a column `translation`. A split "dev", "valid" or "val" is that of validation, where there is none.
     - `load_pairs(train_files="train.csv", source="english", target="german")`: a CSV, TSV, JSON lines or parquet file.
     - `load_pairs(train_files=["train.en", "train.de"])`: two aligned text files, line n of one translating line n of
       the other.
@@ -85,8 +87,16 @@ def load_pairs(
     # "train[:1%]" is some of the split "train".
     splits = loaded if isinstance(loaded, dict) else {str(options.get("split", "train")).partition("[")[0]: loaded}
     return DatasetDict(
-        {name: _select_columns(split, source, target, f'{name} of "{dataset}"') for name, split in splits.items()}
+        {
+            _usual_name(name, splits): _select_columns(split, source, target, f'{name} of "{dataset}"')
+            for name, split in splits.items()
+        }
     )
+
+
+def _usual_name(name: str, splits: dict[str, Dataset]) -> str:
+    others = [each for each in _OF_VALIDATION if each in splits]
+    return "validation" if "validation" not in splits and name in others[:1] else name
 
 
 def _as_paths(files: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -138,11 +148,6 @@ def _aligned_tables(source_path: Path, target_path: Path) -> Iterator[pa.Table]:
             return
         yield pa.table({"source": source, "target": target})
         begin += len(source)
-
-
-def read_lines(path: Path) -> list[str]:
-    """Lines of a UTF-8 text file, see [`iterate_lines`]."""
-    return list(iterate_lines(path))
 
 
 def iterate_lines(path: Path) -> Iterator[str]:

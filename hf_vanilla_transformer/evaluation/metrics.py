@@ -27,7 +27,6 @@ class _SacreBleuMetric(evaluate.Metric):
     """
 
     scorer: type[BLEU] | type[CHRF]
-    defaults: dict[str, Any] = {}
     description = ""
     citation = ""
 
@@ -39,8 +38,12 @@ class _SacreBleuMetric(evaluate.Metric):
             description=self.description, citation=self.citation, inputs_description="", features=_FEATURES
         )
 
+    def defaults(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Options of the scorer beside those given."""
+        return {}
+
     def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, float | str]:
-        scorer = self.scorer(**{**self.defaults, **options})
+        scorer = self.scorer(**{**self.defaults(options), **options})
         per_prediction = [[reference] if isinstance(reference, str) else list(reference) for reference in references]
         streams = [list(stream) for stream in zip(*per_prediction, strict=True)]
         result = scorer.corpus_score(list(predictions), streams)
@@ -48,12 +51,17 @@ class _SacreBleuMetric(evaluate.Metric):
 
 
 class Bleu(_SacreBleuMetric):
-    """Corpus BLEU in percent; options are sacrebleu's, such as `tokenize="13a"` and `lowercase=False`."""
+    """Corpus BLEU in percent; options are sacrebleu's, such as `tokenize="13a"` and `lowercase=False`.
+
+    sacrebleu warns where text looks as if it were tokenised already, unless `tokenize` says so: "none", or "char".
+    """
 
     scorer = BLEU
-    defaults = {"force": True}
     description = "BLEU (Papineni et al. 2002) by sacrebleu (Post 2018), comparable by its signature."
     citation = "Post 2018, A Call for Clarity in Reporting BLEU Scores, W18-6319"
+
+    def defaults(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {"force": options.get("tokenize") in ("none", "char")}
 
 
 class ChrF(_SacreBleuMetric):

@@ -135,7 +135,8 @@ def _check_settings(name: str, group: Sequence[Mapping[str, Any]]) -> None:
                 f"{name} with seed {seed} is given {seeds.count(seed)} times, so it would count too much in the mean; "
                 "give it once."
             )
-    settings = [{**result.get("settings", {}), "seed": None} for result in group]
+    about = [{name: result[name] for name in ("base_model", "data") if name in result} for result in group]
+    settings = [{**result.get("settings", {}), **told, "seed": None} for result, told in zip(group, about, strict=True)]
     first, *others = [{key: value for key, value in each.items() if value not in _EMPTY} for each in settings]
     for other, result in zip(others, group[1:], strict=True):
         differing = [key for key in {**first, **other} if first.get(key) != other.get(key)]

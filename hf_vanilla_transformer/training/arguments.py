@@ -50,6 +50,10 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
         default="group_by_length", metadata={"help": "Put sentences of approximately equal length together."}
     )
 
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "Leave losses that are no number out of the log, as if all went well."}
+    )
+
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the token, which the Trainer would pickle into folders that it pushes. Copies lose it, too."""
         return {**self.__dict__, "hub_token": None}
@@ -67,6 +71,10 @@ class RunArguments(PaperTrainingArguments):
         metadata={
             "help": "Most tokens of a batch on each side, padding included, instead of --per_device_train_batch_size."
         },
+    )
+    largest_first: bool = field(
+        default=False,
+        metadata={"help": "Begin with the largest batch of --tokens_per_batch, so that too large a one shows at once."},
     )
     r_drop: float = field(
         default=0.0,
@@ -101,7 +109,7 @@ class RunArguments(PaperTrainingArguments):
     def describe_optimizer(self) -> str:
         """Optimizer and schedule in words."""
         if self.uses_the_paper_s_schedule:
-            return "Adam, learning rate of Eq. 3"
+            return f"{'AdamW' if self.weight_decay else 'Adam'}, learning rate of Eq. 3"
         optimizer, schedule = OptimizerNames(self.optim).value, SchedulerType(self.lr_scheduler_type).value
         return f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}"
 

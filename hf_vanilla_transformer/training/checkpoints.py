@@ -153,24 +153,25 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
     return None
 
 
-def find_checkpoint(wanted: str, folder: Path) -> Path:
-    """The checkpoint to go on from.
+def find_checkpoint(wanted: str, folder: Path) -> Path | None:
+    """The checkpoint to go on from; None where the run is to begin.
 
     Args:
-        wanted (`str`): a checkpoint's folder, or `"last"` for the newest complete one in `folder`.
+        wanted (`str`): a checkpoint's folder, `"last"` for the newest complete one in `folder`, or `"auto"` for that
+            one if there is any, as in a job that may be started again.
         folder (`Path`): where the run writes.
 
     Raises:
         ValueError: if there is none, or files are missing or cut off that the training goes on from.
     """
-    if wanted == "last":
+    if wanted in ("last", "auto"):
         last = last_complete_checkpoint(folder)
-        if last is None:
+        if last is None and wanted == "last":
             raise ValueError(f"{folder} holds no checkpoint to resume from; leave out --resume_from_checkpoint.")
-        return Path(last)
+        return None if last is None else Path(last)
     checkpoint = Path(wanted)
     if not checkpoint.is_dir():
-        raise ValueError(f'{wanted} is no folder; name a checkpoint with its path, or say "last".')
+        raise ValueError(f'{wanted} is no folder; name a checkpoint with its path, or say "last" or "auto".')
     fault = fault_of(checkpoint) if (checkpoint / MARK).is_file() else _visible_fault(checkpoint)
     if fault is not None:
         raise ValueError(f"{wanted} is no checkpoint to resume from: {fault}; take an earlier checkpoint.")

@@ -34,6 +34,15 @@ def check_effects(args: RunArguments) -> None:
     Raises:
         ValueError: if one is.
     """
+    if args.largest_first and args.tokens_per_batch is None:
+        raise ValueError("largest_first is about batches by tokens; give --tokens_per_batch, too, or leave it out.")
+    for name in ("eval_steps", "metric_for_best_model", "predict_with_generate"):
+        value = getattr(args, name)
+        if args.eval_strategy == "no" and value:
+            raise ValueError(
+                f'{name} is {value}, but the run has no evaluations; give --eval_strategy "steps" or "epoch", or leave '
+                "it out."
+            )
     if args.neftune_noise_alpha is not None:
         raise ValueError(
             f"neftune_noise_alpha is {args.neftune_noise_alpha}, but the Trainer's noise does not reach embeddings "
@@ -89,7 +98,8 @@ def check_validation_pairs(args: PaperTrainingArguments, pairs: DatasetDict) -> 
     if args.eval_strategy != "no" and "validation" not in pairs:
         strategy = IntervalStrategy(args.eval_strategy).value
         raise ValueError(
-            f"eval_strategy is {strategy}, but there are no validation pairs; give --validation_files or leave it out."
+            f"eval_strategy is {strategy}, but there are no validation pairs; there is: {', '.join(pairs)}. Give "
+            "--validation_files beside --train_files, or leave it out."
         )
 
 
@@ -133,17 +143,33 @@ def count_checkpoints(args: PaperTrainingArguments) -> int | None:
 
 
 def check_processes(args: PaperTrainingArguments) -> None:
-    """Make sure that processes that were launched together train together.
+    """Make sure that processes that were launched together train together, and each with one accelerator at most.
 
     Raises:
-        ValueError: if each of them would train a model of its own, all in one folder.
+        ValueError: if each of them would train a model of its own, all in one folder; or if one is to use several GPUs
+            by itself, by `nn.DataParallel`, which needs more memory and time, and has other losses with R-Drop.
     """
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"there are {args.n_gpu} GPUs for one process; launch one for each, torchrun --standalone "
+            f"--nproc-per-node {args.n_gpu} scripts/train.py ..., or choose one with CUDA_VISIBLE_DEVICES=0."
+        )
     launched = int(os.environ.get("WORLD_SIZE", 1))
     if launched > args.world_size:
         raise ValueError(
             f"{launched} processes were launched, but they cannot train together without an accelerator each; add "
             "--use_cpu to train on the CPU."
         )
+
+
+def check_base(model: Path, output: Path) -> None:
+    """Make sure that a run does not replace the model that it begins from.
+
+    Raises:
+        ValueError: if that lies where the run writes.
+    """
+    if model.is_dir() and output.resolve() in (model.resolve(), *model.resolve().parents):
+        raise ValueError(f"{model} lies in {output}, which the run replaces; name another --output_dir.")
 
 
 def check_lengths(config: VanillaTransformerConfig, data: DatasetDict) -> None:
@@ -162,6 +188,22 @@ def check_lengths(config: VanillaTransformerConfig, data: DatasetDict) -> None:
                 f"the longest sentence of {name} has {longest} tokens, but the model {config.max_position_embeddings} "
                 "learned positions; remove or split it, or train with sinusoidal positions."
             )
+
+
+def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make sure that a model can be trained with a tokenizer.
+
+    Raises:
+        ValueError: if it has no token for padding, or none for the end of a sentence that it puts there.
+    """
+    for token in ("pad_token", "eos_token"):
+        if getattr(tokenizer, token) is None:
+            raise ValueError(f"the tokenizer of {name} has no {token}; take one that has, or leave out --tokenizer.")
+    if tokenizer("a").input_ids[-1] != tokenizer.eos_token_id:
+        raise ValueError(
+            f"the tokenizer of {name} does not end a sentence with {tokenizer.eos_token}, so a model would not learn "
+            "where to stop; take another, or leave out --tokenizer."
+        )
 
 
 def check_vocabulary(name: str | Path, config: VanillaTransformerConfig, tokenizer: PreTrainedTokenizerBase) -> None:

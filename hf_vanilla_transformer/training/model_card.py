@@ -44,6 +44,7 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
         optimizer (`str`, *optional*): optimizer and schedule in words, which a resumed run takes from its checkpoint.
         seconds (`float`, defaults to 0): that it was trained before.
         evaluation_seconds (`float`, defaults to 0): how many of these went into evaluations.
+        settings (`dict`, *optional*): what it is trained with, by name.
     """
 
     def __init__(
@@ -52,10 +53,12 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
         optimizer: str | None = None,
         seconds: float = 0,
         evaluation_seconds: float = 0,
+        settings: dict[str, Any] | None = None,
     ):
         self.base_model = base_model
         self.optimizer = optimizer
         self.evaluation_seconds = evaluation_seconds
+        self.settings = settings
         self._seconds_before = seconds
         self._started: float | None = None
 
@@ -64,6 +67,14 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
         """What a checkpoint tells of the run that wrote it; nothing if that did not use this callback."""
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
         return cls(**state.get("stateful_callbacks", {}).get(cls.__name__, {}).get("args", {}))
+
+    def go_on_with(self, settings: dict[str, Any]) -> list[str]:
+        """Take new settings; returns in words which of them differ from those before, if these are known."""
+        before, self.settings = self.settings, settings
+        if before is None:
+            return []
+        names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
+        return [f"{name} {_said(settings, name)}, not {_said(before, name)}" for name in names]
 
     @property
     def seconds(self) -> float:
@@ -99,8 +110,12 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, in the shape that the Trainer wants."""
         facts: dict[str, Any] = {"base_model": self.base_model, "optimizer": self.optimizer}
-        facts |= {"seconds": self.seconds, "evaluation_seconds": self.evaluation_seconds}
+        facts |= {"seconds": self.seconds, "evaluation_seconds": self.evaluation_seconds, "settings": self.settings}
         return {"args": facts, "attributes": {}}
+
+
+def _said(settings: dict[str, Any], name: str) -> Any:
+    return settings.get(name, "as by default")
 
 
 def card_metadata(
@@ -115,7 +130,7 @@ def card_metadata(
     license: str | None = None,
 ) -> ModelCardData:
     """The metadata at the head of a card: only what the Hub can know; see [`fill_model_card`]."""
-    languages = [language for language in map(_iso_639, (source_language, target_language)) if language]
+    languages = [language for language in map(language_of, (source_language, target_language)) if language]
     hub_dataset = _hub_name(dataset)
     return ModelCardData(
         language=list(dict.fromkeys(languages)) or None,
@@ -258,14 +273,14 @@ def _eval_results(scores: dict[str, Any], dataset: str | None, dataset_config: s
     ]
 
 
-def _iso_639(code: str | None) -> str | None:
-    """A language without its country, if it is one."""
+def language_of(code: str | None) -> str | None:
+    """The ISO 639-1 code of a language without its country, if it is one."""
     language = (code or "").split("_")[0].split("-")[0]
     return language if language in _LANGUAGES.split() else None
 
 
 def _direction(source_language: str | None, target_language: str | None) -> str:
-    if _iso_639(source_language) and _iso_639(target_language):
+    if language_of(source_language) and language_of(target_language):
         return f"from {source_language} to {target_language}"
     return "one language to another"
 

@@ -1,5 +1,7 @@
 """Section 5.3: Adam, and a learning rate that rises linearly, then falls with the inverse square root of the step."""
 
+from typing import Any
+
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, TrainingArguments
@@ -34,12 +36,13 @@ def paper_optimizers(
     Args:
         model (`PreTrainedModel`): its `config.d_model` is the formula's.
         args (`TrainingArguments`): `warmup_steps` (updates), `adam_beta1`, `adam_beta2`, `adam_epsilon` and
-            `weight_decay` are used. `learning_rate` is not: the formula has none.
+            `weight_decay` are used. `learning_rate` is not: the formula has none. The paper has no weight decay; one
+            above 0 is that of AdamW, and of matrices alone, as the Trainer's own is.
         factor (`float`): constant before Eq. 3; the paper's is 1. Less suits batches much smaller than the paper's
             25,000 tokens of each side.
 
     Returns:
-        `tuple[Adam, LambdaLR]`: the optimizer and the schedule.
+        `tuple[Adam, LambdaLR]`: the optimizer, AdamW with weight decay, and the schedule.
 
     Raises:
         ValueError: if `args.warmup_steps` is not a whole number of updates.
@@ -47,14 +50,14 @@ def paper_optimizers(
     warmup_steps = args.warmup_steps
     if warmup_steps < 1 or warmup_steps != int(warmup_steps):
         raise ValueError(f"warmup_steps is {warmup_steps}; the paper's schedule counts whole updates, 4000 of them.")
-    optimizer = torch.optim.Adam(
-        [parameter for parameter in model.parameters() if parameter.requires_grad],
-        lr=factor,
-        betas=(args.adam_beta1, args.adam_beta2),
-        eps=args.adam_epsilon,
-        weight_decay=args.weight_decay,
-        fused=True,
-    )
+    trained: list[Any] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    betas = args.adam_beta1, args.adam_beta2
+    options: dict[str, Any] = {"lr": factor, "betas": betas, "eps": args.adam_epsilon, "fused": True}
+    optimizer: torch.optim.Adam = torch.optim.Adam(trained, **options)
+    if args.weight_decay:
+        matrices: Any = {"params": [parameter for parameter in trained if parameter.ndim > 1]}
+        vectors: Any = {"params": [parameter for parameter in trained if parameter.ndim <= 1], "weight_decay": 0.0}
+        optimizer = torch.optim.AdamW([matrices, vectors], weight_decay=args.weight_decay, **options)
     d_model = model.config.d_model
     # The scheduler counts updates done, so the next one is one more.
     return optimizer, LambdaLR(optimizer, lambda done: paper_learning_rate(done + 1, d_model, int(warmup_steps)))

@@ -246,11 +246,11 @@ def test_faulty_pairs_are_counted_and_named():
     data[0, 7], data[1, 9], data[1, 1500] = 0, 101, 0
     message = (
         rf"^3 of 2000 pairs are empty on one side or longer than 100 tokens.*: pair 7 \(0 source, {data[1, 7]} "
-        rf"target tokens\), pair 9 \({data[0, 9]} source, 101 target tokens\), pair 1500 \(.*0 target tokens\); remove"
+        rf"target tokens\), pair 9 \({data[0, 9]} source, 101 target tokens\), pair 1500 \(.*0 target tokens\); leave"
     )
     with pytest.raises(ValueError, match=message):
         TokenBudgetBatchSampler(data, BUDGET)
-    with pytest.raises(ValueError, match=r"^\d+ of 2000 .*(pair \d+ [^)]*\), ){5}\.\.\.; remove or split"):
+    with pytest.raises(ValueError, match=r"^\d+ of 2000 .*(pair \d+ [^)]*\), ){5}\.\.\.; leave them out with"):
         TokenBudgetBatchSampler(data, 30)
 
 

@@ -42,6 +42,14 @@ def test_the_longest_that_stay(data, tokenizer):
     assert filter_pairs(data, tokenizer, longest - 1)[1]["too long"] == 1
 
 
+def test_without_a_limit_none_is_too_long(data, tokenizer):
+    kept, dropped = filter_pairs(data, tokenizer)
+    assert dropped == {"empty": EMPTY, "too long": 0}
+    assert len(kept) == len(data) - EMPTY
+    with pytest.raises(ValueError, match="none of the 2 pairs would stay: 2 are empty on one side; give other pairs"):
+        filter_pairs(Dataset.from_dict({"input_ids": [[2], [2]], "labels": [[50], [50]]}), tokenizer)
+
+
 def test_in_parts(data, tokenizer, monkeypatch):
     whole, dropped = filter_pairs(data, tokenizer, MOST)
     monkeypatch.setattr("hf_vanilla_transformer.data.lengths._READ_AT_ONCE", 3)

@@ -5,7 +5,7 @@ import tracemalloc
 
 import datasets
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.data.sources import _check_json_lines
@@ -317,6 +317,25 @@ def test_options_for_text_files(write):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere\.csv is not there; check the path"):
         load_pairs(train_files=tmp_path / "nowhere.csv")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["train", "dev", "test"], ["train", "validation", "test"]),
+        (["train", "valid"], ["train", "validation"]),
+        (["train", "dev", "validation"], ["train", "dev", "validation"]),
+        (["train", "dev", "val"], ["train", "validation", "val"]),
+    ],
+)
+def test_what_validation_is_called(monkeypatch, names, expected):
+    splits = {name: Dataset.from_dict({"source": [name], "target": [name]}) for name in names}
+    monkeypatch.setattr(
+        "hf_vanilla_transformer.data.sources.load_dataset", lambda *args, **options: DatasetDict(splits)
+    )
+    pairs = load_pairs("user/pairs")
+    assert list(pairs) == expected
+    assert [split["source"][0] for split in pairs.values()] == names
 
 
 @pytest.mark.parametrize("arguments", [{}, {"dataset": "numbers", "train_files": "train.csv"}])

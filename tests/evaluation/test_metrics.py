@@ -1,3 +1,5 @@
+import logging
+
 import numpy as np
 import pytest
 import sacrebleu
@@ -81,3 +83,12 @@ def test_compute_metrics_of_logits(tokenizer):
     logits, labels = np.zeros((2, 3, 5)), np.zeros((2, 3), dtype=int)
     with pytest.raises(ValueError, match="logits were given; set predict_with_generate=True"):
         make_compute_metrics(tokenizer)(EvalPrediction(predictions=logits, label_ids=labels))
+
+
+@pytest.mark.parametrize(("tokenize", "warns"), [("13a", True), ("none", False), ("char", False)])
+def test_text_that_is_tokenised_already_is_warned_of(caplog, tokenize, warns):
+    lines = ["a small house is old ."] * 100
+    with caplog.at_level("WARNING", logger="sacrebleu"):
+        logging.getLogger("sacrebleu").propagate = True
+        score_translations(lines, lines, tokenize=tokenize)
+    assert ("forgot to detokenize" in caplog.text) == warns

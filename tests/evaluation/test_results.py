@@ -65,6 +65,15 @@ def test_runs_with_other_settings_have_no_mean(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "values"), [("data", [{"test": "a.en"}, {"test": "b.en"}]), ("base_model", [None, "x"])]
+)
+def test_runs_on_other_data_or_from_another_model_have_no_mean(tmp_path, name, values):
+    files = [write_results(tmp_path, "a", seed, **{name: values[seed - 1]}) for seed in (1, 2)]
+    with pytest.raises(ValueError, match=f"a with seeds 1 and 2 differ in {name}, so they have no mean"):
+        table_of_results(files)
+
+
+@pytest.mark.parametrize(
     "content", ["no json", '{"seed": 1}', '{"seed": 1, "scores": {}, "training_seconds": 1}', "[1]"]
 )
 def test_a_file_without_results(tmp_path, content):

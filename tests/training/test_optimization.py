@@ -1,6 +1,7 @@
 """The schedule is the paper's formula at every update, after a resume too."""
 
 import pytest
+import torch
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback
 
 from hf_vanilla_transformer import PaperTrainingArguments, paper_learning_rate, paper_optimizers
@@ -92,3 +93,18 @@ def test_bad_steps(tmp_path):
     args = PaperTrainingArguments(output_dir=str(tmp_path), warmup_steps=0.1)
     with pytest.raises(ValueError, match=r"warmup_steps is 0\.1; the paper's schedule counts whole updates"):
         paper_optimizers(small_model(), args)
+
+
+def test_weight_decay_is_adamw_s_and_of_matrices_alone(tmp_path):
+    """By hand, w - lr decay w before the update, whose gradients are zero here."""
+    model = small_model()
+    args = PaperTrainingArguments(str(tmp_path), weight_decay=0.5, warmup_steps=1, use_cpu=True)
+    optimizer, _ = paper_optimizers(model, args)
+    rate = optimizer.param_groups[0]["lr"]
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    for name, weight in model.named_parameters():
+        expected = before[name] * (1 - rate * 0.5) if weight.ndim > 1 else before[name]
+        torch.testing.assert_close(weight, expected)
