@@ -1,7 +1,7 @@
 """The beam search of section 6.1, as in the authors' code: what goes on and what has ended, side by side.
 
 Nothing here knows the model: log-probabilities in, hypotheses out. Shapes have named axes: batch (sentences), beams,
-candidates, vocabulary, generated (length so far, in tokens).
+candidates, vocabulary, generated (length so far, in tokens). Of the batch those sentences are live that have not left.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,6 @@ import torch
 # Far below the log-probability of any hypothesis, and still a number: minus infinity has no differences.
 _NO_HYPOTHESIS = -1e9
 _NO_ROW = -1
-# Scores, (batch, hypotheses), and paths, (batch, hypotheses, generated, 2).
-_Hypotheses = tuple[torch.Tensor, torch.Tensor]
 
 
 def gnmt_length_penalty(length: float | torch.Tensor, alpha: float) -> float | torch.Tensor:
@@ -32,22 +30,46 @@ def hf_length_penalty(length: float | torch.Tensor, alpha: float) -> float | tor
 LENGTH_PENALTIES: dict[str, Callable] = {"gnmt": gnmt_length_penalty, "hf": hf_length_penalty}
 
 
+def _exists(scores: torch.Tensor) -> torch.Tensor:
+    return scores > _NO_HYPOTHESIS / 2
+
+
+class _Best:
+    """The best hypotheses of each sentence among those that were cut, or have ended; best first.
+
+    Each is known by its score, `(batch, beams)`, and its end, `(batch, beams, 3)`: its length, which of the beams it
+    continues, and its last token.
+    """
+
+    def __init__(self, sentences: int, num_beams: int, device: torch.device):
+        self.scores = torch.full((sentences, num_beams), _NO_HYPOTHESIS, dtype=torch.float32, device=device)
+        self.ends = torch.zeros((sentences, num_beams, 3), dtype=torch.long, device=device)
+
+    def add(self, sentences: torch.Tensor, scores: torch.Tensor, ends: torch.Tensor) -> None:
+        """Take `(live, candidates)` scores and their ends, of the sentences given, `(live,)`, where they are better."""
+        best, chosen = torch.cat([self.scores[sentences], scores], dim=1).topk(self.scores.shape[1])
+        ends = torch.cat([self.ends[sentences], ends], dim=1)
+        self.scores[sentences] = best
+        self.ends[sentences] = ends.gather(1, chosen[..., None].expand(-1, -1, 3))
+
+
 class BeamSearch:
     """The hypotheses of a batch of sentences.
 
-    A step is [`extend`], which makes candidates of the running hypotheses, and [`keep`], which is told those that have
+    A step is [`extend`], which makes candidates of the running hypotheses, and [`prune`], which is told those that have
     ended. The best that have ended, by log P / lp(Y), are kept beside the best that go on, by log P. A sentence is done
     when none that goes on can win any more, or none may go on.
+
+    Of each step it remembers which beam every running hypothesis continued, and by which token; the tokens before are
+    only looked up at the end, in [`best`].
 
     With one beam it is greedy search: the best candidate is the only one.
 
     Args:
-        sentences (`int`): number of sentences, batch.
         num_beams (`int`): hypotheses that go on, and as many that have ended, of each sentence.
         num_return_sequences (`int`): how many of the best are asked for.
         num_ends (`int`): number of tokens that end a hypothesis.
         length_penalty (`Callable`): lp, of a number of tokens or of a tensor of them.
-        favors_length (`bool`): whether lp grows with the length.
         early_stopping (`bool` or `"never"`): when a sentence is done. `"never"`: no running hypothesis could enter the
             best `num_return_sequences`, were it to end at its most favourable length. `False`: nor the best `num_beams`
             if it ended now. `True`: `num_beams` have ended.
@@ -57,142 +79,140 @@ class BeamSearch:
 
     def __init__(
         self,
-        sentences: int,
         num_beams: int,
         *,
         num_return_sequences: int,
         num_ends: int,
         length_penalty: Callable,
-        favors_length: bool,
         early_stopping: bool | str,
         limits: torch.Tensor,
         fill: int,
     ):
+        sentences, device = len(limits), limits.device
         self.num_beams, self.num_return_sequences = num_beams, num_return_sequences
         self.num_candidates = num_beams * max(2, 1 + num_ends) if num_beams > 1 else 1
-        self.length_penalty, self.favors_length = length_penalty, favors_length
-        self.early_stopping = early_stopping
-        self.limits = limits
+        self.length_penalty, self.favors_length = length_penalty, length_penalty(2) > length_penalty(1)
+        self.early_stopping, self.limits = early_stopping, limits
         self.length = 0
-        device = limits.device
-        # A path has two numbers for each generated token: the token, and the row of the model's batch it came from.
-        self._fill = torch.tensor([fill, _NO_ROW], device=device)
-        none = torch.full((sentences, num_beams), _NO_HYPOTHESIS, dtype=torch.float32, device=device)
-        no_path = torch.empty((sentences, num_beams, 0, 2), dtype=torch.long, device=device)
-        self._running = none.clone(), no_path
-        # All beams begin alike, so all but one are left out of the first step.
-        self._running[0][:, 0] = 0
-        self._ended = none, no_path
-        self._cut = none, no_path
-        self._candidates = none, no_path
+        self._fill, self._sentences = fill, sentences
+        self._live = torch.arange(sentences, device=device)
+        # log P of the running hypotheses, (live, beams). All begin alike; all but one are left out of the first step.
+        self._scores = torch.full((sentences, num_beams), _NO_HYPOTHESIS, dtype=torch.float32, device=device)
+        self._scores[:, 0] = 0
+        self._is_done = torch.zeros((sentences, 1), dtype=torch.bool, device=device)
+        self._ended, self._cut = (_Best(sentences, num_beams, device) for _ in range(2))
         self._nothing_ended = True
-        self._places = torch.arange(sentences, device=device)
-        self._first_rows = self._places[:, None] * num_beams
-        self._left: list[tuple[torch.Tensor, _Hypotheses, _Hypotheses]] = []
+        # log P, the beams that they continue, and last tokens, each (live, candidates).
+        self._candidates = (self._scores,) * 3
+        # Of each step the beams that were continued, and by which tokens, each (batch, beams).
+        self._history: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._first_rows = self._live[:, None] * num_beams
 
-    def extend(self, log_probs: torch.Tensor, do_sample: bool = False) -> torch.Tensor:
+    def extend(self, log_probs: torch.Tensor, do_sample: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Make candidates of the running hypotheses with every token behind them, and keep the best of each sentence.
 
         Args:
-            log_probs (`torch.FloatTensor` of shape `(batch * beams, vocabulary)`): of the token that comes next.
+            log_probs (`torch.FloatTensor` of shape `(live * beams, vocabulary)`): of the token that comes next.
             do_sample (`bool`): draw candidates without replacement, by their probabilities, instead of the best.
 
         Returns:
-            `torch.LongTensor`: the candidates' generated tokens, `(batch, candidates, generated)`.
+            The rows that the candidates continue, and their last tokens, both `(live, candidates)`.
         """
-        scores, paths = self._running
         vocabulary = log_probs.shape[-1]
         if do_sample:
-            totals = (scores[..., None] + log_probs.view(*scores.shape, vocabulary)).flatten(1)
+            totals = (self._scores[..., None] + log_probs.view(*self._scores.shape, vocabulary)).flatten(1)
             chosen = torch.multinomial(totals.softmax(dim=-1), min(self.num_candidates, totals.shape[1]))
             totals, beams, tokens = totals.gather(1, chosen), chosen // vocabulary, chosen % vocabulary
         else:
             # The best of a sentence are among the best of each of its hypotheses.
             of_each, tokens = log_probs.topk(min(self.num_candidates, vocabulary))
-            totals = (scores[..., None] + of_each.view(*scores.shape, -1)).flatten(1)
+            totals = (self._scores[..., None] + of_each.view(*self._scores.shape, -1)).flatten(1)
             totals, chosen = totals.topk(min(self.num_candidates, totals.shape[1]))
-            beams, tokens = chosen // of_each.shape[1], tokens.view(len(scores), -1).gather(1, chosen)
-        last = torch.stack([tokens, beams + self._first_rows[: len(beams)]], dim=-1)
-        self._candidates = totals, torch.cat([_gather(paths, beams), last[:, :, None]], dim=2)
+            beams, tokens = chosen // of_each.shape[1], tokens.view(len(totals), -1).gather(1, chosen)
+        self._candidates = totals, beams, tokens
         self.length += 1
-        return self._candidates[1][..., 0]
+        return beams + self._first_rows[: len(beams)], tokens
 
-    def keep(self, has_ended: torch.Tensor, is_cut: torch.Tensor) -> None:
+    def prune(self, has_ended: torch.Tensor, is_cut: torch.Tensor) -> None:
         """Share the candidates out among those that have ended and those that go on.
 
         Args:
-            has_ended (`torch.BoolTensor` of shape `(batch, candidates)`): by a token such as `</s>`.
-            is_cut (`torch.BoolTensor` of shape `(batch, candidates)`): whether no token may follow. Of those that have
-                not ended, the best compete only where no hypothesis of their sentence has ended.
+            has_ended (`torch.BoolTensor` of shape `(live, candidates)`): by a token such as `</s>`.
+            is_cut (`torch.BoolTensor` of shape `(live, candidates)`): whether no token may follow. Those that have not
+                ended stand behind all that have.
         """
-        scores, paths = self._candidates
+        scores, beams, tokens = self._candidates
         if has_ended.any():
-            self._ended = self._best(self._ended, has_ended)
+            self._keep(self._ended, has_ended)
             self._nothing_ended = False
         is_cut = is_cut & ~has_ended
         if is_cut.any():
-            self._cut = self._best(self._cut, is_cut)
-        going_on, chosen = scores.masked_fill(has_ended | is_cut, _NO_HYPOTHESIS).topk(self.num_beams)
+            self._keep(self._cut, is_cut)
+        may_go_on = _exists(scores) & ~(has_ended | is_cut)
+        self._is_done = self._is_done | ~may_go_on.any(dim=1, keepdim=True)
+        # Those of a sentence that is done go on as long as it is in the batch, but count no more.
+        self._scores, chosen = scores.masked_fill(has_ended | is_cut & ~self._is_done, _NO_HYPOTHESIS).topk(
+            self.num_beams
+        )
         if not self._nothing_ended:
-            going_on = going_on.masked_fill(self._is_decided(going_on[:, :1]), _NO_HYPOTHESIS)
-        self._running = going_on, _gather(paths, chosen)
+            self._is_done = self._is_done | self._is_decided(self._scores[:, :1])
+        self._history.append((self._of_batch(beams.gather(1, chosen)), self._of_batch(tokens.gather(1, chosen))))
 
-    def _best(self, kept: _Hypotheses, are_new: torch.Tensor) -> _Hypotheses:
-        """The best `num_beams` of those kept so far and of the new candidates, by log P / lp(Y), in this order."""
-        scores, paths = self._candidates
-        is_there = are_new & (scores > _NO_HYPOTHESIS / 2)
-        new = (scores / self.length_penalty(self.length)).masked_fill(~is_there, _NO_HYPOTHESIS)
-        scores, chosen = torch.cat([kept[0], new], dim=1).topk(self.num_beams)
-        return scores, _gather(torch.cat([self._filled(kept[1]), paths], dim=1), chosen)
+    def _keep(self, best: _Best, are_new: torch.Tensor) -> None:
+        """Put those new candidates that count among the best, by log P / lp(Y)."""
+        scores, beams, tokens = self._candidates
+        counts = are_new & _exists(scores) & ~self._is_done
+        scores = (scores / self.length_penalty(self.length)).masked_fill(~counts, _NO_HYPOTHESIS)
+        best.add(self._live, scores, torch.stack([torch.full_like(beams, self.length), beams, tokens], dim=-1))
 
-    def _filled(self, paths: torch.Tensor) -> torch.Tensor:
-        """Paths that may have ended, as long as those that go on."""
-        missing = self.length - paths.shape[2]
-        return torch.cat([paths, self._fill.expand(*paths.shape[:2], missing, 2)], dim=2)
+    def _of_batch(self, of_live: torch.Tensor) -> torch.Tensor:
+        """`(live, beams)` to `(batch, beams)`."""
+        if len(of_live) == self._sentences:
+            return of_live
+        return of_live.new_zeros(self._sentences, self.num_beams).index_copy_(0, self._live, of_live)
 
     def _is_decided(self, best_running: torch.Tensor) -> torch.Tensor:
-        """Whether no running hypothesis can win any more, `(batch, 1)`, of the best log P of each sentence's."""
+        """Whether no running hypothesis can win any more, `(live, 1)`, of the best log P of each sentence's."""
         needed = self.num_return_sequences if self.early_stopping == "never" else self.num_beams
-        worst = self._ended[0][:, needed - 1 : needed]
+        worst = self._ended.scores[self._live, needed - 1, None]
         if self.early_stopping is True:
-            return worst > _NO_HYPOTHESIS / 2
+            return _exists(worst)
         length: int | torch.Tensor = self.length
         if self.early_stopping == "never" and self.favors_length:
             length = self.limits[:, None]
-        return (worst > _NO_HYPOTHESIS / 2) & (best_running / self.length_penalty(length) <= worst)
+        return _exists(worst) & (best_running / self.length_penalty(length) <= worst)
 
-    @property
-    def are_full(self) -> torch.Tensor:
-        """Whether candidates are as long as their sentence's limit, `(batch, 1)`."""
-        return self.length >= self.limits[:, None]
-
-    @property
-    def are_running(self) -> torch.Tensor:
-        """Whether something of a sentence goes on, `(batch,)`."""
-        return self._running[0][:, 0] > _NO_HYPOTHESIS / 2
-
-    def leave(self) -> torch.Tensor:
-        """Put the sentences that are done aside until [`best`] is asked for; returns which stay, `(kept,)`."""
-        done, kept = (~self.are_running).nonzero()[:, 0], self.are_running.nonzero()[:, 0]
-        self._left.append((self._places[done], _of(self._ended, done), _of(self._cut, done)))
-        self._running, self._ended, self._cut = (_of(each, kept) for each in (self._running, self._ended, self._cut))
-        self._places, self.limits = self._places[kept], self.limits[kept]
+    def drop_finished(self) -> torch.Tensor:
+        """Have the sentences that are done leave the batch; returns which of the live ones stay, `(kept,)`."""
+        kept = (~self._is_done[:, 0]).nonzero()[:, 0]
+        self._live, self.limits = self._live[kept], self.limits[kept]
+        self._scores, self._is_done = self._scores[kept], self._is_done[kept]
         return kept
 
     @property
+    def are_full(self) -> torch.Tensor:
+        """Whether candidates are as long as their sentence's limit, `(live, 1)`."""
+        return self.length >= self.limits[:, None]
+
+    @property
     def rows(self) -> torch.Tensor:
-        """Of the running hypotheses: the rows of the model's last batch that they continue, `(batch * beams,)`."""
-        return self._running[1][:, :, -1, 1].flatten()
+        """Of the running hypotheses: the rows of the model's last batch that they continue, `(live * beams,)`."""
+        return (self._history[-1][0][self._live] + self._first_rows[: len(self._live)]).flatten()
 
     @property
     def tokens(self) -> torch.Tensor:
-        """Last tokens of the running hypotheses, `(batch * beams, 1)`."""
-        return self._running[1][:, :, -1, 0].reshape(-1, 1)
+        """Last tokens of the running hypotheses, `(live * beams, 1)`."""
+        return self._history[-1][1][self._live].view(-1, 1)
+
+    @property
+    def num_live(self) -> int:
+        """Number of sentences that have not left."""
+        return len(self._live)
 
     @property
     def num_running(self) -> int:
-        """Number of sentences of which something goes on."""
-        return int(self.are_running.sum())
+        """Number of sentences that are not done."""
+        return self.num_live - int(self._is_done.sum())
 
     def best(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The best hypotheses of each sentence, best first; those that were cut come behind those that have ended.
@@ -204,26 +224,21 @@ class BeamSearch:
             num_return_sequences,)`; and for each token the row of the model's batch that it came from, in the shape of
             the tokens, -1 behind the end.
         """
-        groups = [*self._left, (self._places, self._ended, self._cut)]
-        order = torch.cat([places for places, _, _ in groups]).argsort()
-        scores = torch.cat([torch.cat([ended[0], cut[0]], dim=1) for _, ended, cut in groups])[order]
-        paths = torch.cat(
-            [torch.cat([self._filled(ended[1]), self._filled(cut[1])], dim=1) for _, ended, cut in groups]
-        )
-        paths = paths[order]
-        is_there = scores > _NO_HYPOTHESIS / 2
-        paths = torch.where(is_there[..., None, None], paths, self._fill)
-        order = is_there.int().argsort(dim=1, descending=True, stable=True)[:, : self.num_return_sequences]
-        scores, paths = scores.gather(1, order).flatten(), _gather(paths, order).flatten(0, 1)
-        longest = int((paths[..., 1] != _NO_ROW).sum(dim=1).max())
-        return paths[:, :longest, 0], scores, paths[:, :longest, 1]
-
-
-def _gather(paths: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Of `(batch, hypotheses, generated, 2)`, those at `(batch, chosen)`."""
-    return paths.gather(1, chosen[..., None, None].expand(-1, -1, *paths.shape[2:]))
-
-
-def _of(hypotheses: _Hypotheses, sentences: torch.Tensor) -> _Hypotheses:
-    scores, paths = hypotheses
-    return scores[sentences], paths[sentences]
+        scores = torch.cat([self._ended.scores, self._cut.scores], dim=1)
+        ends = torch.cat([self._ended.ends, self._cut.ends], dim=1)
+        order = _exists(scores).int().argsort(dim=1, descending=True, stable=True)[:, : self.num_return_sequences]
+        scores, ends = scores.gather(1, order), ends.gather(1, order[..., None].expand(-1, -1, 3))
+        lengths = ends[..., 0].where(_exists(scores), 0)
+        tokens = torch.full((*lengths.shape, int(lengths.max())), self._fill, device=lengths.device)
+        rows = torch.full_like(tokens, _NO_ROW)
+        beam = torch.zeros_like(lengths)
+        for place in reversed(range(tokens.shape[-1])):
+            is_last, is_there = lengths == place + 1, lengths > place
+            beam, token = (
+                torch.where(is_last, of_end, of_step.gather(1, beam))
+                for of_end, of_step in zip(ends[..., 1:].unbind(-1), self._history[place], strict=True)
+            )
+            tokens[..., place] = token.where(is_there, self._fill)
+            rows[..., place] = (beam + self._first_rows).where(is_there, _NO_ROW)
+            beam = beam.where(is_there, 0)
+        return tokens.flatten(0, 1), scores.flatten(), rows.flatten(0, 1)

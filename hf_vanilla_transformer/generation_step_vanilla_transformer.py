@@ -76,6 +76,8 @@ class StepDecoder:
         num_beams (`int`): hypotheses of a sentence.
     """
 
+    rows_may_leave = True
+
     def __init__(self, model: Any, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int):
         decoder = model.get_decoder()
         if len(states) == 1 and mask is not None and mask.any():
@@ -96,7 +98,7 @@ class StepDecoder:
     def __call__(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Logits, `(rows, vocabulary)`, of the tokens behind `(rows, length)`, of which the last column is new."""
         if self._places == self._past.shape[3]:
-            self.keep(torch.arange(len(self._past), device="cpu"))
+            self.select(torch.arange(len(self._past), device="cpu"))
         if self._length == len(self._positions):
             self._positions = torch.cat([self._positions, _positions(self._decoder, self._length, _ROOM)])
         self._length += 1
@@ -112,7 +114,7 @@ class StepDecoder:
         embeds, position = self._decoder.look_up(tokens, None), self._positions[self._length - 1]
         return torch.add(position, embeds.float(), alpha=embeds.shape[1] ** 0.5).to(embeds.dtype)
 
-    def go_on_with(self, rows: torch.Tensor) -> None:
+    def reorder(self, rows: torch.Tensor) -> None:
         """Have the hypotheses continue others of the same sentences: those of the rows given, `(rows,)`."""
         if self._num_beams == 1:
             return
@@ -120,7 +122,7 @@ class StepDecoder:
         past = self._past[..., : self._places]
         past.copy_(past.gather(2, beams.expand_as(past)))
 
-    def keep(self, sentences: torch.Tensor) -> None:
+    def select(self, sentences: torch.Tensor) -> None:
         """Forget all sentences of the batch but those given, `(kept,)`, and the places that no hypothesis continues."""
         past = self._past[sentences][..., : self._places]
         are_continued = (past == 0).any(dim=2)[:, 0]
@@ -134,7 +136,7 @@ class StepDecoder:
         # Whatever lies where there is room now.
         places = nn.functional.pad(places, (0, self._new.shape[3]))
         for layer in self._layers:
-            layer.keep(sentences, places, positions)
+            layer.select(sentences, places, positions)
 
 
 class _Layer:
@@ -163,11 +165,11 @@ class _Layer:
         x = self._cross_norm(self._cross.plus(x, source_mask))
         return self._final_norm(self._fc2.plus(self._fc1.relu(x), x))
 
-    def keep(self, sentences: torch.Tensor, places: torch.Tensor, positions: int) -> None:
-        """As [`StepDecoder.keep`]; see [`_Memory.keep`]."""
-        self._keys.keep(sentences, places, positions)
-        self._values.keep(sentences, places, positions)
-        self._cross.keep(sentences)
+    def select(self, sentences: torch.Tensor, places: torch.Tensor, positions: int) -> None:
+        """As [`StepDecoder.select`]; see [`_Memory.select`]."""
+        self._keys.select(sentences, places, positions)
+        self._values.select(sentences, places, positions)
+        self._cross.select(sentences)
 
 
 class _Memory:
@@ -190,7 +192,7 @@ class _Memory:
         self._positions += 1
         return self._numbers[:, : self._positions * self._beams]
 
-    def keep(self, sentences: torch.Tensor, places: torch.Tensor, positions: int) -> None:
+    def select(self, sentences: torch.Tensor, places: torch.Tensor, positions: int) -> None:
         """Keep those of sentences, `(kept,)`, at the places given, `(kept, places)`.
 
         Of these, `positions * beams` are taken, and there is room behind them.
@@ -227,8 +229,8 @@ class _Cross:
         query = _split_heads(self._in(x), self._heads, self._num_beams)
         return self._out.plus(_attend(query, self._keys, self._values, mask, self._scaling), x)
 
-    def keep(self, sentences: torch.Tensor) -> None:
-        """As [`StepDecoder.keep`]."""
+    def select(self, sentences: torch.Tensor) -> None:
+        """As [`StepDecoder.select`]."""
         self._keys, self._values = (each[sentences] for each in (self._keys, self._values))
 
 
@@ -258,7 +260,7 @@ class _CrossOfOne:
         scores = nn.functional.linear(x_precise, self._to_scores, self._bias).unflatten(1, self._sizes)
         return torch.addmm(x_precise, scores.softmax(dim=-1).flatten(1), self._to_output).to(x.dtype)
 
-    def keep(self, sentences: torch.Tensor) -> None:
+    def select(self, sentences: torch.Tensor) -> None:
         """There is one alone."""
 
 

@@ -222,12 +222,14 @@ class ModuleCalls:
         model_kwargs (`dict`): inputs besides the tokens; with `past_key_values`, keys and values of earlier ones.
     """
 
+    rows_may_leave = False
+
     def __init__(self, model: Any, settings: Any, model_kwargs: dict[str, Any]):
         self.model, self.settings, self.model_kwargs = model, settings, model_kwargs
         self.outputs: Any = None
 
     def __call__(self, input_ids: Any) -> torch.Tensor:
-        """Logits, `(rows, vocabulary)`, of the tokens behind `(rows, length)`, of which the last column is new."""
+        """Logits, `(rows, vocabulary)`, of what comes behind the tokens so far, `(rows, length)`."""
         model, kwargs = self.model, self.model_kwargs
         if self.outputs is None:
             is_first = not getattr(self.settings, "is_assistant", False)
@@ -239,7 +241,7 @@ class ModuleCalls:
         self.model_kwargs = model._update_model_kwargs_for_generation(self.outputs, kwargs, is_encoder_decoder=True)
         return self.outputs.logits[:, -1].clone()
 
-    def go_on_with(self, rows: torch.Tensor) -> None:
+    def reorder(self, rows: torch.Tensor) -> None:
         """Have the hypotheses continue those of the rows given, `(rows,)`."""
         cache = self.model_kwargs.get("past_key_values")
         if cache is not None:
@@ -252,37 +254,34 @@ class CandidateStops:
     Args:
         criteria (`StoppingCriteriaList`).
         settings (`GenerationConfig`).
-        prompts (`torch.LongTensor` of shape `(batch, beams, length)`): what comes before the generated tokens.
     """
 
-    def __init__(self, criteria: StoppingCriteriaList, settings: Any, prompts: torch.Tensor):
+    def __init__(self, criteria: StoppingCriteriaList, settings: Any):
         self._ends = StoppingCriteriaList(each for each in criteria if not isinstance(each, _CUTS))
         self._cuts = StoppingCriteriaList(each for each in criteria if isinstance(each, _CUTS))
-        tokens = settings._eos_token_tensor
-        self._ends_of_tokens = prompts.new_empty(0) if tokens is None else tokens
-        self._prompts = prompts[:, :1]
+        self._end_tokens = settings._eos_token_tensor
+        end_tokens = [] if self._end_tokens is None else self._end_tokens.tolist()
         # Hypotheses end with the tokens and at the lengths that the settings say, and that is all.
         self.are_plain = all(
-            (type(each) is EosTokenCriteria and each.eos_token_id.tolist() == self._ends_of_tokens.tolist())
+            (type(each) is EosTokenCriteria and each.eos_token_id.tolist() == end_tokens)
             or (type(each) is MaxLengthCriteria and each.max_length == settings.max_length)
             or (type(each) is SentenceLengthLimit and each.max_lengths is settings.sentence_max_lengths)
             for each in criteria
         )
 
     def __call__(
-        self, generated: torch.Tensor, are_full: torch.Tensor, scores: Any
+        self, input_ids: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, are_full: torch.Tensor, scores: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of `(batch, candidates, generated)` tokens: which have ended, and which are cut, `(batch, candidates)`.
+        """Of candidates: which have ended, and which are cut, `(live, candidates)`.
 
-        `are_full`, `(batch, 1)`, tells whether candidates are as long as the settings let their sentence be.
+        Candidates are tokens, `(live, candidates)`, behind the rows of `input_ids`, `(rows, length)`, that `rows`
+        names. `are_full`, `(live, 1)`, tells whether they are as long as the settings let their sentence be.
         """
         if self.are_plain:
-            return torch.isin(generated[..., -1], self._ends_of_tokens), are_full
-        candidates = torch.cat([self._prompts.expand(-1, generated.shape[1], -1), generated], dim=-1)
-        has_ended, is_cut = (
-            criteria(candidates.flatten(0, 1), scores).view(candidates.shape[:2])
-            for criteria in (self._ends, self._cuts)
-        )
+            no_end = tokens.new_empty(0)
+            return torch.isin(tokens, no_end if self._end_tokens is None else self._end_tokens), are_full
+        candidates = torch.cat([input_ids[rows.flatten()], tokens.view(-1, 1)], dim=1)
+        has_ended, is_cut = (criteria(candidates, scores).view(tokens.shape) for criteria in (self._ends, self._cuts))
         return has_ended, is_cut
 
 
@@ -327,7 +326,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             self.generation_config = paper_generation_config(self.config)
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        length_is_given = self._callerlimits_length(generation_config, kwargs)
+        length_is_given = self._caller_limits_length(generation_config, kwargs)
         # transformers takes arguments for settings only where the model's or the caller's settings have them already.
         own = {name: kwargs.pop(name) for name in _OWN_SETTINGS if name in kwargs}
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
@@ -347,7 +346,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         generation_config.source_lengths = None if mask is None else mask.sum(dim=-1)
         return generation_config, model_kwargs
 
-    def _callerlimits_length(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> bool:
+    def _caller_limits_length(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> bool:
         if any(kwargs.get(name) is not None for name in ("max_length", "max_new_tokens")):
             return True
         if kwargs.get("max_length_offset") is not None:
@@ -479,7 +478,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         # They go by the rows of the whole batch.
         return not (processors or settings.do_sample)
 
-    def _step_decoder(self: Any, num_beams: int, model_kwargs: dict[str, Any]) -> StepDecoder:
+    def _steps(
+        self: Any, num_beams: int, input_ids: Any, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]
+    ) -> Any:
+        """What gives the next logits: a [`StepDecoder`] where that may be, or else [`ModuleCalls`]."""
+        if not self._can_step(input_ids, settings, synced_gpus, model_kwargs):
+            return ModuleCalls(self, settings, model_kwargs)
         states, mask = model_kwargs["encoder_outputs"].last_hidden_state, model_kwargs.get("attention_mask")
         return StepDecoder(self, states[::num_beams], None if mask is None else mask[::num_beams], num_beams)
 
@@ -495,11 +499,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> Any:
         """Greedy search and sampling, as `GenerationMixin._sample`; by [`StepDecoder`] where that is all."""
         settings = generation_config
-        if not self._can_step(input_ids, settings, synced_gpus, model_kwargs):
+        decoder = self._steps(1, input_ids, settings, synced_gpus, model_kwargs)
+        if isinstance(decoder, ModuleCalls):
             return super()._sample(
                 input_ids, logits_processor, stopping_criteria, settings, synced_gpus, streamer, **model_kwargs
             )
-        decoder = self._step_decoder(1, model_kwargs)
         fills = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
         can_leave = fills and self._rows_may_leave(logits_processor, settings)
         unfinished = input_ids.new_ones(len(input_ids), dtype=torch.bool)
@@ -517,7 +521,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             unfinished &= ~stopping_criteria(input_ids, None)
             running = int(unfinished.sum())
             if can_leave and pays_to_leave(running, len(live)):
-                decoder.keep(unfinished[live].nonzero()[:, 0])
+                decoder.select(unfinished[live].nonzero()[:, 0])
                 live = unfinished.nonzero()[:, 0]
         if streamer is not None:
             streamer.end()
@@ -538,17 +542,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         settings = generation_config
         if settings.low_memory:
             raise ValueError("low_memory is an option of older beam searches; leave it out, or give fewer num_beams.")
-        sentences = input_ids.shape[0] // settings.num_beams
-        prompts = input_ids.unflatten(0, (sentences, settings.num_beams))
-        search = self._new_search(prompts, settings)
-        record = StepOutputs(settings)
-        steps: Any
-        stops = CandidateStops(stopping_criteria, settings, prompts)
-        if self._can_step(input_ids, settings, synced_gpus, model_kwargs):
-            steps = self._step_decoder(settings.num_beams, model_kwargs)
-            can_leave = stops.are_plain and self._rows_may_leave(logits_processor, settings)
-        else:
-            steps, can_leave = ModuleCalls(self, settings, model_kwargs), False
+        prompts = input_ids[:: settings.num_beams]
+        search, record = self._new_search(prompts, settings), StepOutputs(settings)
+        stops = CandidateStops(stopping_criteria, settings)
+        steps = self._steps(settings.num_beams, input_ids, settings, synced_gpus, model_kwargs)
+        can_leave = steps.rows_may_leave and stops.are_plain and self._rows_may_leave(logits_processor, settings)
         is_done = False
         while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
             logits = steps(input_ids).to(dtype=torch.float32, device=input_ids.device)
@@ -556,21 +554,18 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                 continue
             log_probs = logits_processor(input_ids, logits.log_softmax(dim=-1))
             record.add(**{**steps.outputs, "scores": log_probs, "logits": logits})
-            generated = search.extend(log_probs, do_sample=settings.do_sample)
-            search.keep(*stops(generated, search.are_full, record.steps.get("scores")))
-            rows, tokens = search.rows, search.tokens
-            # Where sentences can leave, nobody looks at the tokens before.
-            input_ids = tokens if can_leave else torch.cat([input_ids[rows], tokens], dim=1)
-            steps.go_on_with(rows)
-            running = search.num_running
-            is_done = running == 0
-            if can_leave and pays_to_leave(running, len(search.are_running)):
-                kept = search.leave()
-                steps.keep(kept)
+            rows, tokens = search.extend(log_probs, do_sample=settings.do_sample)
+            search.prune(*stops(input_ids, rows, tokens, search.are_full, record.steps.get("scores")))
+            steps.reorder(search.rows)
+            input_ids = torch.cat([input_ids[search.rows], search.tokens], dim=1)
+            is_done = search.num_running == 0
+            if can_leave and pays_to_leave(search.num_running, search.num_live):
+                kept = search.drop_finished()
+                steps.select(kept)
                 input_ids = input_ids.unflatten(0, (-1, settings.num_beams))[kept].flatten(0, 1)
         generated, scores, rows = search.best()
-        count = settings.num_return_sequences
-        sequences: Any = torch.cat([prompts[:, 0].repeat_interleave(count, dim=0), generated], dim=1)
+        prompts = prompts.repeat_interleave(settings.num_return_sequences, dim=0)
+        sequences: Any = torch.cat([prompts, generated], dim=1)
         if not settings.return_dict_in_generate:
             return sequences
         return GenerateBeamEncoderDecoderOutput(
@@ -583,22 +578,18 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         )
 
     def _new_search(self, prompts: torch.Tensor, settings: Any) -> BeamSearch:
-        """A search behind prompts, `(batch, beams, length)`."""
-        sentences, num_beams, prompt_length = prompts.shape
-        limits = torch.full((sentences,), settings.max_length, device=prompts.device)
+        """A search behind prompts, `(batch, length)`."""
+        limits = torch.full((len(prompts),), settings.max_length, device=prompts.device)
         if getattr(settings, "sentence_max_lengths", None) is not None:
             limits = limits.minimum(settings.sentence_max_lengths.to(prompts.device))
         pad, eos = settings._pad_token_tensor, settings._eos_token_tensor
-        penalty = length_penalty_of(settings)
         return BeamSearch(
-            sentences,
-            num_beams,
+            settings.num_beams,
             num_return_sequences=settings.num_return_sequences,
             num_ends=0 if eos is None else len(eos),
-            length_penalty=penalty,
-            favors_length=penalty(2) > penalty(1),
+            length_penalty=length_penalty_of(settings),
             early_stopping=settings.early_stopping,
-            limits=limits - prompt_length,
+            limits=limits - prompts.shape[1],
             fill=-1 if pad is None else int(pad),
         )
 

@@ -64,12 +64,10 @@ def search(
 ):
     """For each sentence the best `wanted` scores and words, and the number of steps that it took for all."""
     beams = kind(
-        len(languages),
         num_beams,
         num_return_sequences=wanted,
         num_ends=1,
         length_penalty=penalty,
-        favors_length=alpha > 0,
         early_stopping=early_stopping,
         limits=torch.tensor(limits),
         fill=EOS,
@@ -77,14 +75,14 @@ def search(
     words = [()] * (len(languages) * num_beams)
     while beams.num_running:
         log_probs = [languages[row // num_beams].log_probs(each) for row, each in enumerate(words)]
-        candidates = beams.extend(torch.stack(log_probs))
-        is_cut = torch.tensor(limits)[:, None].expand(candidates.shape[:2]) <= beams.length
-        beams.keep(candidates[..., -1] == EOS, is_cut)
+        _, tokens = beams.extend(torch.stack(log_probs))
+        is_cut = torch.tensor(limits)[:, None].expand(tokens.shape) <= beams.length
+        beams.prune(tokens == EOS, is_cut)
         words = [
             (*words[row], word) for row, word in zip(beams.rows.tolist(), beams.tokens[:, 0].tolist(), strict=True)
         ]
         if leaves and beams.num_running:
-            kept = beams.leave().tolist()
+            kept = beams.drop_finished().tolist()
             languages, limits = [languages[place] for place in kept], [limits[place] for place in kept]
             words = [each for place in kept for each in words[place * num_beams : (place + 1) * num_beams]]
     tokens, scores, rows = beams.best()

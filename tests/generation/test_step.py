@@ -84,7 +84,7 @@ def test_steps_equal_the_modules(shape, batch, beams):
         found = decoder(path.ids)
         if length % 4 == 0 or length > 30:
             torch.testing.assert_close(found, by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5)
-        decoder.go_on_with(path.walk())
+        decoder.reorder(path.walk())
 
 
 @torch.no_grad()
@@ -105,7 +105,7 @@ def test_a_long_source_and_many_positions(beams):
         found = decoder(path.ids)
         if length in (1, 120, 128, 129, 139):
             torch.testing.assert_close(found, by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5)
-        decoder.go_on_with(path.walk())
+        decoder.reorder(path.walk())
 
 
 @torch.no_grad()
@@ -128,11 +128,11 @@ def test_sentences_that_are_done_leave(beams):
             torch.testing.assert_close(
                 decoder(path.ids), by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5
             )
-            decoder.go_on_with(path.walk())
+            decoder.reorder(path.walk())
         kept = torch.tensor(
             [place for place, sentence in enumerate([1, 3] if len(states) == 2 else range(4)) if sentence in kept]
         )
-        decoder.keep(kept)
+        decoder.select(kept)
         states, mask = states[kept], mask[kept]
         path.ids = path.ids.unflatten(0, (-1, beams))[kept].flatten(0, 1)
 
@@ -147,7 +147,7 @@ def test_what_no_hypothesis_continues_is_forgotten():
         found = decoder(ids)
         if token % 10 == 9:
             torch.testing.assert_close(found, by_modules(model, states, mask, ids), atol=2e-5, rtol=1e-5)
-        decoder.go_on_with(first)
+        decoder.reorder(first)
         ids = torch.cat([ids[first], torch.arange(token, token + 8)[:, None] % 60], dim=1)
     # Of each position one place, and all of the last few.
     assert 60 < decoder._places < 60 + 4 * 2 * step._LEAST_ROOM
@@ -176,7 +176,7 @@ def test_half_precision_is_as_exact_as_the_modules_are(beams, lengths, dtype):
         expected = by_modules(exact, exact_states, mask, path.ids)
         both = decoder(path.ids), by_modules(model, states, mask, path.ids)
         errors.append([(found.float() - expected).square().mean() for found in both])
-        decoder.go_on_with(path.walk())
+        decoder.reorder(path.walk())
     ours, theirs = torch.tensor(errors).mean(dim=0).sqrt()
     assert 0 < ours <= 1.2 * theirs
 
