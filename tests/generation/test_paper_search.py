@@ -19,12 +19,13 @@ from tests.generation.by_hand import (
     gnmt_penalty,
     hf_penalty,
 )
-from tests.generation.conftest import SENTENCES, ending_model, generated_lengths, until_end
+from tests.generation.conftest import NEVER_BY_STEPS, SENTENCES, ending_model, generated_lengths, until_end
 
 
 PENALTIES = pytest.mark.parametrize(("penalty_type", "penalty"), [("gnmt", gnmt_penalty), ("hf", hf_penalty)])
 
 
+@NEVER_BY_STEPS
 def test_defaults_of_a_new_model():
     config = small_model().generation_config
     assert (config.num_beams, config.length_penalty, config.length_penalty_type) == (4, 0.6, "gnmt")
@@ -32,12 +33,14 @@ def test_defaults_of_a_new_model():
     assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 1, EOS)
 
 
+@NEVER_BY_STEPS
 def test_defaults_survive_saving(tmp_path):
     model = small_model()
     model.save_pretrained(tmp_path)
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config == model.generation_config
 
 
+@NEVER_BY_STEPS
 def test_defaults_come_back_where_the_file_is_missing(tmp_path):
     model = small_model()
     model.save_pretrained(tmp_path)
@@ -97,6 +100,7 @@ def test_limit_with_several_sequences_a_sentence(endless):
     assert generated_lengths(endless, samples) == [59] * 2 + [54] * 2
 
 
+@NEVER_BY_STEPS
 def test_limit_of_one_padded_sentence_in_prompt_lookup(endless):
     source, mask = pad(sentences(6), extra=7)
     output = endless.generate(source, attention_mask=mask, num_beams=1, prompt_lookup_num_tokens=2)
@@ -223,12 +227,14 @@ def test_no_alpha_is_that_of_transformers():
     assert torch.equal(model.generate(source, num_beams=3, length_penalty=None), expected)
 
 
+@NEVER_BY_STEPS
 def test_gnmt_length_penalty():
     assert gnmt_length_penalty(25, 0.6) == pytest.approx((30 / 6) ** 0.6)
     assert gnmt_length_penalty(1, 0.6) == 1
     assert gnmt_length_penalty(25, 0) == 1
 
 
+@NEVER_BY_STEPS
 @PENALTIES
 def test_scores_are_log_probabilities_divided_by_the_penalty(model, penalty_type, penalty):
     source, mask = pad(SENTENCES)
@@ -250,6 +256,7 @@ def test_scores_are_log_probabilities_divided_by_the_penalty(model, penalty_type
     assert len(lengths) > 2
 
 
+@NEVER_BY_STEPS
 @PENALTIES
 def test_beam_search_equals_a_search_by_hand(model, penalty_type, penalty):
     source, mask = pad(SENTENCES, "left")
@@ -270,6 +277,7 @@ def test_beam_search_equals_a_search_by_hand(model, penalty_type, penalty):
         assert output.sequences_scores[rows].tolist() == pytest.approx(scores, abs=1e-5)
 
 
+@NEVER_BY_STEPS
 @PENALTIES
 def test_a_wide_beam_search_equals_an_exhaustive_one(penalty_type, penalty):
     model = ending_model(vocab_size=7)
@@ -308,11 +316,13 @@ def test_beams_go_on_where_most_tokens_end_a_sentence(seed):
     assert max(len(target) for target in expected) == 1 + 4
 
 
+@NEVER_BY_STEPS
 def test_penalty_type_is_checked():
     with pytest.raises(ValueError, match='length_penalty_type is "google"; choose "gnmt"'):
         small_model().generate(torch.stack(sentences(5)), length_penalty_type="google")
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize("offset", [-1, 2.5, "a"])
 def test_offset_is_checked(offset):
     with pytest.raises(ValueError, match=r"max_length_offset is .*; it must be a whole number of tokens"):
