@@ -152,12 +152,18 @@ class TestAttention:
         for product, fused in zip(*results, strict=True):
             torch.testing.assert_close(product, fused, rtol=1e-5, atol=1e-5)
 
+    @torch.no_grad()
     def test_weights_are_dropped(self):
-        query, key, value = queries_keys_values()
-        value = torch.ones_like(value)
+        query, key, _ = queries_keys_values()
+        # Each value has a channel of its own, so the output is the weights.
+        value, rate = torch.eye(7).expand(2, 3, 7, 7), 0.3
+        weights = by_the_formula(query, key, value, torch.ones(5, 7, dtype=torch.bool))
         torch.manual_seed(0)
-        output, _ = attention(Asker(), query, key, value, None, scaling=0.5, dropout=0.5)
-        assert not torch.allclose(output, torch.ones_like(output))
+        outputs = [attention(Asker(), query, key, value, None, scaling=0.5, dropout=rate)[0] for _ in range(200)]
+        outputs = torch.stack(outputs).double()
+        kept = outputs != 0
+        torch.testing.assert_close(outputs[kept], (weights / (1 - rate)).expand_as(outputs)[kept], rtol=1e-4, atol=0)
+        assert abs((~kept).double().mean() - rate) < 5 * math.sqrt(rate * (1 - rate) / kept.numel())
 
     def test_it_is_what_a_model_takes_when_nothing_is_asked_for(self, fused_calls):
         model = small_model()
@@ -194,7 +200,7 @@ class TestAttention:
         assert graphs.frame_count == 1
 
 
-@pytest.fixture
+@pytest.fixture(scope="class")
 def ones():
     return torch.ones(36_000_001)
 
@@ -206,7 +212,7 @@ class TestDropout:
         output = drop(ones, rate)
         # 2e-4 is the promise; four standard deviations of the sample are at most 3.4e-4.
         spread = 4 * math.sqrt(rate * (1 - rate) / len(ones))
-        assert abs((output == 0).double().mean().item() - rate) < min(2e-4, spread + 2**-17)
+        assert abs((output == 0).sum().item() / len(ones) - rate) < min(2e-4, spread + 2**-17)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
     def test_what_is_kept_is_divided_by_the_rate_really_kept(self, dtype):
@@ -260,6 +266,14 @@ class TestDropout:
         kept = output != 0
         torch.testing.assert_close(output[kept], 2 * x.T[kept])
         assert drop(torch.ones(0, 3), 0.5).shape == (0, 3)
+
+    def test_torch_func(self):
+        torch.manual_seed(0)
+        rate, x = 0.3, torch.ones(10_000)
+        gradient = torch.func.grad(lambda x: drop(x, rate).sum())(x)
+        kept = gradient != 0
+        assert abs((~kept).double().mean() - rate) < 5 * math.sqrt(rate * (1 - rate) / len(x))
+        torch.testing.assert_close(gradient[kept], (x / (1 - rate))[kept])
 
     def test_gradients_go_where_the_numbers_went(self):
         x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
@@ -550,7 +564,7 @@ class TestLinear:
 
     @pytest.mark.parametrize("training", [True, False])
     def test_torch_func(self, onednn_calls, training):
-        model = small_model(dropout=0.1).train(training)
+        model = small_model(dropout=0.0 if training else 0.1).train(training)
         source = torch.stack(sentences(5, 5))
         parameters = dict(model.named_parameters())
 
@@ -559,8 +573,6 @@ class TestLinear:
             return torch.func.functional_call(model, parameters, kwargs=batch).loss
 
         gradients = torch.func.grad(loss)(parameters)
-        if training:  # Other numbers are dropped each time.
-            return
         model(input_ids=source, labels=source).loss.backward()
         torch.testing.assert_close(
             gradients["model.encoder.layers.0.fc1.weight"], model.model.encoder.layers[0].fc1.weight.grad
@@ -656,21 +668,33 @@ class TestWithoutProductsIn16Bits:
         assert 0 < (found - exact).norm() < 0.02 * exact.norm()
 
 
-@pytest.mark.parametrize("autocasts", [True, False])
-@pytest.mark.parametrize("rows", [7, 8])
-def test_few_rows_are_left_to_torch(monkeypatch, rows, autocasts):
-    widened = []
+@pytest.fixture
+def widened(monkeypatch):
+    """The numbers of rows that are computed in float32 because the CPU has no products in 16 bits."""
+    rows = []
 
     def note(layer, x):
-        widened.append(len(x))
+        rows.append(len(x))
         return layer(x)
 
     monkeypatch.setattr(functional, "cpu_has_products_in", lambda dtype: dtype.itemsize > 2)
     monkeypatch.setattr(functional, "_linear_in_float32", note)
+    return rows
+
+
+@pytest.mark.parametrize("autocasts", [True, False])
+@pytest.mark.parametrize("rows", [7, 8])
+def test_few_rows_are_left_to_torch(widened, rows, autocasts):
     layer, inputs = torch.nn.Linear(4, 3).bfloat16(), torch.ones(rows, 4).bfloat16()
     with torch.autocast("cpu", torch.bfloat16, enabled=autocasts):
         assert torch.equal(linear(layer, inputs), layer(inputs))
     assert widened == [8] * (rows == 8)
+
+
+def test_few_rows_are_widened_where_the_weights_need_not_be(widened):
+    with torch.autocast("cpu", torch.bfloat16):
+        linear(torch.nn.Linear(4, 3), torch.ones(7, 4))
+    assert widened == [7]
 
 
 def test_dtypes_that_differ_are_still_an_error(monkeypatch):

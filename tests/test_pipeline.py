@@ -53,6 +53,12 @@ def test_every_way_of_making_one(model, tokenizer, expected):
         assert translator(WORDS[0]) == expected[:1] == [{"translation_text": "zweiundvierzig"}]
 
 
+def test_a_model_has_one_direction_and_is_named(translator):
+    with pytest.raises(KeyError, match="translation_en_to_de"):
+        pipeline("translation_en_to_de", model=translator.model, tokenizer=translator.tokenizer)
+    assert "default" not in PIPELINE_REGISTRY.supported_tasks["translation"]
+
+
 def test_a_saved_pipeline_loads(translator, expected, tmp_path):
     translator.save_pretrained(tmp_path)
     assert "custom_pipelines" in json.loads((tmp_path / "config.json").read_text())
@@ -154,10 +160,18 @@ def test_return_tensors(model, tokenizer, translator, batch_size):
     assert always(WORDS[0], return_tensors=False) == [{"translation_text": "zweiundvierzig"}]
 
 
-def test_long_inputs(translator):
-    long = "seven " * 400
-    assert len(translator.tokenizer(long).input_ids) > 512
-    assert isinstance(translator(long, num_beams=1, max_new_tokens=5)[0]["translation_text"], str)
+def test_long_inputs_are_not_cut(translator, monkeypatch):
+    read, kind = [], type(translator.model)
+    generate, long = kind.generate, "seven " * 400
+
+    def note(model, **kwargs):
+        read.append(kwargs["input_ids"].tolist())
+        return generate(model, **kwargs)
+
+    monkeypatch.setattr(kind, "generate", note)
+    translator(long, num_beams=1, max_new_tokens=5)
+    assert read == [[translator.tokenizer(long).input_ids]]
+    assert len(read[0][0]) > 512
 
 
 def test_a_sentence_longer_than_learned_positions_is_refused(translator):

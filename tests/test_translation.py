@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, LogitsProcessorList
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, score, translate
+from hf_vanilla_transformer.translation import _batches
 from tests.conftest import decisive_model, small_model
 from tests.ecosystem.documentation import FIXTURE
 from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
@@ -30,6 +31,29 @@ def test_order_is_kept_whatever_the_batches(model, tokenizer, batch_tokens):
     expected = [alone(model, tokenizer, sentence) if sentence.strip() else "" for sentence in SENTENCES]
     assert len(set(expected)) > 2
     assert translate(model, tokenizer, SENTENCES, batch_tokens=batch_tokens) == expected
+
+
+def test_batches_are_as_full_as_their_longest_sentence_lets_them_be():
+    lengths = [3, 12, 4, 4, 7, 1, 2, 5, 4]
+    batches = list(_batches(lengths, 10))
+    # Of 12, 7, 5 and 4, 4 and 4, and 3, 2 and 1 tokens.
+    assert batches == [[1], [4], [7, 2], [3, 8], [0, 6, 5]]
+
+
+def score_themselves(model, tokenizer, sentences, **kwargs):
+    return score(model, tokenizer, sentences, sentences, **kwargs)
+
+
+@pytest.mark.parametrize("work", [translate, score_themselves])
+def test_no_batch_is_larger_than_asked_for(model, tokenizer, work):
+    shapes, batch_tokens = [], 2 * len(tokenizer("two small houses").input_ids)
+    hook = model.get_encoder().register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    work(model, tokenizer, SENTENCES, batch_tokens=batch_tokens)
+    hook.remove()
+    assert max(rows for rows, _ in shapes) > 1
+    assert all(rows == 1 or rows * length <= batch_tokens for rows, length in shapes)
 
 
 @pytest.fixture

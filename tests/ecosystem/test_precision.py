@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -16,10 +17,10 @@ from tests.training.toy import copy_task
 
 
 HALVES = [torch.bfloat16, torch.float16]
-IMPLEMENTATIONS = ["eager", "sdpa", "vanilla_transformer"]
 EXPECTED = json.loads((FIXTURE / "translations.json").read_text(encoding="utf-8"))
 INPUTS = {
-    "long": pad(sentences(1000, 3)),
+    # Beyond the keys of our own products, and beyond the last position that bfloat16 has a number for.
+    "long": pad(sentences(400, 3)),
     "much padding": pad(sentences(3, 2), extra=400),
     "padded on the left": pad(sentences(3, 300), side="left"),
     "nothing but padding": pad(sentences(9, 4), extra=1),
@@ -27,7 +28,14 @@ INPUTS = {
 INPUTS["nothing but padding"][1][1] = 0
 
 each_half = pytest.mark.parametrize("dtype", HALVES, ids=str)
-each_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+
+
+@pytest.fixture(params=["eager", "sdpa", "vanilla_transformer"])
+def implementation(request, monkeypatch):
+    """How attention is computed; ours by products, as on CPUs with AVX-512, for elsewhere it is sdpa in evaluation."""
+    if request.param == "vanilla_transformer":
+        monkeypatch.setattr(functional, "_has_avx512", lambda: True)
+    return request.param
 
 
 def with_usual_scores(implementation):
@@ -55,13 +63,17 @@ def logits(model, ids, mask):
     ).logits
 
 
+@cache
+def exact_logits(build, implementation, name):
+    return logits(build(implementation), *INPUTS[name])
+
+
 @each_half
-@each_implementation
 @pytest.mark.parametrize("build", [with_usual_scores, with_low_scores])
 @pytest.mark.parametrize("name", INPUTS)
 def test_logits_are_those_of_float32(dtype, implementation, build, name):
     ids, mask = INPUTS[name]
-    expected = logits(build(implementation), ids, mask)
+    expected = exact_logits(build, implementation, name)
     output = logits(build(implementation).to(dtype), ids, mask)
     assert output.dtype == dtype
     assert torch.isfinite(output).all()
@@ -109,7 +121,6 @@ def test_positions_are_exact_far_out(dtype):
 
 
 @each_half
-@each_implementation
 def test_loss_is_float32_and_gradients_are_finite(dtype, implementation):
     ids, mask = INPUTS["nothing but padding"]
     labels = ids.masked_fill(mask == 0, -100)

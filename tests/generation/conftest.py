@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from hf_vanilla_transformer import generation_vanilla_transformer
+from hf_vanilla_transformer import generation_vanilla_transformer as generation
+from hf_vanilla_transformer.generation_step_vanilla_transformer import StepDecoder
 from tests.conftest import decisive_model, pad, sentences, small_model
 from tests.generation.by_hand import EOS
 
@@ -17,9 +18,20 @@ MODES = {
     "assisted": {"num_beams": 1, "assisted": True},
     "prompt lookup": {"num_beams": 1, "prompt_lookup_num_tokens": 2},
 }
-ALL_MODES = pytest.mark.parametrize("mode", MODES)
-BATCH_MODES = pytest.mark.parametrize("mode", ["greedy", "sampling", "beams", "sampled beams"])
 ONE_BY_ONE_MODES = ("assisted", "prompt lookup")  # transformers takes batches of one for these
+ALL_MODES = pytest.mark.parametrize("mode", MODES)
+BATCH_MODES = pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ONE_BY_ONE_MODES])
+# For what steps are not made for, such as prefixes and returned dictionaries, and where nothing is decoded.
+NEVER_BY_STEPS = pytest.mark.parametrize("path", ["never steps"], indirect=True)
+
+
+def in_each_way(*modes):
+    """Parameters `mode` and `path`: decoding by steps and by modules, and one by one never by steps."""
+    paths = {mode: ["never steps"] if mode in ONE_BY_ONE_MODES else ["steps", "modules"] for mode in modes}
+    ways = [(mode, path) for mode in modes for path in paths[mode]]
+    return pytest.mark.parametrize(("mode", "path"), ways, indirect=["path"])
+
+
 STEPS = 10
 
 SENTENCES = sentences(9, 4, 6)
@@ -35,9 +47,21 @@ def ending_model(**overrides):
 
 @pytest.fixture(autouse=True, params=["steps", "modules"])
 def path(request, monkeypatch):
-    """Decoding by steps where that may be, and by calling the model's modules everywhere."""
+    """Decoding by steps, which must then happen, or by calling the model's modules.
+
+    That is done where steps are kept from happening, "modules", and where nobody takes any, "never steps".
+    """
+    built = []
+
+    def build(*args):
+        built.append(True)
+        return StepDecoder(*args)
+
+    monkeypatch.setattr(generation, "StepDecoder", build)
     if request.param == "modules":
-        monkeypatch.setattr(generation_vanilla_transformer, "can_step", lambda model: False)
+        monkeypatch.setattr(generation, "can_step", lambda model: False)
+    yield
+    assert bool(built) == (request.param == "steps")
 
 
 @pytest.fixture(scope="package")

@@ -1,7 +1,9 @@
 """The search alone, on languages of a few words, against searches that leave nothing out."""
 
 import itertools
+import math
 import random
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -94,6 +96,24 @@ def search(
     return [found[begin : begin + wanted] for begin in range(0, len(found), wanted)], beams.length
 
 
+def search_by_hand(language, num_beams, limit, penalty, is_decided):
+    """Scores and words of the best that have ended, and the number of steps, of a search in plain Python."""
+    running, ended = [(0.0, ())], []
+    for length in range(1, limit + 1):
+        candidates = [
+            (score + log_prob, (*words, word))
+            for score, words in running
+            for word, log_prob in enumerate(language.log_probs(words).tolist())
+        ]
+        candidates = sorted(candidates, reverse=True)[: 2 * num_beams]
+        ended += [(score / penalty(length), words) for score, words in candidates if words[-1] == EOS]
+        ended = sorted(ended, reverse=True)[:num_beams]
+        running = [each for each in candidates if each[1][-1] != EOS][:num_beams]
+        if is_decided(ended, running[0][0], length):
+            break
+    return ended, length
+
+
 def assert_same(found, expected):
     assert [words for _, words in found] == [words for _, words in expected]
     assert [score for score, _ in found] == pytest.approx([score for score, _ in expected], abs=1e-5)
@@ -177,16 +197,57 @@ def test_where_there_are_fewer_hypotheses_than_are_asked_for():
     assert all(score == found[-1][0] < -1e8 for score, _ in found[4:])
 
 
-def test_true_stops_when_as_many_as_beams_have_ended():
-    penalty = penalty_of("hf", 3.0)
-    lost = 0
-    for seed in range(20):
-        language = Language(seed)
-        ((best,),), steps = search([language], 2, [8], penalty, alpha=3.0, early_stopping=True)
-        ((patient,),), patient_steps = search([language], 2, [8], penalty, alpha=3.0)
-        assert steps <= patient_steps
-        lost += best[0] < patient[0]
-    assert lost > 0
+def test_each_way_to_stop():
+    penalty, num_beams, limit = penalty_of("gnmt", 0.6), 2, 12
+    rules = {
+        True: lambda ended, best_running, length: len(ended) == num_beams,
+        False: lambda ended, best_running, length: (
+            len(ended) == num_beams and best_running / penalty(length) <= ended[-1][0]
+        ),
+        "never": lambda ended, best_running, length: len(ended) > 0 and best_running / penalty(limit) <= ended[0][0],
+    }
+    all_steps = {}
+    for early_stopping, is_decided in rules.items():
+        all_steps[early_stopping] = []
+        for seed in range(20):
+            (expected, *_), steps = search_by_hand(Language(seed), num_beams, limit, penalty, is_decided)
+            (found,), found_steps = search([Language(seed)], num_beams, [limit], penalty, early_stopping=early_stopping)
+            assert_same(found, [expected])
+            assert found_steps == steps
+            all_steps[early_stopping].append(steps)
+    assert all(one != other for one, other in itertools.combinations(all_steps.values(), 2))
+
+
+def test_samples_are_drawn_by_their_probabilities():
+    language, count = Language(0), 4000
+    beams = PatientSearch(
+        count,
+        2,
+        num_return_sequences=1,
+        num_ends=1,
+        length_penalty=penalty_of("gnmt", 0.6),
+        favors_length=True,
+        early_stopping="never",
+        limits=torch.full((count,), LIMIT),
+        fill=EOS,
+    )
+    torch.manual_seed(0)
+    running = [(0.0, ())]
+    for _ in range(2):
+        log_probs = [language.log_probs(words) for _, words in running]
+        # All beams begin alike, so one of them counts at first.
+        candidates = beams.extend(torch.stack(log_probs * (2 // len(running))).repeat(count, 1), do_sample=True)
+        totals = torch.stack([score + each for (score, _), each in zip(running, log_probs, strict=True)]).flatten()
+        sayings = [(*words, word) for _, words in running for word in range(WORDS)]
+        drawn_first = Counter(map(tuple, candidates[:, 0].tolist()))
+        assert drawn_first.keys() <= set(sayings)
+        for saying, share in zip(sayings, totals.softmax(-1).tolist(), strict=True):
+            # Five standard deviations of a count among so many.
+            assert abs(drawn_first[saying] - count * share) <= 5 * math.sqrt(count * share * (1 - share))
+        # All four that there are were drawn, so the same two go on everywhere.
+        beams.keep(candidates[..., -1] == EOS, torch.zeros(candidates.shape[:2], dtype=torch.bool))
+        going_on = [pair for pair in zip(totals.tolist(), sayings, strict=True) if pair[1][-1] != EOS]
+        running = sorted(going_on, reverse=True)[:2]
 
 
 @pytest.mark.parametrize("wanted", [1, 3])

@@ -12,13 +12,14 @@ from transformers import LogitsProcessor, StoppingCriteria, TextIteratorStreamer
 from tests.conftest import decisive_model, pad
 from tests.generation.by_hand import BOS, EOS, beam_search, greedy_search
 from tests.generation.conftest import (
-    ALL_MODES,
     MODES,
+    NEVER_BY_STEPS,
     ONE_BY_ONE_MODES,
     SENTENCES,
     STEPS,
     batches,
     ending_model,
+    in_each_way,
     until_end,
 )
 
@@ -84,7 +85,7 @@ def free_targets(decode, model):
     return {mode: all_targets(decode, model, mode) for mode in MODES}
 
 
-@ALL_MODES
+@in_each_way(*MODES)
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
 def test_constraints(decode, model, free_targets, mode, constraint):
     free = free_targets[mode]
@@ -94,6 +95,7 @@ def test_constraints(decode, model, free_targets, mode, constraint):
     assert not [target for target in targets if violates(target)]
 
 
+@NEVER_BY_STEPS
 @pytest.mark.skipif(
     Version(transformers.__version__) < Version("5.23"), reason="earlier versions of transformers count padding"
 )
@@ -123,7 +125,7 @@ def test_repetition_penalty_counts_the_prefix_but_not_its_padding(decode, model,
         torch.testing.assert_close(scores, expected)
 
 
-@ALL_MODES
+@in_each_way(*MODES)
 def test_a_forced_end_comes_at_each_sentence_s_own_limit(decode, mode):
     model = ending_model()
     options = {"max_new_tokens": None, "max_length_offset": 1, "forced_eos_token_id": EOS, "min_new_tokens": 3}
@@ -145,7 +147,7 @@ class StopAt(StoppingCriteria):
         return input_ids[:, -1] == self.token
 
 
-@pytest.mark.parametrize("mode", ["greedy", "sampling", "beams", "sampled beams", "prompt lookup"])
+@in_each_way("greedy", "sampling", "beams", "sampled beams", "prompt lookup")
 def test_a_stopping_criterion_of_the_caller_s(decode, model, free_targets, mode):
     token = free_targets[mode][0][3]
     targets = all_targets(decode, model, mode, stopping_criteria=[StopAt(token)])
@@ -160,7 +162,7 @@ def test_a_stopping_criterion_of_the_caller_s(decode, model, free_targets, mode)
         )
 
 
-@ALL_MODES
+@in_each_way(*MODES)
 def test_no_time(decode, model, mode):
     for ids, mask in batches(mode):
         output = decode(model, mode, ids, attention_mask=mask, max_time=0.0)
@@ -168,7 +170,7 @@ def test_no_time(decode, model, mode):
         assert output.shape[1] - 1 <= (4 if mode in ONE_BY_ONE_MODES else 1)
 
 
-@ALL_MODES
+@in_each_way(*MODES)
 def test_several_end_tokens(decode, model, free_targets, mode):
     ends = (EOS, free_targets[mode][0][3])
     targets = all_targets(decode, model, mode, eos=ends, eos_token_id=list(ends))
@@ -197,7 +199,7 @@ def something_new(text):
     return next(text[at : at + 3] for at in range(4, len(text)) if text.find(text[at : at + 3]) == at)
 
 
-@pytest.mark.parametrize("mode", ["greedy", "sampling", "beams", "sampled beams", "prompt lookup"])
+@in_each_way("greedy", "sampling", "beams", "sampled beams", "prompt lookup")
 def test_stop_strings(tokenizer, speaker, mode):
     options = {**MODES[mode], "max_new_tokens": 30, **tokenizer(["two small houses"], return_tensors="pt")}
     texts = []
@@ -230,7 +232,7 @@ class Listener:
         self.ended += 1
 
 
-@pytest.mark.parametrize("mode", ["greedy", "sampling", "assisted", "prompt lookup"])
+@in_each_way("greedy", "sampling", "assisted", "prompt lookup")
 def test_streamers_hear_every_token_once(decode, model, mode):
     for row in SENTENCES:
         listener = Listener()
@@ -249,11 +251,13 @@ def test_streamers_hear_batches(decode, model, mode):
     assert torch.equal(torch.cat([prompt, torch.stack(steps, dim=-1)], dim=-1), output)
 
 
+@NEVER_BY_STEPS
 def test_a_setting_that_beams_no_longer_have(decode, model):
     with pytest.raises(ValueError, match="low_memory is an option of older beam searches; leave it out"):
         decode(model, "beams", SENTENCES[0][None], low_memory=True)
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize("mode", ["beams", "sampled beams"])
 def test_beams_cannot_be_streamed(decode, model, mode):
     with pytest.raises(ValueError, match=r"stream.*num_beams"):

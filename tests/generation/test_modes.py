@@ -12,11 +12,13 @@ from tests.generation.conftest import (
     ALL_MODES,
     BATCH_MODES,
     MODES,
+    NEVER_BY_STEPS,
     ONE_BY_ONE_MODES,
     SENTENCES,
     STEPS,
     batches,
     ending_model,
+    in_each_way,
     until_end,
 )
 
@@ -38,7 +40,17 @@ def test_the_modes_differ(decode, model):
         assert len({tuple(target) for target in found}) == len(SENTENCES)
 
 
-@pytest.mark.parametrize("options", [{}, {"cache_implementation": "static"}, {"use_cache": False}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({}, "steps"),
+        ({}, "modules"),
+        ({"cache_implementation": "static"}, "never steps"),
+        ({"use_cache": False}, "never steps"),
+    ],
+    ids=str,
+    indirect=["path"],
+)
 def test_greedy_search_equals_a_loop_by_hand(decode, model, options):
     targets = all_targets(decode, model, "greedy", padding={"side": "left"}, **options)
     expected = [greedy_search(model, row, torch.tensor([BOS]), STEPS).tolist() for row in SENTENCES]
@@ -65,6 +77,7 @@ def test_with_a_static_cache_the_same(decode, model, mode, side):
     assert all_targets(decode, model, mode, padding=padding, cache_implementation="static") == targets
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize("mode", ONE_BY_ONE_MODES)
 @pytest.mark.parametrize("options", [{"use_cache": False}, {"cache_implementation": "static"}], ids=str)
 def test_drafts_need_a_cache_that_can_be_cut(decode, model, mode, options):
@@ -87,7 +100,7 @@ def test_with_an_empty_cache_of_the_caller_s_the_same(decode, model, mode, cache
     assert all_targets(decode, model, mode, past_key_values=CACHES[cache](decoder_config)) == targets
 
 
-@ALL_MODES
+@in_each_way(*MODES)
 def test_padding_changes_nothing(decode, model, mode):
     targets = all_targets(decode, model, mode)
     for padding in ({"side": "left"}, {"side": "left", "extra": 3}, {"side": "right", "extra": 3}):
@@ -105,7 +118,7 @@ def test_a_sentence_is_translated_alone_as_in_a_batch(decode, model, mode, side,
     assert alone == expected
 
 
-@ALL_MODES
+@in_each_way(*MODES)
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.float32])
 def test_masks_of_any_type(decode, model, mode, dtype):
     options = {"max_new_tokens": None, "max_length_offset": 1}
@@ -114,7 +127,7 @@ def test_masks_of_any_type(decode, model, mode, dtype):
         assert torch.equal(decode(model, mode, ids, attention_mask=mask.to(dtype), **options), expected)
 
 
-@ALL_MODES
+@in_each_way(*MODES)
 def test_without_a_mask_every_token_is_real(decode, model, mode):
     source = SENTENCES[0][None]
     expected = decode(model, mode, source, attention_mask=torch.ones_like(source))
@@ -124,14 +137,14 @@ def test_without_a_mask_every_token_is_real(decode, model, mode):
     assert torch.equal(decode(model, mode, padded), expected)
 
 
-@ALL_MODES
+@in_each_way(*MODES)
 def test_in_inference_mode_the_same(decode, model, mode):
     targets = all_targets(decode, model, mode)
     with torch.inference_mode():
         assert all_targets(decode, model, mode) == targets
 
 
-@ALL_MODES
+@in_each_way(*MODES)
 def test_in_training_mode_only_dropout_differs(decode, mode):
     model = ending_model(dropout=0.0)
     targets = all_targets(decode, model, mode)
@@ -143,7 +156,11 @@ def test_in_training_mode_only_dropout_differs(decode, mode):
 
 
 @BATCH_MODES
-@pytest.mark.parametrize("cache_implementation", [None, "static"])
+@pytest.mark.parametrize(
+    ("cache_implementation", "path"),
+    [(None, "steps"), (None, "modules"), ("static", "never steps")],
+    indirect=["path"],
+)
 def test_attentions_and_eager_attention_do_not_change_the_output(decode, model, mode, cache_implementation):
     options = {"cache_implementation": cache_implementation}
     targets = all_targets(decode, model, mode, **options)
@@ -156,7 +173,7 @@ def test_attentions_and_eager_attention_do_not_change_the_output(decode, model, 
     assert all_targets(decode, eager, mode, **options) == targets
 
 
-@ALL_MODES
+@in_each_way(*MODES)
 def test_with_settings_as_an_object_the_same(decode, model, assistant, mode):
     targets = all_targets(decode, model, mode)
     options = {**MODES[mode], "max_new_tokens": STEPS}
@@ -172,7 +189,7 @@ def test_with_settings_as_an_object_the_same(decode, model, assistant, mode):
     assert model.generation_config == models_own
 
 
-@ALL_MODES
+@in_each_way(*MODES)
 def test_calls_leave_inputs_and_settings_as_they_were(decode, model, mode):
     models_own = copy.deepcopy(model.generation_config)
     for ids, mask in batches(mode):
@@ -183,6 +200,7 @@ def test_calls_leave_inputs_and_settings_as_they_were(decode, model, mode):
     assert model.generation_config == models_own
 
 
+@NEVER_BY_STEPS
 @ALL_MODES
 def test_bfloat16_weights(decode, mode):
     model, exact = ending_model().to(torch.bfloat16), ending_model()
@@ -217,6 +235,7 @@ def test_samples_from_one_token_are_greedy(decode, model, mode):
     assert all_targets(decode, model, mode, do_sample=True, top_k=1) == targets
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize(
     "shape",
     [
@@ -234,7 +253,7 @@ def test_any_assistant_gives_the_model_s_own_translation(model, shape):
         assert output[0].tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("prefix", [None, [BOS, 5, 6]])
+@pytest.mark.parametrize(("prefix", "path"), [(None, "steps"), ([BOS, 5, 6], "never steps")], indirect=["path"])
 def test_drafts_of_a_model_like_itself_are_all_taken(model, prefix):
     twin = ending_model()
     twin.generation_config.num_assistant_tokens = 3
@@ -251,7 +270,7 @@ def test_drafts_of_a_model_like_itself_are_all_taken(model, prefix):
     assert len(passes) == 20 / 4
 
 
-@pytest.mark.parametrize("mode", ["greedy", "assisted", "prompt lookup"])
+@in_each_way("greedy", "assisted", "prompt lookup")
 def test_vocabularies_of_their_own(mode):
     model = decisive_model(source_vocab_size=90)
     options = {**MODES[mode], "max_new_tokens": STEPS}

@@ -1,15 +1,15 @@
 """What the paper's decoding adds to transformers' own: the length penalty, the length limit, and their defaults."""
 
 import copy
+import itertools
 import logging
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, GenerationConfig, StoppingCriteriaList
-from transformers.generation import EosTokenCriteria
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, StoppingCriteria
 
 from hf_vanilla_transformer.generation_beam_search_vanilla_transformer import gnmt_length_penalty
-from tests.conftest import decisive_model, pad, sentences, small_model
+from tests.conftest import pad, sentences, small_model
 from tests.generation.by_hand import (
     BOS,
     EOS,
@@ -19,12 +19,22 @@ from tests.generation.by_hand import (
     gnmt_penalty,
     hf_penalty,
 )
-from tests.generation.conftest import SENTENCES, ending_model, generated_lengths, until_end
+from tests.generation.conftest import NEVER_BY_STEPS, SENTENCES, ending_model, generated_lengths, until_end
 
 
 PENALTIES = pytest.mark.parametrize(("penalty_type", "penalty"), [("gnmt", gnmt_penalty), ("hf", hf_penalty)])
+SCORES = {"return_dict_in_generate": True, "output_scores": True}
+# Of a vocabulary of 7.
+SHORT_SOURCES = [torch.tensor(words) for words in itertools.product(range(3, 7), repeat=2)]
 
 
+def score_by_hand(model, source, sequence, penalty):
+    """log P / lp of a row of `generate()`'s output, `(target,)`, for one source, `(source,)`."""
+    target = torch.tensor(until_end(sequence))
+    return forced_log_probabilities(model, source, target).sum().item() / penalty(len(target) - 1)
+
+
+@NEVER_BY_STEPS
 def test_defaults_of_a_new_model():
     config = small_model().generation_config
     assert (config.num_beams, config.length_penalty, config.length_penalty_type) == (4, 0.6, "gnmt")
@@ -32,12 +42,14 @@ def test_defaults_of_a_new_model():
     assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 1, EOS)
 
 
+@NEVER_BY_STEPS
 def test_defaults_survive_saving(tmp_path):
     model = small_model()
     model.save_pretrained(tmp_path)
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config == model.generation_config
 
 
+@NEVER_BY_STEPS
 def test_defaults_come_back_where_the_file_is_missing(tmp_path):
     model = small_model()
     model.save_pretrained(tmp_path)
@@ -97,6 +109,7 @@ def test_limit_with_several_sequences_a_sentence(endless):
     assert generated_lengths(endless, samples) == [59] * 2 + [54] * 2
 
 
+@NEVER_BY_STEPS
 def test_limit_of_one_padded_sentence_in_prompt_lookup(endless):
     source, mask = pad(sentences(6), extra=7)
     output = endless.generate(source, attention_mask=mask, num_beams=1, prompt_lookup_num_tokens=2)
@@ -180,6 +193,16 @@ def test_arguments_that_the_model_s_settings_lack(num_beams):
     assert not hasattr(model.generation_config, "max_length_offset")
 
 
+@NEVER_BY_STEPS
+def test_a_penalty_that_the_model_s_settings_lack():
+    model, (source,) = ending_model(), sentences(5)
+    model.generation_config = GenerationConfig(pad_token_id=0, eos_token_id=EOS, decoder_start_token_id=BOS)
+    options = {"num_beams": 3, "min_new_tokens": 3, "max_new_tokens": 8}
+    output = model.generate(source[None], length_penalty_type="gnmt", length_penalty=2.0, **options, **SCORES)
+    expected = score_by_hand(model, source, output.sequences[0], lambda length: ((5 + length) / 6) ** 2)
+    assert output.sequences_scores.item() == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_a_forced_end_where_learned_positions_are_the_limit(num_beams):
     model = small_model(position_embedding_type="learned", max_position_embeddings=12)
@@ -193,20 +216,33 @@ def test_a_forced_end_where_learned_positions_are_the_limit(num_beams):
     assert output[0, -1] == forced
 
 
+class Never(StoppingCriteria):
+    def __call__(self, input_ids, scores, **kwargs):
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_nobody_is_warned_of_a_limit_that_sinusoids_do_not_have(endless, num_beams, caplog):
     logger = logging.getLogger("transformers.generation.stopping_criteria")
     type(logger).warning_once.cache_clear()
     logger.addHandler(caplog.handler)
     # One of the caller's, so that a search by beams looks at criteria at all.
-    options = {"num_beams": num_beams, "stopping_criteria": StoppingCriteriaList([EosTokenCriteria(EOS)])}
+    options = {"num_beams": num_beams, "stopping_criteria": [Never()]}
     try:
         length = endless.config.max_position_embeddings = 8
-        endless.generate(torch.stack(sentences(5)), max_new_tokens=2 * length, **options)
+        output = endless.generate(torch.stack(sentences(5)), max_new_tokens=2 * length, **options)
     finally:
         logger.removeHandler(caplog.handler)
         endless.config.max_position_embeddings = 1024
     assert "maximum length" not in caplog.text
+    assert generated_lengths(endless, output) == [2 * length]
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_translation_longer_than_max_position_embeddings(endless, num_beams, monkeypatch):
+    monkeypatch.setattr(endless.config, "max_position_embeddings", 8)
+    output = endless.generate(torch.stack(sentences(5)), num_beams=num_beams)
+    assert generated_lengths(endless, output) == [5 + 50]
 
 
 def test_generation_stays_within_learned_positions():
@@ -216,19 +252,23 @@ def test_generation_stays_within_learned_positions():
     assert output.shape == (1, 1 + 12)
 
 
-def test_no_alpha_is_that_of_transformers():
-    model = decisive_model()
-    source = torch.stack(sentences(6, 6))
-    expected = model.generate(source, num_beams=3, length_penalty=1.0)
-    assert torch.equal(model.generate(source, num_beams=3, length_penalty=None), expected)
+@NEVER_BY_STEPS
+def test_no_alpha_is_that_of_transformers(model):
+    (source,) = sentences(6)
+    options = {"num_beams": 3, "min_new_tokens": 3, "max_new_tokens": 8}
+    output = model.generate(source[None], length_penalty=None, **options, **SCORES)
+    expected = score_by_hand(model, source, output.sequences[0], lambda length: (5 + length) / 6)
+    assert output.sequences_scores.item() == pytest.approx(expected, abs=1e-5)
 
 
+@NEVER_BY_STEPS
 def test_gnmt_length_penalty():
     assert gnmt_length_penalty(25, 0.6) == pytest.approx((30 / 6) ** 0.6)
     assert gnmt_length_penalty(1, 0.6) == 1
     assert gnmt_length_penalty(25, 0) == 1
 
 
+@NEVER_BY_STEPS
 @PENALTIES
 def test_scores_are_log_probabilities_divided_by_the_penalty(model, penalty_type, penalty):
     source, mask = pad(SENTENCES)
@@ -250,6 +290,7 @@ def test_scores_are_log_probabilities_divided_by_the_penalty(model, penalty_type
     assert len(lengths) > 2
 
 
+@NEVER_BY_STEPS
 @PENALTIES
 def test_beam_search_equals_a_search_by_hand(model, penalty_type, penalty):
     source, mask = pad(SENTENCES, "left")
@@ -270,6 +311,7 @@ def test_beam_search_equals_a_search_by_hand(model, penalty_type, penalty):
         assert output.sequences_scores[rows].tolist() == pytest.approx(scores, abs=1e-5)
 
 
+@NEVER_BY_STEPS
 @PENALTIES
 def test_a_wide_beam_search_equals_an_exhaustive_one(penalty_type, penalty):
     model = ending_model(vocab_size=7)
@@ -287,6 +329,45 @@ def test_a_wide_beam_search_equals_an_exhaustive_one(penalty_type, penalty):
     assert [until_end(row) for row in output.sequences] == list(targets)
     assert output.sequences_scores.tolist() == pytest.approx(scores, abs=1e-5)
     assert {len(target) for target in targets} >= {3, 4}
+
+
+@pytest.mark.parametrize(
+    ("penalty_type", "penalty"), [("gnmt", lambda length: 6 / (5 + length)), ("hf", lambda length: 1 / length)]
+)
+def test_a_penalty_that_favors_short_translations(penalty_type, penalty):
+    goes_on = False
+    for seed in range(2):
+        model = ending_model(seed=seed, vocab_size=7)
+        options = {"num_beams": 2, "max_new_tokens": 7, "length_penalty_type": penalty_type, "length_penalty": -1.0}
+        output = model.generate(torch.stack(SHORT_SOURCES), **options)
+        for source, row in zip(SHORT_SOURCES, output, strict=True):
+            best, second = (target for _, target in beam_search(model, source, 2, 7, penalty))
+            assert until_end(row) == best
+            goes_on |= best[-1] == second[-1] == EOS and len(best) > len(second)
+    # What ends first is not always the best.
+    assert goes_on
+
+
+def has_ended(hypotheses):
+    return all(target[-1] == EOS for _, target in hypotheses)
+
+
+@NEVER_BY_STEPS
+def test_the_caller_says_how_early_a_search_stops():
+    model, limit = ending_model(vocab_size=7), 12
+    options = {"num_beams": 2, "num_return_sequences": 2, "max_new_tokens": limit, **SCORES}
+    steps = {
+        patience: [len(model.generate(each[None], early_stopping=patience, **options).scores) for each in SHORT_SOURCES]
+        for patience in (True, False, "never")
+    }
+    lengths = range(1, limit + 1)
+    assert steps[True] == [
+        next((length for length in lengths if has_ended(beam_search(model, each, 2, length))), limit)
+        for each in SHORT_SOURCES
+    ]
+    # Two have ended; and none can enter if it ends now; and none can if it ends at the limit, which favors it most.
+    assert all(list(of_one) == sorted(of_one) for of_one in zip(*steps.values(), strict=True))
+    assert steps[True] != steps[False] != steps["never"]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -308,11 +389,13 @@ def test_beams_go_on_where_most_tokens_end_a_sentence(seed):
     assert max(len(target) for target in expected) == 1 + 4
 
 
+@NEVER_BY_STEPS
 def test_penalty_type_is_checked():
     with pytest.raises(ValueError, match='length_penalty_type is "google"; choose "gnmt"'):
         small_model().generate(torch.stack(sentences(5)), length_penalty_type="google")
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize("offset", [-1, 2.5, "a"])
 def test_offset_is_checked(offset):
     with pytest.raises(ValueError, match=r"max_length_offset is .*; it must be a whole number of tokens"):

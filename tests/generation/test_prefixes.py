@@ -10,11 +10,13 @@ from tests.generation.conftest import (
     ALL_MODES,
     BATCH_MODES,
     MODES,
+    NEVER_BY_STEPS,
     ONE_BY_ONE_MODES,
     SENTENCES,
     STEPS,
     batches,
     ending_model,
+    in_each_way,
     until_end,
 )
 
@@ -47,6 +49,7 @@ def targets_behind_prefixes(decode, model, mode, options=None, **padding):
     return targets
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("options", [{}, {"cache_implementation": "static"}, {"use_cache": False}], ids=str)
 @pytest.mark.parametrize("mode", ["greedy", "beams"])
@@ -61,6 +64,7 @@ def test_a_padded_prefix_equals_a_search_by_hand(decode, model, mode, side, opti
     assert len({tuple(target) for target in targets}) == len(SENTENCES)
 
 
+@NEVER_BY_STEPS
 @ALL_MODES
 def test_padding_of_a_prefix_changes_nothing(decode, model, mode):
     targets = targets_behind_prefixes(decode, model, mode)
@@ -68,6 +72,7 @@ def test_padding_of_a_prefix_changes_nothing(decode, model, mode):
         assert targets_behind_prefixes(decode, model, mode, **padding) == targets
 
 
+@NEVER_BY_STEPS
 @BATCH_MODES
 @pytest.mark.parametrize("options", [{"cache_implementation": "static"}, {"use_cache": False}], ids=str)
 def test_a_padded_prefix_needs_no_particular_cache(decode, model, mode, options):
@@ -75,6 +80,7 @@ def test_a_padded_prefix_needs_no_particular_cache(decode, model, mode, options)
     assert targets_behind_prefixes(decode, model, mode, options, side="left", extra=1) == targets
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize("mode", ["greedy", "beams"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_limits_count_what_comes_behind_the_prefix(decode, mode, side):
@@ -91,6 +97,7 @@ def test_limits_count_what_comes_behind_the_prefix(decode, mode, side):
         assert not any(target[len(expected) :])
 
 
+@NEVER_BY_STEPS
 @ALL_MODES
 def test_a_prefix_without_the_start_token_gets_it(decode, model, mode):
     for inputs in prefix_batches(mode, side="left"):
@@ -103,7 +110,7 @@ def test_a_prefix_without_the_start_token_gets_it(decode, model, mode):
         assert torch.equal(decode(model, mode, **masked), expected)
 
 
-@ALL_MODES
+@in_each_way(*MODES)
 def test_another_start_token(decode, model, mode):
     for ids, mask in batches(mode):
         output = decode(model, mode, ids, attention_mask=mask, decoder_start_token_id=9)
@@ -113,6 +120,7 @@ def test_another_start_token(decode, model, mode):
         assert torch.equal(output, expected)
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize("length", [3, 5])
 def test_a_prefix_s_mask_is_checked(model, length):
     prefix = torch.ones(3, 4, dtype=torch.long)
@@ -136,6 +144,7 @@ def first_part(model, inputs, steps=4, **options):
     return output.sequences, torch.nn.functional.pad(mask, (0, steps), value=1), output.past_key_values
 
 
+@NEVER_BY_STEPS
 @ALL_MODES
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_continuing_from_a_cache(decode, model, mode, side):
@@ -156,6 +165,7 @@ def test_continuing_from_a_cache(decode, model, mode, side):
         assert read[0] <= (1 + 3 if mode in ONE_BY_ONE_MODES else 1)
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize(
     ("mode", "kind"), [*((mode, "dynamic") for mode in MODES), ("greedy", "static"), ("sampling", "static")]
 )
@@ -171,7 +181,7 @@ def test_continuing_without_a_mask_of_the_prefix(decode, model, mode, kind):
     assert torch.equal(continued, decode(model, mode, row, decoder_input_ids=first.sequences))
 
 
-@pytest.mark.parametrize("mode", ["greedy", "sampling", "assisted", "prompt lookup"])
+@in_each_way("greedy", "sampling", "assisted", "prompt lookup")
 def test_in_two_parts_as_in_one(decode, model, mode):
     for row in SENTENCES:
         whole = decode(model, mode, row[None], min_new_tokens=STEPS)
@@ -188,6 +198,7 @@ def test_in_two_parts_as_in_one(decode, model, mode):
         assert torch.equal(second, whole)
 
 
+@NEVER_BY_STEPS
 def test_a_cache_that_holds_the_whole_prefix_is_refused(model):
     row = SENTENCES[0][None]
     first = model.generate(row, num_beams=1, max_new_tokens=4, return_dict_in_generate=True)
@@ -196,6 +207,7 @@ def test_a_cache_that_holds_the_whole_prefix_is_refused(model):
             model.generate(row, num_beams=1, max_new_tokens=4, past_key_values=first.past_key_values, **prefix)
 
 
+@NEVER_BY_STEPS
 def test_a_prefix_in_chunks_is_refused(model):
     with pytest.raises(ValueError, match="prefill_chunk_size is for models that have a decoder alone"):
         model.generate(SENTENCES[0][None], decoder_input_ids=torch.tensor([[BOS, 5, 6]]), prefill_chunk_size=2)
@@ -212,7 +224,7 @@ def test_sources_as_embeddings(decode, model, mode, side):
             assert torch.equal(output, expected)
 
 
-@pytest.mark.parametrize("mode", ["greedy", "sampling", "beams", "sampled beams", "prompt lookup"])
+@in_each_way("greedy", "sampling", "beams", "sampled beams", "prompt lookup")
 @pytest.mark.parametrize("form", ["an output", "a tuple", "a dict"])
 def test_sources_as_the_encoder_s_output(decode, model, mode, form):
     for ids, mask in batches(mode, side="left", extra=1):
@@ -240,6 +252,7 @@ def test_the_encoder_s_output_without_a_mask(decode, model, mode):
     assert torch.equal(decode(model, mode, encoder_outputs=encoded.to_tuple(), **options), expected)
 
 
+@NEVER_BY_STEPS
 def test_the_encoder_s_attentions_are_passed_on(model):
     ids = SENTENCES[0][None]
     with torch.no_grad():
@@ -251,6 +264,7 @@ def test_the_encoder_s_attentions_are_passed_on(model):
         assert output.encoder_hidden_states == encoded.hidden_states
 
 
+@NEVER_BY_STEPS
 def test_ids_and_embeddings_together_are_refused(model):
     ids = SENTENCES[0][None]
     with pytest.raises(ValueError, match="inputs_embeds"):

@@ -1,6 +1,7 @@
 """The decoder by steps against the model's modules: the same logits, from today's weights, and only where it may be."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -135,6 +136,16 @@ def test_sentences_that_are_done_leave(beams):
         decoder.select(kept)
         states, mask = states[kept], mask[kept]
         path.ids = path.ids.unflatten(0, (-1, beams))[kept].flatten(0, 1)
+
+
+@torch.no_grad()
+def test_packed_weights_can_be_forgotten():
+    layer, x = nn.Linear(8, 6), torch.randn(2, 8)
+    packed = weakref.ref(packed_linear.pack(layer))
+    assert packed_linear.pack(layer) is packed()
+    packed_linear.forget_packed()
+    assert packed() is None
+    torch.testing.assert_close(packed_linear.pack(layer)(x), layer(x))
 
 
 @torch.no_grad()
@@ -334,8 +345,8 @@ def test_a_model_that_was_cast_moved_and_copied(monkeypatch):
     torch.testing.assert_close(scores(model), plain_scores(model, monkeypatch), atol=5e-5, rtol=1e-5)
 
 
-def takes_steps(model, monkeypatch, **kwargs) -> bool:
-    """Whether a call of generate() goes by `StepDecoder`."""
+def takes_steps(model, monkeypatch, source=None, **kwargs) -> bool:
+    """Whether a call of generate() goes by `StepDecoder`, with the source's ids or what is given in their place."""
     made = []
 
     class Spy(StepDecoder):
@@ -346,7 +357,7 @@ def takes_steps(model, monkeypatch, **kwargs) -> bool:
     (ids, mask), options = pad(SENTENCES), {"max_new_tokens": 3, **kwargs}
     with monkeypatch.context() as patch:
         patch.setattr(generation, "StepDecoder", Spy)
-        model.generate(ids, attention_mask=mask, **options)
+        model.generate(**(source or {"input_ids": ids}), attention_mask=mask, **options)
     return bool(made)
 
 
@@ -361,6 +372,10 @@ def test_where_steps_are_taken(num_beams, monkeypatch, tokenizer):
     assert takes(model, repetition_penalty=1.2, max_length_offset=3)
     assert takes(model, num_return_sequences=1, eos_token_id=[2, 5])
     assert takes(model, stop_strings=["a"], tokenizer=tokenizer)
+    ids, mask = pad(SENTENCES)
+    with torch.no_grad():
+        assert takes(model, source={"inputs_embeds": model.get_input_embeddings()(ids)})
+        assert takes(model, source={"encoder_outputs": model.get_encoder()(ids, attention_mask=mask)})
     # What their modules have recorded once stays silent later.
     model.generate(SENTENCES[0][None], return_dict_in_generate=True, output_attentions=True, output_hidden_states=True)
     assert takes(model)

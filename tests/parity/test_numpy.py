@@ -28,7 +28,6 @@ def numpy_logits(model, source, target):
     )
 
 
-@pytest.mark.parametrize("attn_implementation", ["eager", "sdpa", "vanilla_transformer"])
 @pytest.mark.parametrize("attention_bias", [True, False])
 def test_logits(ids, attn_implementation, attention_bias):
     source, target, _ = ids
