@@ -221,12 +221,10 @@ def test_each_way_to_stop():
 def test_samples_are_drawn_by_their_probabilities():
     language, count = Language(0), 4000
     beams = PatientSearch(
-        count,
         2,
         num_return_sequences=1,
         num_ends=1,
         length_penalty=penalty_of("gnmt", 0.6),
-        favors_length=True,
         early_stopping="never",
         limits=torch.full((count,), LIMIT),
         fill=EOS,
@@ -236,16 +234,17 @@ def test_samples_are_drawn_by_their_probabilities():
     for _ in range(2):
         log_probs = [language.log_probs(words) for _, words in running]
         # All beams begin alike, so one of them counts at first.
-        candidates = beams.extend(torch.stack(log_probs * (2 // len(running))).repeat(count, 1), do_sample=True)
+        rows, tokens = beams.extend(torch.stack(log_probs * (2 // len(running))).repeat(count, 1), do_sample=True)
         totals = torch.stack([score + each for (score, _), each in zip(running, log_probs, strict=True)]).flatten()
         sayings = [(*words, word) for _, words in running for word in range(WORDS)]
-        drawn_first = Counter(map(tuple, candidates[:, 0].tolist()))
+        first = zip(rows[:, 0].tolist(), tokens[:, 0].tolist(), strict=True)
+        drawn_first = Counter((*running[row % 2][1], word) for row, word in first)
         assert drawn_first.keys() <= set(sayings)
         for saying, share in zip(sayings, totals.softmax(-1).tolist(), strict=True):
             # Five standard deviations of a count among so many.
             assert abs(drawn_first[saying] - count * share) <= 5 * math.sqrt(count * share * (1 - share))
         # All four that there are were drawn, so the same two go on everywhere.
-        beams.keep(candidates[..., -1] == EOS, torch.zeros(candidates.shape[:2], dtype=torch.bool))
+        beams.prune(tokens == EOS, torch.zeros(tokens.shape, dtype=torch.bool))
         going_on = [pair for pair in zip(totals.tolist(), sayings, strict=True) if pair[1][-1] != EOS]
         running = sorted(going_on, reverse=True)[:2]
 

@@ -271,3 +271,18 @@ def test_text_is_streamed(tokenizer, speaker):
     pieces = list(streamer)
     assert len(pieces) > 2
     assert "".join(pieces) == tokenizer.decode(output[0], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("mode", ["beams", "sampled beams"])
+def test_nobody_is_asked_what_follows_an_end(decode, mode):
+    """A sentence that is done waits for the others of its batch, and is not made to say more behind its end."""
+    asked = set()
+
+    def allow(sentence, target):
+        assert EOS not in target[1:].tolist()
+        asked.add((sentence, len(target)))
+        return list(range(60))
+
+    lengths = [len(target) for target in all_targets(decode, ending_model(), mode, prefix_allowed_tokens_fn=allow)]
+    assert len(set(lengths)) > 1
+    assert {(sentence, length) for sentence in range(len(SENTENCES)) for length in range(1, max(lengths))} <= asked
