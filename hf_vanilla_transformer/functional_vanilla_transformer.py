@@ -53,10 +53,11 @@ def attention(
     cannot be differentiated twice on CPUs.
 
     Args:
-        module (`nn.Module`): the attention that asks; `is_causal` tells what no mask means.
+        module (`nn.Module`): the attention that asks; its `is_causal` tells what no mask means, unless an argument of
+            that name does.
         query, key, value: `(batch, heads, target, d_k)`, `(batch, heads, source, d_k)`, `(batch, heads, source, d_v)`.
-        attention_mask (`torch.BoolTensor` of shape `(batch, 1, target, source)`, *optional*): True where a query may
-            look.
+        attention_mask (`torch.Tensor` of shape `(batch, 1, target, source)`, *optional*): True where a query may look,
+            or numbers to add to the scores.
         scaling (`float`): 1 / sqrt(d_k).
         dropout (`float`): rate of dropout on the weights.
 
@@ -76,7 +77,8 @@ def attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
     scores = torch.matmul(query * scaling, key.transpose(-2, -1))
-    if attention_mask is None and module.is_causal and query.shape[2] > 1:
+    is_causal = module.is_causal if kwargs.get("is_causal") is None else kwargs["is_causal"]
+    if attention_mask is None and is_causal and query.shape[2] > 1:
         attention_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
     if attention_mask is not None:
         scores = scores + _additive(attention_mask, scores.dtype)

@@ -102,13 +102,17 @@ class SettingsToSave(GenerationConfig):
         """
         saved = copy.copy(settings)
         saved.__class__ = cls
-        for name, value in GenerationConfig._get_default_generation_params().items():
-            if name not in _SEARCH and getattr(saved, name, None) == value:
-                setattr(saved, name, None)
+        if has_defaults_of_predict(settings):
+            for name, value in GenerationConfig._get_default_generation_params().items():
+                if name not in _SEARCH and getattr(saved, name, None) == value:
+                    setattr(saved, name, None)
         return saved
 
     def validate(self, strict: bool = False, **kwargs: Any) -> None:
-        super().validate(strict=strict and self.num_beams not in (None, 1), **kwargs)
+        looked_at = copy.copy(self)
+        if self.num_beams in (None, 1):
+            looked_at.early_stopping = looked_at.length_penalty = None
+        GenerationConfig.validate(looked_at, strict=strict, **kwargs)
 
 
 def _limit_of_each_hypothesis(max_lengths: torch.Tensor, hypotheses: torch.Tensor) -> torch.Tensor:
@@ -290,10 +294,17 @@ def pays_to_leave(running: int, sentences: int) -> bool:
     return 0 < running <= _MOST_TO_MOVE * sentences
 
 
+def has_defaults_of_predict(settings: GenerationConfig) -> bool:
+    """Whether no setting is open that `Seq2SeqTrainer.predict` fills, as nobody fills them by hand."""
+    defaults = GenerationConfig._get_default_generation_params()
+    return all(getattr(settings, name, value) is not None for name, value in defaults.items() if value is not None)
+
+
 def limits_length(settings: GenerationConfig) -> bool:
     """Whether settings have a limit that takes the place of their `max_length_offset`."""
     # What `predict` wrote into settings that have a limit of their own was not given by anybody.
     is_stock = settings.max_length == _STOCK_MAX_LENGTH and hasattr(settings, "max_length_offset")
+    is_stock = is_stock and has_defaults_of_predict(settings)
     return settings.max_new_tokens is not None or (settings.max_length is not None and not is_stock)
 
 
@@ -368,7 +379,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if encoded is not None:
             # transformers repeats its tensors for each beam, in place: this is a copy, so that the caller's stay.
             model_kwargs = {**model_kwargs, "encoder_outputs": as_encoder_output(encoded)}
-        return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
+        prepared = super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
+        if len(prepared[0]) == 0:
+            raise ValueError("there are no sentences to translate: the batch is empty; give one at least.")
+        return prepared
 
     def _prepare_decoder_input_ids_for_generation(
         self, *args: Any, model_kwargs: dict[str, Any], **kwargs: Any
@@ -552,7 +566,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             logits = steps(input_ids).to(dtype=torch.float32, device=input_ids.device)
             if is_done:  # Other processes are not.
                 continue
-            log_probs = logits_processor(input_ids, logits.log_softmax(dim=-1))
+            # In the same memory, where nobody asks for the logits: there is much of it with many words.
+            log_probs = torch.log_softmax(logits, dim=-1, out=None if "logits" in record.steps else logits)
+            log_probs = logits_processor(input_ids, log_probs)
             record.add(**{**steps.outputs, "scores": log_probs, "logits": logits})
             rows, tokens = search.extend(log_probs, do_sample=settings.do_sample)
             search.prune(*stops(input_ids, rows, tokens, search.are_full, record.steps.get("scores")))

@@ -3,6 +3,7 @@
 Each equals the one-line formula that its docstring states. Shapes have named axes, as in the model's file.
 """
 
+import threading
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -202,6 +203,8 @@ class _Int8PackedLinear(PackedLinear):
 _KINDS: tuple[type[PackedLinear], ...] = (_Int8PackedLinear, _WideLinear, _OneDNNLinear, PackedLinear)
 # Of the first of several layers, by their number: copies of what was packed, and what came of it.
 _packed: WeakKeyDictionary[nn.Module, dict[int, tuple[list[torch.Tensor], PackedLinear]]] = WeakKeyDictionary()
+# Threads that translate side by side would pack the same layers twice; and the filters of warnings are everybody's.
+_packing = threading.RLock()
 
 
 @torch.no_grad()
@@ -214,6 +217,11 @@ def pack(*layers: nn.Linear) -> PackedLinear:
     Args:
         layers (`nn.Linear` or `Int8Linear`): of one kind, of the same d_in, all with a bias or none.
     """
+    with _packing:
+        return _pack(layers)
+
+
+def _pack(layers: Sequence[nn.Linear]) -> PackedLinear:
     kind = next(kind for kind in _KINDS if kind.suits(layers))
     weights = [layer.weight for layer in layers]
     others = [layer._parameters.get(name) for layer in layers for name in ("bias", "weight_scale")]

@@ -1,5 +1,6 @@
 """Text in, text or log-probabilities out."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from .modeling_vanilla_transformer import VanillaTransformerForConditionalGenera
 from .pipeline_vanilla_transformer import evaluating
 
 
-_ONE_TRANSLATION_A_SENTENCE = {"num_return_sequences", "return_dict_in_generate"}
+_ONE_TRANSLATION = {"num_return_sequences": 1, "return_dict_in_generate": False}
 # Batches that are translated at the same time on CPUs, and the least number of batches of each.
 _SIDE_BY_SIDE, _BATCHES_OF_EACH = 2, 2
 
@@ -51,15 +52,11 @@ def translate(
         ValueError: if `generate_kwargs` asks for more than one translation a sentence, or for more than tokens.
     """
     sentences = _list_of_strings("sentences", sentences)
-    for name in _ONE_TRANSLATION_A_SENTENCE & generate_kwargs.keys():
-        raise ValueError(f"{name} does not go with one translation a sentence; call model.generate() for that.")
+    options = _for_one_translation(generate_kwargs)
     translations = [""] * len(sentences)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices]).input_ids if indices else []
     progress = tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress)
-    # The model's own settings may ask for more. transformers takes settings or arguments, and not both.
-    single = {"num_return_sequences": 1, "return_dict_in_generate": False}
-    options = generate_kwargs if "generation_config" in generate_kwargs else {**single, **generate_kwargs}
 
     @torch.inference_mode()
     def generate(batch: list[int]) -> torch.Tensor:
@@ -80,20 +77,47 @@ def translate(
     return translations
 
 
+def _for_one_translation(generate_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `generate()` that say, too, what the model's own settings may say otherwise.
+
+    Raises:
+        ValueError: if they ask for more than one translation a sentence, or for more than tokens.
+    """
+    given = generate_kwargs.get("generation_config")
+    for name, single in _ONE_TRANSLATION.items():
+        if name in generate_kwargs or getattr(given, name, None) not in (None, single):
+            raise ValueError(f"{name} does not go with one translation a sentence; call model.generate() for that.")
+    if given is None:
+        return {**_ONE_TRANSLATION, **generate_kwargs}
+    # transformers takes settings or arguments, and not both.
+    settings = copy.deepcopy(given)
+    settings.update(**_ONE_TRANSLATION)
+    return {**generate_kwargs, "generation_config": settings}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return isinstance(value, (bool, int, float, str, type(None), GenerationConfig))
+
+
 def _may_run_side_by_side(model: Any, options: dict[str, Any]) -> bool:
     """Whether batches of a model can be translated in any order, and threads are there for that.
 
     Nothing is drawn by lot, nothing of the user's own listens or keeps a state, and the model is ours.
     """
-    settings: Any = options.get("generation_config") or model.generation_config
-    plain = (bool, int, float, str, type(None), GenerationConfig)
+    # What one leaves open, the next one says.
+    said = [
+        options.get("do_sample"),
+        *(getattr(each, "do_sample", None) for each in (options.get("generation_config"), model.generation_config)),
+    ]
     return (
         torch.get_num_threads() >= _SIDE_BY_SIDE
         and isinstance(model, VanillaTransformerForConditionalGeneration)
         and can_step(model)
         and all(map(is_untouched, model.modules()))
-        and not options.get("do_sample", settings.do_sample)
-        and all(isinstance(value, plain) for value in options.values())
+        and not next((do_sample for do_sample in said if do_sample is not None), False)
+        and _is_plain(list(options.values()))
     )
 
 
@@ -175,9 +199,11 @@ def score(
             labels = target.input_ids.masked_fill(target.attention_mask == 0, -100)
             decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
             logits = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False).logits
-            of_labels = logits.float().log_softmax(dim=-1).gather(-1, target.input_ids[..., None])[..., 0].tolist()
-            for row, all_log_probs in zip(batch, of_labels, strict=True):
-                log_probs = all_log_probs[: len(target_ids[row])]
+            for row, of_row, ids in zip(batch, logits, target.input_ids, strict=True):
+                # One after the other: all of them take as much memory as the logits.
+                log_probs = (
+                    of_row.float().log_softmax(dim=-1).gather(-1, ids[:, None])[: len(target_ids[row]), 0].tolist()
+                )
                 total = sum(log_probs)
                 tokens: Any = tokenizer.convert_ids_to_tokens(target_ids[row])
                 scores[row] = Score(tokens, log_probs, total, total / penalty(len(log_probs)))

@@ -29,6 +29,7 @@ from transformers import (
 from hf_vanilla_transformer import load_pairs, score_translations, translate
 from hf_vanilla_transformer.data.sources import SPLITS
 from hf_vanilla_transformer.generation_vanilla_transformer import limits_length
+from hf_vanilla_transformer.training.memory import keep_freed_memory
 from hf_vanilla_transformer.training.model_card import language_of
 
 
@@ -255,7 +256,11 @@ def load(name: str, device: torch.device | None = None) -> tuple[PreTrainedToken
         model = AutoModelForSeq2SeqLM.from_pretrained(name)
     # torch names the accelerator that it was built for, also where there is none.
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    return tokenizer, model.to(device or accelerator)
+    device = device or accelerator
+    if device.type == "cpu":
+        # Scores of many words are large, and fresh memory for them at every step takes its time.
+        keep_freed_memory()
+    return tokenizer, model.to(device)
 
 
 def score(
