@@ -940,10 +940,22 @@ def test_wrong_arguments_of_validation(tmp_path, changes, message):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate", "translate", "average_checkpoints", "demo"])
-def test_help_in_a_fresh_process(name, tmp_path):
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / f"{name}.py"), "--help"], capture_output=True, text=True, cwd=tmp_path
-    )
+COMMANDS = ["train", "evaluate", "translate", "average_checkpoints", "demo"]
+
+
+@pytest.fixture(scope="module")
+def helped(tmp_path_factory) -> dict[str, dict]:
+    """What the commands answer to --help outside of the project's folder."""
+    scripts = {name: str(ROOT / "scripts" / f"{name}.py") for name in COMMANDS}
+    child = [sys.executable, "-P", str(ROOT / "tests" / "help_of_scripts.py"), *scripts.values()]
+    result = subprocess.run(child, capture_output=True, text=True, cwd=tmp_path_factory.mktemp("elsewhere"))
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    return {name: found[script] for name, script in scripts.items()}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_in_a_fresh_process(name, helped):
+    result = SimpleNamespace(**helped[name])
     assert result.returncode == 0, result.stderr
     assert "usage: " in result.stdout
