@@ -52,6 +52,12 @@ def trained(tmp_path_factory) -> Path:
     return train.main(recipe(tmp_path_factory.mktemp("trained")))
 
 
+@pytest.fixture
+def finished(trained, tmp_path) -> Path:
+    """What a recipe in the test's own folder has left, without another run."""
+    return shutil.copytree(trained, tmp_path / "run")
+
+
 def test_what_a_trained_folder_holds(trained):
     assert {path.name for path in trained.iterdir() if path.is_file()} == {
         "README.md",
@@ -125,12 +131,11 @@ def test_overwriting_when_told(tmp_path):
     assert not (folder / "scores.json").exists()
 
 
-def test_wrong_input_does_not_remove_what_is_to_be_overwritten(tmp_path):
-    folder = train.main(recipe(tmp_path))
-    before = sorted(folder.rglob("*"))
+def test_wrong_input_does_not_remove_what_is_to_be_overwritten(tmp_path, finished):
+    before = sorted(finished.rglob("*"))
     with pytest.raises(SystemExit, match="is not there"):
         train.main([*recipe(tmp_path, dataset=None, train_files=["nowhere.csv"]), "--overwrite"])
-    assert sorted(folder.rglob("*")) == before
+    assert sorted(finished.rglob("*")) == before
 
 
 def test_a_model_is_kept_when_scoring_fails(tmp_path, monkeypatch):
@@ -161,9 +166,8 @@ def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_pat
     assert torch.equal(scored[0], saved(input_ids=ids, decoder_input_ids=ids).logits)
 
 
-def test_resuming_elsewhere_does_not_overwrite(trained, tmp_path):
-    other = train.main(recipe(tmp_path))
-    arguments = recipe(tmp_path, output_dir=str(trained), resume_from_checkpoint=str(other / "checkpoint-3"))
+def test_resuming_elsewhere_does_not_overwrite(trained, tmp_path, finished):
+    arguments = recipe(tmp_path, output_dir=str(trained), resume_from_checkpoint=str(finished / "checkpoint-3"))
     with pytest.raises(SystemExit, match="already holds a model or checkpoints"):
         train.main(arguments)
 
@@ -181,13 +185,12 @@ def test_resuming_from_nothing(tmp_path):
         train.main([*recipe(tmp_path), "--resume_from_checkpoint", "last"])
 
 
-def test_resuming_from_a_checkpoint_that_is_cut_off(tmp_path):
-    arguments = recipe(tmp_path)
-    checkpoint = train.main(arguments) / "checkpoint-3"
+def test_resuming_from_a_checkpoint_that_is_cut_off(tmp_path, finished):
+    checkpoint = finished / "checkpoint-3"
     path = checkpoint / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(SystemExit, match=r"checkpoint-3 is no checkpoint .*: model\.safetensors: missing or cut off"):
-        train.main([*arguments, "--resume_from_checkpoint", str(checkpoint)])
+        train.main([*recipe(tmp_path), "--resume_from_checkpoint", str(checkpoint)])
 
 
 def test_fine_tuning(trained, tmp_path):
@@ -303,11 +306,10 @@ def test_a_sentence_longer_than_a_learned_table(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_resuming_with_another_optimizer(tmp_path):
-    arguments = recipe(tmp_path)
-    train.main(arguments)
+def test_resuming_with_another_optimizer(tmp_path, finished):
+    changes = {"learning_rate": 0.1, "max_steps": 9, "resume_from_checkpoint": "last"}
     with pytest.raises(SystemExit, match=r"was written with another optimizer .*; resume with the same learning_rate"):
-        train.main([*arguments, "--resume_from_checkpoint", "last", "--learning_rate", "0.1", "--max_steps", "9"])
+        train.main(recipe(tmp_path, **changes))
 
 
 def test_the_card_names_the_learning_rate_that_was_used(tmp_path):
@@ -321,8 +323,7 @@ def test_the_card_names_the_learning_rate_that_was_used(tmp_path):
     assert 0 < max(used) <= 0.01
 
 
-def test_resuming_with_an_optimizer_of_another_kind(tmp_path):
-    train.main(recipe(tmp_path))
+def test_resuming_with_an_optimizer_of_another_kind(tmp_path, finished):
     changes = {"optim": "sgd", "max_steps": 9, "resume_from_checkpoint": "last"}
     with pytest.raises(SystemExit, match=r"checkpoint-6 was written with another optimizer .*; resume with the same"):
         train.main(recipe(tmp_path, **changes))
@@ -721,8 +722,7 @@ def test_an_average_of_a_run_that_has_ended_elsewhere(trained, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_an_average_of_a_run_that_goes_on_with_another_rate_of_dropout(tmp_path):
-    train.main(recipe(tmp_path, average_last=2))
+def test_an_average_of_a_run_that_goes_on_with_another_rate_of_dropout(tmp_path, finished):
     changes = {"dropout": 0.25, "label_smoothing": 0.0, "max_steps": 9, "resume_from_checkpoint": "last"}
     folder = train.main(recipe(tmp_path, average_last=3, **changes))
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -749,8 +749,7 @@ def test_settings_without_an_effect(tmp_path, changes, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_times_of_a_run_whose_callbacks_are_restored(tmp_path, monkeypatch):
-    train.main(recipe(tmp_path))
+def test_times_of_a_run_whose_callbacks_are_restored(tmp_path, finished):
     results_file = tmp_path / "results.json"
     changes = {"max_steps": 9, "resume_from_checkpoint": "last", "restore_callback_states_from_checkpoint": True}
     train.main(recipe(tmp_path, results=str(results_file), **changes))
