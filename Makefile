@@ -36,9 +36,10 @@ $(FLOOR)/.ready: pyproject.toml constraints-floor.txt
 demo: $(READY)  ## Train on the built-in number corpus, score unseen numbers, translate some.
 	$(VENV)/bin/python scripts/demo.py
 
-# Most tests are too small for several threads; the files are shared out among several processes instead.
+# Most tests are too small for several threads; the files are shared out among several processes instead, in the order
+# of tests/conftest.py.
 test: $(EXTRAS)  ## Run the tests.
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-conformance: $(EXTRAS)  ## Run transformers' own test suites on our classes.
 	$(VENV)/bin/python -m tests.conformance.run

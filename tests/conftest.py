@@ -30,6 +30,32 @@ def cache_of_datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
+# Tests that take long for their number: files, and folders with a slash behind them.
+LONG = (
+    "tests/parallel/",
+    "tests/invariants/",
+    "tests/hub/",
+    "tests/ecosystem/test_compile.py",
+    "tests/test_side_by_side.py",
+    "tests/training/test_trainer.py",
+    "tests/training/test_memory.py",
+    "tests/benchmarks/",
+    "tests/test_reproduce_table3.py",
+    "tests/test_fixture.py",
+    "tests/test_scripts.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files come first, so that of several processes none is left alone with one at the end."""
+    places = {
+        item: next((place for place, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG))
+        for item in items
+    }
+    items.sort(key=places.__getitem__)
+
+
 def small_config(**overrides) -> VanillaTransformerConfig:
     """Small, with d_k, d_v and d_model / h all different, and stacks of different depths."""
     fields = {

@@ -1,17 +1,26 @@
-"""What the pages name is there: files, headings, arguments, and in docs/paper.md code and tests of each section."""
+"""What the pages name is there: files, headings, arguments, and in docs/paper.md code and tests of each section.
+
+The Python of some pages runs; that of others is run by the tests of what it is about.
+"""
 
 import re
 import shlex
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from scripts import common
+from tests.conftest import small_model
 
 
 ROOT = Path(__file__).parents[1]
+FIXTURE = ROOT / "tests" / "fixtures" / "numbers_tiny"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 NAMES = re.findall(r"\[`(\w+)`\]\(\.\./([^)#]+\.py)\)", (ROOT / "docs" / "paper.md").read_text(encoding="utf-8"))
 
@@ -96,3 +105,63 @@ def test_keeping_the_best_checkpoint_of_a_recipe(tmp_path, monkeypatch):
     path = tmp_path / "best.yaml"
     path.write_text(yaml.safe_dump({**settings, **yaml.safe_load(block)}))
     understand("scripts.train", [str(path)], monkeypatch)
+
+
+def run(page: str, number: int, names: dict[str, Any], *changes: tuple[str, str]) -> None:
+    """Run one of a page's blocks of Python in the working folder, with names that are there and that it adds to."""
+    block = blocks(ROOT / "docs" / page, "python")[number]
+    for original, replacement in changes:
+        assert original in block
+        block = block.replace(original, replacement)
+    exec(compile(block, page, "exec"), names)
+
+
+def test_scores_of_decoding_md(capsys):
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
+    names: dict[str, Any] = {"model": model, "tokenizer": tokenizer}
+    run("decoding.md", 0, names)
+    found = names["found"]
+    inputs = tokenizer(["forty-two"], return_tensors="pt")
+    best = model.generate(**inputs, return_dict_in_generate=True, output_scores=True)
+    assert found.tokens == tokenizer.convert_ids_to_tokens(best.sequences[0, 1:].tolist())
+    assert found.normalized == pytest.approx(best.sequences_scores.item(), abs=1e-5)
+    assert f"{found.total} {found.normalized}\n" in capsys.readouterr().out
+
+
+def test_averages_of_averaging_md(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    averaged = [tmp_path / "runs" / "averaged" / f"checkpoint-{step}" for step in (1600, 2000)]
+    for seed, folder in enumerate(averaged):
+        small_model(seed).save_pretrained(folder)
+    run("averaging.md", 0, {})
+    first, second, average = (
+        load_file(folder / "model.safetensors") for folder in (*averaged, tmp_path / "runs" / "another_average")
+    )
+    assert average.keys() == first.keys()
+    for name, weight in average.items():
+        assert torch.equal(weight, ((first[name].double() + second[name].double()) / 2).float())
+
+
+def test_lengths_and_long_corpora_of_scaling_md(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    run("scaling.md", 0, names)
+    lengths = [len(names["tokenizer"].tokenize(target)) + 1 for target in names["pairs"]["target"]]
+    assert float(capsys.readouterr().out) == pytest.approx(sum(lengths) / len(lengths))
+
+    (tmp_path / "train.en").write_text("one\ntwo\n" + "one " * 300 + "\n")
+    (tmp_path / "train.de").write_text("eins\n\neins\n")
+    # As many processes are not worth while for three sentences.
+    run("scaling.md", 1, names, (", num_proc=8", ""))
+    assert names["dropped"] == {"empty": 1, "too long": 1}
+    (kept,) = names["data"]
+    assert names["tokenizer"].decode(kept["labels"], skip_special_tokens=True) == "eins"
+    assert list(names["sampler"]) == [[0]]
+
+
+def test_blocks_of_python_are_all_run():
+    """The others of docs/scaling.md by tests/parallel/test_docs.py."""
+    count = {
+        page: len(blocks(ROOT / "docs" / page, "python")) for page in ("decoding.md", "averaging.md", "scaling.md")
+    }
+    assert count == {"decoding.md": 1, "averaging.md": 1, "scaling.md": 4}

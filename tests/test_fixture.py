@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import load_pairs, score, translate
+from hf_vanilla_transformer import load_pairs, score_translations, translate
 
 
 FOLDER = Path(__file__).parent / "fixtures" / "numbers_tiny"
@@ -31,8 +31,14 @@ def test_it_says_what_it_said(loaded, num_beams):
     assert len(expected) >= 50
 
 
-def test_it_was_trained(loaded):
-    scores = json.loads((FOLDER / "scores.json").read_text(encoding="utf-8"))
+def test_it_scores_what_it_scored(loaded):
+    model, tokenizer = loaded
+    expected = json.loads((FOLDER / "scores.json").read_text(encoding="utf-8"))
+    pairs = load_pairs("numbers", max_digits=3, train_size=9)["test"]
+    scores = score_translations(translate(model, tokenizer, pairs["source"]), pairs["target"], tokenize="char")
+    assert scores["sentences"] == expected["sentences"]
+    for name in ("bleu", "chrf", "exact_match"):
+        assert scores[name] == pytest.approx(expected[name])
     assert scores["exact_match"] >= 90
 
 
@@ -42,15 +48,9 @@ def test_it_is_small():
 
 def test_a_sentence_has_the_same_translation_in_any_company(loaded):
     model, tokenizer = loaded
-    sources = list(load_pairs("numbers", train_size=9)["test"]["source"][:1500:5])
+    sources = list(load_pairs("numbers", train_size=9)["test"]["source"][:1500:15])
     alone = translate(model, tokenizer, sources, batch_tokens=1)
-    differing = 0
     for seed, batch_tokens in ((0, 4096), (1, 300), (2, 50)):
         order = torch.randperm(len(sources), generator=torch.Generator().manual_seed(seed)).tolist()
         together = translate(model, tokenizer, [sources[row] for row in order], batch_tokens=batch_tokens)
-        others = [(row, other) for row, other in zip(order, together, strict=True) if other != alone[row]]
-        differing += len(others)
-        # Two that are as probable as each other may change places.
-        scores = [score(model, tokenizer, [sources[row]] * 2, [alone[row], other]) for row, other in others]
-        assert all(abs(one.normalized - other.normalized) < 1e-4 for one, other in scores)
-    assert differing <= 0.002 * 3 * len(sources)
+        assert together == [alone[row] for row in order]

@@ -111,6 +111,7 @@ def batches_of_a_few_sentences_in_this_process():
     """So that the 8 validation pairs come in several batches, of different sizes, and tests may change what is done."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reproduce_table3, "TOKENS_PER_BATCH", 24)
+        patch.setattr(reproduce_table3, "TIMED_UPDATES", reproduce_table3.UNTIMED_UPDATES + 2)
         patch.setattr(reproduce_table3, "side_by_side", here)
         patch.setattr(reproduce_table3, "rows_at_once", lambda: 1)
         yield
@@ -132,6 +133,10 @@ def files(tmp_path_factory) -> list[str]:
 
 def run(files: list[str], folder: Path, *more: str) -> Path:
     return reproduce_table3.main([*files, "--rows", *ROWS, "--max_steps", "2", "--output_dir", str(folder), *more])
+
+
+def no_estimate(row, material) -> tuple[float, float]:
+    return 1.0, 0.0
 
 
 @pytest.fixture(scope="module")
@@ -191,8 +196,9 @@ def test_a_finished_run_trains_nothing(finished, files, monkeypatch, capsys):
     assert table in printed
 
 
-def test_a_row_does_not_depend_on_those_before_it(finished, files, tmp_path):
+def test_a_row_does_not_depend_on_those_before_it(finished, files, tmp_path, monkeypatch):
     folder, *_ = finished
+    monkeypatch.setattr(reproduce_table3, "estimate_seconds", no_estimate)
     reproduce_table3.main([*files, "--rows", ROWS[2], "--max_steps", "2", "--output_dir", str(tmp_path)])
     alone = json.loads((tmp_path / reproduce_table3.file_name(ROWS[2])).read_text())
     for name in ("parameters", "perplexity", "bleu", "settings"):
@@ -204,7 +210,9 @@ def test_rows_side_by_side_are_those_one_after_the_other(files, tmp_path, monkey
     # Processes compute with one thread; sums of several would be rounded otherwise.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    run(files, tmp_path / "here")
+    with monkeypatch.context() as patch:
+        patch.setattr(reproduce_table3, "estimate_seconds", no_estimate)
+        run(files, tmp_path / "here")
     torch.set_num_threads(threads)
     monkeypatch.setattr(reproduce_table3, "side_by_side", side_by_side)
     monkeypatch.setattr(reproduce_table3, "rows_at_once", lambda: 2)
@@ -250,6 +258,21 @@ def test_updates_follow_the_paper_s_schedule(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(material.args, "warmup_steps", 2)
     reproduce_table3.train_row("C d_model=256", material, 3, Rates())
     assert rates == pytest.approx([learning_rate(step, 64, 2) / 3 for step in (1, 2, 3)])
+
+
+def test_memory_is_given_back_while_a_row_is_trained(finished, tmp_path, monkeypatch):
+    _, _, models = finished
+    _, _, material = models[ROWS[1]][1]
+    steps = []
+
+    class Recorder(reproduce_table3.GiveBackMemory):
+        def on_step_end(self, args, state, control, **kwargs):
+            steps.append(state.global_step)
+
+    monkeypatch.setattr(reproduce_table3, "GiveBackMemory", Recorder)
+    monkeypatch.setattr(material.args, "output_dir", str(tmp_path))
+    reproduce_table3.train_row("C N=2", material, 2, TrainerCallback())
+    assert steps == [1, 2]
 
 
 def test_the_table(finished):
@@ -307,12 +330,13 @@ def test_a_row_that_diverges_does_not_stop_the_others(files, tmp_path, monkeypat
     def diverged(model, data, tokenizer):
         return math.nan if model.config.key_dim == 4 else perplexity(model, data, tokenizer)
 
-    monkeypatch.setattr(reproduce_table3, "perplexity", diverged)
-    with pytest.raises(SystemExit, match="there is no table without B d_k=16; the same command tries them again"):
-        run(files, tmp_path)
+    monkeypatch.setattr(reproduce_table3, "estimate_seconds", no_estimate)
+    with monkeypatch.context() as patch:
+        patch.setattr(reproduce_table3, "perplexity", diverged)
+        with pytest.raises(SystemExit, match="there is no table without B d_k=16; the same command tries them again"):
+            run(files, tmp_path)
     assert "B d_k=16: the perplexity is nan: the training diverged" in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} == {"base.json", "D_eps_ls=0.2.json"}
-    monkeypatch.undo()
     assert run(files, tmp_path).is_file()
 
 
@@ -393,6 +417,15 @@ def test_wrong_arguments(arguments, sentence, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match=sentence):
         reproduce_table3.main(["--output_dir", str(tmp_path / "results"), *arguments])
     assert not (tmp_path / "results").exists()
+
+
+def test_bleu_goes_by_the_target_language(tmp_path, monkeypatch):
+    def stop(args, data_args, scoring, rows):
+        raise ValueError(f"words of {scoring.bleu_tokenize}")
+
+    monkeypatch.setattr(reproduce_table3, "prepare", stop)
+    with pytest.raises(SystemExit, match="error: words of zh"):
+        reproduce_table3.main(["--target", "zh", "--output_dir", str(tmp_path)])
 
 
 def test_pairs_for_validation_are_missing(files, tmp_path):

@@ -26,8 +26,8 @@ from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.training import arguments as training_arguments
 from hf_vanilla_transformer.training.checkpoints import mark_complete
 from scripts import average_checkpoints, collect_results, demo, evaluate, plot_curve, train, translate
-from scripts.common import DataArguments, ScoringArguments, describe_search, load
-from tests.conftest import small_model
+from scripts.common import DataArguments, ScoringArguments, describe_search, exact_match_by_digits, load
+from tests.conftest import decisive_model, small_model
 from tests.parity.paper_numpy import learning_rate
 from tests.tiny_run import TINY_RUN
 
@@ -50,6 +50,25 @@ def recipe(folder: Path, **changes) -> list[str]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
     return train.main(recipe(tmp_path_factory.mktemp("trained")))
+
+
+@pytest.fixture
+def finished(trained, tmp_path) -> Path:
+    """What a recipe in the test's own folder has left, without another run."""
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def decisive(tmp_path_factory, tokenizer) -> Path:
+    """A folder with a model whose translations vary with the sentence and the search, as those of `trained` may not."""
+    folder = tmp_path_factory.mktemp("decisive")
+    decisive_model(vocab_size=len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def lines(translations: list[str]) -> str:
+    return "".join(f"{' '.join(translation.splitlines())}\n" for translation in translations)
 
 
 def test_what_a_trained_folder_holds(trained):
@@ -125,12 +144,11 @@ def test_overwriting_when_told(tmp_path):
     assert not (folder / "scores.json").exists()
 
 
-def test_wrong_input_does_not_remove_what_is_to_be_overwritten(tmp_path):
-    folder = train.main(recipe(tmp_path))
-    before = sorted(folder.rglob("*"))
+def test_wrong_input_does_not_remove_what_is_to_be_overwritten(tmp_path, finished):
+    before = sorted(finished.rglob("*"))
     with pytest.raises(SystemExit, match="is not there"):
         train.main([*recipe(tmp_path, dataset=None, train_files=["nowhere.csv"]), "--overwrite"])
-    assert sorted(folder.rglob("*")) == before
+    assert sorted(finished.rglob("*")) == before
 
 
 def test_a_model_is_kept_when_scoring_fails(tmp_path, monkeypatch):
@@ -161,9 +179,8 @@ def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_pat
     assert torch.equal(scored[0], saved(input_ids=ids, decoder_input_ids=ids).logits)
 
 
-def test_resuming_elsewhere_does_not_overwrite(trained, tmp_path):
-    other = train.main(recipe(tmp_path))
-    arguments = recipe(tmp_path, output_dir=str(trained), resume_from_checkpoint=str(other / "checkpoint-3"))
+def test_resuming_elsewhere_does_not_overwrite(trained, tmp_path, finished):
+    arguments = recipe(tmp_path, output_dir=str(trained), resume_from_checkpoint=str(finished / "checkpoint-3"))
     with pytest.raises(SystemExit, match="already holds a model or checkpoints"):
         train.main(arguments)
 
@@ -181,13 +198,12 @@ def test_resuming_from_nothing(tmp_path):
         train.main([*recipe(tmp_path), "--resume_from_checkpoint", "last"])
 
 
-def test_resuming_from_a_checkpoint_that_is_cut_off(tmp_path):
-    arguments = recipe(tmp_path)
-    checkpoint = train.main(arguments) / "checkpoint-3"
+def test_resuming_from_a_checkpoint_that_is_cut_off(tmp_path, finished):
+    checkpoint = finished / "checkpoint-3"
     path = checkpoint / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(SystemExit, match=r"checkpoint-3 is no checkpoint .*: model\.safetensors: missing or cut off"):
-        train.main([*arguments, "--resume_from_checkpoint", str(checkpoint)])
+        train.main([*recipe(tmp_path), "--resume_from_checkpoint", str(checkpoint)])
 
 
 def test_fine_tuning(trained, tmp_path):
@@ -230,6 +246,47 @@ def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, capsys):
     assert printed == "left out 2 of 3 training pairs: 1 empty on one side, 1 longer than 3 tokens\n"
     with pytest.raises(SystemExit, match="error: none of the 60 pairs would stay"):
         train.main(recipe(tmp_path, max_tokens=1))
+
+
+def test_bpe_dropout_and_words_between_blanks(trained, tmp_path, monkeypatch):
+    given = []
+    make_trainer = train.make_trainer
+
+    def note_data(args, tokenizer, model, data, *more):
+        given.append(data)
+        return make_trainer(args, tokenizer, model, data, *more)
+
+    monkeypatch.setattr(train, "make_trainer", note_data)
+    changes = {"bpe_dropout": 0.5, "bpe_dropout_copies": 3, "whitespace_words": True, "max_steps": 1}
+    tokenizer = AutoTokenizer.from_pretrained(train.main(recipe(tmp_path, **changes)))
+    sources = [row["input_ids"] for row in given[0]["train"]]
+    pairs = load_pairs("numbers", target="fr", max_digits=2, train_size=60)
+    assert tokenizer.batch_decode(sources, skip_special_tokens=True) == 3 * list(pairs["train"]["source"])
+    assert len({str(sources[begin : begin + 60]) for begin in (0, 60, 120)}) == 3
+    assert [row["input_ids"] for row in given[0]["test"]] == tokenizer(list(pairs["test"]["source"])).input_ids
+
+    def words(tokenizer):
+        return [word for word, _ in tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(" forty-two")]
+
+    assert words(tokenizer) == ["Ġforty-two"]
+    assert words(AutoTokenizer.from_pretrained(trained)) == ["Ġforty", "-", "two"]
+
+
+@pytest.mark.parametrize("fine_tunes", [False, True])
+def test_attention_and_checkpointing_are_as_told(trained, tmp_path, monkeypatch, fine_tunes):
+    found = []
+    run = train.run
+
+    def note(trainer, checkpoint):
+        run(trainer, checkpoint)
+        model = trainer.model
+        layers = [*model.model.encoder.layers, *model.model.decoder.layers]
+        found.append((model.config._attn_implementation, {layer.gradient_checkpointing for layer in layers}))
+
+    monkeypatch.setattr(train, "run", note)
+    changes = {"attn_implementation": "eager", "gradient_checkpointing": True, "max_steps": 1}
+    train.main(recipe(tmp_path, **changes, model=str(trained) if fine_tunes else None))
+    assert found == [("eager", {True})]
 
 
 def test_aligned_files_and_the_paper_s_schedule(tmp_path):
@@ -303,11 +360,10 @@ def test_a_sentence_longer_than_a_learned_table(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_resuming_with_another_optimizer(tmp_path):
-    arguments = recipe(tmp_path)
-    train.main(arguments)
+def test_resuming_with_another_optimizer(tmp_path, finished):
+    changes = {"learning_rate": 0.1, "max_steps": 9, "resume_from_checkpoint": "last"}
     with pytest.raises(SystemExit, match=r"was written with another optimizer .*; resume with the same learning_rate"):
-        train.main([*arguments, "--resume_from_checkpoint", "last", "--learning_rate", "0.1", "--max_steps", "9"])
+        train.main(recipe(tmp_path, **changes))
 
 
 def test_the_card_names_the_learning_rate_that_was_used(tmp_path):
@@ -321,8 +377,7 @@ def test_the_card_names_the_learning_rate_that_was_used(tmp_path):
     assert 0 < max(used) <= 0.01
 
 
-def test_resuming_with_an_optimizer_of_another_kind(tmp_path):
-    train.main(recipe(tmp_path))
+def test_resuming_with_an_optimizer_of_another_kind(tmp_path, finished):
     changes = {"optim": "sgd", "max_steps": 9, "resume_from_checkpoint": "last"}
     with pytest.raises(SystemExit, match=r"checkpoint-6 was written with another optimizer .*; resume with the same"):
         train.main(recipe(tmp_path, **changes))
@@ -474,19 +529,54 @@ def test_a_model_that_was_not_saved_whole(trained, tmp_path, file):
         translate.main(["--model", str(tmp_path / "part"), "one"])
 
 
-def test_evaluate(trained, tmp_path, capsys):
+def test_evaluate(decisive, tmp_path, capsys):
     output, translations = tmp_path / "scores.json", tmp_path / "translations.txt"
     data = ["--dataset", "numbers", "--source", "en", "--target", "fr", "--max_digits", "2", "--train_size", "9"]
     files = ["--output", str(output), "--translations", str(translations)]
-    evaluate.main(["--model", str(trained), *data, *files, "--num_beams", "1", "--bleu_tokenize", "char"])
+    evaluate.main(["--model", str(decisive), *data, *files, "--num_beams", "1", "--bleu_tokenize", "char"])
     printed = capsys.readouterr().out
     scores = json.loads(output.read_text())
     assert f"exact match: {scores['exact_match']:.1f}" in printed
     assert scores["bleu_signature"] in printed
     assert scores["decoding"] == "greedy search"
     assert scores["data"] == "numbers of up to 2 digits written out in words (test)"
-    assert set(scores["exact_match_by_digits"]) <= {"1", "2"}
-    assert len(translations.read_text().splitlines()) == scores["sentences"]
+    assert sum(share["numbers"] for share in scores["exact_match_by_digits"].values()) == scores["sentences"]
+    tokenizer, model = load(str(decisive))
+    sources = list(load_pairs("numbers", target="fr", max_digits=2, train_size=9)["test"]["source"])
+    greedy = translate_sentences(model, tokenizer, sources, num_beams=1)
+    assert greedy != translate_sentences(model, tokenizer, sources)
+    assert translations.read_text(encoding="utf-8") == lines(greedy)
+
+
+def test_exact_matches_by_the_length_of_a_number():
+    numbers = {"number": [7, 8, 42, 100], "target": ["sept", "huit", "quarante-deux", "cent"]}
+    assert exact_match_by_digits(Dataset.from_dict(numbers), ["sept", "sept", "quarante-deux", "Cent"]) == {
+        "1": {"numbers": 2, "exact_match": 50.0},
+        "2": {"numbers": 1, "exact_match": 100.0},
+        "3": {"numbers": 1, "exact_match": 0.0},
+    }
+
+
+def test_evaluating_another_split_whatever_the_case(decisive, write):
+    files = {
+        "--validation_files": write("validation.csv", "source,target\none,UN\ntwo,DEUX\n"),
+        "--test_files": write("test.csv", "source,target\none,un\n"),
+    }
+    named = [word for name, path in files.items() for word in (name, str(path))]
+    scores = evaluate.main(["--model", str(decisive), *named, "--split", "validation", "--lowercase"])
+    assert (scores["sentences"], scores["data"]) == (2, "validation.csv")
+    assert "case:lc" in scores["bleu_signature"]
+    assert "case:lc" in scores["chrf_signature"]
+
+
+def test_bleu_goes_by_the_target_language(decisive, tmp_path, write):
+    path = str(write("a.csv", "en,zh\none,一\ntwo,二\n"))
+    languages = ["--source", "en", "--target", "zh"]
+    scores = evaluate.main(["--model", str(decisive), "--test_files", path, *languages])
+    assert "tok:zh" in scores["bleu_signature"]
+    files = {"dataset": None, "train_files": path, "test_files": path}
+    folder = train.main(recipe(tmp_path, **files, target="zh", bleu_tokenize=None, max_steps=1))
+    assert "tok:zh" in json.loads((folder / "scores.json").read_text())["bleu_signature"]
 
 
 def test_an_optimizer_of_one_s_own_is_not_the_paper_s(tmp_path):
@@ -521,23 +611,33 @@ def test_evaluating_a_split_that_is_not_there(trained, tmp_path):
 
 
 @pytest.fixture
-def expected_translations(trained, capsys):
-    translate.main(["one", "two", "--model", str(trained)])
-    return capsys.readouterr().out
+def expected_translations(decisive):
+    tokenizer, model = load(str(decisive))
+    return lines(translate_sentences(model, tokenizer, ["one", "two"]))
 
 
-def test_translating_a_file(trained, tmp_path, expected_translations):
+def test_translating_a_file(decisive, tmp_path, expected_translations):
     (tmp_path / "in.txt").write_text("one\ntwo\n")
     translate.main(
-        ["--model", str(trained), "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")]
+        ["--model", str(decisive), "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")]
     )
-    assert (tmp_path / "out.txt").read_text() == expected_translations
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == expected_translations
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
 
 
-def test_translating_standard_input(trained, monkeypatch, capsys, expected_translations):
+def test_translating_arguments_by_another_search(decisive, capsys):
+    sentences = ["one", "two houses", "a small house"]
+    translate.main([*sentences, "--model", str(decisive), "--num_beams", "1", "--max_new_tokens", "20"])
+    tokenizer, model = load(str(decisive))
+    expected = translate_sentences(model, tokenizer, sentences, num_beams=1, max_new_tokens=20)
+    assert expected != translate_sentences(model, tokenizer, sentences, max_new_tokens=20)
+    assert expected != translate_sentences(model, tokenizer, sentences, num_beams=1)
+    assert capsys.readouterr().out == lines(expected)
+
+
+def test_translating_standard_input(decisive, monkeypatch, capsys, expected_translations):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfone\n\ntwo\r\n"), encoding="ascii"))
-    translate.main(["--model", str(trained)])
+    translate.main(["--model", str(decisive)])
     first, second = expected_translations.splitlines()
     assert capsys.readouterr().out == f"{first}\n\n{second}\n"
 
@@ -721,8 +821,7 @@ def test_an_average_of_a_run_that_has_ended_elsewhere(trained, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_an_average_of_a_run_that_goes_on_with_another_rate_of_dropout(tmp_path):
-    train.main(recipe(tmp_path, average_last=2))
+def test_an_average_of_a_run_that_goes_on_with_another_rate_of_dropout(tmp_path, finished):
     changes = {"dropout": 0.25, "label_smoothing": 0.0, "max_steps": 9, "resume_from_checkpoint": "last"}
     folder = train.main(recipe(tmp_path, average_last=3, **changes))
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -749,8 +848,7 @@ def test_settings_without_an_effect(tmp_path, changes, message):
     assert not (tmp_path / "run").exists()
 
 
-def test_times_of_a_run_whose_callbacks_are_restored(tmp_path, monkeypatch):
-    train.main(recipe(tmp_path))
+def test_times_of_a_run_whose_callbacks_are_restored(tmp_path, finished):
     results_file = tmp_path / "results.json"
     changes = {"max_steps": 9, "resume_from_checkpoint": "last", "restore_callback_states_from_checkpoint": True}
     train.main(recipe(tmp_path, results=str(results_file), **changes))
@@ -835,6 +933,15 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     assert all((weight == whole[name]).all() for name, weight in weights_of(folder).items())
 
 
+def test_the_table_of_results_goes_into_a_file_too(tmp_path, capsys):
+    results = str(ROOT / "docs" / "results" / "multi30k_en_de_seed1.json")
+    table = collect_results.main([results, "--output", str(tmp_path / "table.md")])
+    assert "| multi30k_en_de | 1 |" in table
+    assert capsys.readouterr().out == (tmp_path / "table.md").read_text(encoding="utf-8") == table
+    with pytest.raises(SystemExit, match=r"error: .*nowhere is not there; make the folder before writing"):
+        collect_results.main([results, "--output", str(tmp_path / "nowhere" / "table.md")])
+
+
 def test_r_drop_changes_the_training_and_is_written_down(tmp_path):
     changes = {"max_steps": 4, "dropout": 0.3, "results": str(tmp_path / "results.json")}
     found = []
@@ -857,17 +964,19 @@ def test_runs_of_one_name_in_a_plot(tmp_path):
         plot_curve.names_of([given[0], given[0]])
 
 
-def test_memory_is_given_back_on_cpus(tmp_path, monkeypatch):
-    steps = []
+@pytest.mark.parametrize("can_keep", [True, False])
+def test_memory_is_given_back_where_it_is_kept(tmp_path, monkeypatch, can_keep):
+    steps, asked = [], []
 
     class Recorder(train.GiveBackMemory):
         def on_step_end(self, args, state, control, **kwargs):
             steps.append(state.global_step)
 
-    monkeypatch.setattr(train, "keep_freed_memory", lambda: True)
+    monkeypatch.setattr(train, "keep_freed_memory", lambda: asked.append(1) or can_keep)
     monkeypatch.setattr(train, "GiveBackMemory", Recorder)
-    train.main(recipe(tmp_path, max_steps=3))
-    assert steps == [1, 2, 3]
+    train.main(recipe(tmp_path, max_steps=3, use_cpu=True))
+    assert asked == [1]
+    assert steps == ([1, 2, 3] if can_keep else [])
 
 
 def test_stopping_early(tmp_path):
@@ -943,10 +1052,22 @@ def test_wrong_arguments_of_validation(tmp_path, changes, message):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate", "translate", "average_checkpoints", "demo"])
-def test_help_in_a_fresh_process(name, tmp_path):
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / f"{name}.py"), "--help"], capture_output=True, text=True, cwd=tmp_path
-    )
+COMMANDS = ["train", "evaluate", "translate", "average_checkpoints", "demo"]
+
+
+@pytest.fixture(scope="module")
+def helped(tmp_path_factory) -> dict[str, dict]:
+    """What the commands answer to --help outside of the project's folder."""
+    scripts = {name: str(ROOT / "scripts" / f"{name}.py") for name in COMMANDS}
+    child = [sys.executable, "-P", str(ROOT / "tests" / "help_of_scripts.py"), *scripts.values()]
+    result = subprocess.run(child, capture_output=True, text=True, cwd=tmp_path_factory.mktemp("elsewhere"))
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    return {name: found[script] for name, script in scripts.items()}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_in_a_fresh_process(name, helped):
+    result = SimpleNamespace(**helped[name])
     assert result.returncode == 0, result.stderr
     assert "usage: " in result.stdout

@@ -1,12 +1,16 @@
 """Processes that work at once: what they start with, and how they end."""
 
+import io
 import os
+import platform
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import redirect_stderr
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,10 +19,22 @@ from scripts.side_by_side import as_they_end, count_one, makespan, side_by_side
 
 
 LONG = 600
+IS_GLIBC = platform.libc_ver()[0] == "glibc"
 
 
 def end_at_once() -> None:
     os._exit(1)
+
+
+def fresh_pages() -> int:
+    """How many it takes to use 100 MB again, once the heap has its size."""
+    import resource
+
+    for _ in range(6):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        tensors = [torch.ones(2_500_000) for _ in range(10)]
+        del tensors
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def is_running(process: int) -> bool:
@@ -46,23 +62,48 @@ def meet(own: Path, other: Path) -> None:
         time.sleep(0.05)
 
 
-def test_two_at_once_each_on_one_core(tmp_path, monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    one, two = tmp_path / "one", tmp_path / "two"
-    with side_by_side(2) as (executor, _):
-        for future in [executor.submit(meet, one, two), executor.submit(meet, two, one)]:
-            future.result()
-        assert executor.submit(torch.get_num_threads).result() == 1
-        assert executor.submit(os.getpid).result() != os.getpid()
-        assert executor.submit(signal.getsignal, signal.SIGINT).result() == signal.SIG_IGN
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> SimpleNamespace:
+    """What two processes at once have said, and how it was told that one of them is gone."""
+    folder, bar = tmp_path_factory.mktemp("work"), io.StringIO()
+    one, two = folder / "one", folder / "two"
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(bar):
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        with side_by_side(2) as (executor, count):
+            for future in [executor.submit(meet, one, two), executor.submit(meet, two, one)]:
+                future.result()
+            said = {
+                "threads": executor.submit(torch.get_num_threads).result(),
+                "process": executor.submit(os.getpid).result(),
+                "at_ctrl_c": executor.submit(signal.getsignal, signal.SIGINT).result(),
+                "fresh_pages": executor.submit(fresh_pages).result() if IS_GLIBC else None,
+            }
+            futures = [executor.submit(count_one) for _ in range(5)]
+            ended = set(as_they_end(futures, count, total=5, unit=" pieces")) == set(futures)
+            at_the_end = executor.submit(end_at_once).exception()
+    return SimpleNamespace(**said, ended=ended, count=count.value, bar=bar.getvalue(), at_the_end=at_the_end)
 
 
-def test_work_is_counted(capsys):
-    with side_by_side(2) as (executor, count):
-        futures = [executor.submit(count_one) for _ in range(5)]
-        assert set(as_they_end(futures, count, total=5, unit=" pieces")) == set(futures)
-        assert count.value == 5
-    assert "5/5" in capsys.readouterr().err
+def test_two_at_once_each_on_one_core(work):
+    assert work.threads == 1
+    assert work.process != os.getpid()
+    assert work.at_ctrl_c == signal.SIG_IGN
+
+
+@pytest.mark.skipif(not IS_GLIBC, reason="it takes glibc")
+def test_they_keep_the_memory_that_they_free(work):
+    # 100 MB are 24,000 pages of 4 KiB.
+    assert work.fresh_pages < 1_000
+
+
+def test_work_is_counted(work):
+    assert work.ended
+    assert work.count == 5
+    assert "5/5" in work.bar
+
+
+def test_a_process_that_is_gone_is_told(work):
+    assert isinstance(work.at_the_end, BrokenProcessPool)
 
 
 def test_an_error_ends_the_others():
@@ -78,11 +119,6 @@ def test_an_error_ends_the_others():
     with pytest.raises(KeyboardInterrupt):
         interrupt()
     assert not is_running(processes[0])
-
-
-def test_a_process_that_is_gone_is_told():
-    with side_by_side(1) as (executor, _), pytest.raises(BrokenProcessPool):
-        executor.submit(end_at_once).result()
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")

@@ -1,8 +1,10 @@
 """benchmarks/generation.py: the same tokens are compared, and the figures are right. No time is asserted."""
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,21 +24,33 @@ IN_TRANSFORMERS = ["ours-fp32", "ours-bf16", "ours-int8", "marian-fp32"]
 FOR_GPUS = ["ours-bf16-static", "marian-bf16", "marian-bf16-static"]
 
 
-@pytest.fixture(autouse=True)
-def small_probes(monkeypatch):
-    monkeypatch.setattr(measuring, "PROBE_WIDTHS", {"cpu": 8})
-    monkeypatch.setattr(generation, "PROBED_BYTES", 4000)
-    monkeypatch.setattr(generation, "PROBED_WIDTH", 8)
+@pytest.fixture(scope="module", autouse=True)
+def small_probes():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring, "PROBE_WIDTHS", {"cpu": 8})
+        patch.setattr(generation, "PROBED_BYTES", 4000)
+        patch.setattr(generation, "PROBED_WIDTH", 8)
+        yield
 
 
-def test_cells_and_scaling_are_reported(tmp_path, capsys):
-    output = tmp_path / "figures.json"
-    entries = [*IN_TRANSFORMERS, *FOR_GPUS]
-    options = ["--smallest", "--rounds", "2", "--repeats", "0", "--entries", *entries, "--output", str(output)]
-    generation.main(["cells", "scaling", *options])
-    figures, printed = json.loads(output.read_text()), capsys.readouterr().out
+@pytest.fixture(scope="module")
+def measured(small_probes, tmp_path_factory):
+    """File and output of measured cells and of measured scaling, which are drawn where matplotlib is there."""
+    folder, printed = tmp_path_factory.mktemp("measured"), io.StringIO()
+    output = folder / "figures" / "figures.json"
+    options = ["--smallest", "--rounds", "2", "--repeats", "0", "--output", str(output)]
+    plot = ["--plot", str(folder / "plots")] if find_spec("matplotlib") else []
+    with redirect_stdout(printed):
+        generation.main(["cells", *options, "--entries", *IN_TRANSFORMERS, *FOR_GPUS])
+        generation.main(["scaling", *options, *plot, "--entries", *IN_TRANSFORMERS])
+    return output, printed.getvalue()
+
+
+def test_cells_and_scaling_are_reported(measured):
+    output, printed = measured
+    figures = json.loads(output.read_text())
     assert list(figures["cells"]["jobs"]) == ["1 x 1", "1 x 4"]
-    for mode in ("cells", "scaling"):
+    for mode, entries in (("cells", [*IN_TRANSFORMERS, *FOR_GPUS]), ("scaling", IN_TRANSFORMERS)):
         for title, job in figures[mode]["jobs"].items():
             assert f"| {title} " in printed
             assert list(job) == entries
@@ -47,7 +61,7 @@ def test_cells_and_scaling_are_reported(tmp_path, capsys):
                 assert entry["times"] == pytest.approx(ratios)
     # Of one layer of d_model 32 and d_ff 64: four matrices of attention to itself, two of attention to the source.
     assert figures["cells"]["limits"]["weights_of_a_step"] == 6 * 32 * 32 + 2 * 32 * 64 + 10_000 * 32
-    assert list(tmp_path.iterdir()) == [output]
+    assert list(output.parent.iterdir()) == [output]
 
 
 def test_parts_are_reported(tmp_path, capsys):
@@ -116,19 +130,17 @@ def test_parts_are_of_one_call(beams, monkeypatch):
     assert len(listed) == len(set(listed))
 
 
-def test_figures_are_drawn(tmp_path):
+def test_figures_are_drawn(measured, tmp_path):
     pytest.importorskip("matplotlib")
-    output = tmp_path / "figures.json"
-    options = ["--smallest", "--rounds", "1", "--repeats", "0", "--entries", *IN_TRANSFORMERS, "--output", str(output)]
-    generation.main(["cells", "scaling", *options, "--plot", str(tmp_path)])
-    for name in ("generation_cells.svg", "generation_scaling.svg"):
-        drawn = (tmp_path / name).read_text()
+    output, _ = measured
+    plots = output.parents[1] / "plots"
+    assert {path.name for path in plots.iterdir()} == {"generation_cells.svg", "generation_scaling.svg"}
+    generation.main(["report", "--output", str(output), "--plot", str(tmp_path)])
+    for path in plots.iterdir():
+        drawn = path.read_text()
         assert drawn.startswith("<?xml")
         assert drawn.count("<path") > 20
-    before = drawn
-    generation.main(["report", "--output", str(output), "--plot", str(tmp_path)])
-    assert (tmp_path / "generation_scaling.svg").read_text() == before
-    assert not (tmp_path / "generation_sentences.svg").exists()
+        assert (tmp_path / path.name).read_text() == drawn
 
 
 def test_sentences_are_reported(tmp_path, capsys):

@@ -108,6 +108,7 @@ def test_pairs_come_back(pulled):
     assert pulled["data"]["csv, v1"] == first
 
 
+@pytest.mark.parametrize("pulled", ["without"], indirect=True)
 def test_a_full_cache_is_enough_when_offline(hub, pulled, run_child, tmp_path):
     asked = len(hub.requests)
     arguments = (tmp_path / "results.json", pulled["mode"], "user/model", "main")

@@ -1,4 +1,4 @@
-"""Training runs in processes of their own, which die at a given place.
+"""Training runs in processes of their own, two that train together among them, and such as die at a given place.
 
 The processes are forked from a server that has imported everything, so that one costs little more than its updates.
 """
@@ -136,6 +136,8 @@ def _child(run, arguments, place, log, environment):
     os.environ.update(environment)
     torch.set_num_threads(1)
     with Path(log).open("w", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
+        # Loggers keep the stderr that there was when they were made.
+        os.dup2(file.fileno(), 2)
         if place is not None:
             PLACES[place][0]()
         run(*arguments)
@@ -163,4 +165,16 @@ def two_ranks():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common["OMP_NUM_THREADS"] = "1"
     return [{**common, "RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+
+
+def run_as_two(run, *arguments, folder):
+    """Run a function in two processes that compute together; what they print is in `log0` and `log1` of a folder."""
+    logs = [folder / f"log{rank}" for rank in range(2)]
+    processes = [
+        start(run, *arguments, log=log, environment=environment)
+        for log, environment in zip(logs, two_ranks(), strict=True)
+    ]
+    codes = [exit_code(process) for process in processes]
+    assert codes == [0, 0], "".join(log.read_text()[-10_000:] for log in logs)

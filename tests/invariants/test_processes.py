@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -14,6 +15,7 @@ from tests.invariants.killed import MAX_STEPS, exit_code, start, two_ranks
 
 
 LAST = f"checkpoint-{MAX_STEPS}"
+DDP = Path(train.__file__).parents[1] / "recipes" / "accelerate" / "ddp.yaml"
 
 
 def run_of_two(arguments, logs, place_of_the_second=None):
@@ -37,8 +39,7 @@ def train_as_one_of_two(arguments):
 def launched(tmp_path_factory, recipe):
     """The folder of a run that accelerate launched, and the finished command."""
     folder = tmp_path_factory.mktemp("two") / "run"
-    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines=1", "--num_processes=2"]
-    launch += ["--main_process_port=0", "--mixed_precision=no", "--dynamo_backend=no"]
+    launch = ["-m", "accelerate.commands.launch", "--config_file", str(DDP), "--num_processes", "2"]
     result = subprocess.run(
         [sys.executable, *launch, train.__file__, recipe, "--output_dir", str(folder)],
         capture_output=True,

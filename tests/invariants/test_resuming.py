@@ -33,15 +33,31 @@ def whole_stock_run(tmp_path_factory, tokenizer):
     return folder
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if place != "before the model is saved"])
-def test_stock_trainer(tmp_path, whole_stock_run, place):
-    run, log, tokenizer_folder = tmp_path / "run", tmp_path / "log", whole_stock_run / "tokenizer"
-    run_and_die(stock_run, run, tokenizer_folder, log=log, place=place)
+def killed_stock_run(folder, tokenizer_folder, place):
+    """A run that has died at a place, and from whose last checkpoint it can go on."""
+    run_and_die(stock_run, folder / "run", tokenizer_folder, log=folder / "log", place=place)
     # Only one checkpoint may stay (save_total_limit=1), and yet there always is one to go on from.
-    assert last_complete_checkpoint(run) == str(run / f"checkpoint-{PLACES[place][1]}")
-    run_to_the_end(stock_run, run, tokenizer_folder, log=log)
+    assert last_complete_checkpoint(folder / "run") == str(folder / "run" / f"checkpoint-{PLACES[place][1]}")
+    return folder / "run"
+
+
+@pytest.mark.parametrize(
+    "place", ["half of the weights", "before the mark", "while removing the old one", "in the middle of a step"]
+)
+def test_stock_trainer(tmp_path, whole_stock_run, place):
+    run = killed_stock_run(tmp_path, whole_stock_run / "tokenizer", place)
+    run_to_the_end(stock_run, run, whole_stock_run / "tokenizer", log=tmp_path / "log")
     assert_same_checkpoint(run / LAST, whole_stock_run / "run" / LAST)
     assert [path.name for path in run.iterdir()] == [LAST]
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["before the optimizer", "half of the optimizer", "before the random state", "before the trainer's state"],
+)
+def test_a_checkpoint_without_some_of_its_files_is_passed_over(tmp_path, whole_stock_run, place):
+    """To go on from the one before it is to do what is done where half of the weights are there."""
+    killed_stock_run(tmp_path, whole_stock_run / "tokenizer", place)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerState
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback, TrainerState
 
 from hf_vanilla_transformer import (
     CompleteCheckpoints,
@@ -14,7 +14,7 @@ from hf_vanilla_transformer import (
 )
 from tests.conftest import small_model
 from tests.invariants.checkpoints import assert_same_checkpoint
-from tests.invariants.killed import exit_code, start, two_ranks
+from tests.invariants.killed import exit_code, run_as_two, start
 from tests.training.toy import copy_task
 
 
@@ -29,13 +29,23 @@ def training_pairs(tokenizer, processes):
     return copy_task(tokenizer, 40 * processes)
 
 
-def run_with_budget(folder, tokenizer_folder, workers=0):
+class SaveAt(TrainerCallback):
+    """Saves after some updates, because what is saved is flushed to the disk, which takes longer than an update."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save = state.global_step in self.steps
+
+
+def run_with_budget(folder, tokenizer_folder, saved_at=(MAX_STEPS,), workers=0):
     """Stock `Seq2SeqTrainer` whose epochs end with an update of one batch instead of two; goes on where it can."""
     args = PaperTrainingArguments(
         output_dir=str(folder),
         gradient_accumulation_steps=2,
         max_steps=MAX_STEPS,
-        save_steps=1,
+        save_strategy="no",
         logging_steps=1,
         warmup_steps=3,
         include_num_input_tokens_seen="non_padding",
@@ -51,7 +61,7 @@ def run_with_budget(folder, tokenizer_folder, workers=0):
         train_dataset=training_pairs(tokenizer, args.world_size),
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         optimizers=paper_optimizers(model, args),
-        callbacks=[CompleteCheckpoints()],
+        callbacks=[CompleteCheckpoints(), SaveAt(saved_at)],
     )
     sampler = TokenBudgetBatchSampler.use_in(trainer, tokens_per_batch=44)
     assert len(sampler) == 2 * UPDATES_AN_EPOCH - 1
@@ -60,13 +70,11 @@ def run_with_budget(folder, tokenizer_folder, workers=0):
 
 def run_to_the_end(folder, *arguments, processes=1):
     """In one process, or as two that train together."""
-    environments = two_ranks() if processes == 2 else [None]
-    logs = [folder.parent / f"log{rank}" for rank in range(processes)]
-    started = [
-        start(run_with_budget, folder, *arguments, log=log, environment=environment)
-        for log, environment in zip(logs, environments, strict=True)
-    ]
-    assert [exit_code(process) for process in started] == [0] * processes, "".join(log.read_text() for log in logs)
+    if processes == 2:
+        run_as_two(run_with_budget, folder, *arguments, folder=folder.parent)
+        return
+    log = folder.parent / "log"
+    assert exit_code(start(run_with_budget, folder, *arguments, log=log)) == 0, log.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +89,7 @@ def whole(tmp_path_factory, tokenizer_folder):
     """Folders of runs that were not stopped, by the number of their processes."""
     folders = {processes: tmp_path_factory.mktemp("whole") / "run" for processes in (1, 2)}
     for processes, folder in folders.items():
-        run_to_the_end(folder, tokenizer_folder, processes=processes)
+        run_to_the_end(folder, tokenizer_folder, (*STEPS, MAX_STEPS), processes=processes)
     return folders
 
 
@@ -102,7 +110,7 @@ def test_going_on(tmp_path, tokenizer_folder, whole, step, processes):
 def test_going_on_with_worker_processes(tmp_path, tokenizer_folder, whole):
     run = tmp_path / "run"
     stop_at(6, whole[1], run)
-    run_to_the_end(run, tokenizer_folder, 2)
+    run_to_the_end(run, tokenizer_folder, (MAX_STEPS,), 2)
     assert_same_checkpoint(run / LAST, whole[1] / LAST)
 
 

@@ -1,12 +1,4 @@
-"""Loss and gradient norm of every update of a run; as a command, of a run in several processes."""
-
-import sys
-from pathlib import Path
-
-
-# Run as a file, Python looks in the file's folder first.
-if not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
+"""Loss and gradient norm of every update of a run, in one process or as one of several."""
 
 import torch
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
@@ -50,15 +42,10 @@ def trajectory(folder, tokenizer, batch_size=SENTENCES_AN_UPDATE, collate=None, 
     return torch.tensor([[float(entry["loss"]), float(entry["grad_norm"])] for entry in logs], dtype=torch.float64)
 
 
-def main(folder, tokenizer_folder, *splits):
-    """Write the trajectory of each split, `sentences x accumulation`, into `folder`."""
+def write_trajectory(path, tokenizer_folder, batch_size, accumulation):
+    """The first process writes what it logged, of the batches of all, into a file."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    for split in splits:
-        batch_size, accumulation = map(int, split.split("x"))
-        result = trajectory(folder, tokenizer, batch_size, gradient_accumulation_steps=accumulation)
-        if torch.distributed.get_rank() == 0:
-            torch.save(result, Path(folder, split))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    result = trajectory(path.parent, tokenizer, batch_size, gradient_accumulation_steps=accumulation)
+    assert torch.distributed.get_world_size() == 2
+    if torch.distributed.get_rank() == 0:
+        torch.save(result, path)

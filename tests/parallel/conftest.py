@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.parallel.launch import PROCESSES
-from tests.parallel.models import NAMES, alone, load_results
+from tests.parallel.models import NAMES, PROCESSES, alone, load_results
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
-"""Each of two processes keeps a part of every matrix, and has sentences of its own; run by torchrun."""
+"""Each of two processes keeps a part of every matrix, and has sentences of its own."""
 
 import os
-import sys
-from pathlib import Path
 
 import torch
 from accelerate import PartialState
@@ -83,7 +81,6 @@ def train_with_accelerate(folder, output, checkpoint=None):
 
 def main(folder):
     """Measure and train; each process writes a file of its own."""
-    folder = Path(folder)
     tied = folder / "models" / "tied"
     results = {name: measure(folder / "models" / name, folder / "saved" / name) for name in NAMES}
     results["shared when loaded"] = train_a_shared_model(tied, folder / "shared")
@@ -92,8 +89,6 @@ def main(folder):
     checkpoint = str(folder / "accelerate" / f"checkpoint-{SAVED_AT}")
     results["resumed"] = train_with_accelerate(tied, folder / "resumed", checkpoint)
     torch.save(results, folder / f"rank{distributed.get_rank()}.pt")
+    # Through the first process they all find each other, so it must not end before the second.
+    distributed.barrier()
     distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

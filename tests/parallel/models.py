@@ -29,6 +29,7 @@ TIED_TO_THE_SOFTMAX = {
     "untied": [],
 }
 BEAMS = (1, 4)
+PROCESSES = 2
 
 
 def save_models(folder):

@@ -1,7 +1,4 @@
-"""Each of two processes has a part of every layer; run by torchrun."""
-
-import sys
-from pathlib import Path
+"""Each of two processes has a part of every layer."""
 
 import torch
 from transformers import AutoModel, AutoModelForSeq2SeqLM, set_seed
@@ -71,14 +68,12 @@ def message(folder):
 
 def main(folder):
     """Measure all models of a folder; each process writes a file of its own."""
-    models = Path(folder, "models")
-    results = {name: measure(models / name, Path(folder, "saved", name)) for name in NAMES}
+    models = folder / "models"
+    results = {name: measure(models / name, folder / "saved" / name) for name in NAMES}
     results["without head"] = without_head(models / "tied")
     results["other translations"] = static_cache_and_sampling(models / "trained")
-    results["message"] = message(Path(folder, "three-heads"))
-    torch.save(results, Path(folder, f"rank{torch.distributed.get_rank()}.pt"))
+    results["message"] = message(folder / "three-heads")
+    torch.save(results, folder / f"rank{torch.distributed.get_rank()}.pt")
+    # Through the first process they all find each other, so it must not end before the second.
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -4,10 +4,12 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from tests.parallel.launch import PROCESSES, torchrun
+from tests.invariants.killed import run_as_two
+from tests.parallel import fsdp
 from tests.parallel.models import (
     BEAMS,
     NAMES,
+    PROCESSES,
     TIED_TO_THE_SOFTMAX,
     TRAINED,
     inputs,
@@ -21,7 +23,7 @@ from tests.parallel.training import SAVED_AT, UPDATES, make_trainer, prediction,
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fsdp")
     save_models(folder / "models")
-    (folder / "warnings").write_text(torchrun("tests.parallel.fsdp", folder))
+    run_as_two(fsdp.main, folder, folder=folder)
     return folder
 
 
@@ -44,7 +46,7 @@ def assert_halves(parts, weights):
 
 
 def test_every_rule_of_the_plan_applies(folder):
-    assert "match nothing" not in (folder / "warnings").read_text()
+    assert "match nothing" not in (folder / "log0").read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,9 +7,9 @@ import torch
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
 from tests.conftest import small_model
-from tests.parallel.launch import PROCESSES, torchrun
-from tests.parallel.models import BEAMS, NAMES, TIED_TO_THE_SOFTMAX, inputs, save_models
-from tests.parallel.tensor_parallel import other_translations
+from tests.invariants.killed import run_as_two
+from tests.parallel import tensor_parallel
+from tests.parallel.models import BEAMS, NAMES, PROCESSES, TIED_TO_THE_SOFTMAX, inputs, save_models
 
 
 # What every process has whole: norms, biases added after the parts are summed, and learned positions.
@@ -21,12 +21,12 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tensor_parallel")
     save_models(folder / "models")
     small_model(num_heads=3).save_pretrained(folder / "three-heads")
-    (folder / "warnings").write_text(torchrun("tests.parallel.tensor_parallel", folder))
+    run_as_two(tensor_parallel.main, folder, folder=folder)
     return folder
 
 
 def test_every_rule_of_the_plan_applies(folder):
-    assert "match nothing" not in (folder / "warnings").read_text()
+    assert "match nothing" not in (folder / "log0").read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -95,7 +95,7 @@ def test_without_head(folder, processes):
 
 
 def test_static_cache_and_sampling(folder, processes):
-    expected = other_translations(AutoModelForSeq2SeqLM.from_pretrained(folder / "models" / "trained"))
+    expected = tensor_parallel.other_translations(AutoModelForSeq2SeqLM.from_pretrained(folder / "models" / "trained"))
     for process in processes:
         for way, tokens in process["other translations"].items():
             assert torch.equal(tokens, expected[way]), way

@@ -1,4 +1,4 @@
-"""In processes of their own: what is set for the C library holds until the end of a process."""
+"""In a process of its own: what is set for the C library holds until the end of a process."""
 
 import platform
 import subprocess
@@ -10,66 +10,64 @@ import pytest
 from hf_vanilla_transformer.training import memory
 
 
-# Tensors of 300 MB, all freed, and again: how many fresh pages does another time take, once the heap has its size?
-FRESH_PAGES = """
-import resource, sys
+CHILD = """
+import resource
+from pathlib import Path
 import torch
-from hf_vanilla_transformer.training.memory import keep_freed_memory
-
-if sys.argv[1] == "keep":
-    assert keep_freed_memory()
+from transformers import TrainerState
+from hf_vanilla_transformer.training.memory import GiveBackMemory, keep_freed_memory
 
 def use_memory():
     tensors = [torch.ones(2_500_000) for _ in range(30)]
 
-for _ in range(5 if sys.argv[1] == "keep" else 1):
+# Tensors of 300 MB, all freed, and again: how many fresh pages does another time take, once the heap has its size?
+def fresh_pages(times_before):
+    for _ in range(times_before):
+        use_memory()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     use_memory()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-use_memory()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-def fresh_pages(what: str) -> int:
-    command = [sys.executable, "-c", FRESH_PAGES, what]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it takes glibc")
-def test_freed_memory_is_used_again():
-    # 300 MB are 73,000 pages of 4 KiB.
-    assert fresh_pages("leave") > 20_000
-    assert fresh_pages("keep") < 1_000
-
-
-# Blocks that are in use lie between those that were freed, so that none of it is at the end of the heap.
-RESIDENT = """
-import torch
-from pathlib import Path
-from hf_vanilla_transformer.training.memory import GiveBackMemory, keep_freed_memory
-from transformers import TrainerState
-
-assert keep_freed_memory()
-tensors = [torch.ones(100_000 if place % 2 else 2_500_000) for place in range(60)]
-tensors = tensors[1::2]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-found = []
+found = [fresh_pages(1)]
+assert keep_freed_memory()
+found.append(fresh_pages(5))
+
+# Blocks that are in use lie between those that were freed, so that none of it is at the end of the heap.
+tensors = [torch.ones(100_000 if place % 2 else 2_500_000) for place in range(60)]
+tensors = tensors[1::2]
 for step in (49, 50):
     GiveBackMemory().on_step_end(None, TrainerState(global_step=step), None)
     found.append(resident())
 print(*found)
 """
 
-
-@pytest.mark.skipif(
+on_glibc = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc" or not Path("/proc/self/statm").is_file(), reason="it takes glibc"
 )
-def test_memory_that_nobody_uses_is_given_back():
-    command = [sys.executable, "-c", RESIDENT]
-    before, after = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[int]:
+    """Fresh pages where memory is given back at once, and where it is kept; bytes in use before and after that goes."""
+    result = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return [int(figure) for figure in result.stdout.split()]
+
+
+@on_glibc
+def test_freed_memory_is_used_again(measured):
+    given_back, kept, *_ = measured
+    # 300 MB are 73,000 pages of 4 KiB.
+    assert given_back > 20_000
+    assert kept < 1_000
+
+
+@on_glibc
+def test_memory_that_nobody_uses_is_given_back(measured):
+    *_, before, after = measured
     # 30 blocks of 10 MB.
     assert 280e6 < before - after < 320e6
 
