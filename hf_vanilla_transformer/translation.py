@@ -96,7 +96,8 @@ def _for_one_translation(generate_kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
+    # Not lists of another kind, such as transformers' own of processors.
+    if type(value) in (list, tuple):
         return all(map(_is_plain, value))
     return isinstance(value, (bool, int, float, str, type(None), GenerationConfig))
 

@@ -354,6 +354,9 @@ def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrain
     model.generation_config.update(**settings.decoding.generate_kwargs())
     data = tokenize(args, model_args, pairs, tokenizer)
     check_lengths(model.config, data)
+    if args.push_to_hub:
+        # Before there is a Trainer, which would make the repository by itself.
+        prepare_push(args, model_args, settings.data, has_scores="test" in pairs)
     trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(pairs["train"]))
     for callback in (start.facts, Plan(len(data["train"])), StopWhenDiverged()):
         trainer.add_callback(callback)
@@ -361,8 +364,6 @@ def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrain
         trainer.add_callback(GiveBackMemory())
     if args.early_stopping_patience is not None:
         trainer.add_callback(early_stopping(args.early_stopping_patience, start.checkpoint))
-    if args.push_to_hub:
-        prepare_push(args, model_args, settings.data, has_scores="test" in pairs)
     return pairs, trainer
 
 

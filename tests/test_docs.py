@@ -142,17 +142,13 @@ def test_averages_of_averaging_md(tmp_path, monkeypatch):
         assert torch.equal(weight, ((first[name].double() + second[name].double()) / 2).float())
 
 
-def test_lengths_and_long_corpora_of_scaling_md(tmp_path, monkeypatch, capsys):
+def test_long_corpora_of_scaling_md(tmp_path, monkeypatch, tokenizer):
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    run("scaling.md", 0, names)
-    lengths = [len(names["tokenizer"].tokenize(target)) + 1 for target in names["pairs"]["target"]]
-    assert float(capsys.readouterr().out) == pytest.approx(sum(lengths) / len(lengths))
-
+    names: dict[str, Any] = {"tokenizer": tokenizer}
     (tmp_path / "train.en").write_text("one\ntwo\n" + "one " * 300 + "\n")
     (tmp_path / "train.de").write_text("eins\n\neins\n")
     # As many processes are not worth while for three sentences.
-    run("scaling.md", 1, names, (", num_proc=8", ""))
+    run("scaling.md", 0, names, (", num_proc=8", ""))
     assert names["dropped"] == {"empty": 1, "too long": 1}
     (kept,) = names["data"]
     assert names["tokenizer"].decode(kept["labels"], skip_special_tokens=True) == "eins"
@@ -164,4 +160,4 @@ def test_blocks_of_python_are_all_run():
     count = {
         page: len(blocks(ROOT / "docs" / page, "python")) for page in ("decoding.md", "averaging.md", "scaling.md")
     }
-    assert count == {"decoding.md": 1, "averaging.md": 1, "scaling.md": 4}
+    assert count == {"decoding.md": 1, "averaging.md": 1, "scaling.md": 3}

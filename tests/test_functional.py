@@ -80,6 +80,19 @@ class TestAttention:
         expected = by_the_formula(query, key, value, torch.ones(5, source, dtype=torch.bool))
         torch.testing.assert_close(output.double(), expected, rtol=1e-6, atol=1e-6)
 
+    @pytest.mark.parametrize("long", [False, True])
+    @pytest.mark.parametrize("is_causal", [True, False])
+    def test_an_argument_comes_before_what_the_module_says(self, is_causal, long, fused_calls):
+        """Whichever way computes it."""
+        length = 200 if long else 5
+        query, key, value = queries_keys_values(target=length, source=length)
+        with torch.no_grad():
+            output, _ = attention(Asker(not is_causal), query, key, value, None, scaling=0.5, is_causal=is_causal)
+        mask = torch.ones(length, length, dtype=torch.bool)
+        expected = by_the_formula(query, key, value, mask.tril() if is_causal else mask)
+        torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
+        assert bool(fused_calls) == long
+
     @pytest.mark.parametrize("is_causal", [True, False])
     def test_without_a_mask(self, is_causal):
         query, key, value = queries_keys_values(target=6, source=6)

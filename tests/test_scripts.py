@@ -625,6 +625,25 @@ def test_translating_a_file(decisive, tmp_path, expected_translations):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
 
 
+def test_a_long_file_is_translated_some_sentences_at_a_time(decisive, tmp_path, monkeypatch):
+    """And what is there so far is no translation of the file."""
+    monkeypatch.setattr(translate, "SENTENCES_AT_ONCE", 2)
+    calls, output = [], tmp_path / "out.txt"
+
+    def record(model, tokenizer, sentences, *args, **kwargs):
+        assert not output.exists()
+        calls.append(sentences)
+        return translate_sentences(model, tokenizer, sentences, *args, **kwargs)
+
+    monkeypatch.setattr(translate, "translate", record)
+    sentences = ["one", "two houses", "", "a small house", "one"]
+    (tmp_path / "in.txt").write_text("".join(f"{sentence}\n" for sentence in sentences))
+    translate.main(["--model", str(decisive), "--input", str(tmp_path / "in.txt"), "--output", str(output)])
+    assert calls == [sentences[:2], sentences[2:4], sentences[4:]]
+    tokenizer, model = load(str(decisive))
+    assert output.read_text(encoding="utf-8") == lines(translate_sentences(model, tokenizer, sentences))
+
+
 def test_translating_arguments_by_another_search(decisive, capsys):
     sentences = ["one", "two houses", "a small house"]
     translate.main([*sentences, "--model", str(decisive), "--num_beams", "1", "--max_new_tokens", "20"])

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, LogitsProcessorList
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, LogitsProcessorList
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, score, translate
 from hf_vanilla_transformer.translation import _batches
@@ -250,3 +250,34 @@ def test_scores_of_what_is_no_pair(model, tokenizer):
         score(model, tokenizer, ["a", "two"], ["a"])
     with pytest.raises(TypeError, match="targets is one string; give a list"):
         score(model, tokenizer, ["a"], "a")
+
+
+def test_settings_that_ask_for_more_than_one_translation_are_refused(model, tokenizer):
+    for name, value in (("num_return_sequences", 2), ("return_dict_in_generate", True)):
+        with pytest.raises(ValueError, match=f"{name} does not go with one translation a sentence"):
+            translate(model, tokenizer, SENTENCES, generation_config=GenerationConfig(num_beams=4, **{name: value}))
+
+
+def test_settings_of_the_model_for_several_translations_do_not_count(model, tokenizer):
+    """Also beside the caller's own, which transformers fills from the model's."""
+    model = copy.deepcopy(model)
+    model.generation_config.update(num_return_sequences=2, num_beams=4, return_dict_in_generate=True)
+    given = GenerationConfig(num_beams=4, max_new_tokens=5)
+    assert len(translate(model, tokenizer, SENTENCES, generation_config=given)) == len(SENTENCES)
+    assert (given.num_return_sequences, given.return_dict_in_generate) == (None, None)
+
+
+def test_what_the_caller_s_settings_leave_open_is_the_model_s(tokenizer, two_threads, monkeypatch):
+    """Two threads that draw from one generator would not do so in the same order again."""
+    model = small_model(vocab_size=len(tokenizer))
+    model.generation_config.do_sample = True
+    meeting = Meeting(monkeypatch, parties=1)
+    translate(model, tokenizer, SENTENCES, 8, generation_config=GenerationConfig(num_beams=1, max_new_tokens=4))
+    assert {thread for thread, _ in meeting.calls} == {threading.get_ident()}
+
+
+def test_lists_of_numbers_are_no_reason_for_one_batch_after_the_other(tokenizer, two_threads, monkeypatch):
+    model = small_model(vocab_size=len(tokenizer))
+    meeting = Meeting(monkeypatch, parties=1)
+    translate(model, tokenizer, SENTENCES, 8, max_new_tokens=4, bad_words_ids=[[5], [6, 7]])
+    assert threading.get_ident() not in {thread for thread, _ in meeting.calls}

@@ -57,6 +57,23 @@ def test_defaults_come_back_where_the_file_is_missing(tmp_path):
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config == model.generation_config
 
 
+@NEVER_BY_STEPS
+def test_what_transformers_does_not_save_is_refused_with_one_beam_too(tmp_path):
+    model = small_model()
+    model.generation_config.update(num_beams=1, temperature=0.3)
+    with pytest.raises(ValueError, match="temperature"):
+        model.save_pretrained(tmp_path)
+    model.generation_config.do_sample = True
+    model.save_pretrained(tmp_path)
+
+
+@NEVER_BY_STEPS
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_no_sentences_at_all_are_an_error_in_a_sentence(num_beams):
+    with pytest.raises(ValueError, match="there are no sentences to translate: the batch is empty; give one at least"):
+        small_model().generate(torch.empty(0, 5, dtype=torch.long), num_beams=num_beams)
+
+
 def test_a_saved_greedy_default(tmp_path):
     model = ending_model()
     model.generation_config.num_beams = 1
@@ -150,10 +167,19 @@ def test_the_caller_s_limit_replaces_the_paper_s(endless, options, length, num_b
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_what_predict_wrote_is_no_limit_when_settings_are_passed_on(endless, num_beams):
     settings = copy.deepcopy(endless.generation_config)
-    settings.max_length = 20
+    settings.update(**GenerationConfig._get_default_generation_params(), defaults_only=True)
+    assert settings.max_length == 20
     settings.num_beams = num_beams
     output = endless.generate(torch.stack(sentences(5)), generation_config=settings)
     assert generated_lengths(endless, output) == [55]
+
+
+def test_a_limit_of_20_in_the_model_s_own_settings_counts():
+    """It is also what `predict` writes, with all other defaults."""
+    model = ending_model()
+    model.generation_config.eos_token_id = None
+    model.generation_config.max_length = 20
+    assert model.generate(torch.stack(sentences(5))).shape[1] == 20
 
 
 def test_a_limit_set_in_the_model_s_own_settings_counts_until_the_caller_gives_another():
@@ -332,13 +358,14 @@ def test_a_wide_beam_search_equals_an_exhaustive_one(penalty_type, penalty):
 
 
 @pytest.mark.parametrize(
-    ("penalty_type", "penalty"), [("gnmt", lambda length: 6 / (5 + length)), ("hf", lambda length: 1 / length)]
+    ("penalty_type", "alpha", "penalty"),
+    [("gnmt", -0.3, lambda length: ((5 + length) / 6) ** -0.3), ("hf", -0.05, lambda length: length**-0.05)],
 )
-def test_a_penalty_that_favors_short_translations(penalty_type, penalty):
+def test_a_penalty_that_favors_short_translations(penalty_type, alpha, penalty):
     goes_on = False
     for seed in range(2):
         model = ending_model(seed=seed, vocab_size=7)
-        options = {"num_beams": 2, "max_new_tokens": 7, "length_penalty_type": penalty_type, "length_penalty": -1.0}
+        options = {"num_beams": 2, "max_new_tokens": 7, "length_penalty_type": penalty_type, "length_penalty": alpha}
         output = model.generate(torch.stack(SHORT_SOURCES), **options)
         for source, row in zip(SHORT_SOURCES, output, strict=True):
             best, second = (target for _, target in beam_search(model, source, 2, 7, penalty))
@@ -354,7 +381,7 @@ def has_ended(hypotheses):
 
 @NEVER_BY_STEPS
 def test_the_caller_says_how_early_a_search_stops():
-    model, limit = ending_model(vocab_size=7), 12
+    model, limit = ending_model(seed=3, vocab_size=12), 12
     options = {"num_beams": 2, "num_return_sequences": 2, "max_new_tokens": limit, **SCORES}
     steps = {
         patience: [len(model.generate(each[None], early_stopping=patience, **options).scores) for each in SHORT_SOURCES]

@@ -1,7 +1,10 @@
 """The decoder by steps against the model's modules: the same logits, from today's weights, and only where it may be."""
 
 import copy
+import threading
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -139,6 +142,28 @@ def test_sentences_that_are_done_leave(beams):
 
 
 @torch.no_grad()
+def test_threads_that_need_a_layer_at_once_pack_it_once(monkeypatch):
+    packed_linear.forget_packed()
+    kind = next(kind for kind in packed_linear._KINDS if kind.suits([nn.Linear(8, 8)]))
+    begin, packs, meeting = kind.__init__, [], threading.Barrier(2)
+
+    def begin_slowly(self, *args):
+        packs.append(threading.get_ident())
+        time.sleep(0.2)
+        begin(self, *args)
+
+    def pack(layer):
+        meeting.wait()
+        return packed_linear.pack(layer)
+
+    monkeypatch.setattr(kind, "__init__", begin_slowly)
+    layer = nn.Linear(8, 8)
+    with ThreadPoolExecutor(2) as executor:
+        one, other = executor.map(pack, [layer, layer])
+    assert one is other
+    assert len(packs) == 1
+
+
 def test_packed_weights_can_be_forgotten():
     layer, x = nn.Linear(8, 6), torch.randn(2, 8)
     packed = weakref.ref(packed_linear.pack(layer))
