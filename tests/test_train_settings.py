@@ -112,6 +112,22 @@ def test_what_is_trained_is_said(tmp_path, capsys):
     assert "the learning rate rises for 4 updates, so to the end; see --warmup_steps" in printed
 
 
+@pytest.mark.parametrize("largest_first", [False, True])
+def test_the_largest_batch_comes_first_where_it_is_asked_for(tmp_path, monkeypatch, largest_first):
+    tokens = []
+    step = train.Seq2SeqTrainer.training_step
+
+    def record(self, model, inputs, *args):
+        tokens.append(inputs["input_ids"].numel() + inputs["labels"].numel())
+        return step(self, model, inputs, *args)
+
+    monkeypatch.setattr(train.Seq2SeqTrainer, "training_step", record)
+    changes = {"tokens_per_batch": 60, "num_train_epochs": 1, "max_steps": -1, "seed": 3, "save_strategy": "no"}
+    train.main(recipe(tmp_path, **changes, largest_first=largest_first))
+    assert len(tokens) > 4
+    assert (tokens[0] == max(tokens)) == largest_first
+
+
 def test_a_run_that_is_resumed_says_what_has_changed(trained, tmp_path, capsys):
     checkpoint = {"resume_from_checkpoint": str(trained / "checkpoint-2")}
     train.main(recipe(tmp_path, **checkpoint))

@@ -273,8 +273,9 @@ def test_text_is_streamed(tokenizer, speaker):
     assert "".join(pieces) == tokenizer.decode(output[0], skip_special_tokens=True)
 
 
+@pytest.mark.parametrize("options", [{}, {"max_new_tokens": None, "max_length_offset": 0}], ids=["ended", "cut"])
 @pytest.mark.parametrize("mode", ["beams", "sampled beams"])
-def test_nobody_is_asked_what_follows_an_end(decode, mode):
+def test_nobody_is_asked_what_follows_an_end(decode, mode, options):
     """A sentence that is done waits for the others of its batch, and is not made to say more behind its end."""
     asked = set()
 
@@ -283,6 +284,7 @@ def test_nobody_is_asked_what_follows_an_end(decode, mode):
         asked.add((sentence, len(target)))
         return list(range(60))
 
-    lengths = [len(target) for target in all_targets(decode, ending_model(), mode, prefix_allowed_tokens_fn=allow)]
+    targets = all_targets(decode, ending_model(), mode, prefix_allowed_tokens_fn=allow, **options)
+    lengths = [len(target) for target in targets]
     assert len(set(lengths)) > 1
     assert {(sentence, length) for sentence in range(len(SENTENCES)) for length in range(1, max(lengths))} <= asked
