@@ -260,22 +260,20 @@ class Plan(TrainerCallback):
     """Says what is about to be trained.
 
     Args:
-        pairs (`int`): to train on.
+        parameters, pairs (`int`): of the model, and to train on.
     """
 
-    def __init__(self, pairs: int):
-        self.pairs = pairs
+    def __init__(self, parameters: int, pairs: int):
+        self.parameters, self.pairs = parameters, pairs
 
-    def on_train_begin(
-        self, args: RunArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: RunArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # A run that was at its end is resumed with no updates.
         if not state.is_world_process_zero or state.global_step >= state.max_steps:
             return
         batches = args.gradient_accumulation_steps * args.world_size
         tokens = args.tokens_per_batch and f"at most {args.tokens_per_batch * batches:,} tokens on each side"
         print(
-            f"training in {describe_precision(args)}: {model.num_parameters():,} parameters, {self.pairs:,} pairs, "
+            f"training in {describe_precision(args)}: {self.parameters:,} parameters, {self.pairs:,} pairs, "
             f"{state.max_steps:,} updates of {tokens or f'{args.train_batch_size * batches} sentences'}"
         )
         warmup = args.get_warmup_steps(state.max_steps)
@@ -358,7 +356,7 @@ def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrain
         # Before there is a Trainer, which would make the repository by itself.
         prepare_push(args, model_args, settings.data, has_scores="test" in pairs)
     trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(pairs["train"]))
-    for callback in (start.facts, Plan(len(data["train"])), StopWhenDiverged()):
+    for callback in (start.facts, Plan(model.num_parameters(), len(data["train"])), StopWhenDiverged()):
         trainer.add_callback(callback)
     if keeps_freed_memory:
         trainer.add_callback(GiveBackMemory())

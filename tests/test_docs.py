@@ -99,7 +99,7 @@ def test_there_are_command_lines():
 
 
 def test_keeping_the_best_checkpoint_of_a_recipe(tmp_path, monkeypatch):
-    (block,) = blocks(ROOT / "docs" / "multi30k.md", "yaml")
+    (block,) = blocks(ROOT / "docs" / "training.md", "yaml")
     settings = yaml.safe_load((ROOT / "recipes" / "multi30k_en_de.yaml").read_text(encoding="utf-8"))
     del settings["average_last"]
     path = tmp_path / "best.yaml"
