@@ -1,7 +1,7 @@
 """What generation.py compares: models of transformers and CTranslate2 with the same weights, by name.
 
 A name is an implementation and a kind of numbers, such as `marian-bf16`. With `-static` behind it generate() has a
-static cache, for which transformers compiles the model on GPUs.
+static cache, for which transformers compiles the model on GPUs where there is one beam.
 """
 
 import tempfile

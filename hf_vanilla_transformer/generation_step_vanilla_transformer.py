@@ -76,8 +76,6 @@ class StepDecoder:
         num_beams (`int`): hypotheses of a sentence.
     """
 
-    rows_may_leave = True
-
     def __init__(self, model: Any, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int):
         decoder = model.get_decoder()
         if len(states) == 1 and mask is not None and mask.any():

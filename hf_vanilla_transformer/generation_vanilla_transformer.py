@@ -226,8 +226,6 @@ class ModuleCalls:
         model_kwargs (`dict`): inputs besides the tokens; with `past_key_values`, keys and values of earlier ones.
     """
 
-    rows_may_leave = False
-
     def __init__(self, model: Any, settings: Any, model_kwargs: dict[str, Any]):
         self.model, self.settings, self.model_kwargs = model, settings, model_kwargs
         self.outputs: Any = None
@@ -492,12 +490,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         # They go by the rows of the whole batch.
         return not (processors or settings.do_sample)
 
-    def _steps(
-        self: Any, num_beams: int, input_ids: Any, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]
-    ) -> Any:
-        """What gives the next logits: a [`StepDecoder`] where that may be, or else [`ModuleCalls`]."""
-        if not self._can_step(input_ids, settings, synced_gpus, model_kwargs):
-            return ModuleCalls(self, settings, model_kwargs)
+    def _step_decoder(self: Any, num_beams: int, model_kwargs: dict[str, Any]) -> StepDecoder:
         states, mask = model_kwargs["encoder_outputs"].last_hidden_state, model_kwargs.get("attention_mask")
         return StepDecoder(self, states[::num_beams], None if mask is None else mask[::num_beams], num_beams)
 
@@ -513,11 +506,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> Any:
         """Greedy search and sampling, as `GenerationMixin._sample`; by [`StepDecoder`] where that is all."""
         settings = generation_config
-        decoder = self._steps(1, input_ids, settings, synced_gpus, model_kwargs)
-        if isinstance(decoder, ModuleCalls):
+        if not self._can_step(input_ids, settings, synced_gpus, model_kwargs):
             return super()._sample(
                 input_ids, logits_processor, stopping_criteria, settings, synced_gpus, streamer, **model_kwargs
             )
+        decoder = self._step_decoder(1, model_kwargs)
         fills = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
         can_leave = fills and self._rows_may_leave(logits_processor, settings)
         unfinished = input_ids.new_ones(len(input_ids), dtype=torch.bool)
@@ -559,8 +552,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         prompts = input_ids[:: settings.num_beams]
         search, record = self._new_search(prompts, settings), StepOutputs(settings)
         stops = CandidateStops(stopping_criteria, settings)
-        steps = self._steps(settings.num_beams, input_ids, settings, synced_gpus, model_kwargs)
-        can_leave = steps.rows_may_leave and stops.are_plain and self._rows_may_leave(logits_processor, settings)
+        can_step = self._can_step(input_ids, settings, synced_gpus, model_kwargs)
+        steps: Any = ModuleCalls(self, settings, model_kwargs)
+        if can_step:
+            steps = self._step_decoder(settings.num_beams, model_kwargs)
+        can_leave = can_step and stops.are_plain and self._rows_may_leave(logits_processor, settings)
         is_done = False
         while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
             logits = steps(input_ids).to(dtype=torch.float32, device=input_ids.device)
@@ -568,7 +564,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                 continue
             # In the same memory, where nobody asks for the logits: there is much of it with many words.
             log_probs = torch.log_softmax(logits, dim=-1, out=None if "logits" in record.steps else logits)
-            log_probs = logits_processor(input_ids, log_probs)
+            log_probs = logits_processor(input_ids, log_probs).float()
             record.add(**{**steps.outputs, "scores": log_probs, "logits": logits})
             rows, tokens = search.extend(log_probs, do_sample=settings.do_sample)
             search.prune(*stops(input_ids, rows, tokens, search.are_full, record.steps.get("scores")))

@@ -69,7 +69,7 @@ class DataArguments:
             if isinstance(getattr(self, name), str):
                 setattr(self, name, [getattr(self, name)])
         said, named = tuple(map(language_of, (self.source, self.target))), self._languages_of_files()
-        if None not in said + named and said != named:
+        if any(None not in pair and len(set(pair)) > 1 for pair in zip(said, named, strict=True)):
             raise ValueError(
                 f"source and target are {self.source} and {self.target}, but the files end in {named[0]} and "
                 f"{named[1]}; name the file of the sources first, and --source and --target as the files end."
@@ -165,8 +165,8 @@ class ScoringArguments:
         default=None,
         metadata={
             "help": '"13a" for running text, "none" for text that is tokenised already, "char" for single words; if '
-            'not given, "char" for the built-in corpus, what --target asks for if it is a language written without '
-            'blanks, and "13a" for others.'
+            'not given, "char" for the built-in corpus, what the target language asks for (--target, or what the '
+            'text files end in) if it is written without blanks, and "13a" for others.'
         },
     )
     lowercase: bool = field(default=False, metadata={"help": "Ignore case."})
@@ -208,7 +208,9 @@ def is_number_corpus(pairs: Dataset) -> bool:
 def describe_search(model: PreTrainedModel, given: dict[str, Any] | None = None) -> str:
     """The search in words: the model's own settings, with what was given instead."""
     settings = copy.deepcopy(model.generation_config)
-    settings.update(**(given or {}))
+    # Not by update(), which judges settings, too.
+    for name, value in (given or {}).items():
+        setattr(settings, name, value)
     beams, limit = settings.num_beams or 1, _describe_limit(settings)
     if beams == 1:
         return f"sampling{limit}" if settings.do_sample else "greedy search"

@@ -32,6 +32,7 @@ from transformers import (
     DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    SchedulerType,
     Seq2SeqTrainer,
     TrainerCallback,
     TrainerControl,
@@ -92,6 +93,10 @@ from scripts.common import (
 
 # Kept where nobody says how many: those of a long run would fill a disk.
 USUAL_CHECKPOINTS = 10
+# What a checkpoint brings along when a run is resumed, whatever is given.
+OF_THE_CHECKPOINT = {"learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
+OF_THE_CHECKPOINT |= {"row", "config_overrides", "vocab_size", "whitespace_words"}
+WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU)
 DEFAULT_RECIPE = Path(__file__).parents[1] / "recipes" / "numbers.yaml"
 
 
@@ -200,12 +205,14 @@ class ModelArguments:
             if wanted not in (None, there):
                 raise ValueError(f"{argument} is {wanted}, but {name} has {there}, which training does not change.")
 
-    def config(self, tokenizer: PreTrainedTokenizerBase) -> VanillaTransformerConfig:
-        """The configuration of a model from scratch."""
+    def config(self, tokenizer: PreTrainedTokenizerBase | None = None) -> VanillaTransformerConfig:
+        """The configuration of a model from scratch, without a tokenizer with the usual vocabulary."""
         sizes = {"encoder_layers": self.num_layers, "decoder_layers": self.num_layers}
         sizes |= {"d_model": self.d_model, "d_ff": self.d_ff, "num_heads": self.num_heads}
         given = {name: value for name, value in sizes.items() if value is not None}
-        given |= {"vocab_size": len(tokenizer), **special_tokens(tokenizer), **self.regularization()}
+        given |= self.regularization()
+        if tokenizer is not None:
+            given |= {"vocab_size": len(tokenizer), **special_tokens(tokenizer)}
         return VanillaTransformerConfig.from_paper(self.row, **{**given, **(self.config_overrides or {})})
 
 
@@ -277,7 +284,7 @@ class Plan(TrainerCallback):
             f"{state.max_steps:,} updates of {tokens or f'{args.train_batch_size * batches} sentences'}"
         )
         warmup = args.get_warmup_steps(state.max_steps)
-        if warmup >= state.max_steps:
+        if warmup >= state.max_steps and args.lr_scheduler_type not in WITHOUT_WARMUP:
             print(f"the learning rate rises for {warmup:,} updates, so to the end; see --warmup_steps")
 
 
@@ -321,9 +328,32 @@ def begin(settings: Settings) -> Start:
     facts.base_model = model_args.model = located(model_args.model) or facts.base_model
     facts.optimizer = facts.optimizer or args.describe_optimizer()
     changes = facts.go_on_with({**changed_arguments(model_args, settings.data, args), "processes": args.world_size})
-    if changes and args.process_index == 0:
-        print(f"{checkpoint} was written with other settings; now: {'; '.join(changes)}")
+    if args.process_index == 0:
+        say_what_changes(checkpoint, changes)
+        say_what_is_idle(settings)
     return Start(checkpoint, resumes, facts)
+
+
+def say_what_changes(checkpoint: Path | None, changes: dict[str, str]) -> None:
+    """Of settings, in words, that differ from a checkpoint's: which are new, and which come with the checkpoint."""
+    kept = [name for name in changes if name in OF_THE_CHECKPOINT]
+    new = [words for name, words in changes.items() if name not in kept]
+    if new:
+        print(f"{checkpoint} was written with other settings; now: {'; '.join(new)}")
+    if kept:
+        print(f"{', '.join(kept)}: without effect, because {checkpoint} has its own")
+
+
+def say_what_is_idle(settings: Settings) -> None:
+    """What is about evaluations while it trains, where there are none."""
+    of_data, of_results, args = settings.data, settings.results, settings.args
+    if args.eval_strategy != "no":
+        return
+    given = {name: getattr(args, name) for name in ("eval_steps", "metric_for_best_model", "predict_with_generate")}
+    given |= {"validation_files": of_data.validation_files, "bleu_targets": of_results.bleu_targets}
+    idle = [name for name, value in given.items() if value]
+    if idle:
+        print(f"without effect while it trains: {', '.join(idle)}; --eval_strategy steps or epoch gives evaluations")
 
 
 def describe_run(settings: Settings) -> dict[str, Any]:
@@ -348,13 +378,12 @@ def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrain
     # Before there is much in memory.
     keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
     pairs = load_with_training_pairs(args, settings.data)
+    if args.push_to_hub:
+        prepare_push(args, model_args, settings.data, has_scores="test" in pairs)
     tokenizer, model = make_model(model_args, pairs, start.checkpoint)
     model.generation_config.update(**settings.decoding.generate_kwargs())
     data = tokenize(args, model_args, pairs, tokenizer)
     check_lengths(model.config, data)
-    if args.push_to_hub:
-        # Before there is a Trainer, which would make the repository by itself.
-        prepare_push(args, model_args, settings.data, has_scores="test" in pairs)
     trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(pairs["train"]))
     for callback in (start.facts, Plan(model.num_parameters(), len(data["train"])), StopWhenDiverged()):
         trainer.add_callback(callback)
@@ -397,8 +426,9 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
     check_validation(args)
     check_effects(args)
     check_processes(args)
-    if result_args.bleu_targets and not args.predict_with_generate:
-        raise ValueError("bleu_targets are of translations while it trains; add --predict_with_generate.")
+    if model_args.model is None and checkpoint is None:
+        # Its names and numbers; how many tokens there are is not known yet.
+        model_args.config()
     check_output_folder(settings.output, overwrite=model_args.overwrite, resume=resumes)
     if model_args.model is not None and not resumes:
         check_base(Path(model_args.model), settings.output)
@@ -427,8 +457,6 @@ def load_with_training_pairs(args: RunArguments, data_args: DataArguments) -> Da
     if "train" not in pairs:
         raise ValueError(f"there are no training pairs; there is: {', '.join(pairs)}. Give --train_files.")
     check_validation_pairs(args, pairs)
-    if data_args.validation_files and args.eval_strategy == "no" and args.process_index == 0:
-        print("nothing asks for the validation pairs while it trains; --eval_strategy steps or epoch does")
     return pairs
 
 
@@ -485,9 +513,11 @@ def run(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
     except (KeyError, ValueError) as error:
         if "parameter group" not in str(error) and not is_raised_by_an_optimizer(error):
             raise
+        if checkpoint is None:
+            sys.exit(f"error: {error}")
         sys.exit(
             f"error: {checkpoint} was written with another optimizer ({error}); resume with the same learning_rate, "
-            "lr_scheduler_type and optim."
+            "lr_scheduler_type, optim and weight_decay."
         )
 
 

@@ -15,6 +15,7 @@ if not __package__:
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.data.sources import iterate_lines
+from hf_vanilla_transformer.training.memory import give_back_freed_memory
 from scripts.common import DecodingArguments, check_can_write, load, one_line, parse, plain_errors, whole_file
 
 
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 )
                 file.writelines(f"{one_line(translation)}\n" for translation in translations)
                 file.flush()
+                give_back_freed_memory()
 
 
 @contextmanager

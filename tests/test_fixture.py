@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import load_pairs, score_translations, translate
+from hf_vanilla_transformer import load_pairs, score, score_translations, translate
 
 
 FOLDER = Path(__file__).parent / "fixtures" / "numbers_tiny"
@@ -38,7 +38,8 @@ def test_it_scores_what_it_scored(loaded):
     scores = score_translations(translate(model, tokenizer, pairs["source"]), pairs["target"], tokenize="char")
     assert scores["sentences"] == expected["sentences"]
     for name in ("bleu", "chrf", "exact_match"):
-        assert scores[name] == pytest.approx(expected[name])
+        # Another processor may choose the other of two translations that are as probable as each other.
+        assert scores[name] == pytest.approx(expected[name], abs=0.3)
     assert scores["exact_match"] >= 90
 
 
@@ -48,9 +49,15 @@ def test_it_is_small():
 
 def test_a_sentence_has_the_same_translation_in_any_company(loaded):
     model, tokenizer = loaded
-    sources = list(load_pairs("numbers", train_size=9)["test"]["source"][:1500:15])
+    sources = list(load_pairs("numbers", train_size=9)["test"]["source"][:1500:5])
     alone = translate(model, tokenizer, sources, batch_tokens=1)
+    differing = 0
     for seed, batch_tokens in ((0, 4096), (1, 300), (2, 50)):
         order = torch.randperm(len(sources), generator=torch.Generator().manual_seed(seed)).tolist()
         together = translate(model, tokenizer, [sources[row] for row in order], batch_tokens=batch_tokens)
-        assert together == [alone[row] for row in order]
+        others = [(row, other) for row, other in zip(order, together, strict=True) if other != alone[row]]
+        differing += len(others)
+        # Two that are as probable as each other may change places.
+        scores = [score(model, tokenizer, [sources[row]] * 2, [alone[row], other]) for row, other in others]
+        assert all(abs(one.normalized - other.normalized) < 1e-4 for one, other in scores)
+    assert differing <= 0.002 * 3 * len(sources)

@@ -468,6 +468,12 @@ def test_the_search_in_words():
     assert describe_search(marian) == "beam search, 6 beams, length penalty 1.0 (hf), at most 512 tokens"
 
 
+def test_a_search_that_transformers_would_not_take_has_words_too():
+    model = small_model()
+    model.generation_config.update(num_return_sequences=4)
+    assert describe_search(model, {"num_beams": 1}) == "greedy search"
+
+
 def test_what_predict_writes_into_settings_is_not_in_the_words_of_a_search():
     model = small_model()
     said = describe_search(model)

@@ -34,10 +34,6 @@ def trained(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"predict_with_generate": True}, "predict_with_generate is True, but the run has no evaluations"),
-        ({"eval_steps": 2}, "eval_steps is 2.0, but the run has no evaluations"),
-        ({"metric_for_best_model": "loss"}, "metric_for_best_model is loss, but the run has no evaluations"),
-        ({"bleu_targets": [30]}, "bleu_targets are of translations while it trains; add --predict_with_generate"),
         ({"largest_first": True}, "largest_first is about batches by tokens; give --tokens_per_batch"),
         ({"config_overrides": {"layers": 2}}, "config_overrides has layers, which is no field"),
         ({"config_overrides": "{", "row": "base"}, "Expecting property name"),
@@ -148,6 +144,32 @@ def test_a_run_that_is_resumed_says_what_has_changed(trained, tmp_path, capsys):
     assert "now: max_steps 5, not 4" in capsys.readouterr().out
 
 
+def test_what_a_checkpoint_brings_along_is_not_said_to_be_new(trained, tmp_path, capsys):
+    given = {"resume_from_checkpoint": str(trained / "checkpoint-2"), "vocab_size": 400, "adam_beta1": 0.8}
+    train.main(recipe(tmp_path, **given))
+    printed = capsys.readouterr().out
+    assert "written with other settings" not in printed
+    assert "adam_beta1: without effect, because" in printed
+    assert "vocab_size, " in printed
+
+
+def test_a_wrong_number_of_an_optimizer_is_not_a_checkpoint_s(tmp_path):
+    with pytest.raises(SystemExit, match=r"^error: Invalid learning rate: -1"):
+        train.main(recipe(tmp_path, learning_rate=-1.0))
+
+
+@pytest.mark.parametrize(("schedule", "rises"), [("constant", False), ("linear", True)])
+def test_a_schedule_without_warm_up_is_not_said_to_rise(tmp_path, capsys, schedule, rises):
+    train.main(recipe(tmp_path, lr_scheduler_type=schedule, warmup_steps=4, max_steps=1))
+    assert ("the learning rate rises" in capsys.readouterr().out) == rises
+
+
+def test_all_checkpoints_are_kept_where_it_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "USUAL_CHECKPOINTS", 1)
+    folder = train.main(recipe(tmp_path, save_steps=1, average_last=2, save_total_limit=0))
+    assert len(list(folder.glob("checkpoint-*"))) == 4
+
+
 def test_a_job_that_is_started_again(tmp_path, capsys):
     """It begins, goes on from its last checkpoint, and at the end has nothing left to train."""
     train.main(recipe(tmp_path, resume_from_checkpoint="auto", max_steps=2))
@@ -164,7 +186,7 @@ def test_a_job_that_is_started_again(tmp_path, capsys):
 
 def test_a_training_that_diverged_ends(tmp_path):
     """And it leaves no model that would look trained."""
-    with pytest.raises(SystemExit, match=r"error: the training diverged: the loss is nan at update 3; give a lower"):
+    with pytest.raises(SystemExit, match=r"error: the training diverged: the loss is nan at update 3; begin anew"):
         train.main(recipe(tmp_path, learning_rate=math.inf, logging_steps=3, lr_scheduler_type="constant"))
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
@@ -194,8 +216,11 @@ def test_validation_pairs_that_nobody_asks_for(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("source,target\none,un\ntwo,deux\n")
     files = {f"{split}_files": str(tmp_path / "a.csv") for split in ("train", "validation")}
     changes = {"dataset": None, "source": "source", "target": "target", **files, "max_steps": 1}
-    train.main(recipe(tmp_path, **changes))
-    assert "nothing asks for the validation pairs while it trains; --eval_strategy" in capsys.readouterr().out
+    train.main(recipe(tmp_path, **changes, eval_steps=2, predict_with_generate=True, bleu_targets=[30]))
+    assert (
+        "without effect while it trains: eval_steps, predict_with_generate, validation_files, bleu_targets; "
+        "--eval_strategy steps or epoch gives evaluations"
+    ) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -213,11 +238,10 @@ def test_languages_of_files(given, languages):
     assert DataArguments(**given).languages() == languages
 
 
-def test_files_in_the_wrong_order_are_refused():
-    with pytest.raises(
-        ValueError, match=r"are en and de, but the files end in de and en; name the file of the sources"
-    ):
-        DataArguments(train_files=["a.de", "a.en"], source="en", target="de")
+@pytest.mark.parametrize("said", [{"source": "en", "target": "de"}, {"target": "de"}])
+def test_files_in_the_wrong_order_are_refused(said):
+    with pytest.raises(ValueError, match=r"and de, but the files end in de and en; name the file of the sources"):
+        DataArguments(train_files=["a.de", "a.en"], **said)
 
 
 def test_no_sentence_of_a_data_set_is_in_the_card(tmp_path):

@@ -89,8 +89,7 @@ def _judge(
         for table in data.with_format("arrow").iter(_READ_AT_ONCE):
             sides = [table.column(name) for name in _COLUMNS]
             empty = np.logical_or(*(_is_blank(side, maybe_blank, tokenizer) for side in sides))
-            longest = np.maximum(*map(_list_lengths, sides))
-            too_long = ~empty & (longest > (longest if max_tokens is None else max_tokens))
+            too_long = ~empty & (np.maximum(*map(_list_lengths, sides)) > (max_tokens or np.inf))
             keep[begin : begin + len(empty)] = ~empty & ~too_long
             dropped["empty"] += int(empty.sum())
             dropped["too long"] += int(too_long.sum())

@@ -45,7 +45,8 @@ def load_pairs(
     - `load_pairs("numbers", source="en", target="de")`: the built-in corpus, see [`number_pairs`]; `source` and
       `target` are language codes ("en" and "de" where they are not given).
     - `load_pairs("user/name", source="en", target="de")`: a data set of the Hub; `source` and `target` are columns, or
-      languages in a column `translation`. A split "dev", "valid" or "val" is that of validation, where there is none.
+      languages in a column `translation`. A split "dev", "valid" or "val" is that of validation, where there is
+      none of this name and all splits are loaded.
     - `load_pairs(train_files="train.csv", source="english", target="german")`: a CSV, TSV, JSON lines or parquet file.
     - `load_pairs(train_files=["train.en", "train.de"])`: two aligned text files, line n of one translating line n of
       the other.
@@ -85,11 +86,13 @@ def load_pairs(
         return number_pairs(languages.get(source, source), languages.get(target, target), **options)
     loaded = load_dataset(dataset, **options)
     # "train[:1%]" is some of the split "train".
-    splits = loaded if isinstance(loaded, dict) else {str(options.get("split", "train")).partition("[")[0]: loaded}
+    if not isinstance(loaded, dict):
+        name = str(options.get("split", "train")).partition("[")[0]
+        return DatasetDict({name: _select_columns(loaded, source, target, f'{name} of "{dataset}"')})
     return DatasetDict(
         {
-            _usual_name(name, splits): _select_columns(split, source, target, f'{name} of "{dataset}"')
-            for name, split in splits.items()
+            _usual_name(name, loaded): _select_columns(split, source, target, f'{name} of "{dataset}"')
+            for name, split in loaded.items()
         }
     )
 

@@ -25,9 +25,11 @@ _PLACES = (
     "model",
     "output_dir",
     "overwrite",
+    "preprocessing_num_workers",
     "resume_from_checkpoint",
     "run_name",
     "test_files",
+    "tokenizer",
     "train_files",
     "validation_files",
 )

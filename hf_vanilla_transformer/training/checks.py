@@ -36,13 +36,6 @@ def check_effects(args: RunArguments) -> None:
     """
     if args.largest_first and args.tokens_per_batch is None:
         raise ValueError("largest_first is about batches by tokens; give --tokens_per_batch, too, or leave it out.")
-    for name in ("eval_steps", "metric_for_best_model", "predict_with_generate"):
-        value = getattr(args, name)
-        if args.eval_strategy == "no" and value:
-            raise ValueError(
-                f'{name} is {value}, but the run has no evaluations; give --eval_strategy "steps" or "epoch", or leave '
-                "it out."
-            )
     if args.neftune_noise_alpha is not None:
         raise ValueError(
             f"neftune_noise_alpha is {args.neftune_noise_alpha}, but the Trainer's noise does not reach embeddings "
@@ -120,7 +113,8 @@ def check_average(args: PaperTrainingArguments, count: int, resumes: bool) -> No
         raise ValueError("average_last and load_best_model_at_end choose different weights; give one of the two.")
     # The best checkpoint is kept in the place of a newer one.
     kept = count + (args.metric_for_best_model is not None)
-    if args.save_total_limit is not None and args.save_total_limit < kept:
+    # Less than 1 keeps all of them.
+    if args.save_total_limit is not None and 1 <= args.save_total_limit < kept:
         raise ValueError(
             f"average_last is {count}, but save_total_limit {args.save_total_limit}; it must be at least {kept}."
         )

@@ -32,6 +32,6 @@ class StopWhenDiverged(TrainerCallback):
         loss = (logs or {}).get("loss", 0.0)
         if not math.isfinite(loss):
             raise DivergedError(
-                f"the training diverged: the loss is {loss} at update {state.global_step:,}; give a lower "
-                "--learning_rate or more --warmup_steps, from the beginning or from a checkpoint before that."
+                f"the training diverged: the loss is {loss} at update {state.global_step:,}; begin anew with a lower "
+                "--learning_rate or more --warmup_steps, or go on from an earlier checkpoint's weights, as --model."
             )

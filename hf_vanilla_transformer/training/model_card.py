@@ -68,13 +68,13 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
         return cls(**state.get("stateful_callbacks", {}).get(cls.__name__, {}).get("args", {}))
 
-    def go_on_with(self, settings: dict[str, Any]) -> list[str]:
-        """Take new settings; returns in words which of them differ from those before, if these are known."""
+    def go_on_with(self, settings: dict[str, Any]) -> dict[str, str]:
+        """Take new settings; returns in words, by name, which differ from those before, if these are known."""
         before, self.settings = self.settings, settings
         if before is None:
-            return []
+            return {}
         names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
-        return [f"{name} {_said(settings, name)}, not {_said(before, name)}" for name in names]
+        return {name: f"{name} {_said(settings, name)}, not {_said(before, name)}" for name in names}
 
     @property
     def seconds(self) -> float:

@@ -53,11 +53,13 @@ def paper_optimizers(
     trained: list[Any] = [parameter for parameter in model.parameters() if parameter.requires_grad]
     betas = args.adam_beta1, args.adam_beta2
     options: dict[str, Any] = {"lr": factor, "betas": betas, "eps": args.adam_epsilon, "fused": True}
-    optimizer: torch.optim.Adam = torch.optim.Adam(trained, **options)
+    optimizer: torch.optim.Adam
     if args.weight_decay:
         matrices: Any = {"params": [parameter for parameter in trained if parameter.ndim > 1]}
         vectors: Any = {"params": [parameter for parameter in trained if parameter.ndim <= 1], "weight_decay": 0.0}
         optimizer = torch.optim.AdamW([matrices, vectors], weight_decay=args.weight_decay, **options)
+    else:
+        optimizer = torch.optim.Adam(trained, **options)
     d_model = model.config.d_model
     # The scheduler counts updates done, so the next one is one more.
     return optimizer, LambdaLR(optimizer, lambda done: paper_learning_rate(done + 1, d_model, int(warmup_steps)))

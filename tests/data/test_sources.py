@@ -336,6 +336,9 @@ def test_what_validation_is_called(monkeypatch, names, expected):
     pairs = load_pairs("user/pairs")
     assert list(pairs) == expected
     assert [split["source"][0] for split in pairs.values()] == names
+    # One that is asked for is what it was asked as.
+    monkeypatch.setattr(f"{load_pairs.__module__}.load_dataset", lambda *args, split, **options: splits[split])
+    assert [list(load_pairs("user/pairs", split=name)) for name in names] == [[name] for name in names]
 
 
 @pytest.mark.parametrize("arguments", [{}, {"dataset": "numbers", "train_files": "train.csv"}])

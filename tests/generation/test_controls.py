@@ -288,3 +288,17 @@ def test_nobody_is_asked_what_follows_an_end(decode, mode, options):
     lengths = [len(target) for target in targets]
     assert len(set(lengths)) > 1
     assert {(sentence, length) for sentence in range(len(SENTENCES)) for length in range(1, max(lengths))} <= asked
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_processor_may_count_in_float64(model, num_beams):
+    class Bias(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            return scores + torch.linspace(0, 3, scores.shape[-1], dtype=scores.dtype if self.narrow else torch.float64)
+
+    source, mask = pad(SENTENCES)
+    found = []
+    for Bias.narrow in (True, False):
+        options = {"num_beams": num_beams, "max_new_tokens": 6, "logits_processor": [Bias()]}
+        found.append(model.generate(source, attention_mask=mask, **options))
+    assert torch.equal(*found)
