@@ -301,9 +301,12 @@ def has_defaults_of_predict(settings: GenerationConfig) -> bool:
 def limits_length(settings: GenerationConfig) -> bool:
     """Whether settings have a limit that takes the place of their `max_length_offset`."""
     # What `predict` wrote into settings that have a limit of their own was not given by anybody.
-    is_stock = settings.max_length == _STOCK_MAX_LENGTH and hasattr(settings, "max_length_offset")
-    is_stock = is_stock and has_defaults_of_predict(settings)
-    return settings.max_new_tokens is not None or (settings.max_length is not None and not is_stock)
+    is_of_predict = (
+        settings.max_length == _STOCK_MAX_LENGTH
+        and hasattr(settings, "max_length_offset")
+        and has_defaults_of_predict(settings)
+    )
+    return settings.max_new_tokens is not None or (settings.max_length is not None and not is_of_predict)
 
 
 class VanillaTransformerGenerationMixin(GenerationMixin):

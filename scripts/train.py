@@ -162,7 +162,7 @@ class ModelArguments:
                 "--bpe_dropout 0.1, or neither."
             )
         if isinstance(self.config_overrides, str):
-            self.config_overrides = json.loads(self.config_overrides)
+            self.config_overrides = read_object("config_overrides", self.config_overrides)
         known = {each.name for each in fields(VanillaTransformerConfig)} | VanillaTransformerConfig.attribute_map.keys()
         unknown = set(self.config_overrides or {}) - known
         if unknown:
@@ -214,6 +214,21 @@ class ModelArguments:
         if tokenizer is not None:
             given |= {"vocab_size": len(tokenizer), **special_tokens(tokenizer)}
         return VanillaTransformerConfig.from_paper(self.row, **{**given, **(self.config_overrides or {})})
+
+
+def read_object(name: str, text: str) -> dict[str, Any]:
+    """Names and values of an argument that is a JSON object.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {text!r}; give a JSON object of names and values, such as '{{\"d_k\": 32}}'.")
+    return value
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:

@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-import yaml
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
@@ -29,7 +29,7 @@ from scripts import average_checkpoints, collect_results, demo, evaluate, plot_c
 from scripts.common import DataArguments, ScoringArguments, describe_search, exact_match_by_digits, load
 from tests.conftest import decisive_model, small_model
 from tests.parity.paper_numpy import learning_rate
-from tests.tiny_run import TINY_RUN
+from tests.tiny_run import TINY_RUN, write_recipe
 
 
 ROOT = Path(__file__).parents[1]
@@ -41,10 +41,7 @@ TINY = {
 }
 
 
-def recipe(folder: Path, **changes) -> list[str]:
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump({**TINY, "output_dir": str(folder / "run"), **changes}))
-    return [str(path)]
+recipe = partial(write_recipe, TINY)
 
 
 @pytest.fixture(scope="module")

@@ -2,28 +2,25 @@
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-import yaml
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.training import checks
 from scripts import train
 from scripts.common import DataArguments
-from tests.tiny_run import TINY_RUN
+from tests.tiny_run import TINY_RUN, write_recipe
 
 
 TINY = {**TINY_RUN, "max_steps": 4, "save_steps": 2}
 
 
-def recipe(folder: Path, **changes) -> list[str]:
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump({**TINY, "output_dir": str(folder / "run"), **changes}))
-    return [str(path)]
+recipe = partial(write_recipe, TINY)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +33,8 @@ def trained(tmp_path_factory) -> Path:
     [
         ({"largest_first": True}, "largest_first is about batches by tokens; give --tokens_per_batch"),
         ({"config_overrides": {"layers": 2}}, "config_overrides has layers, which is no field"),
-        ({"config_overrides": "{", "row": "base"}, "Expecting property name"),
+        ({"config_overrides": "{"}, "config_overrides is '{'; give a JSON object of names and values"),
+        ({"config_overrides": "[2]"}, r"config_overrides is '\[2\]'; give a JSON object of names and values"),
         ({"tokenizer": "somewhere", "vocab_size": 300}, "tokenizer is somewhere, so none is learnt; leave out"),
         ({"model": "somewhere", "row": "big"}, "row is big, but sizes and tokenizer are those of somewhere"),
         ({"model": "somewhere", "tokenizer": "elsewhere", "vocab_size": 37000}, "tokenizer is elsewhere, but sizes"),

@@ -1,5 +1,11 @@
 """Arguments for a run of scripts/train.py that takes a second."""
 
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
 TINY_RUN = {
     "dataset": "numbers",
     "source": "en",
@@ -16,3 +22,10 @@ TINY_RUN = {
     "warmup_steps": 3,
     "disable_tqdm": True,
 }
+
+
+def write_recipe(settings: dict[str, Any], folder: Path, **changes: Any) -> list[str]:
+    """The command line of a run in a folder, by a file of arguments there."""
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump({**settings, "output_dir": str(folder / "run"), **changes}))
+    return [str(path)]
