@@ -1,6 +1,7 @@
 """Translate sentences: the arguments, a file, or standard input, one sentence a line, order kept."""
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,8 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_can_write(args.output)
         if args.input and args.output and Path(args.input).resolve() == Path(args.output).resolve():
             raise ValueError(f"{args.output} is the input as well; write the translations into another file.")
+        is_many = not sentences  # A file's, or those of standard input.
         sentences = read(args.input, sentences)
         tokenizer, model = load(args.model)
+        count, begin = 0, time.perf_counter()
         with writing(args.output) as file:
             while some := list(islice(sentences, SENTENCES_AT_ONCE)):
                 translations = translate(
@@ -56,6 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 file.writelines(f"{one_line(translation)}\n" for translation in translations)
                 file.flush()
                 give_back_freed_memory()
+                count += len(some)
+        if is_many:
+            seconds = time.perf_counter() - begin
+            print(f"{count:,} sentences in {seconds:.1f} s: {count / seconds:,.1f} sentences/s", file=sys.stderr)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The fast forms of the paper's functions against the formulas that they compute."""
 
 import copy
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -219,10 +220,11 @@ def ones():
 
 
 class TestDropout:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("rate", [0.1, 0.3, 1 / 3, 0.001, 0.999])
-    def test_the_mean_rate(self, ones, rate):
+    def test_the_mean_rate(self, ones, rate, dtype):
         torch.manual_seed(0)
-        output = drop(ones, rate)
+        output = drop(ones.to(dtype), rate)
         # 2e-4 is the promise; four standard deviations of the sample are at most 3.4e-4.
         spread = 4 * math.sqrt(rate * (1 - rate) / len(ones))
         assert abs((output == 0).sum().item() / len(ones) - rate) < min(2e-4, spread + 2**-17)
@@ -238,19 +240,32 @@ class TestDropout:
         really_kept = 1 - round(0.3 * 2**16) / 2**16
         torch.testing.assert_close(output[kept], (x / really_kept)[kept])
 
-    def test_each_position_is_dropped_at_the_rate(self):
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_each_position_is_dropped_at_the_rate(self, dtype):
         torch.manual_seed(0)
-        draws, x = 20_000, torch.ones(3, 13)
+        draws, x = 20_000, torch.ones(3, 13, dtype=dtype)
         dropped = sum((drop(x, 0.1) == 0).double() for _ in range(draws)) / draws
         assert (dropped - 0.1).abs().max() < 5 * math.sqrt(0.1 * 0.9 / draws)
 
-    def test_positions_and_calls_are_independent(self):
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("rate", [0.1, 0.5])
+    def test_positions_and_calls_are_independent(self, rate, dtype):
         torch.manual_seed(0)
-        draws, x = 4_000, torch.ones(50)
+        draws, x = 4_000, torch.ones(50, dtype=dtype)
         # Two layers one after the other, many times: correlations between any two of their positions.
-        kept = torch.stack([torch.cat([drop(x, 0.5), drop(x, 0.5)]) for _ in range(draws)]).T
+        kept = torch.stack([torch.cat([drop(x, rate), drop(x, rate)]) for _ in range(draws)]).T.float()
         correlations = torch.corrcoef(kept) - torch.eye(100)
         assert correlations.abs().max() < 5.5 / math.sqrt(draws)
+
+    def test_each_place_of_a_model_draws_its_own(self, monkeypatch):
+        drawn, random_keep = [], functional._random_keep
+        monkeypatch.setattr(functional, "_random_keep", lambda *args: drawn.append(random_keep(*args)) or drawn[-1])
+        source = torch.stack(sentences(6, 6))
+        model = small_model(dropout=0.5).train()
+        model(input_ids=source, labels=source)
+        # Of the embeddings of both stacks, and of two sub-layers of each encoder layer and three of each decoder layer.
+        assert len(drawn) == 2 + 2 * model.config.encoder_layers + 3 * model.config.decoder_layers
+        assert all(not torch.equal(one, other) for one, other in itertools.combinations(drawn, 2))
 
     def test_the_seed_decides(self):
         x = torch.ones(1000)

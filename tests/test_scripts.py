@@ -628,7 +628,7 @@ def test_translating_a_file(decisive, tmp_path, expected_translations):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
 
 
-def test_a_long_file_is_translated_some_sentences_at_a_time(decisive, tmp_path, monkeypatch):
+def test_a_long_file_is_translated_some_sentences_at_a_time(decisive, tmp_path, monkeypatch, capsys):
     """And what is there so far is no translation of the file."""
     monkeypatch.setattr(translate, "SENTENCES_AT_ONCE", 2)
     calls, output = [], tmp_path / "out.txt"
@@ -643,6 +643,7 @@ def test_a_long_file_is_translated_some_sentences_at_a_time(decisive, tmp_path, 
     (tmp_path / "in.txt").write_text("".join(f"{sentence}\n" for sentence in sentences))
     translate.main(["--model", str(decisive), "--input", str(tmp_path / "in.txt"), "--output", str(output)])
     assert calls == [sentences[:2], sentences[2:4], sentences[4:]]
+    assert re.search(r"^5 sentences in \d+\.\d s: \d+ sentences/s$", capsys.readouterr().err, re.MULTILINE)
     tokenizer, model = load(str(decisive))
     assert output.read_text(encoding="utf-8") == lines(translate_sentences(model, tokenizer, sentences))
 
@@ -654,7 +655,9 @@ def test_translating_arguments_by_another_search(decisive, capsys):
     expected = translate_sentences(model, tokenizer, sentences, num_beams=1, max_new_tokens=20)
     assert expected != translate_sentences(model, tokenizer, sentences, max_new_tokens=20)
     assert expected != translate_sentences(model, tokenizer, sentences, num_beams=1)
-    assert capsys.readouterr().out == lines(expected)
+    written = capsys.readouterr()
+    assert written.out == lines(expected)
+    assert "sentences/s" not in written.err
 
 
 def test_translating_standard_input(decisive, monkeypatch, capsys, expected_translations):

@@ -91,11 +91,13 @@ def exhaustive_search(
     What does not end comes behind all that does.
     """
     words = [token for token in range(model.config.vocab_size) if token != EOS]
-    ended = [[BOS, *tokens, EOS] for length in range(steps) for tokens in itertools.product(words, repeat=length)]
-    cut = [[BOS, *tokens] for tokens in itertools.product(words, repeat=steps)]
 
-    def scored(tokens: list[int]) -> tuple[float, list[int]]:
-        total = forced_log_probabilities(model, source, torch.tensor(tokens)).sum().item()
-        return total / penalty(len(tokens) - 1), tokens
+    def scored(length: int, *end: int) -> list[tuple[float, list[int]]]:
+        targets = torch.tensor([[BOS, *tokens, *end] for tokens in itertools.product(words, repeat=length)])
+        with torch.no_grad():
+            logits = model(source.expand(len(targets), -1), decoder_input_ids=targets[:, :-1], use_cache=False).logits
+        totals = logits.log_softmax(-1).gather(-1, targets[:, 1:, None]).sum(dim=(1, 2))
+        return list(zip((totals / penalty(targets.shape[1] - 1)).tolist(), targets.tolist(), strict=True))
 
-    return [*sorted(map(scored, ended), reverse=True), *sorted(map(scored, cut), reverse=True)]
+    ended = [pair for length in range(steps) for pair in scored(length, EOS)]
+    return [*sorted(ended, reverse=True), *sorted(scored(steps), reverse=True)]

@@ -357,6 +357,22 @@ def test_a_wide_beam_search_equals_an_exhaustive_one(penalty_type, penalty):
     assert {len(target) for target in targets} >= {3, 4}
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+def test_the_best_of_all_is_found_by_wide_beams_and_missed_by_narrow_ones_at_times(alpha):
+    missed, sources = 0, SHORT_SOURCES[::5]
+    for seed in range(2):
+        model = ending_model(seed=seed, vocab_size=7)
+        wide, narrow = (
+            model.generate(torch.stack(sources), num_beams=num_beams, max_new_tokens=3, length_penalty=alpha)
+            for num_beams in (7**2, 2)
+        )
+        for source, found, other in zip(sources, wide, narrow, strict=True):
+            _, best = exhaustive_search(model, source, 3, lambda length: ((5 + length) / 6) ** alpha)[0]
+            assert until_end(found) == best
+            missed += until_end(other) != best
+    assert missed
+
+
 @pytest.mark.parametrize(
     ("penalty_type", "alpha", "penalty"),
     [("gnmt", -0.3, lambda length: ((5 + length) / 6) ** -0.3), ("hf", -0.05, lambda length: length**-0.05)],

@@ -79,9 +79,12 @@ CASES += [(shape, batch) for shape in list(SHAPES)[1:] for batch in ("short", "s
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize(("shape", "batch"), CASES)
-@torch.no_grad()
 def test_steps_equal_the_modules(shape, batch, beams):
-    model, lengths = small_model(**SHAPES[shape]), BATCHES[batch]
+    assert_steps_equal_the_modules(small_model(**SHAPES[shape]), BATCHES[batch], beams)
+
+
+@torch.no_grad()
+def assert_steps_equal_the_modules(model, lengths, beams):
     states, mask = encode(model, sentences(*lengths), side="left", extra=2)
     decoder, path = StepDecoder(model, states, mask, beams), Path(len(lengths) * beams, beams)
     for length in range(1, LENGTH):
@@ -89,6 +92,20 @@ def test_steps_equal_the_modules(shape, batch, beams):
         if length % 4 == 0 or length > 30:
             torch.testing.assert_close(found, by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5)
         decoder.reorder(path.walk())
+
+
+@pytest.fixture
+def without_onednn(monkeypatch):
+    monkeypatch.setattr(packed_linear, "_has_onednn", lambda layers: False)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.usefixtures("without_onednn")
+def test_steps_without_onednn_equal_the_modules(batch, beams):
+    model = small_model()
+    assert_steps_equal_the_modules(model, BATCHES[batch], beams)
+    assert type(packed_linear.pack(model.lm_head)) is packed_linear.PackedLinear
 
 
 @torch.no_grad()
@@ -228,9 +245,9 @@ class Recorder:
         return scores
 
 
-def scores(model, **kwargs):
-    """What greedy search compares, `(steps, batch, vocabulary)`."""
-    recorder, (ids, mask) = Recorder(), pad(SENTENCES)
+def scores(model, rows=None, **kwargs):
+    """What greedy search compares, `(steps, batch, vocabulary)`, of the first so many sentences, or of all."""
+    recorder, (ids, mask) = Recorder(), pad(SENTENCES[:rows])
     processors = LogitsProcessorList([recorder])
     options = {"num_beams": 1, "max_new_tokens": 6, "min_new_tokens": 6, "logits_processor": processors, **kwargs}
     model.generate(ids, attention_mask=mask, **options)
@@ -258,7 +275,7 @@ def write_through_data(model):
 
 
 def write_one_number(model):
-    model.model.decoder.layers[1].fc1.weight.data[3, 4] += 1.0
+    model.model.decoder.layers[1].self_attn.v_proj.weight.data[3, 4] += 1.0
 
 
 def write_into_numpy(model):
@@ -340,6 +357,34 @@ def test_a_change_after_generating_changes_the_scores_as_on_the_plain_path(chang
     after = scores(model)
     assert not torch.allclose(before, after, atol=1e-3)
     torch.testing.assert_close(after, plain_scores(model, monkeypatch), atol=5e-5, rtol=1e-5)
+
+
+WRITES = pytest.mark.parametrize(
+    "write", [fused_step, write_through_data, write_one_number], ids=lambda write: write.__name__
+)
+
+
+def assert_nothing_stale_is_used(model, write, **kwargs):
+    before = scores(model, **kwargs)
+    write(model)
+    after = scores(model, **kwargs)
+    assert not torch.equal(before, after)
+    packed_linear.forget_packed()
+    assert torch.equal(scores(model, **kwargs), after)
+
+
+@WRITES
+@pytest.mark.usefixtures("without_onednn")
+def test_weights_that_are_not_packed_by_onednn_are_never_stale(write):
+    assert_nothing_stale_is_used(ending_model(), write)
+
+
+@WRITES
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.usefixtures("products_in_16_bits")
+def test_packed_weights_of_16_bits_are_never_stale(rows, write):
+    """Of one row and of several: they may be packed in two ways."""
+    assert_nothing_stale_is_used(ending_model().bfloat16(), write, rows=rows)
 
 
 def test_adapters_that_are_not_merged_change_the_scores_as_on_the_plain_path(monkeypatch):
@@ -519,3 +564,41 @@ def test_what_one_module_alone_does_is_done(monkeypatch):
     model.prepare_inputs_for_generation = lambda *args, **kwargs: calls.append(args) or prepare(*args, **kwargs)
     assert not takes_steps(model, monkeypatch)
     assert calls
+
+
+OPTIONS = {
+    "encoder_repetition_penalty": 2.0,
+    "exponential_decay_length_penalty": (2, 1.5),
+    "repetition_penalty": 3.0,
+    "watermarking_config": {"bias": 6.0, "greenlist_ratio": 0.5},
+}
+SAMPLING_OPTIONS = {"typical_p": 0.2, "epsilon_cutoff": 0.08, "eta_cutoff": 0.3, "min_p": 0.6, "top_h": 0.2}
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("option", [*OPTIONS, *SAMPLING_OPTIONS])
+def test_options_change_the_same_by_steps_as_by_the_modules(option, num_beams, monkeypatch):
+    model, (ids, mask) = ending_model(), pad(SENTENCES)
+    do_sample = option in SAMPLING_OPTIONS
+    given = {option: {**OPTIONS, **SAMPLING_OPTIONS}[option]}
+
+    def targets(**options):
+        torch.manual_seed(0)
+        options |= {"do_sample": do_sample, "top_k": 0} if do_sample else {}
+        return model.generate(ids, attention_mask=mask, num_beams=num_beams, max_new_tokens=10, **options).tolist()
+
+    assert takes_steps(model, monkeypatch, num_beams=num_beams, **given)
+    found = targets(**given)
+    assert found != targets()
+    monkeypatch.setattr(generation, "can_step", lambda model: False)
+    assert found == targets(**given)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_compiled_model_generates_the_same(num_beams):
+    model, (ids, mask) = ending_model(decoder_layers=1), pad(SENTENCES)
+    options = {"attention_mask": mask, "num_beams": num_beams, "max_new_tokens": 6}
+    expected = model.generate(ids, **options)
+    assert torch.equal(torch.compile(model, backend="eager").generate(ids, **options), expected)
+    model.compile(backend="eager")
+    assert torch.equal(model.generate(ids, **options), expected)

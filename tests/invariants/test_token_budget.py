@@ -107,11 +107,12 @@ def test_going_on(tmp_path, tokenizer_folder, whole, step, processes):
     assert_same_checkpoint(run / LAST, whole[processes] / LAST)
 
 
-def test_going_on_with_worker_processes(tmp_path, tokenizer_folder, whole):
+@pytest.mark.parametrize("processes", [1, 2])
+def test_going_on_with_worker_processes(tmp_path, tokenizer_folder, whole, processes):
     run = tmp_path / "run"
-    stop_at(6, whole[1], run)
-    run_to_the_end(run, tokenizer_folder, (MAX_STEPS,), 2)
-    assert_same_checkpoint(run / LAST, whole[1] / LAST)
+    stop_at(6, whole[processes], run)
+    run_to_the_end(run, tokenizer_folder, (MAX_STEPS,), 2, processes=processes)
+    assert_same_checkpoint(run / LAST, whole[processes] / LAST)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

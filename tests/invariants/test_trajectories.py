@@ -9,7 +9,7 @@ from transformers import DataCollatorForSeq2Seq
 
 from tests.conftest import small_model
 from tests.invariants.killed import run_as_two
-from tests.invariants.trajectories import UPDATES, trajectory, write_trajectory
+from tests.invariants.trajectories import SENTENCES_AN_UPDATE, UPDATES, trajectory, write_trajectory
 
 
 LARGEST_DIFFERENCE = 1e-5
@@ -49,9 +49,22 @@ def test_splits_of_a_batch(tmp_path, tokenizer, whole_batches, batch_size, accum
 
 def test_two_processes(tmp_path, tokenizer, whole_batches):
     tokenizer.save_pretrained(tmp_path / "tokenizer")
-    # 2 sentences of each process, 4 times an update.
-    run_as_two(write_trajectory, tmp_path / "trajectory", tmp_path / "tokenizer", 2, 4, folder=tmp_path)
+    arguments = {"batch_size": SENTENCES_AN_UPDATE // 8, "gradient_accumulation_steps": 4}
+    run_as_two(write_trajectory, tmp_path / "trajectory", tmp_path / "tokenizer", arguments, folder=tmp_path)
     assert_same_trajectory(torch.load(tmp_path / "trajectory"), whole_batches)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_token_batches(tmp_path, tokenizer, processes):
+    """All sentences in each update, whose order and grouping must not matter."""
+    expected = trajectory(tmp_path / "whole", tokenizer, pairs=SENTENCES_AN_UPDATE)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    arguments = {"pairs": SENTENCES_AN_UPDATE, "tokens_per_batch": 100, "gradient_accumulation_steps": 1000}
+    if processes == 1:
+        assert_same_trajectory(trajectory(tmp_path / "batches", tokenizer, **arguments), expected)
+        return
+    run_as_two(write_trajectory, tmp_path / "trajectory", tmp_path / "tokenizer", arguments, folder=tmp_path)
+    assert_same_trajectory(torch.load(tmp_path / "trajectory"), expected)
 
 
 class MorePadding(DataCollatorForSeq2Seq):

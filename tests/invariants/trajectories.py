@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
 
-from hf_vanilla_transformer import PaperTrainingArguments, paper_optimizers
+from hf_vanilla_transformer import PaperTrainingArguments, TokenBudgetBatchSampler, paper_optimizers
 from tests.conftest import small_model
 from tests.training.toy import copy_task
 
@@ -13,7 +13,16 @@ SENTENCES_AN_UPDATE = 16
 LONGEST = 40
 
 
-def trajectory(folder, tokenizer, batch_size=SENTENCES_AN_UPDATE, collate=None, model=None, **arguments):
+def trajectory(
+    folder,
+    tokenizer,
+    batch_size=SENTENCES_AN_UPDATE,
+    collate=None,
+    model=None,
+    pairs=SENTENCES_AN_UPDATE * UPDATES,
+    tokens_per_batch=None,
+    **arguments,
+):
     """`(updates, 2)`: loss and gradient norm of every update of stock `Seq2SeqTrainer`, in float32, without dropout."""
     args = PaperTrainingArguments(
         **{
@@ -33,19 +42,21 @@ def trajectory(folder, tokenizer, batch_size=SENTENCES_AN_UPDATE, collate=None, 
     trainer = Seq2SeqTrainer(
         model=model,
         args=args,
-        train_dataset=copy_task(tokenizer, SENTENCES_AN_UPDATE * UPDATES, longest=LONGEST),
+        train_dataset=copy_task(tokenizer, pairs, longest=LONGEST),
         data_collator=collate or DataCollatorForSeq2Seq(tokenizer, model=model),
         optimizers=paper_optimizers(model, args),
     )
+    if tokens_per_batch is not None:
+        TokenBudgetBatchSampler.use_in(trainer, tokens_per_batch)
     trainer.train()
     logs = [entry for entry in trainer.state.log_history if "loss" in entry]
     return torch.tensor([[float(entry["loss"]), float(entry["grad_norm"])] for entry in logs], dtype=torch.float64)
 
 
-def write_trajectory(path, tokenizer_folder, batch_size, accumulation):
+def write_trajectory(path, tokenizer_folder, arguments):
     """The first process writes what it logged, of the batches of all, into a file."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
-    result = trajectory(path.parent, tokenizer, batch_size, gradient_accumulation_steps=accumulation)
+    result = trajectory(path.parent, tokenizer, **arguments)
     assert torch.distributed.get_world_size() == 2
     if torch.distributed.get_rank() == 0:
         torch.save(result, path)
