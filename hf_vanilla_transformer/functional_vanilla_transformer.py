@@ -56,14 +56,16 @@ def attention(
         module (`nn.Module`): the attention that asks; its `is_causal` tells what no mask means, unless an argument of
             that name does.
         query, key, value: `(batch, heads, target, d_k)`, `(batch, heads, source, d_k)`, `(batch, heads, source, d_v)`.
-        attention_mask (`torch.Tensor` of shape `(batch, 1, target, source)`, *optional*): True where a query may look,
-            or numbers to add to the scores.
+        attention_mask (`torch.Tensor` of shape `(batch, 1, target, source)`, *optional*): True, or another integer than
+            0, where a query may look; or floating-point numbers to add to the scores.
         scaling (`float`): 1 / sqrt(d_k).
         dropout (`float`): rate of dropout on the weights.
 
     Returns:
         The output, `(batch, target, heads, d_v)`, and None for the weights.
     """
+    if attention_mask is not None and not attention_mask.is_floating_point():
+        attention_mask = attention_mask.bool()
     if _lacks_products(query):
         wide = query.float(), key.float(), value.float()
         with torch.autocast("cpu", enabled=False):
@@ -72,7 +74,7 @@ def attention(
     if not _products_are_faster(module, query, key):
         if attention_mask is not None and is_plain(query):
             # torch's answer to a query that may look nowhere is 0; that of products is the mean.
-            attention_mask = _additive(attention_mask, query.dtype)
+            attention_mask = additive(attention_mask, query.dtype)
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
@@ -81,7 +83,7 @@ def attention(
     if attention_mask is None and is_causal and query.shape[2] > 1:
         attention_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
     if attention_mask is not None:
-        scores = scores + _additive(attention_mask, scores.dtype)
+        scores = scores + additive(attention_mask, scores.dtype)
     weights = drop(_softmax(scores).to(value.dtype), dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), None
 
@@ -112,9 +114,16 @@ def _products_are_faster(module: nn.Module, query: torch.Tensor, key: torch.Tens
     return key.shape[2] <= longest
 
 
-def _additive(attention_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """0 where a query may look, and, for the paper's minus infinity, a number to which a score can still be added."""
+def additive(attention_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """0 where a query may look, and, for the paper's minus infinity, a number to which a score can still be added.
+
+    Args:
+        attention_mask (`torch.Tensor` of shape `(..., target, source)`): booleans, or numbers to add already.
+        dtype (`torch.dtype`): of the result, which has one row for all queries where the mask shows one to all.
+    """
     lowest = torch.finfo(dtype).min / 2
+    if attention_mask.stride(-2) == 0:
+        attention_mask = attention_mask[..., :1, :]
     if attention_mask.dtype != torch.bool:
         return attention_mask.to(dtype).clamp(min=lowest)
     zeros = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
@@ -163,9 +172,9 @@ def _random_keep(x: torch.Tensor, dropped: int) -> torch.Tensor:
     """Integers in the shape of x and as wide as its numbers: 0 with probability `dropped` / 2^16, or else 1."""
     count = x.numel()
     # Without bounds, random_() leaves the highest of the 64 bits 0.
-    bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]
+    bits = x.new_empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]
     integers = _INTEGERS[x.element_size()]
-    out = bits if integers == torch.int16 else torch.empty(count, dtype=integers)
+    out = bits if integers == torch.int16 else x.new_empty(count, dtype=integers)
     return torch.ge(bits, dropped - 2**15, out=out).view(x.shape)
 
 
@@ -197,7 +206,8 @@ def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     Returns:
         `torch.Tensor`: `(..., out)`.
     """
-    if not reads_like_a_plain_linear(layer):
+    # The layer is looked at last: for each of many small products on a GPU that takes longer than the product.
+    if not (is_plain(x) and reads_like_a_plain_linear(layer)):
         return layer(x)
     if _suits_onednn(x, layer.weight):
         return _Linear.apply(x, layer.weight, layer.bias)
@@ -335,15 +345,16 @@ def smoothed_cross_entropy_of_states(
     Returns:
         `torch.Tensor`: one number, in nats, in float32 at least. It can be differentiated once.
     """
-    labels = labels.to(states.device)
-    counts = labels != ignore_index
+    labels = labels.to(states.device).flatten()
+    rows = (labels != ignore_index).nonzero()[:, 0]
+    states, labels = states.flatten(0, 1)[rows], labels[rows]
     if not torch.is_grad_enabled():
         # A function of autograd is told that a parameter wants a gradient, also where there are none.
         states, weight = states.detach(), weight.detach()
     if not _lacks_products(states):
-        return _SmoothedCrossEntropy.apply(states[counts], weight, labels[counts], label_smoothing)
+        return _SmoothedCrossEntropy.apply(states, weight, labels, label_smoothing)
     with torch.autocast("cpu", enabled=False):
-        return _SmoothedCrossEntropy.apply(states[counts].float(), weight.float(), labels[counts], label_smoothing)
+        return _SmoothedCrossEntropy.apply(states.float(), weight.float(), labels, label_smoothing)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):

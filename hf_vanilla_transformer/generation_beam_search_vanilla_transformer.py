@@ -30,8 +30,14 @@ def hf_length_penalty(length: float | torch.Tensor, alpha: float) -> float | tor
 LENGTH_PENALTIES: dict[str, Callable] = {"gnmt": gnmt_length_penalty, "hf": hf_length_penalty}
 
 
-def _exists(scores: torch.Tensor) -> torch.Tensor:
+def exists(scores: torch.Tensor) -> torch.Tensor:
+    """Whether scores are those of hypotheses, or stand where there is none; in the shape of the scores."""
     return scores > _NO_HYPOTHESIS / 2
+
+
+def _may_be_any(are: torch.Tensor) -> bool:
+    """Whether one is True, or could be: a GPU would have to be waited for to know."""
+    return are.device.type != "cpu" or bool(are.any())
 
 
 class _Best:
@@ -107,6 +113,9 @@ class BeamSearch:
         # Of each step the beams that were continued, and by which tokens, each (batch, beams).
         self._history: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._first_rows = self._live[:, None] * num_beams
+        # Of the running hypotheses: the rows of the model's last batch that they continue, (live * beams,), and their
+        # last tokens, (live * beams, 1).
+        self.rows = self.tokens = self._live
 
     def extend(self, log_probs: torch.Tensor, do_sample: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Make candidates of the running hypotheses with every token behind them, and keep the best of each sentence.
@@ -142,13 +151,13 @@ class BeamSearch:
                 ended stand behind all that have.
         """
         scores, beams, tokens = self._candidates
-        if has_ended.any():
+        if _may_be_any(has_ended):
             self._keep(self._ended, has_ended)
             self._nothing_ended = False
         is_cut = is_cut & ~has_ended
-        if is_cut.any():
+        if _may_be_any(is_cut):
             self._keep(self._cut, is_cut)
-        may_go_on = _exists(scores) & ~(has_ended | is_cut)
+        may_go_on = exists(scores) & ~(has_ended | is_cut)
         self._is_done = self._is_done | ~may_go_on.any(dim=1, keepdim=True)
         # Those of a sentence that is done go on as long as it is in the batch, but count no more.
         self._scores, chosen = scores.masked_fill(has_ended | is_cut & ~self._is_done, _NO_HYPOTHESIS).topk(
@@ -156,12 +165,14 @@ class BeamSearch:
         )
         if not self._nothing_ended:
             self._is_done = self._is_done | self._is_decided(self._scores[:, :1])
-        self._history.append((self._of_batch(beams.gather(1, chosen)), self._of_batch(tokens.gather(1, chosen))))
+        beams, tokens = beams.gather(1, chosen), tokens.gather(1, chosen)
+        self.rows, self.tokens = (beams + self._first_rows[: len(beams)]).flatten(), tokens.view(-1, 1)
+        self._history.append((self._of_batch(beams), self._of_batch(tokens)))
 
     def _keep(self, best: _Best, are_new: torch.Tensor) -> None:
         """Put those new candidates that count among the best, by log P / lp(Y)."""
         scores, beams, tokens = self._candidates
-        counts = are_new & _exists(scores) & ~self._is_done
+        counts = are_new & exists(scores) & ~self._is_done
         scores = (scores / self.length_penalty(self.length)).masked_fill(~counts, _NO_HYPOTHESIS)
         best.add(self._live, scores, torch.stack([torch.full_like(beams, self.length), beams, tokens], dim=-1))
 
@@ -176,11 +187,11 @@ class BeamSearch:
         needed = self.num_return_sequences if self.early_stopping == "never" else self.num_beams
         worst = self._ended.scores[self._live, needed - 1, None]
         if self.early_stopping is True:
-            return _exists(worst)
+            return exists(worst)
         length: int | torch.Tensor = self.length
         if self.early_stopping == "never" and self.favors_length:
             length = self.limits[:, None]
-        return _exists(worst) & (best_running / self.length_penalty(length) <= worst)
+        return exists(worst) & (best_running / self.length_penalty(length) <= worst)
 
     def drop_finished(self) -> torch.Tensor:
         """Have the sentences that are done leave the batch; returns which of the live ones stay, `(kept,)`."""
@@ -193,16 +204,6 @@ class BeamSearch:
     def are_full(self) -> torch.Tensor:
         """Whether candidates are as long as their sentence's limit, `(live, 1)`."""
         return self.length >= self.limits[:, None]
-
-    @property
-    def rows(self) -> torch.Tensor:
-        """Of the running hypotheses: the rows of the model's last batch that they continue, `(live * beams,)`."""
-        return (self._history[-1][0][self._live] + self._first_rows[: len(self._live)]).flatten()
-
-    @property
-    def tokens(self) -> torch.Tensor:
-        """Last tokens of the running hypotheses, `(live * beams, 1)`."""
-        return self._history[-1][1][self._live].view(-1, 1)
 
     @property
     def num_live(self) -> int:
@@ -226,9 +227,9 @@ class BeamSearch:
         """
         scores = torch.cat([self._ended.scores, self._cut.scores], dim=1)
         ends = torch.cat([self._ended.ends, self._cut.ends], dim=1)
-        order = _exists(scores).int().argsort(dim=1, descending=True, stable=True)[:, : self.num_return_sequences]
+        order = exists(scores).int().argsort(dim=1, descending=True, stable=True)[:, : self.num_return_sequences]
         scores, ends = scores.gather(1, order), ends.gather(1, order[..., None].expand(-1, -1, 3))
-        lengths = ends[..., 0].where(_exists(scores), 0)
+        lengths = ends[..., 0].where(exists(scores), 0)
         tokens = torch.full((*lengths.shape, int(lengths.max())), self._fill, device=lengths.device)
         rows = torch.full_like(tokens, _NO_ROW)
         beam = torch.zeros_like(lengths)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .functional_vanilla_transformer import ATTENTION, is_untouched
+from .functional_vanilla_transformer import ATTENTION, additive, is_untouched
 from .packed_linear_vanilla_transformer import Int8Linear, matrix_of, pack
 
 
@@ -83,12 +83,14 @@ class StepDecoder:
         self._decoder, self._num_beams = decoder, num_beams
         room = max(_ROOM // num_beams, _LEAST_ROOM)
         # A hypothesis attends to what is new of itself: of the places that are added, (1, 1, beams, places).
-        self._new = _additive(torch.eye(num_beams, dtype=torch.bool, device="cpu").repeat(1, room))[None, None]
+        self._new = additive(
+            torch.eye(num_beams, dtype=torch.bool, device="cpu").repeat(1, room)[None, None], torch.float32
+        )
         # Of a sentence's places, those of each hypothesis' own past; (batch, 1, beams, places).
         self._past = self._new.repeat(len(states), 1, 1, 1)
         self._layers = [_Layer(layer, states, mask, num_beams, room) for layer in decoder.layers]
         self._lm_head = pack(model.lm_head)
-        self._source_mask = None if mask is None or mask.all() else _additive(mask.bool()[:, None, None])
+        self._source_mask = None if mask is None or mask.all() else additive(mask.bool()[:, None, None], torch.float32)
         self._positions = _positions(decoder, 0, _ROOM)
         self._length = self._places = 0
         self.outputs: dict[str, Any] = {}
@@ -291,12 +293,6 @@ def _attend(
     query_of_heads, keys, values = (each.transpose(1, 2) for each in (query.float(), keys, values))
     heads = nn.functional.scaled_dot_product_attention(query_of_heads, keys, values, attn_mask=mask, scale=scaling)
     return heads.transpose(1, 2).reshape(sentences * beams, -1).to(query.dtype)
-
-
-def _additive(mask: torch.Tensor) -> torch.Tensor:
-    """0 where a mask is True, and the model's own number for minus infinity where it is not."""
-    zeros = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
-    return zeros.masked_fill_(~mask, torch.finfo(torch.float32).min / 2)
 
 
 def _positions(decoder: Any, begin: int, count: int) -> torch.Tensor:

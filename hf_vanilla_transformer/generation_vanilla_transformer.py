@@ -5,6 +5,7 @@ length + 50 tokens. A new model's `generation_config` says so, and keeps saying 
 """
 
 import copy
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from transformers.generation import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from .generation_beam_search_vanilla_transformer import LENGTH_PENALTIES, BeamSearch
+from .generation_beam_search_vanilla_transformer import LENGTH_PENALTIES, BeamSearch, exists
 from .generation_step_vanilla_transformer import StepDecoder, can_step
 
 
@@ -32,15 +33,18 @@ PAPER_MAX_LENGTH_OFFSET = 50
 
 # `Seq2SeqTrainer.predict` writes this value of transformers' own defaults into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
-# What `generate()` hands to a search of tokens alone; of the last four it has taken by then what it needs.
+# What `generate()` hands to a search of tokens alone; of the last five, labels of `Seq2SeqTrainer` among them, it has
+# taken by then what it needs.
 _KNOWN_INPUTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_cache", "logits_to_keep"}
-_KNOWN_INPUTS |= {"inputs_embeds", "tokenizer", "assistant_tokenizer", "assistant_model"}
+_KNOWN_INPUTS |= {"inputs_embeds", "labels", "tokenizer", "assistant_tokenizer", "assistant_model"}
 # What the settings of a model say of the paper's search, also where transformers' defaults are the same.
 _SEARCH = ("num_beams", "length_penalty", "early_stopping")
 # Entries of `generation_config` that transformers does not have.
 _OWN_SETTINGS = ("length_penalty_type", "max_length_offset")
 # The share of a batch that may still be running when sentences that are done leave it.
 _MOST_TO_MOVE = 0.75
+
+logger = logging.getLogger(__name__)
 
 
 def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
@@ -231,17 +235,16 @@ class ModuleCalls:
         self.outputs: Any = None
 
     def __call__(self, input_ids: Any) -> torch.Tensor:
-        """Logits, `(rows, vocabulary)`, of what comes behind the tokens so far, `(rows, length)`."""
+        """Logits, `(rows, vocabulary)`, in float32, of what comes behind the tokens so far, `(rows, length)`."""
         model, kwargs = self.model, self.model_kwargs
         if self.outputs is None:
-            is_first = not getattr(self.settings, "is_assistant", False)
-            self.outputs = model._prefill(input_ids, self.settings, kwargs, is_first_iteration=is_first)
+            self.outputs = model._prefill(input_ids, self.settings, kwargs)
         else:
             step = 1 if kwargs["use_cache"] else None
             inputs = model.prepare_inputs_for_generation(input_ids, next_sequence_length=step, **kwargs)
             self.outputs = model(**inputs, return_dict=True)
         self.model_kwargs = model._update_model_kwargs_for_generation(self.outputs, kwargs, is_encoder_decoder=True)
-        return self.outputs.logits[:, -1].clone()
+        return self.outputs.logits[:, -1].to(torch.float32, copy=True)
 
     def reorder(self, rows: torch.Tensor) -> None:
         """Have the hypotheses continue those of the rows given, `(rows,)`."""
@@ -355,7 +358,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             generation_config.max_length_offset = None
         # What follows is known here and used further on; this copy of the settings lives for one call of generate().
         mask = model_kwargs.get("attention_mask")
-        generation_config.source_lengths = None if mask is None else mask.sum(dim=-1)
+        has_lengths = mask is not None and mask.ndim == 2
+        generation_config.source_lengths = mask.bool().sum(dim=-1) if has_lengths else None
         return generation_config, model_kwargs
 
     def _caller_limits_length(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> bool:
@@ -454,7 +458,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if self.config.position_embedding_type == "sinusoidal":
             # Or transformers would warn that sentences are longer than max_position_embeddings, which is for tables.
             criteria = StoppingCriteriaList(map(_without_positions, criteria))
-        max_lengths = getattr(generation_config, "sentence_max_lengths", None)
+        max_lengths = generation_config.sentence_max_lengths
         if max_lengths is not None:
             limit = SentenceLengthLimit(max_lengths)
             if generation_config._pad_token_tensor is not None:
@@ -466,7 +470,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _get_logits_processor(
         self, generation_config: Any, *args: Any, logits_processor: Any = None, **kwargs: Any
     ) -> LogitsProcessorList:
-        max_lengths = getattr(generation_config, "sentence_max_lengths", None)
+        max_lengths = generation_config.sentence_max_lengths
         token = generation_config.forced_eos_token_id
         if max_lengths is not None and token is not None:
             generation_config.forced_eos_token_id = None
@@ -475,9 +479,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _can_step(self: Any, input_ids: Any, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]) -> bool:
         """Whether nothing is asked for but tokens behind `<s>`, so that a [`StepDecoder`] can find them."""
-        cache = model_kwargs.get("past_key_values")
+        cache, mask = model_kwargs.get("past_key_values"), model_kwargs.get("attention_mask")
         return (
             input_ids.shape[1] == 1
+            and (mask is None or mask.ndim == 2)
             and input_ids.device.type == "cpu"
             and model_kwargs["use_cache"]
             and settings.cache_implementation is None
@@ -569,16 +574,25 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             log_probs = torch.log_softmax(logits, dim=-1, out=None if "logits" in record.steps else logits)
             log_probs = logits_processor(input_ids, log_probs).float()
             record.add(**{**steps.outputs, "scores": log_probs, "logits": logits})
-            rows, tokens = search.extend(log_probs, do_sample=settings.do_sample)
-            search.prune(*stops(input_ids, rows, tokens, search.are_full, record.steps.get("scores")))
+            parents, candidates = search.extend(log_probs, do_sample=settings.do_sample)
+            search.prune(*stops(input_ids, parents, candidates, search.are_full, record.steps.get("scores")))
             steps.reorder(search.rows)
             input_ids = torch.cat([input_ids[search.rows], search.tokens], dim=1)
-            is_done = search.num_running == 0
-            if can_leave and pays_to_leave(search.num_running, search.num_live):
+            running = search.num_running
+            is_done = running == 0
+            if can_leave and pays_to_leave(running, search.num_live):
                 kept = search.drop_finished()
                 steps.select(kept)
                 input_ids = input_ids.unflatten(0, (-1, settings.num_beams))[kept].flatten(0, 1)
         generated, scores, rows = search.best()
+        unsaid = int((~exists(scores[:: settings.num_return_sequences])).sum())
+        if unsaid:
+            logger.warning(
+                "%d of %d sentences have no translation: the model's scores are no numbers, or a processor forbids "
+                "every token.",
+                unsaid,
+                len(prompts),
+            )
         prompts = prompts.repeat_interleave(settings.num_return_sequences, dim=0)
         sequences: Any = torch.cat([prompts, generated], dim=1)
         if not settings.return_dict_in_generate:
@@ -595,7 +609,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _new_search(self, prompts: torch.Tensor, settings: Any) -> BeamSearch:
         """A search behind prompts, `(batch, length)`."""
         limits = torch.full((len(prompts),), settings.max_length, device=prompts.device)
-        if getattr(settings, "sentence_max_lengths", None) is not None:
+        if settings.sentence_max_lengths is not None:
             limits = limits.minimum(settings.sentence_max_lengths.to(prompts.device))
         pad, eos = settings._pad_token_tensor, settings._eos_token_tensor
         return BeamSearch(
@@ -614,8 +628,5 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
         Those of the encoder's output are the same for all hypotheses of a sentence.
         """
-        if isinstance(past_key_values, EncoderDecoderCache):
-            past_key_values.self_attention_cache.reorder_cache(beam_idx)
-        else:
-            past_key_values.reorder_cache(beam_idx)
+        past_key_values.self_attention_cache.reorder_cache(beam_idx)
         return past_key_values

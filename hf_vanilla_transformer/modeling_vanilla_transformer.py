@@ -113,8 +113,8 @@ def eager_attention_forward(
     Args:
         module (`nn.Module`): the attention that asks; tells whether it is training.
         query, key, value: `(batch, heads, target, d_k)`, `(batch, heads, source, d_k)`, `(batch, heads, source, d_v)`.
-        attention_mask (`(batch, 1, target, source)`, *optional*): where a query may look, as booleans, or as numbers to
-            add to the scores: 0, and the most negative one for the paper's minus infinity.
+        attention_mask (`(batch, 1, target, source)`, *optional*): where a query may look, as booleans or integers; or
+            floating-point numbers to add to the scores: 0, and the most negative one for the paper's minus infinity.
         scaling (`float`): 1 / sqrt(d_k).
         dropout (`float`): rate of dropout on the weights.
 
@@ -122,11 +122,11 @@ def eager_attention_forward(
         The output, `(batch, target, heads, d_v)`, and the weights, `(batch, heads, target, source)`.
     """
     scores = torch.matmul(query, key.transpose(-2, -1)) * scaling
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    if attention_mask is not None and not attention_mask.is_floating_point():
+        scores = scores.masked_fill(~attention_mask.bool(), torch.finfo(scores.dtype).min)
     elif attention_mask is not None:
         # In float16 a low score and the most negative number make minus infinity, and a row of it has no softmax.
-        scores = (scores + attention_mask).clamp(min=torch.finfo(scores.dtype).min)
+        scores = (scores + attention_mask.to(scores.dtype)).clamp(min=torch.finfo(scores.dtype).min)
     weights = nn.functional.softmax(scores, dim=-1)
     weights = drop(weights, dropout, module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
@@ -716,7 +716,11 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             )
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                return_dict=True,
+                **kwargs,
             )
         if not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = as_encoder_output(encoder_outputs)
@@ -728,6 +732,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            return_dict=True,
             **kwargs,
         )
         return Seq2SeqModelOutput(
@@ -883,6 +888,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            return_dict=True,
             **kwargs,
         )
         states, logits, loss = outputs.last_hidden_state, None, None

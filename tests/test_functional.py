@@ -267,6 +267,14 @@ class TestDropout:
         assert len(drawn) == 2 + 2 * model.config.encoder_layers + 3 * model.config.decoder_layers
         assert all(not torch.equal(one, other) for one, other in itertools.combinations(drawn, 2))
 
+    def test_torch_s_default_device_changes_nothing(self):
+        x = torch.ones(8, 8)
+        torch.manual_seed(1)
+        expected = drop(x, 0.5)
+        torch.manual_seed(1)
+        with torch.device("meta"):
+            assert torch.equal(drop(x, 0.5), expected)
+
     def test_the_seed_decides(self):
         x = torch.ones(1000)
         torch.manual_seed(1)

@@ -128,12 +128,15 @@ def test_a_source_without_a_real_token_gives_no_nan(attn_implementation, trainin
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("additive", [False, True])
-def test_masks_of_four_dimensions(attn_implementation, additive):
-    """Masks of who may look where, as booleans or as numbers to add."""
+def to_add(allowed):
+    return torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
 
-    def mask_of(allowed):
-        return torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min) if additive else allowed
+
+@pytest.mark.parametrize("mask_of", [torch.Tensor.bool, torch.Tensor.long, to_add])
+def test_masks_of_four_dimensions(attn_implementation, mask_of):
+    """Masks of who may look where, as booleans, as numbers to add, or as integers, which torch's own refuses."""
+    if attn_implementation == "sdpa" and mask_of == torch.Tensor.long:
+        return
 
     model = small_model(attn_implementation=attn_implementation)
     rows, target = sentences(9, 4), torch.stack(sentences(6, 6, seed=1))
@@ -151,6 +154,13 @@ def test_masks_of_four_dimensions(attn_implementation, additive):
     close(before[:, 3:], after[:, 3:])
     assert not torch.isclose(before[:, 2], after[:, 2]).all(dim=-1).any()
     assert not torch.isclose(before[:, 3:], together[:, 3:]).all(dim=-1).any()
+
+
+@pytest.mark.parametrize("attn_implementation", [None, "eager"])
+def test_a_mask_in_float32_serves_weights_of_16_bits(attn_implementation, batch):
+    model = small_model(attn_implementation=attn_implementation).bfloat16()
+    mask = {"attention_mask": to_add(batch["attention_mask"].bool()[:, None, None])}
+    close(logits_of(model, **{**batch, **mask}).float(), logits_of(small_model(), **{**batch, **mask}), atol=0.1)
 
 
 def test_attention_implementations_agree(batch, monkeypatch):
@@ -451,7 +461,11 @@ def test_logits_to_keep(batch):
 
 def test_tuple_output(batch):
     model = small_model()
-    assert torch.equal(model(**batch, return_dict=False)[0], model(**batch).logits)
+    expected = model(**batch).logits
+    assert torch.equal(model(**batch, return_dict=False)[0], expected)
+    model.config.return_dict = False
+    assert torch.equal(model(**batch)[0], expected)
+    assert torch.equal(model(**batch, return_dict=True).logits, expected)
 
 
 @pytest.mark.parametrize("has_avx512", [True, False])

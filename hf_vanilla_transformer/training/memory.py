@@ -5,7 +5,10 @@ import platform
 import sys
 from typing import Any
 
+import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ..packed_linear_vanilla_transformer import forget_packed
 
 
 # Options of mallopt(), as malloc.h numbers them, and what they are set to.
@@ -45,10 +48,11 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 class GiveBackMemory(TrainerCallback):
-    """Calls [`give_back_freed_memory`] every so many updates of a Trainer.
+    """Calls [`give_back_freed_memory`] every so many updates of a Trainer, and after each evaluation.
 
     Sentences of ever new lengths cut memory that is kept into pieces that nothing fits into any more, so that a process
-    would grow and grow.
+    would grow and grow. After an evaluation the weights that were packed for its translations go, too, because by the
+    next one there are others.
 
     Args:
         updates (`int`, defaults to 50): from one time to the next.
@@ -61,9 +65,19 @@ class GiveBackMemory(TrainerCallback):
         if state.global_step % self.updates == 0:
             give_back_freed_memory()
 
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        forget_packed()
+        give_back_freed_memory()
 
-def peak_memory() -> int | None:
-    """Most memory that the process has had so far, in bytes; None where the system does not tell."""
+
+def peak_memory(device: torch.device | None = None) -> int | None:
+    """Most memory that the process has had so far, in bytes; None where the system does not tell.
+
+    Args:
+        device (`torch.device`, *optional*): of an NVIDIA or AMD GPU, for what torch has taken of its memory instead.
+    """
+    if device is not None and device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
     if sys.platform == "win32":
         return None
     import resource

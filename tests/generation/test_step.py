@@ -443,6 +443,8 @@ def test_where_steps_are_taken(num_beams, monkeypatch, tokenizer):
     assert takes(model, num_return_sequences=1, eos_token_id=[2, 5])
     assert takes(model, stop_strings=["a"], tokenizer=tokenizer)
     ids, mask = pad(SENTENCES)
+    # As `Seq2SeqTrainer` calls it.
+    assert takes(model, labels=ids)
     with torch.no_grad():
         assert takes(model, source={"inputs_embeds": model.get_input_embeddings()(ids)})
         assert takes(model, source={"encoder_outputs": model.get_encoder()(ids, attention_mask=mask)})
@@ -602,3 +604,22 @@ def test_a_compiled_model_generates_the_same(num_beams):
     assert torch.equal(torch.compile(model, backend="eager").generate(ids, **options), expected)
     model.compile(backend="eager")
     assert torch.equal(model.generate(ids, **options), expected)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_mask_of_four_dimensions(num_beams):
+    model, (ids, mask) = ending_model(), pad(SENTENCES)
+    embeds, options = model.get_input_embeddings()(ids), {"num_beams": num_beams, "max_new_tokens": 8}
+    expected = model.generate(ids, attention_mask=mask, **options)
+    # Positions are counted by it, too, where it has two dimensions; on the right padding makes no difference to them.
+    found = model.generate(inputs_embeds=embeds, attention_mask=mask.bool()[:, None, None], **options)
+    assert torch.equal(found, expected)
+
+
+def test_scores_that_are_no_numbers_are_told(caplog):
+    model, (ids, mask) = ending_model(), pad(SENTENCES)
+    model.generate(ids, attention_mask=mask, num_beams=3, max_new_tokens=5)
+    assert not caplog.records
+    model.lm_head.weight.data[:] = torch.nan
+    model.generate(ids, attention_mask=mask, num_beams=3, max_new_tokens=5)
+    assert "3 of 3 sentences have no translation" in caplog.text

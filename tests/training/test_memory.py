@@ -3,10 +3,13 @@
 import platform
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
+import torch
 
+from hf_vanilla_transformer.packed_linear_vanilla_transformer import pack
 from hf_vanilla_transformer.training import memory
 
 
@@ -87,3 +90,10 @@ def test_the_peak_is_that_of_the_system(monkeypatch):
     assert before <= peak <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     monkeypatch.setattr(sys, "platform", "win32")
     assert memory.peak_memory() is None
+
+
+def test_what_was_packed_for_an_evaluation_goes():
+    layer = torch.nn.Linear(8, 8)
+    packed = weakref.ref(pack(layer))
+    memory.GiveBackMemory().on_evaluate(None, None, None)
+    assert packed() is None
