@@ -64,10 +64,6 @@ class DataArguments:
     train_size: int = field(default=200_000, metadata={"help": "Training pairs of the built-in corpus."})
 
     def __post_init__(self) -> None:
-        # A file of arguments may name one file without making it a list.
-        for name in ("train_files", "validation_files", "test_files"):
-            if isinstance(getattr(self, name), str):
-                setattr(self, name, [getattr(self, name)])
         said, named = tuple(map(language_of, (self.source, self.target))), self._languages_of_files()
         if any(None not in pair and len(set(pair)) > 1 for pair in zip(said, named, strict=True)):
             raise ValueError(
@@ -338,16 +334,25 @@ def write(path: str | Path, text: str) -> None:
 
 
 @contextmanager
-def whole_file(path: str | Path) -> Iterator[TextIO]:
-    """A text file to write, which takes its name when all is written; of a failure nothing is left."""
+def whole_file(path: str | Path, keeps_part: bool = False) -> Iterator[TextIO]:
+    """A text file to write, which takes its name when all is written.
+
+    Args:
+        path: of the file.
+        keeps_part: whether what is written before a failure stays, under another name, which is told.
+    """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.part")
     try:
         with temporary.open("w", encoding="utf-8") as file:
             yield file
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    except BaseException:
+        if keeps_part and temporary.stat().st_size:
+            print(f"what was written until then is in {temporary}", file=sys.stderr)
+        else:
+            temporary.unlink()
+        raise
 
 
 @contextmanager
@@ -429,7 +434,8 @@ def _convert(parser: HfArgumentParser, action: argparse.Action, value: Any) -> A
         return parser._get_value(action, json.dumps(value))
     if isinstance(value, bool) and action.type is str:
         raise TypeError("YAML takes words such as no and yes for truth values; put it in quotation marks")
-    if isinstance(value, list) != (action.nargs in ("+", "*")) and not isinstance(value, str):
-        raise TypeError("one value is needed" if isinstance(value, list) else "a list is needed")
+    takes_list = action.nargs in ("+", "*")
+    if isinstance(value, list) and not takes_list:
+        raise TypeError("one value is needed")
     values = [parser._get_value(action, str(item)) for item in (value if isinstance(value, list) else [value])]
-    return values if isinstance(value, list) else values[0]
+    return values if takes_list else values[0]

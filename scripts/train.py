@@ -57,7 +57,13 @@ from hf_vanilla_transformer.evaluation.curves import write_curve
 from hf_vanilla_transformer.evaluation.results import changed_arguments, describe_surroundings
 from hf_vanilla_transformer.training.arguments import RunArguments, describe_precision
 from hf_vanilla_transformer.training.averaging import averaged_from, last_checkpoints, write_average
-from hf_vanilla_transformer.training.checkpoints import early_stopping, find_checkpoint, is_finished, remove_checkpoints
+from hf_vanilla_transformer.training.checkpoints import (
+    are_all_torn,
+    early_stopping,
+    find_checkpoint,
+    is_finished,
+    remove_checkpoints,
+)
 from hf_vanilla_transformer.training.checks import (
     check_average,
     check_base,
@@ -74,7 +80,7 @@ from hf_vanilla_transformer.training.divergence import DivergedError, StopWhenDi
 from hf_vanilla_transformer.training.hub import describe_error, prepare_repository, push_run
 from hf_vanilla_transformer.training.memory import GiveBackMemory, keep_freed_memory, peak_memory
 from hf_vanilla_transformer.training.model_card import BUILT_IN, FactsOfTheRun, card_metadata, fill_model_card
-from hf_vanilla_transformer.training.output import check_output_folder, check_writable, staged
+from hf_vanilla_transformer.training.output import check_output_folder, check_writable, files_of_a_run, staged
 from hf_vanilla_transformer.training.r_drop import RDropTrainer
 from scripts.common import (
     DataArguments,
@@ -156,6 +162,12 @@ class ModelArguments:
     )
 
     def __post_init__(self) -> None:
+        for name in ("max_tokens", "bpe_dropout_copies", "preprocessing_num_workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1.")
+        if self.bpe_dropout is not None and not 0 <= self.bpe_dropout <= 1:
+            raise ValueError(f"bpe_dropout is {self.bpe_dropout}; it must lie between 0 and 1.")
         if self.bpe_dropout is None and self.bpe_dropout_copies != type(self).bpe_dropout_copies:
             raise ValueError(
                 f"bpe_dropout_copies is {self.bpe_dropout_copies}, but bpe_dropout is missing; give both, such as "
@@ -212,7 +224,8 @@ class ModelArguments:
         given = {name: value for name, value in sizes.items() if value is not None}
         given |= self.regularization()
         if tokenizer is not None:
-            given |= {"vocab_size": len(tokenizer), **special_tokens(tokenizer)}
+            # There may be ids without a token.
+            given |= {"vocab_size": max(tokenizer.get_vocab().values()) + 1, **special_tokens(tokenizer)}
         return VanillaTransformerConfig.from_paper(self.row, **{**given, **(self.config_overrides or {})})
 
 
@@ -317,6 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     if trainer.is_world_process_zero() and not start.resumes:
         remove_checkpoints(settings.output)
     run(trainer, start.checkpoint)
+    told["peak_memory_bytes"] = peak_memory(trainer.args.device)
     save_model(trainer, settings.output)
     if trainer.is_world_process_zero():
         if settings.model.average_last is not None:
@@ -337,6 +351,8 @@ def begin(settings: Settings) -> Start:
     set_seed(args.seed)
     wanted = args.resume_from_checkpoint
     checkpoint = find_checkpoint(wanted, settings.output) if wanted else None
+    if wanted:
+        check_common(checkpoint)
     resumes = checkpoint is not None and checkpoint.resolve().parent == settings.output.resolve()
     check_settings(settings, checkpoint, resumes)
     facts = FactsOfTheRun.of_checkpoint(checkpoint) if checkpoint else FactsOfTheRun()
@@ -347,6 +363,20 @@ def begin(settings: Settings) -> Start:
         say_what_changes(checkpoint, changes)
         say_what_is_idle(settings)
     return Start(checkpoint, resumes, facts)
+
+
+def check_common(checkpoint: Path | None) -> None:
+    """Make sure that all processes go on from one checkpoint: only the first one writes them, on its own disk perhaps.
+
+    Raises:
+        ValueError: if they do not.
+    """
+    (of_the_first,) = broadcast_object_list([checkpoint])
+    if checkpoint != of_the_first:
+        raise ValueError(
+            f"the first process goes on from {of_the_first or 'the beginning'}, but this one from "
+            f"{checkpoint or 'the beginning'}; give all machines one folder, or copy the checkpoint to each."
+        )
 
 
 def say_what_changes(checkpoint: Path | None, changes: dict[str, str]) -> None:
@@ -360,8 +390,13 @@ def say_what_changes(checkpoint: Path | None, changes: dict[str, str]) -> None:
 
 
 def say_what_is_idle(settings: Settings) -> None:
-    """What is about evaluations while it trains, where there are none."""
-    of_data, of_results, args = settings.data, settings.results, settings.args
+    """What has no effect beside other settings."""
+    of_model, of_data, of_results, args = settings.model, settings.data, settings.results, settings.args
+    of_tokenizer = [name for name in ("vocab_size", "whitespace_words") if name in changed_arguments(of_model)]
+    if of_model.model is not None and of_tokenizer:
+        print(f"{', '.join(of_tokenizer)}: without effect, because {of_model.model} has its own tokenizer")
+    if of_model.bpe_dropout is not None and of_model.preprocessing_num_workers:
+        print("preprocessing_num_workers: without effect on the training pairs, because of bpe_dropout")
     if args.eval_strategy != "no":
         return
     given = {name: getattr(args, name) for name in ("eval_steps", "metric_for_best_model", "predict_with_generate")}
@@ -444,7 +479,10 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
     if model_args.model is None and checkpoint is None:
         # Its names and numbers; how many tokens there are is not known yet.
         model_args.config()
-    check_output_folder(settings.output, overwrite=model_args.overwrite, resume=resumes)
+    # A job that was killed in its first checkpoint begins again.
+    has_nothing = are_all_torn(settings.output) and not files_of_a_run(settings.output)
+    begins_again = args.resume_from_checkpoint == "auto" and has_nothing
+    check_output_folder(settings.output, overwrite=model_args.overwrite, resume=resumes or begins_again)
     if model_args.model is not None and not resumes:
         check_base(Path(model_args.model), settings.output)
     # Of several processes only the first one writes, but for checkpoints.
@@ -567,7 +605,7 @@ def make_model(
     model_args.check_sizes(config, existing)
     if checkpoint is None and PartialState().is_main_process:
         print(f"{existing} is trained further; sizes and tokenizer are its own")
-    tokenizer = AutoTokenizer.from_pretrained(existing)
+    tokenizer = AutoTokenizer.from_pretrained(existing, padding_side="right")
     check_vocabulary(existing, config, tokenizer)
     # Weights of 16 bits would lose updates that are smaller than they can tell.
     model = AutoModelForSeq2SeqLM.from_pretrained(
@@ -579,7 +617,7 @@ def make_model(
 def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrainedTokenizerBase:
     """A tokenizer that is there, or one learnt from the training pairs in the main process, for all processes."""
     if model_args.tokenizer is not None:
-        tokenizer = AutoTokenizer.from_pretrained(model_args.tokenizer)
+        tokenizer = AutoTokenizer.from_pretrained(model_args.tokenizer, padding_side="right")
         check_tokenizer(model_args.tokenizer, tokenizer)
         return tokenizer
     tokenizers: list[Any] = [None]
@@ -690,6 +728,7 @@ def save_card(
             "updates": f"{trainer.state.global_step:,}",
             "seconds": round(facts.seconds),
             **describe_regularizers(trainer.args, model_args),
+            **describe_best(trainer),
         },
         averaged_from=averaged_from(output),
     )
@@ -709,6 +748,14 @@ def describe_regularizers(args: RunArguments, model_args: ModelArguments) -> dic
     return described
 
 
+def describe_best(trainer: Seq2SeqTrainer) -> dict[str, str]:
+    """Which update the weights are of, where that is not the last one."""
+    args, best = trainer.args, trainer.state.best_global_step
+    if not args.load_best_model_at_end or best is None:
+        return {}
+    return {"weights": f"of update {best:,}, the best by {args.metric_for_best_model}"}
+
+
 def save_results(
     path: str, trainer: Seq2SeqTrainer, facts: FactsOfTheRun, curve: dict[str, Any] | None, described: dict[str, Any]
 ) -> None:
@@ -720,9 +767,9 @@ def save_results(
         "optimizer": facts.optimizer,
         "precision": describe_precision(trainer.args),
         "updates": trainer.state.global_step,
+        **describe_best(trainer),
         "training_seconds": facts.seconds - facts.evaluation_seconds,
         "evaluation_seconds": facts.evaluation_seconds,
-        "peak_memory_bytes": peak_memory(),
         "curve": curve,
     }
     write(path, json.dumps(results, indent=2) + "\n")

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def writing(path: str | None) -> Iterator[TextIO]:
     """A file that is there when all is written, or standard output."""
     if path is not None:
-        with whole_file(path) as file:
+        with whole_file(path, keeps_part=True) as file:
             yield file
         return
     sys.stdout.reconfigure(encoding="utf-8")

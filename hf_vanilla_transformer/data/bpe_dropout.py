@@ -21,6 +21,8 @@ _DRAWN_A_WORD = 128
 # Words whose cuts are kept; those of others are drawn anew, and are the same.
 _MOST_WORDS = 100_000
 _PAIRS_A_BATCH = 1000
+_PROBE = "The houses, déjà vu: 42 Häuser wieder  gesehen."
+_NEEDS_OURS = "BPE dropout needs a tokenizer of train_tokenizer(); this one cuts texts otherwise."
 
 
 class BpeDropout:
@@ -43,9 +45,8 @@ class BpeDropout:
             raise ValueError(f"bpe_dropout is {dropout}; it must lie between 0 and 1.")
         backend = tokenizer.backend_tokenizer
         model = json.loads(backend.to_str())["model"]
-        options = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
-        if model["type"] != "BPE" or any(model.get(name) for name in options):
-            raise ValueError("BPE dropout needs a tokenizer of train_tokenizer(); this one cuts words otherwise.")
+        if model["type"] != "BPE":
+            raise ValueError(_NEEDS_OURS)
         added = [token.content for token in backend.get_added_tokens_decoder().values() if not token.special]
         if added:
             raise ValueError(
@@ -62,6 +63,16 @@ class BpeDropout:
         # By a pair of ids: when the merge was learnt, and what it makes.
         self._merges = {(ids[a], ids[b]): (rank, ids[a + b]) for rank, (a, b) in enumerate(pairs)}
         self._drawn: dict[str, list[list[int]]] = {}
+        if not self._cuts_as(tokenizer):
+            raise ValueError(_NEEDS_OURS)
+
+    def _cuts_as(self, tokenizer: PreTrainedTokenizerBase) -> bool:
+        """Whether a text is cut as by the tokenizer where no merge is left out."""
+        try:
+            tokens = [token for word in self.words(_PROBE) for token in self._cut(word, lambda: 1.0)]
+        except (AttributeError, KeyError):
+            return False
+        return [*tokens, tokenizer.eos_token_id] == tokenizer(_PROBE).input_ids
 
     def words(self, text: str) -> list[str]:
         """The words of a text, in the byte alphabet of the vocabulary, within which merges are made."""

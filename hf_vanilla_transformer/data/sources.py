@@ -209,7 +209,7 @@ def _check_csv(path: Path, options: dict[str, Any]) -> list[str]:
         return []
     quoting = {name: options[name] for name in _QUOTING if name in options}
     with path.open(encoding=options.get("encoding", "utf-8-sig"), newline="") as file:
-        rows = csv.reader(file, delimiter=delimiter, **quoting)
+        rows = csv.reader(file, delimiter=delimiter, strict=True, **quoting)
         try:
             header = next(rows, [])
             row = None
@@ -221,8 +221,15 @@ def _check_csv(path: Path, options: dict[str, Any]) -> list[str]:
                     )
             if row is None:
                 raise ValueError(f"{path} has a first line with names, and no rows.")
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise ValueError(f"{path} cannot be read as csv: {error}.") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} cannot be read as csv: {error}; convert it to UTF-8, with iconv, say, or give encoding=."
+            ) from error
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}, line {rows.line_num}: {error}. A cell with quotation marks in it is put in quotation marks, "
+                "and its own are doubled; where all of them are text, give quoting=3."
+            ) from error
     return header
 
 

@@ -1,5 +1,6 @@
 """Averages of checkpoints, which are better than the last one (section 6.1)."""
 
+import hashlib
 import json
 import logging
 import math
@@ -15,13 +16,14 @@ from safetensors import SafetensorError, safe_open
 from ..configuration_vanilla_transformer import VanillaTransformerConfig
 from .checkpoints import MARK, checkpoints_in, fault_of
 from .model_card import fill_card_of_average
-from .output import files_of_a_run, staged
+from .output import TOKENIZER_FILES, files_of_a_run, staged
 
 
 PROVENANCE = "averaged_from.json"
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
-_FILES_BESIDE_WEIGHTS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "*.py")
+_TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+_FILES_BESIDE_WEIGHTS = ("config.json", "generation_config.json", *TOKENIZER_FILES, "*.py")
 _DTYPES = ("F64", "F32", "F16", "BF16")
 _BLOCK = 2**20
 # They tell who wrote a file, how it was trained, or how a tokenizer was last called, not what it is.
@@ -49,7 +51,7 @@ class _StoredTensor(NamedTuple):
 class _Checkpoint(NamedTuple):
     folder: Path
     config: dict[str, Any]
-    tokenizer: dict[str, Any] | None
+    tokenizer: dict[str, Any]
     tensors: dict[str, _StoredTensor]
 
 
@@ -151,7 +153,7 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not there; name the folder of a checkpoint or of a saved model.")
     _check_mark(folder)
-    config, tokenizer = folder / "config.json", folder / "tokenizer.json"
+    config = folder / "config.json"
     if not config.is_file():
         raise FileNotFoundError(f"{folder} has no config.json; name the folder of a checkpoint or of a saved model.")
     fields = _read_json(config)
@@ -164,9 +166,21 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
         folder,
         # Another version may have written fewer fields.
         _without({**VanillaTransformerConfig().to_dict(), **fields}, _NOT_OF_THE_MODEL),
-        _without(_read_json(tokenizer), _NOT_OF_THE_TOKENIZER) if tokenizer.is_file() else None,
+        _read_tokenizer(folder),
         _read_layout(folder),
     )
+
+
+def _read_tokenizer(folder: Path) -> dict[str, Any]:
+    """What tells tokenizers apart, by the names of their files."""
+    paths = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    found: dict[str, Any] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    if _TOKENIZER in found:
+        found[_TOKENIZER] = _without(_read_json(folder / _TOKENIZER), _NOT_OF_THE_TOKENIZER)
+    if _TOKENIZER_CONFIG in found:
+        fields = _read_json(folder / _TOKENIZER_CONFIG)
+        found[_TOKENIZER_CONFIG] = {name: value for name, value in fields.items() if name.endswith("_token")}
+    return found
 
 
 def _check_mark(folder: Path) -> None:
@@ -236,8 +250,25 @@ def _write_average(checkpoints: Sequence[_Checkpoint], folder: Path) -> None:
     index = () if (last.folder / _WEIGHTS).is_file() else (_INDEX,)
     for path in (path for pattern in (*_FILES_BESIDE_WEIGHTS, *index) for path in last.folder.glob(pattern)):
         shutil.copyfile(path, folder / path.name)
-    parts = [{"name": checkpoint.folder.resolve().name, "updates": _updates(checkpoint)} for checkpoint in checkpoints]
+    names = _names([checkpoint.folder.resolve() for checkpoint in checkpoints])
+    parts = [_describe(name, checkpoint) for name, checkpoint in zip(names, checkpoints, strict=True)]
     (folder / PROVENANCE).write_text(json.dumps({"checkpoints": parts}, indent=2) + "\n", encoding="utf-8")
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The names of folders, with those of the folders around them where two have the same."""
+    names = [folder.name for folder in folders]
+    return names if len(set(names)) == len(names) else [f"{folder.parent.name}/{folder.name}" for folder in folders]
+
+
+def _describe(name: str, checkpoint: _Checkpoint) -> dict[str, Any]:
+    """Where a part of an average comes from; an average itself has parts, too."""
+    earlier = checkpoint.folder / PROVENANCE
+    return {
+        "name": name,
+        "updates": _updates(checkpoint),
+        **(_read_json(earlier) if earlier.is_file() else {}),
+    }
 
 
 def _write_card(checkpoints: Sequence[_Checkpoint], folder: Path, *, title: str) -> None:

@@ -21,7 +21,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 MARK = "complete.json"
 _UNFINISHED_MARK = f".{MARK}.part"
-_FILES_TO_RESUME_FROM = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "model.safetensors", "tokenizer.json")
+_FILES_TO_RESUME_FROM = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "model.safetensors")
+_LIMIT = "_save_total_limit"
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +52,6 @@ class CompleteCheckpoints(TrainerCallback):
         ValueError: at the start of a hyper-parameter search, whose trials have folders of their own.
     """
 
-    def __init__(self) -> None:
-        self._save_total_limit: int | None = None
-
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -67,7 +65,8 @@ class CompleteCheckpoints(TrainerCallback):
             logger.warning("save_only_model is set: no run can be resumed from these checkpoints; none is marked.")
             return
         if args.save_total_limit is not None:
-            self._save_total_limit, args.save_total_limit = args.save_total_limit, None
+            # Kept on the arguments: a run that breaks off does not put it back, and the next one with them needs it.
+            vars(args)[_LIMIT], args.save_total_limit = args.save_total_limit, None
 
     def on_epoch_begin(
         self,
@@ -78,9 +77,8 @@ class CompleteCheckpoints(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         batches = getattr(train_dataloader, "batch_sampler", None)
-        batches = getattr(
-            batches, "batch_sampler", batches
-        )  # With several processes each has its share of the batches.
+        # With several processes each has its share of the batches.
+        batches = getattr(batches, "batch_sampler", batches)
         sampler = getattr(batches, "sampler", None)
         if isinstance(sampler, LengthGroupedSampler):
             seed = args.seed if args.data_seed is None else args.data_seed
@@ -95,13 +93,12 @@ class CompleteCheckpoints(TrainerCallback):
             newest = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
             mark_complete(newest)
             best = [Path(state.best_model_checkpoint)] if state.best_model_checkpoint else []
-            _remove_surplus(newest.parent, self._save_total_limit, keep=[newest, *best])
+            _remove_surplus(newest.parent, getattr(args, _LIMIT, None), keep=[newest, *best])
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self._save_total_limit is not None:
-            args.save_total_limit, self._save_total_limit = self._save_total_limit, None
+        args.save_total_limit = vars(args).pop(_LIMIT, args.save_total_limit)
 
 
 def mark_complete(checkpoint: Path) -> None:
@@ -176,6 +173,12 @@ def find_checkpoint(wanted: str, folder: Path) -> Path | None:
     if fault is not None:
         raise ValueError(f"{wanted} is no checkpoint to resume from: {fault}; take an earlier checkpoint.")
     return checkpoint
+
+
+def are_all_torn(folder: Path) -> bool:
+    """Whether the checkpoints in a folder, if there are any, all lack the Trainer's last file, as of a killed run."""
+    last = (MARK, "trainer_state.json")
+    return not any((checkpoint / name).exists() for checkpoint in checkpoints_in(folder) for name in last)
 
 
 def make_known(callback: TrainerCallback, state: Any) -> None:
@@ -277,7 +280,9 @@ def fault_of(checkpoint: Path) -> str | None:
 
 def _visible_fault(checkpoint: Path) -> str | None:
     """Why a checkpoint without a mark cannot be resumed from; None if the usual files look whole."""
-    torn = [name for name in _FILES_TO_RESUME_FROM if not _is_whole(checkpoint / name)]
+    # Of a tokenizer there may be other files than ours has.
+    names = dict.fromkeys((*_FILES_TO_RESUME_FROM, *sorted(path.name for path in checkpoint.glob("*.json"))))
+    torn = [name for name in names if not _is_whole(checkpoint / name)]
     return f"{', '.join(torn)}: missing or cut off" if torn else None
 
 

@@ -36,6 +36,13 @@ def check_effects(args: RunArguments) -> None:
     """
     if args.largest_first and args.tokens_per_batch is None:
         raise ValueError("largest_first is about batches by tokens; give --tokens_per_batch, too, or leave it out.")
+    if args.tokens_per_batch is not None and args.tokens_per_batch < 1:
+        raise ValueError(f"tokens_per_batch is {args.tokens_per_batch}; it must be at least 1.")
+    if args.auto_find_batch_size:
+        raise ValueError(
+            "auto_find_batch_size begins anew with fewer sentences, but not the learning rate, and not the model; give "
+            "--per_device_train_batch_size or --tokens_per_batch as memory allows."
+        )
     if args.neftune_noise_alpha is not None:
         raise ValueError(
             f"neftune_noise_alpha is {args.neftune_noise_alpha}, but the Trainer's noise does not reach embeddings "

@@ -11,7 +11,7 @@ class DivergedError(ArithmeticError):
 
 
 class StopWhenDiverged(TrainerCallback):
-    """Ends a Trainer's run at the first loss in its log that is no finite number.
+    """Ends a Trainer's run at the first loss in its log that is no finite number; the last one is the mean of the run.
 
     Otherwise it goes on to its end: the weights are no numbers either, and nothing brings them back. It takes
     `logging_nan_inf_filter=False`, as in [`PaperTrainingArguments`]: the Trainer's default leaves such losses out of
@@ -29,7 +29,8 @@ class StopWhenDiverged(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        loss = (logs or {}).get("loss", 0.0)
+        logs = logs or {}
+        loss = logs.get("loss", logs.get("train_loss", 0.0))
         if not math.isfinite(loss):
             raise DivergedError(
                 f"the training diverged: the loss is {loss} at update {state.global_step:,}; begin anew with a lower "

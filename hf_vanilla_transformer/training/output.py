@@ -9,6 +9,22 @@ from pathlib import Path
 from .checkpoints import checkpoints_in
 
 
+# Of ours the first two; the others of tokenizers that transformers has in Python, or keeps as they were made.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "source.spm",
+    "target.spm",
+    "target_vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 # What a run leaves beside its checkpoints; a later run in the same folder may write fewer of them.
 FILES_OF_A_RUN = (
     "README.md",
@@ -21,18 +37,9 @@ FILES_OF_A_RUN = (
     "model.safetensors.index.json",
     "model-?????-of-?????.safetensors",
     "scores.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
     "training_args.bin",
-    "configuration_vanilla_transformer.py",
-    "functional_vanilla_transformer.py",
-    "generation_beam_search_vanilla_transformer.py",
-    "generation_step_vanilla_transformer.py",
-    "generation_vanilla_transformer.py",
-    "modeling_vanilla_transformer.py",
-    "packed_linear_vanilla_transformer.py",
-    "pipeline_vanilla_transformer.py",
-    "quantization_vanilla_transformer.py",
+    "*_vanilla_transformer.py",
+    *TOKENIZER_FILES,
 )
 
 

@@ -14,8 +14,9 @@ from transformers import Seq2SeqTrainer
 from ..modeling_vanilla_transformer import check_labels, per_token
 
 
-# Tokens that are looked at at one time, so that what is computed of them on the way stays near the processor.
-_TOKENS_AT_ONCE = 128
+# Tokens that are looked at at one time, so that what is computed of them on the way stays near the processor, or, on
+# GPUs, takes little memory.
+_TOKENS_AT_ONCE, _TOKENS_AT_ONCE_ELSEWHERE = 128, 2048
 
 
 def r_drop_loss(
@@ -64,7 +65,8 @@ class _RDropLoss(torch.autograd.Function):
         minus_everywhere = total - of_entropy * everywhere
         # log(p/q) of the second pass is minus that of the first.
         signed = of_divergence * total.new_tensor([1, -1])[:, None, None]
-        for tokens in there.split(_TOKENS_AT_ONCE):
+        at_once = _TOKENS_AT_ONCE if logits.device.type == "cpu" else _TOKENS_AT_ONCE_ELSEWHERE
+        for tokens in there.split(at_once):
             log_p = logits[:, tokens].to(precise).log_softmax(dim=-1)
             p = log_p.exp()
             products = p * (log_p[0] - log_p[1])
