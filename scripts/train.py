@@ -124,7 +124,7 @@ class ModelArguments:
     )
     vocab_size: int = field(default=37000, metadata={"help": "Most tokens of the joint byte-pair encoding."})
     whitespace_words: bool = field(
-        default=False, metadata={"help": "Cut texts at blanks alone, for text that is tokenised already."}
+        default=False, metadata={"help": "Split texts at spaces only, for text that is tokenised already."}
     )
     bpe_dropout: float | None = field(
         default=None,
@@ -147,7 +147,7 @@ class ModelArguments:
     license: str | None = field(default=None, metadata={"help": "Licence of the weights, for the model card."})
     max_tokens: int | None = field(
         default=None,
-        metadata={"help": "Leave out training pairs that are longer than this on one side, as those that are empty."},
+        metadata={"help": "Leave out training pairs longer than this on one side; empty ones are left out anyway."},
     )
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Processes that cut the pairs into tokens, for long corpora."}
@@ -263,7 +263,7 @@ class ResultArguments:
     )
     bleu_targets: list[float] = field(
         default_factory=list,
-        metadata={"help": "Validation BLEU whose first reaching the curve tells, such as 35 38 40."},
+        metadata={"help": "The curve tells when the validation BLEU first reached these, such as 35 38 40."},
     )
 
 

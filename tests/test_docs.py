@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from scripts import common
 from tests.conftest import small_model
@@ -128,6 +128,14 @@ def test_scores_of_decoding_md(capsys):
     assert f"{found.total} {found.normalized}\n" in capsys.readouterr().out
 
 
+def test_the_tokenizer_of_own_data_md():
+    names: dict[str, Any] = {}
+    run("own_data.md", 0, names, ("user/name", FIXTURE.as_posix()))
+    config, expected = names["config"], AutoConfig.from_pretrained(FIXTURE)
+    special = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+    assert [getattr(config, name) for name in special] == [getattr(expected, name) for name in special]
+
+
 def test_averages_of_averaging_md(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     averaged = [tmp_path / "runs" / "averaged" / f"checkpoint-{step}" for step in (1600, 2000)]
@@ -157,7 +165,6 @@ def test_long_corpora_of_scaling_md(tmp_path, monkeypatch, tokenizer):
 
 def test_blocks_of_python_are_all_run():
     """The others of docs/scaling.md by tests/parallel/test_docs.py."""
-    count = {
-        page: len(blocks(ROOT / "docs" / page, "python")) for page in ("decoding.md", "averaging.md", "scaling.md")
-    }
-    assert count == {"decoding.md": 1, "averaging.md": 1, "scaling.md": 3}
+    pages = ("averaging.md", "decoding.md", "own_data.md", "scaling.md")
+    count = {page: len(blocks(ROOT / "docs" / page, "python")) for page in pages}
+    assert count == {"averaging.md": 1, "decoding.md": 1, "own_data.md": 1, "scaling.md": 3}

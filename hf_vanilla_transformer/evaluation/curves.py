@@ -153,6 +153,6 @@ def _figure_type() -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "matplotlib is missing, which draws plots; install it with: pip install 'hf-vanilla-transformer[plots]'"
+            "matplotlib is missing, which draws plots; install it with: pip install '/path/to/the/repository[plots]'"
         ) from error
     return Figure

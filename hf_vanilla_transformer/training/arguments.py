@@ -87,6 +87,17 @@ class RunArguments(PaperTrainingArguments):
             "--metric_for_best_model or else by the loss."
         },
     )
+    resume_from_checkpoint: str | None = field(
+        default=None,
+        metadata={
+            "help": 'Go on from this checkpoint: a folder, or "last", the newest complete one in --output_dir; "auto" '
+            "is the same, but begins where there is none."
+        },
+    )
+    save_total_limit: int | None = field(
+        default=None,
+        metadata={"help": "Checkpoints to keep, the best among them; 0 keeps all. 10, or more for --average_last."},
+    )
     hub_strategy: str = field(
         default="end",
         metadata={

@@ -79,8 +79,8 @@ def test_one_commit_with_everything(hub, folder, printed):
 
 def test_the_card_is_ours_and_names_the_repository(hub, folder):
     text = (folder / "whole" / "README.md").read_text()
-    assert '.from_pretrained("user/whole", revision="small")' in text
-    assert '.from_pretrained("user/cut")' in (folder / "cut off" / "README.md").read_text()
+    assert '.from_pretrained("user/whole", revision="small", trust_remote_code=True)' in text
+    assert '.from_pretrained("user/cut", trust_remote_code=True)' in (folder / "cut off" / "README.md").read_text()
     scores = json.loads((folder / "whole" / "scores.json").read_text())
     metadata = metadata_load(folder / "whole" / "README.md")
     name, results = model_index_to_eval_results(metadata["model-index"])

@@ -114,10 +114,10 @@ def test_what_was_done_in_the_training(tmp_path):
     assert "beta_1" not in card.content
 
 
-@pytest.mark.parametrize(("revision", "ending"), [(None, ")"), ("small", ', revision="small")')])
-def test_the_example_names_what_can_be_loaded(tmp_path, revision, ending):
+@pytest.mark.parametrize(("revision", "said"), [(None, ""), ("small", ', revision="small"')])
+def test_the_example_names_what_can_be_loaded(tmp_path, revision, said):
     card = make_card(tmp_path, location="user/name", revision=revision)
-    assert card.content.count(f'.from_pretrained("user/name"{ending}\n') == 2
+    assert card.content.count(f'.from_pretrained("user/name"{said}, trust_remote_code=True)\n') == 2
 
 
 @pytest.mark.parametrize(
