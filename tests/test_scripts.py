@@ -26,7 +26,7 @@ from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.training import arguments as training_arguments
 from hf_vanilla_transformer.training.checkpoints import mark_complete
 from scripts import average_checkpoints, collect_results, demo, evaluate, plot_curve, train, translate
-from scripts.common import DataArguments, ScoringArguments, describe_search, exact_match_by_digits, load
+from scripts.common import DataArguments, ScoringArguments, describe_search, exact_match_by_digits, load, parse
 from tests.conftest import decisive_model, small_model
 from tests.parity.paper_numpy import learning_rate
 from tests.tiny_run import TINY_RUN, write_recipe
@@ -347,6 +347,13 @@ def test_wrong_values_in_a_file(tmp_path, capsys, changes, message):
     assert re.search(message, capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(("given", "found"), [(35, [35.0]), ("35", [35.0]), ([35, 38], [35.0, 38.0])])
+def test_one_value_for_a_list(tmp_path, given, found):
+    (tmp_path / "results.yaml").write_text(json.dumps({"bleu_targets": given}))
+    (results,) = parse([train.ResultArguments], "", [str(tmp_path / "results.yaml")])
+    assert results.bleu_targets == found
+
+
 def test_a_sentence_longer_than_a_learned_table(tmp_path):
     (tmp_path / "a.csv").write_text("en,fr\none,un\n")
     (tmp_path / "long.csv").write_text("en,fr\none," + "un " * 3000 + "\n")
@@ -646,6 +653,20 @@ def test_a_long_file_is_translated_some_sentences_at_a_time(decisive, tmp_path, 
     assert re.search(r"^5 sentences in \d+\.\d s: \d+ sentences/s$", capsys.readouterr().err, re.MULTILINE)
     tokenizer, model = load(str(decisive))
     assert output.read_text(encoding="utf-8") == lines(translate_sentences(model, tokenizer, sentences))
+
+
+def test_what_is_translated_before_an_error_is_kept(decisive, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(translate, "SENTENCES_AT_ONCE", 1)
+    (tmp_path / "in.txt").write_bytes(b"one\ntwo\n\xff\n")
+    with pytest.raises(SystemExit, match=r"in\.txt"):
+        translate.main(
+            ["--model", str(decisive), "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")]
+        )
+    kept = tmp_path / ".out.txt.part"
+    tokenizer, model = load(str(decisive))
+    assert kept.read_text(encoding="utf-8") == lines(translate_sentences(model, tokenizer, ["one", "two"]))
+    assert f"what was written until then is in {kept}" in capsys.readouterr().err
+    assert not (tmp_path / "out.txt").exists()
 
 
 def test_translating_arguments_by_another_search(decisive, capsys):

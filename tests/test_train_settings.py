@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,6 +37,11 @@ def trained(tmp_path_factory) -> Path:
         ({"config_overrides": "{"}, "config_overrides is '{'; give a JSON object of names and values"),
         ({"config_overrides": "[2]"}, r"config_overrides is '\[2\]'; give a JSON object of names and values"),
         ({"tokenizer": "somewhere", "vocab_size": 300}, "tokenizer is somewhere, so none is learnt; leave out"),
+        ({"tokens_per_batch": 0}, "tokens_per_batch is 0; it must be at least 1"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size begins anew with fewer sentences, but not the learning"),
+        ({"bpe_dropout": 1.5}, "bpe_dropout is 1.5; it must lie between 0 and 1"),
+        ({"bpe_dropout": 0.1, "bpe_dropout_copies": 0}, "bpe_dropout_copies is 0; it must be at least 1"),
+        ({"max_tokens": 0}, "max_tokens is 0; it must be at least 1"),
         ({"model": "somewhere", "row": "big"}, "row is big, but sizes and tokenizer are those of somewhere"),
         ({"model": "somewhere", "tokenizer": "elsewhere", "vocab_size": 37000}, "tokenizer is elsewhere, but sizes"),
     ],
@@ -76,6 +82,44 @@ def test_a_tokenizer_that_is_there_is_taken(trained, tmp_path):
     folder = train.main(recipe(tmp_path, **changes))
     assert (folder / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
     assert AutoConfig.from_pretrained(folder).vocab_size == len(AutoTokenizer.from_pretrained(trained))
+
+
+def test_a_tokenizer_that_pads_on_the_left_and_has_holes(trained, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(trained, padding_side="left")
+    tokenizer.save_pretrained(tmp_path / "left")
+    path = tmp_path / "left" / "tokenizer.json"
+    fields = json.loads(path.read_text())
+    (*_, last) = sorted(fields["model"]["vocab"], key=fields["model"]["vocab"].get)
+    fields["model"]["vocab"][last] += 5
+    path.write_text(json.dumps(fields))
+    folder = train.main(recipe(tmp_path, tokenizer=str(tmp_path / "left"), vocab_size=37000, max_steps=1))
+    assert AutoConfig.from_pretrained(folder).vocab_size == len(tokenizer) + 5
+    assert AutoTokenizer.from_pretrained(folder).padding_side == "right"
+
+
+def test_what_has_no_effect_is_said(trained, tmp_path, capsys):
+    changes = {"model": str(trained), "vocab_size": 500, "num_layers": None, "max_steps": 1}
+    changes |= {"bpe_dropout": 0.1, "preprocessing_num_workers": 2}
+    train.main(recipe(tmp_path, **changes))
+    printed = capsys.readouterr().out
+    assert f"vocab_size: without effect, because {trained} has its own tokenizer\n" in printed
+    assert "preprocessing_num_workers: without effect on the training pairs, because of bpe_dropout\n" in printed
+
+
+def test_all_processes_go_on_from_one_checkpoint(monkeypatch):
+    of_the_first = Path("checkpoint-2")
+    monkeypatch.setattr(train, "broadcast_object_list", lambda given: [of_the_first])
+    train.check_common(of_the_first)
+    with pytest.raises(ValueError, match="goes on from checkpoint-2, but this one from the beginning; give all"):
+        train.check_common(None)
+
+
+def test_the_update_of_the_best_weights_is_told():
+    args = SimpleNamespace(load_best_model_at_end=True, metric_for_best_model="bleu")
+    trainer = SimpleNamespace(args=args, state=SimpleNamespace(best_global_step=1200))
+    assert train.describe_best(trainer) == {"weights": "of update 1,200, the best by bleu"}
+    args.load_best_model_at_end = False
+    assert train.describe_best(trainer) == {}
 
 
 def test_special_tokens_are_the_tokenizer_s():
@@ -182,10 +226,28 @@ def test_a_job_that_is_started_again(tmp_path, capsys):
     assert "training in" not in printed
 
 
-def test_a_training_that_diverged_ends(tmp_path):
+def test_a_job_that_was_killed_in_its_first_checkpoint(tmp_path):
+    torn = tmp_path / "run" / "checkpoint-2"
+    torn.mkdir(parents=True)
+    (torn / "model.safetensors").write_bytes(b"...")
+    with pytest.raises(SystemExit, match="already holds a model or checkpoints"):
+        train.main(recipe(tmp_path))
+    folder = train.main(recipe(tmp_path, resume_from_checkpoint="auto"))
+    assert json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())["global_step"] == 4
+
+
+def test_a_model_is_not_replaced_by_a_job_that_is_started_again(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoint-*"))
+    with pytest.raises(SystemExit, match="already holds a model or checkpoints"):
+        train.main(recipe(tmp_path, resume_from_checkpoint="auto"))
+
+
+@pytest.mark.parametrize(("logging_steps", "update"), [(3, 3), (500, 4)])
+def test_a_training_that_diverged_ends(tmp_path, logging_steps, update):
     """And it leaves no model that would look trained."""
-    with pytest.raises(SystemExit, match=r"error: the training diverged: the loss is nan at update 3; begin anew"):
-        train.main(recipe(tmp_path, learning_rate=math.inf, logging_steps=3, lr_scheduler_type="constant"))
+    changes = {"learning_rate": math.inf, "logging_steps": logging_steps, "lr_scheduler_type": "constant"}
+    with pytest.raises(SystemExit, match=rf"the training diverged: the loss is nan at update {update}; begin anew"):
+        train.main(recipe(tmp_path, **changes))
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 

@@ -4,6 +4,8 @@ from itertools import pairwise
 
 import pytest
 from datasets import Dataset
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
 
 import hf_vanilla_transformer.data.bpe_dropout as module
 from hf_vanilla_transformer import tokenize_pairs, train_tokenizer
@@ -98,6 +100,23 @@ def test_words_that_were_forgotten_are_cut_alike(learnt, pairs, monkeypatch):
 def test_equal_cuts_are_in_memory_once(learnt):
     cuts = BpeDropout(learnt, 0.3).cuts("cat")
     assert len({id(cut) for cut in cuts}) == len({tuple(cut) for cut in cuts}) > 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"post_processor": TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])},
+        {"pre_tokenizer": Whitespace()},
+        {"pre_tokenizer": None},
+    ],
+    ids=["before the text", "other words", "no words"],
+)
+def test_a_tokenizer_that_cuts_otherwise(learnt, change):
+    tokenizer = copy.deepcopy(learnt)
+    for name, part in change.items():
+        setattr(tokenizer.backend_tokenizer, name, part)
+    with pytest.raises(ValueError, match=r"needs a tokenizer of train_tokenizer\(\); this one cuts texts otherwise"):
+        BpeDropout(tokenizer, 0.1)
 
 
 def test_tokens_that_were_added(learnt):

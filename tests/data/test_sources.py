@@ -164,6 +164,16 @@ def test_a_table_in_another_encoding_and_with_other_quotation_marks(tmp_path):
     assert pairs["train"].to_list() == [{"source": "a, b", "target": "Häuser"}]
 
 
+@pytest.mark.parametrize("line", ['"Hello," he said.\t"Hallo", sagte er.', '"Hello\tHallo'])
+def test_quotation_marks_that_are_text_are_not_taken_away(tmp_path, line):
+    path = tmp_path / "train.tsv"
+    path.write_text(f"source\ttarget\na\tb\n{line}\n")
+    with pytest.raises(ValueError, match=r"train\.tsv, line 3: .*where all of them are text, give quoting=3"):
+        load_pairs(train_files=path)
+    pairs = load_pairs(train_files=path, quoting=3)
+    assert pairs["train"].to_list()[1] == dict(zip(("source", "target"), line.split("\t"), strict=True))
+
+
 def test_one_array_of_objects(write):
     assert load_pairs(train_files=write("train.json", json.dumps(EXPECTED)))["train"].to_list() == EXPECTED
 

@@ -199,6 +199,17 @@ def test_what_was_averaged_is_written_down(tmp_path):
     compile(card.partition("```python\n")[2].partition("```")[0], "README.md", "exec")
 
 
+def test_checkpoints_of_several_runs_and_averages_of_averages(tmp_path):
+    first = average_checkpoints([save_checkpoint(tmp_path / run, 5) for run in ("a", "b")], tmp_path / "first")
+    assert averaged_from(first) == ["a/checkpoint-5", "b/checkpoint-5"]
+    second = average_checkpoints([first, save_checkpoint(tmp_path / "c", 7)], tmp_path / "second")
+    parts = [{"name": "a/checkpoint-5", "updates": 5}, {"name": "b/checkpoint-5", "updates": 5}]
+    assert json.loads((second / "averaged_from.json").read_text())["checkpoints"] == [
+        {"name": "first", "updates": None, "checkpoints": parts},
+        {"name": "checkpoint-7", "updates": 7},
+    ]
+
+
 def test_no_checkpoint(tmp_path):
     with pytest.raises(ValueError, match=r"there is nothing to average; name at least one checkpoint"):
         average_checkpoints([], tmp_path / "out")
@@ -287,6 +298,22 @@ def test_another_tokenizer(two, tmp_path, tokenizer):
     (two[1] / "tokenizer.json").write_text(json.dumps(other))
     with pytest.raises(ValueError, match=message):
         average_checkpoints(two, tmp_path / "out")
+
+
+def test_other_tokenizers_have_other_files(two, tmp_path):
+    for folder, words in zip(two, ({"a": 0}, {"b": 0}), strict=True):
+        (folder / "vocab.json").write_text(json.dumps(words))
+        (folder / "source.spm").write_bytes(b"the same")
+        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", "name_or_path": folder.name}))
+    with pytest.raises(ValueError, match="have different tokenizers"):
+        average_checkpoints(two, tmp_path / "out")
+    (two[0] / "vocab.json").write_text((two[1] / "vocab.json").read_text())
+    output = average_checkpoints(two, tmp_path / "out")
+    for name in ("vocab.json", "source.spm", "tokenizer_config.json"):
+        assert (output / name).read_bytes() == (two[1] / name).read_bytes()
+    (two[0] / "tokenizer_config.json").write_text(json.dumps({"eos_token": "."}))
+    with pytest.raises(ValueError, match="have different tokenizers"):
+        average_checkpoints(two, tmp_path / "other")
 
 
 def test_an_output_that_is_taken(two, tmp_path):

@@ -182,6 +182,21 @@ def test_old_checkpoints_are_removed_when_the_new_one_is_marked(tmp_path, tokeni
     assert trainer.args.save_total_limit == 1
 
 
+def test_the_limit_outlives_a_run_that_breaks_off(tmp_path, tokenizer):
+    class Break(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            raise KeyboardInterrupt
+
+    broken = make_trainer(tmp_path, tokenizer, Break(), save_total_limit=1)
+    with pytest.raises(KeyboardInterrupt):
+        broken.train()
+    trainer = make_trainer(tmp_path, tokenizer)
+    trainer.args = broken.args
+    trainer.train()
+    assert names(tmp_path) == ["checkpoint-6"]
+    assert trainer.args.save_total_limit == 1
+
+
 def test_the_best_checkpoint_stays(tmp_path, tokenizer):
     class FirstIsBest(TrainerCallback):
         def on_evaluate(self, args, state, control, metrics, **kwargs):
