@@ -1,22 +1,19 @@
-"""What the command lines have in common: their arguments, files of arguments, and reading and writing."""
+"""What the command lines have in common: files of arguments, models, scores, and writing."""
 
 import argparse
 import copy
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 import yaml
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from huggingface_hub.errors import StrictDataclassError
-from sacrebleu.metrics import BLEU
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -26,179 +23,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hf_vanilla_transformer import load_pairs, score_translations, translate
-from hf_vanilla_transformer.data.sources import SPLITS
+from hf_vanilla_transformer import score_translations, translate
 from hf_vanilla_transformer.generation_vanilla_transformer import limits_length
 from hf_vanilla_transformer.training.memory import keep_freed_memory
-from hf_vanilla_transformer.training.model_card import language_of
-
-
-LARGEST_LENGTH_PENALTY = 100
-# How sacrebleu cuts languages whose words have no blanks between them.
-_WITHOUT_BLANKS = {
-    "zh": "zh",
-    "ja": "ja-mecab",
-    "ko": "ko-mecab",
-    **dict.fromkeys(("th", "lo", "km", "my"), "char"),
-}
-
-
-@dataclass
-class DataArguments:
-    """Where the sentence pairs are: a data set, or a table or two aligned text files for each split."""
-
-    _argument_group_name = "data"
-
-    dataset: str | None = field(
-        default=None, metadata={"help": 'A data set\'s name on the Hub, or "numbers" for the built-in corpus.'}
-    )
-    dataset_config: str | None = field(default=None, metadata={"help": "The configuration of a Hub data set."})
-    train_files: list[str] | None = field(
-        default=None, metadata={"help": "CSV, TSV, JSON lines or parquet files, or two aligned text files."}
-    )
-    validation_files: list[str] | None = field(default=None, metadata={"help": "Likewise, for validation."})
-    test_files: list[str] | None = field(default=None, metadata={"help": "Likewise, for the scores at the end."})
-    source: str = field(default="source", metadata={"help": "Column or language code of the sources."})
-    target: str = field(default="target", metadata={"help": "Column or language code of the targets."})
-    max_digits: int = field(default=9, metadata={"help": "Digits of the longest numbers of the built-in corpus."})
-    train_size: int = field(default=200_000, metadata={"help": "Training pairs of the built-in corpus."})
-
-    def __post_init__(self) -> None:
-        said, named = tuple(map(language_of, (self.source, self.target))), self._languages_of_files()
-        if any(None not in pair and len(set(pair)) > 1 for pair in zip(said, named, strict=True)):
-            raise ValueError(
-                f"source and target are {self.source} and {self.target}, but the files end in {named[0]} and "
-                f"{named[1]}; name the file of the sources first, and --source and --target as the files end."
-            )
-
-    def load(self, split: str | None = None) -> DatasetDict:
-        """The pairs that these arguments name, of one split at least; see `load_pairs`.
-
-        Raises:
-            ValueError: if there is no such split.
-        """
-        given = {name: getattr(self, f"{name}_files") for name in SPLITS}
-        given = {name: files for name, files in given.items() if files is not None}
-        if split in given and self.dataset is None:
-            given = {split: given[split]}
-        files = {f"{name}_files": of_split for name, of_split in given.items()}
-        pairs = load_pairs(self.dataset, **files, source=self.source, target=self.target, **self._options(split))
-        if split is not None and split not in pairs:
-            raise ValueError(f'there is no split "{split}"; there is: {", ".join(pairs)}.')
-        return pairs
-
-    def _options(self, split: str | None) -> dict[str, Any]:
-        if self.dataset == "numbers":
-            # The other splits do not depend on how many numbers are left for training.
-            train_size = self.train_size if split in (None, "train") else 1
-            return {"max_digits": self.max_digits, "train_size": train_size}
-        options = {"name": self.dataset_config, "split": split if self.dataset is not None else None}
-        return {name: value for name, value in options.items() if value is not None}
-
-    def describe(self, split: str) -> str:
-        """A split in words: the data set's name, or its files'."""
-        if self.dataset == "numbers":
-            return f"numbers of up to {self.max_digits} digits written out in words ({split})"
-        if self.dataset is not None:
-            # Where a folder lies says nothing to others.
-            name = Path(self.dataset).resolve().name if Path(self.dataset).is_dir() else self.dataset
-            return f"{name} ({split})"
-        return ", ".join(Path(file).name for file in getattr(self, f"{split}_files") or [])
-
-    def languages(self) -> tuple[str | None, str | None]:
-        """The language codes that `source` and `target` are, as far as they are, or else the ends of two text files."""
-        code = "[a-z]{2,3}([_-][A-Za-z]{2,4})?"
-        source, target = (name if re.fullmatch(code, name) else None for name in (self.source, self.target))
-        of_files = self._languages_of_files()
-        return source or of_files[0], target or of_files[1]
-
-    def _languages_of_files(self) -> tuple[str | None, str | None]:
-        """What the names of two aligned text files end in, where both are languages."""
-        for files in (self.train_files, self.test_files, self.validation_files):
-            ends = [language_of(Path(file).suffix.removeprefix(".")) for file in files or []]
-            if len(ends) == 2 and None not in ends and ends[0] != ends[1]:
-                return ends[0], ends[1]
-        return None, None
-
-
-@dataclass
-class DecodingArguments:
-    """How to translate. What is not given is as the model's `generation_config` says: the paper's search."""
-
-    _argument_group_name = "decoding"
-
-    num_beams: int | None = field(default=None, metadata={"help": "Beams; 1 is greedy search. The paper's is 4."})
-    length_penalty: float | None = field(default=None, metadata={"help": "alpha; the paper's is 0.6."})
-    max_new_tokens: int | None = field(
-        default=None, metadata={"help": "Most tokens of a translation, instead of the paper's input length + 50."}
-    )
-    batch_tokens: int = field(default=4096, metadata={"help": "Most source tokens of a batch, padding included."})
-
-    def __post_init__(self) -> None:
-        for name in ("num_beams", "max_new_tokens", "batch_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1.")
-        if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_LENGTH_PENALTY:
-            raise ValueError(
-                f"length_penalty is {self.length_penalty}; it must lie between -{LARGEST_LENGTH_PENALTY} and "
-                f"{LARGEST_LENGTH_PENALTY}, the paper's is 0.6."
-            )
-
-    def generate_kwargs(self) -> dict[str, Any]:
-        """Arguments of `generate()`: those that were given."""
-        values = {name: getattr(self, name) for name in ("num_beams", "length_penalty", "max_new_tokens")}
-        return {name: value for name, value in values.items() if value is not None}
-
-
-@dataclass
-class ScoringArguments:
-    """How to score; the signature beside each score says it."""
-
-    _argument_group_name = "scoring"
-
-    bleu_tokenize: str | None = field(
-        default=None,
-        metadata={
-            "help": '"13a" for running text, "none" for text that is tokenised already, "char" for single words; if '
-            'not given, "char" for the built-in corpus, what the target language asks for (--target, or what the '
-            'text files end in) if it is written without blanks, and "13a" for others.'
-        },
-    )
-    lowercase: bool = field(default=False, metadata={"help": "Ignore case."})
-
-    def __post_init__(self) -> None:
-        if self.bleu_tokenize is None:
-            return
-        if self.bleu_tokenize not in BLEU.TOKENIZERS:
-            known = ", ".join(str(name) for name in BLEU.TOKENIZERS)
-            raise ValueError(f'bleu_tokenize is "{self.bleu_tokenize}"; choose one of: {known}.')
-        # Some need a library of their own, which is better missed now than at the end.
-        try:
-            BLEU(tokenize=self.bleu_tokenize)
-        except RuntimeError as error:
-            raise ValueError(
-                f'bleu_tokenize is "{self.bleu_tokenize}": {error} Or give --bleu_tokenize char.'
-            ) from error
-
-    def for_target(self, language: str | None) -> "ScoringArguments":
-        """The same, with words as a language has them that is written without blanks, unless it was said how.
-
-        Raises:
-            ValueError: if that needs a library that is not there.
-        """
-        tokenize = self.bleu_tokenize or _WITHOUT_BLANKS.get(re.split("[_-]", language or "")[0])
-        return replace(self, bleu_tokenize=tokenize)
-
-    def options(self, pairs: Dataset) -> dict[str, Any]:
-        """Arguments of `score_translations`, for pairs."""
-        default = "char" if is_number_corpus(pairs) else "13a"
-        return {"tokenize": self.bleu_tokenize or default, "lowercase": self.lowercase}
-
-
-def is_number_corpus(pairs: Dataset) -> bool:
-    """Whether pairs are of the built-in corpus, whose translations are single words."""
-    return "number" in pairs.column_names
+from scripts.arguments import DecodingArguments, ScoringArguments, is_number_corpus
 
 
 def describe_search(model: PreTrainedModel, given: dict[str, Any] | None = None) -> str:

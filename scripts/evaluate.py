@@ -12,10 +12,8 @@ from typing import Any
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from scripts.arguments import DataArguments, DecodingArguments, ScoringArguments
 from scripts.common import (
-    DataArguments,
-    DecodingArguments,
-    ScoringArguments,
     check_can_write,
     load,
     one_line,

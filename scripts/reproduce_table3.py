@@ -57,7 +57,8 @@ from hf_vanilla_transformer.evaluation.results import describe_surroundings
 from hf_vanilla_transformer.training.arguments import describe_precision
 from hf_vanilla_transformer.training.checks import check_lengths
 from hf_vanilla_transformer.training.memory import GiveBackMemory
-from scripts.common import DataArguments, DecodingArguments, ScoringArguments, parse, plain_errors, score, write
+from scripts.arguments import DataArguments, DecodingArguments, ScoringArguments
+from scripts.common import parse, plain_errors, score, write
 from scripts.side_by_side import as_they_end, count_one, makespan, side_by_side
 
 

@@ -4,13 +4,10 @@ With no arguments at all it trains on the built-in number corpus, as recipes/num
 ends in .yaml or .json is a file of arguments; those that follow override it.
 """
 
-import json
 import logging
-import shlex
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -42,7 +39,6 @@ from transformers import (
 
 from hf_vanilla_transformer import (
     CompleteCheckpoints,
-    PaperTrainingArguments,
     TokenBudgetBatchSampler,
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
@@ -53,10 +49,9 @@ from hf_vanilla_transformer import (
     train_tokenizer,
 )
 from hf_vanilla_transformer.data.bpe_dropout import tokenize_with_dropout
-from hf_vanilla_transformer.evaluation.curves import write_curve
-from hf_vanilla_transformer.evaluation.results import changed_arguments, describe_surroundings
+from hf_vanilla_transformer.evaluation.results import changed_arguments
 from hf_vanilla_transformer.training.arguments import RunArguments, describe_precision
-from hf_vanilla_transformer.training.averaging import averaged_from, last_checkpoints, write_average
+from hf_vanilla_transformer.training.averaging import last_checkpoints, write_average
 from hf_vanilla_transformer.training.checkpoints import (
     are_all_torn,
     early_stopping,
@@ -77,24 +72,20 @@ from hf_vanilla_transformer.training.checks import (
     check_vocabulary,
 )
 from hf_vanilla_transformer.training.divergence import DivergedError, StopWhenDiverged
-from hf_vanilla_transformer.training.hub import describe_error, prepare_repository, push_run
 from hf_vanilla_transformer.training.memory import GiveBackMemory, keep_freed_memory, peak_memory
-from hf_vanilla_transformer.training.model_card import BUILT_IN, FactsOfTheRun, card_metadata, fill_model_card
+from hf_vanilla_transformer.training.model_card import FactsOfTheRun
 from hf_vanilla_transformer.training.output import check_output_folder, check_writable, files_of_a_run, staged
 from hf_vanilla_transformer.training.r_drop import RDropTrainer
-from scripts.common import (
+from scripts.arguments import (
     DataArguments,
     DecodingArguments,
+    ModelArguments,
+    ResultArguments,
     ScoringArguments,
-    check_can_write,
-    finding,
-    load,
-    parse,
-    plain_errors,
-    score,
-    show,
-    write,
+    Settings,
 )
+from scripts.common import check_can_write, finding, parse, plain_errors
+from scripts.reporting import describe_run, prepare_push, report
 
 
 # Kept where nobody says how many: those of a long run would fill a disk.
@@ -104,183 +95,6 @@ OF_THE_CHECKPOINT = {"learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon"
 OF_THE_CHECKPOINT |= {"row", "config_overrides", "vocab_size", "whitespace_words"}
 WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU)
 DEFAULT_RECIPE = Path(__file__).parents[1] / "recipes" / "numbers.yaml"
-
-
-@dataclass
-class ModelArguments:
-    """Which model: an existing one to fine-tune, or a row of Table 3 with changes."""
-
-    _argument_group_name = "model"
-
-    model: str | None = field(
-        default=None,
-        metadata={"help": "Fine-tune this model, a folder or a name on the Hub, with its tokenizer and sizes."},
-    )
-    row: str = field(
-        default="base", metadata={"help": 'Row of Table 3 to begin from: "base", "big", "C N=2", "E", ...'}
-    )
-    tokenizer: str | None = field(
-        default=None, metadata={"help": "Use this tokenizer, a folder or a name on the Hub, instead of learning one."}
-    )
-    vocab_size: int = field(default=37000, metadata={"help": "Most tokens of the joint byte-pair encoding."})
-    whitespace_words: bool = field(
-        default=False, metadata={"help": "Split texts at spaces only, for text that is tokenised already."}
-    )
-    bpe_dropout: float | None = field(
-        default=None,
-        metadata={"help": "Cut the training pairs at random, leaving out merges with this probability, 0.1 or so."},
-    )
-    bpe_dropout_copies: int = field(
-        default=10, metadata={"help": "Copies of the training pairs, each cut in its own way, with --bpe_dropout."}
-    )
-    num_layers: int | None = field(default=None, metadata={"help": "N, of either stack, instead of the row's."})
-    d_model: int | None = field(default=None, metadata={"help": "Instead of the row's."})
-    d_ff: int | None = field(default=None, metadata={"help": "Instead of the row's."})
-    num_heads: int | None = field(default=None, metadata={"help": "h, instead of the row's."})
-    dropout: float | None = field(default=None, metadata={"help": "P_drop, instead of the row's, or the model's."})
-    label_smoothing: float | None = field(default=None, metadata={"help": "epsilon_ls, likewise."})
-    config_overrides: dict | str | None = field(
-        default=None,
-        metadata={"help": "Other fields of VanillaTransformerConfig, as JSON: '{\"decoder_layers\": 2}'."},
-    )
-    attn_implementation: str | None = field(default=None, metadata={"help": "eager or sdpa; chosen if not given."})
-    license: str | None = field(default=None, metadata={"help": "Licence of the weights, for the model card."})
-    max_tokens: int | None = field(
-        default=None,
-        metadata={"help": "Leave out training pairs longer than this on one side; empty ones are left out anyway."},
-    )
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that cut the pairs into tokens, for long corpora."}
-    )
-    overwrite: bool = field(default=False, metadata={"help": "Replace the model that the output folder holds."})
-    average_last: int | None = field(
-        default=None,
-        metadata={
-            "help": "Save the average of the last so many checkpoints, instead of the weights after the last update. "
-            "The paper averages 5, and 20 of the big model."
-        },
-    )
-
-    def __post_init__(self) -> None:
-        for name in ("max_tokens", "bpe_dropout_copies", "preprocessing_num_workers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1.")
-        if self.bpe_dropout is not None and not 0 <= self.bpe_dropout <= 1:
-            raise ValueError(f"bpe_dropout is {self.bpe_dropout}; it must lie between 0 and 1.")
-        if self.bpe_dropout is None and self.bpe_dropout_copies != type(self).bpe_dropout_copies:
-            raise ValueError(
-                f"bpe_dropout_copies is {self.bpe_dropout_copies}, but bpe_dropout is missing; give both, such as "
-                "--bpe_dropout 0.1, or neither."
-            )
-        if isinstance(self.config_overrides, str):
-            self.config_overrides = read_object("config_overrides", self.config_overrides)
-        known = {each.name for each in fields(VanillaTransformerConfig)} | VanillaTransformerConfig.attribute_map.keys()
-        unknown = set(self.config_overrides or {}) - known
-        if unknown:
-            raise ValueError(f"config_overrides has {min(unknown)}, which is no field of VanillaTransformerConfig.")
-        if self.tokenizer is not None and (self.vocab_size, self.whitespace_words) != (type(self).vocab_size, False):
-            raise ValueError(
-                f"tokenizer is {self.tokenizer}, so none is learnt; leave out --vocab_size and --whitespace_words."
-            )
-        if self.model is not None:
-            self._check_fine_tuning()
-
-    def _check_fine_tuning(self) -> None:
-        """Make sure that nothing is asked for that comes with the model.
-
-        Raises:
-            ValueError: if something is.
-        """
-        for name in ("row", "tokenizer", "config_overrides"):
-            value = getattr(self, name)
-            if value != getattr(type(self), name):
-                raise ValueError(
-                    f"{name} is {value}, but sizes and tokenizer are those of {self.model}; leave out one of the two."
-                )
-
-    def regularization(self) -> dict[str, float]:
-        """What may be set for a model that is fine-tuned, too."""
-        values = {"dropout": self.dropout, "label_smoothing": self.label_smoothing}
-        return {name: value for name, value in values.items() if value is not None}
-
-    def check_sizes(self, config: VanillaTransformerConfig, name: str | Path) -> None:
-        """Make sure that no other size than an existing model's is asked for.
-
-        Raises:
-            ValueError: if one is.
-        """
-        sizes = [("num_layers", "encoder_layers"), ("num_layers", "decoder_layers")]
-        sizes += [(size, size) for size in ("d_model", "d_ff", "num_heads")]
-        for argument, size in sizes:
-            wanted, there = getattr(self, argument), getattr(config, size)
-            if wanted not in (None, there):
-                raise ValueError(f"{argument} is {wanted}, but {name} has {there}, which training does not change.")
-
-    def config(self, tokenizer: PreTrainedTokenizerBase | None = None) -> VanillaTransformerConfig:
-        """The configuration of a model from scratch, without a tokenizer with the usual vocabulary."""
-        sizes = {"encoder_layers": self.num_layers, "decoder_layers": self.num_layers}
-        sizes |= {"d_model": self.d_model, "d_ff": self.d_ff, "num_heads": self.num_heads}
-        given = {name: value for name, value in sizes.items() if value is not None}
-        given |= self.regularization()
-        if tokenizer is not None:
-            # There may be ids without a token.
-            given |= {"vocab_size": max(tokenizer.get_vocab().values()) + 1, **special_tokens(tokenizer)}
-        return VanillaTransformerConfig.from_paper(self.row, **{**given, **(self.config_overrides or {})})
-
-
-def read_object(name: str, text: str) -> dict[str, Any]:
-    """Names and values of an argument that is a JSON object.
-
-    Raises:
-        ValueError: if it is none.
-    """
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        value = None
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} is {text!r}; give a JSON object of names and values, such as '{{\"d_k\": 32}}'.")
-    return value
-
-
-def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """What a configuration says of a tokenizer's special tokens; decoding starts from `<s>`, or else from padding."""
-    names = ("pad_token_id", "bos_token_id", "eos_token_id")
-    there = {name: getattr(tokenizer, name) for name in names if getattr(tokenizer, name) is not None}
-    return {**there, "decoder_start_token_id": there.get("bos_token_id", tokenizer.pad_token_id)}
-
-
-@dataclass
-class ResultArguments:
-    """What is told of the run besides its model card."""
-
-    _argument_group_name = "results"
-
-    results: str | None = field(
-        default=None,
-        metadata={"help": "Write settings, scores on validation and test pairs, times and versions into this file."},
-    )
-    bleu_targets: list[float] = field(
-        default_factory=list,
-        metadata={"help": "The curve tells when the validation BLEU first reached these, such as 35 38 40."},
-    )
-
-
-class Settings(NamedTuple):
-    """All arguments of the command line."""
-
-    model: ModelArguments
-    data: DataArguments
-    decoding: DecodingArguments
-    scoring: ScoringArguments
-    results: ResultArguments
-    args: RunArguments
-
-    @property
-    def output(self) -> Path:
-        """The folder of the trained model."""
-        return Path(self.args.output_dir)
 
 
 class Start(NamedTuple):
@@ -406,16 +220,6 @@ def say_what_is_idle(settings: Settings) -> None:
         print(f"without effect while it trains: {', '.join(idle)}; --eval_strategy steps or epoch gives evaluations")
 
 
-def describe_run(settings: Settings) -> dict[str, Any]:
-    """What the results tell of a run besides what came out of it."""
-    model_args, data_args, decoding, scoring, result_args, args = settings
-    return {
-        "base_model": name_of(model_args.model),
-        "settings": changed_arguments(model_args, data_args, decoding, scoring, args),
-        **(describe_surroundings(args.device) if result_args.results else {}),
-    }
-
-
 def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrainer]:
     """The pairs, and a Trainer that is ready to train on them; with a repository on the Hub for the result, if asked.
 
@@ -442,26 +246,6 @@ def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrain
     if args.early_stopping_patience is not None:
         trainer.add_callback(early_stopping(args.early_stopping_patience, start.checkpoint))
     return pairs, trainer
-
-
-def report(trainer: Seq2SeqTrainer, settings: Settings, pairs: DatasetDict, told: dict[str, Any]) -> None:
-    """Score the saved model, write what is to be known of it beside it, say so, and push it, if asked."""
-    model_args, data_args, _, _, result_args, args = settings
-    # The Trainer may have put a copy of it in its place, with restore_callback_states_from_checkpoint.
-    facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, FactsOfTheRun))
-    with staged(settings.output) as folder:
-        curve = write_curve(folder, trainer.state.log_history, result_args.bleu_targets)
-    scores = score_pairs("test", settings, pairs)
-    save_card(trainer, model_args, data_args, pairs, scores, facts)
-    if scores is not None:
-        show(scores)
-    print(f"the model is in {settings.output}")
-    if result_args.results:
-        told["data"] = {split: data_args.describe(split) for split in pairs}
-        told["scores"] = {"validation": score_pairs("validation", settings, pairs), "test": scores}
-        save_results(result_args.results, trainer, facts, curve, told)
-    if args.push_to_hub:
-        push(trainer, scores)
 
 
 def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -> None:
@@ -533,11 +317,6 @@ def tokenize(
 def located(model: str | None) -> str | None:
     """A model's name on the Hub, or its folder from the root, which is never taken for a name."""
     return str(Path(model).resolve()) if model is not None and Path(model).is_dir() else model
-
-
-def name_of(model: str | None) -> str | None:
-    """A model's name on the Hub, or its folder's, which does not say where that lies."""
-    return Path(model).name if model is not None and Path(model).is_absolute() else model
 
 
 def leave_out(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None) -> Dataset:
@@ -689,154 +468,6 @@ def save_average(output: Path, count: int) -> None:
     except (OSError, ValueError) as error:
         rest = f" The model in {output} is that of the last update, not an average."
         sys.exit(f"error: {error}{rest if any(output.glob('*.safetensors')) else ''}")
-
-
-def score_pairs(split: str, settings: Settings, pairs: DatasetDict) -> dict[str, Any] | None:
-    """Scores of the saved model on a split, if there is such a one, by the model's own search.
-
-    The model in memory may still compute as it was trained, in bfloat16 for example; others will load the saved one.
-    """
-    if split not in pairs:
-        return None
-    tokenizer, model = load(str(settings.output), settings.args.device)
-    data = settings.data.describe(split)
-    return score(model, tokenizer, pairs[split], data, settings.decoding, settings.scoring)[0]
-
-
-def save_card(
-    trainer: Seq2SeqTrainer,
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    pairs: DatasetDict,
-    scores: dict[str, Any] | None,
-    facts: FactsOfTheRun,
-) -> None:
-    """Write the model card and the scores beside the model."""
-    output = Path(trainer.args.output_dir)
-    card = fill_model_card(
-        trainer.model,
-        trainer.args,
-        **describe_for_the_hub(trainer.args, model_args, data_args),
-        data=data_args.describe("train"),
-        **describe_location(trainer.args),
-        scores=scores,
-        # A sentence of one's own, or of a private data set, may not be for the public.
-        example_source=pairs["train"][0]["source"] if data_args.dataset == BUILT_IN else "A sentence to translate.",
-        training_facts={
-            "optimizer": facts.optimizer,
-            "pairs": f"{len(pairs['train']):,}",
-            "updates": f"{trainer.state.global_step:,}",
-            "seconds": round(facts.seconds),
-            **describe_regularizers(trainer.args, model_args),
-            **describe_best(trainer),
-        },
-        averaged_from=averaged_from(output),
-    )
-    with staged(output) as folder:
-        (folder / "README.md").write_text(card.content, encoding="utf-8")
-        if scores is not None:
-            (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
-
-
-def describe_regularizers(args: RunArguments, model_args: ModelArguments) -> dict[str, str]:
-    """What was done against overfitting that the paper does not do."""
-    described = {}
-    if args.r_drop:
-        described["R-Drop"] = f"weight {args.r_drop:g}"
-    if model_args.bpe_dropout:
-        described["BPE dropout"] = f"{model_args.bpe_dropout:g}, {model_args.bpe_dropout_copies} copies"
-    return described
-
-
-def describe_best(trainer: Seq2SeqTrainer) -> dict[str, str]:
-    """Which update the weights are of, where that is not the last one."""
-    args, best = trainer.args, trainer.state.best_global_step
-    if not args.load_best_model_at_end or best is None:
-        return {}
-    return {"weights": f"of update {best:,}, the best by {args.metric_for_best_model}"}
-
-
-def save_results(
-    path: str, trainer: Seq2SeqTrainer, facts: FactsOfTheRun, curve: dict[str, Any] | None, described: dict[str, Any]
-) -> None:
-    """Write what came out of a run into one file, with what it takes to make it again."""
-    results = {
-        "seed": trainer.args.seed,
-        **described,
-        "parameters": trainer.model.num_parameters(),
-        "optimizer": facts.optimizer,
-        "precision": describe_precision(trainer.args),
-        "updates": trainer.state.global_step,
-        **describe_best(trainer),
-        "training_seconds": facts.seconds - facts.evaluation_seconds,
-        "evaluation_seconds": facts.evaluation_seconds,
-        "curve": curve,
-    }
-    write(path, json.dumps(results, indent=2) + "\n")
-    print(f"the results are in {path}")
-
-
-def describe_for_the_hub(
-    args: PaperTrainingArguments, model_args: ModelArguments, data_args: DataArguments
-) -> dict[str, str | None]:
-    """What the model card's metadata says whatever comes out of the training."""
-    source_language, target_language = data_args.languages()
-    return {
-        "title": Path(args.hub_model_id if args.push_to_hub else args.output_dir).absolute().name,
-        "dataset": data_args.dataset,
-        "dataset_config": data_args.dataset_config,
-        "source_language": source_language,
-        "target_language": target_language,
-        "base_model": model_args.model,
-        "license": model_args.license,
-    }
-
-
-def describe_location(args: PaperTrainingArguments) -> dict[str, str | None]:
-    """Where the model card's example finds the model."""
-    if args.push_to_hub:
-        return {"location": args.hub_model_id, "revision": args.hub_revision}
-    # A path from the root says more about a machine than a reader needs to know.
-    folder = Path(args.output_dir)
-    return {"location": folder.name if folder.is_absolute() else args.output_dir}
-
-
-def prepare_push(
-    args: PaperTrainingArguments, model_args: ModelArguments, data_args: DataArguments, has_scores: bool
-) -> None:
-    """Find out before the training whether its result can be pushed, with scores on test pairs if it will have some."""
-    args.hub_model_id = args.hub_model_id or Path(args.output_dir).absolute().name
-    if args.process_index == 0:
-        unknown = {"bleu": 0.0, "bleu_signature": "", "chrf": 0.0, "chrf_signature": ""}
-        scores = {**unknown, "data": data_args.describe("test")} if has_scores else None
-        metadata = card_metadata(**describe_for_the_hub(args, model_args, data_args), scores=scores)
-        options = {"token": args.hub_token, "private": args.hub_private_repo, "revision": args.hub_revision}
-        args.hub_model_id = prepare_repository(args.hub_model_id, metadata, **options)
-
-
-def push(trainer: Seq2SeqTrainer, scores: dict[str, Any] | None) -> None:
-    """Push the output folder; where that fails, say how to do it later, for the model is trained."""
-    args = trainer.args
-    message = f"Train for {trainer.state.global_step:,} updates"
-    if scores is not None:
-        message += f": BLEU {scores['bleu']:.2f}"
-    try:
-        address = push_run(
-            Path(args.output_dir),
-            args.hub_model_id,
-            message=message,
-            token=args.hub_token,
-            revision=args.hub_revision,
-        )
-    except Exception as error:  # Whatever it is: the network, the Hub, the rights.
-        revision = ["--revision", args.hub_revision] if args.hub_revision else []
-        left_out = ["--exclude", "checkpoint-*", "--exclude", "training_args.bin", "--exclude", ".*"]
-        command = shlex.join(["hf", "upload", args.hub_model_id, args.output_dir, ".", *revision, *left_out])
-        sys.exit(
-            f"error: the model could not be pushed to {args.hub_model_id} ({describe_error(error)}). It is whole in "
-            f"{args.output_dir}; push it later with: {command}"
-        )
-    print(f"the model is pushed to {args.hub_model_id}: {address}")
 
 
 if __name__ == "__main__":

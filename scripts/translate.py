@@ -17,7 +17,8 @@ if not __package__:
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.data.sources import iterate_lines
 from hf_vanilla_transformer.training.memory import give_back_freed_memory
-from scripts.common import DecodingArguments, check_can_write, load, one_line, parse, plain_errors, whole_file
+from scripts.arguments import DecodingArguments
+from scripts.common import check_can_write, load, one_line, parse, plain_errors, whole_file
 
 
 # Read, translated and written at a time, so that the memory does not grow with the input.

@@ -25,8 +25,9 @@ from hf_vanilla_transformer import load_pairs, score_translations
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.training import arguments as training_arguments
 from hf_vanilla_transformer.training.checkpoints import mark_complete
-from scripts import average_checkpoints, collect_results, demo, evaluate, plot_curve, train, translate
-from scripts.common import DataArguments, ScoringArguments, describe_search, exact_match_by_digits, load, parse
+from scripts import average_checkpoints, collect_results, demo, evaluate, plot_curve, reporting, train, translate
+from scripts.arguments import DataArguments, ResultArguments, ScoringArguments
+from scripts.common import describe_search, exact_match_by_digits, load, parse
 from tests.conftest import decisive_model, small_model
 from tests.parity.paper_numpy import learning_rate
 from tests.tiny_run import TINY_RUN, write_recipe
@@ -167,7 +168,7 @@ def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_pat
         return score(model, *args)
 
     score = train.score
-    monkeypatch.setattr(train, "score", note_logits)
+    monkeypatch.setattr(reporting, "score", note_logits)
     for module in (functional, training_arguments):
         monkeypatch.setattr(module, "cpu_has_products_in", lambda dtype: True)
     folder = train.main([*recipe(tmp_path, max_steps=1), "--bf16", "--use_cpu"])
@@ -350,7 +351,7 @@ def test_wrong_values_in_a_file(tmp_path, capsys, changes, message):
 @pytest.mark.parametrize(("given", "found"), [(35, [35.0]), ("35", [35.0]), ([35, 38], [35.0, 38.0])])
 def test_one_value_for_a_list(tmp_path, given, found):
     (tmp_path / "results.yaml").write_text(json.dumps({"bleu_targets": given}))
-    (results,) = parse([train.ResultArguments], "", [str(tmp_path / "results.yaml")])
+    (results,) = parse([ResultArguments], "", [str(tmp_path / "results.yaml")])
     assert results.bleu_targets == found
 
 
@@ -454,7 +455,7 @@ def test_languages_without_blanks_are_cut_their_own_way(monkeypatch):
     def lack(tokenize):
         raise RuntimeError("Please install the extra.")
 
-    monkeypatch.setattr("scripts.common.BLEU", lack)
+    monkeypatch.setattr("scripts.arguments.BLEU", lack)
     lack.TOKENIZERS = ["ja-mecab"]
     with pytest.raises(ValueError, match=r"is \"ja-mecab\": Please install the extra\. Or give --bleu_tokenize char"):
         ScoringArguments().for_target("ja")
@@ -497,7 +498,9 @@ def test_one_split_is_the_same_without_the_others(tmp_path, monkeypatch):
     pairs = DataArguments(train_files=["nowhere.csv"], test_files=[str(test)]).load("test")
     assert pairs["test"]["target"] == ["eins"]
     asked = {}
-    monkeypatch.setattr("scripts.common.load_pairs", lambda dataset, **options: asked.update(options) or {"test": []})
+    monkeypatch.setattr(
+        "scripts.arguments.load_pairs", lambda dataset, **options: asked.update(options) or {"test": []}
+    )
     DataArguments(dataset="user/name", dataset_config="de-en").load("test")
     assert (asked["split"], asked["name"]) == ("test", "de-en")
 
@@ -790,7 +793,7 @@ def test_training_that_ends_with_an_average(tmp_path, monkeypatch):
         return score(model, *args)
 
     score = train.score
-    monkeypatch.setattr(train, "score", note_weights)
+    monkeypatch.setattr(reporting, "score", note_weights)
     # The last update is no multiple of save_steps; its checkpoint counts all the same.
     arguments = recipe(tmp_path, save_steps=2, max_steps=5, train_sampling_strategy="random")
     averaging = [*arguments, "--average_last", "2"]

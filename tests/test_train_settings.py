@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.training import checks
-from scripts import train
-from scripts.common import DataArguments
+from scripts import reporting, train
+from scripts.arguments import DataArguments
 from tests.tiny_run import TINY_RUN, write_recipe
 
 
@@ -117,9 +117,9 @@ def test_all_processes_go_on_from_one_checkpoint(monkeypatch):
 def test_the_update_of_the_best_weights_is_told():
     args = SimpleNamespace(load_best_model_at_end=True, metric_for_best_model="bleu")
     trainer = SimpleNamespace(args=args, state=SimpleNamespace(best_global_step=1200))
-    assert train.describe_best(trainer) == {"weights": "of update 1,200, the best by bleu"}
+    assert reporting.describe_best(trainer) == {"weights": "of update 1,200, the best by bleu"}
     args.load_best_model_at_end = False
-    assert train.describe_best(trainer) == {}
+    assert reporting.describe_best(trainer) == {}
 
 
 def test_special_tokens_are_the_tokenizer_s():
