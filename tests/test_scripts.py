@@ -167,7 +167,7 @@ def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_pat
         scored.append(model.eval()(input_ids=ids, decoder_input_ids=ids).logits)
         return score(model, *args)
 
-    score = train.score
+    score = reporting.score
     monkeypatch.setattr(reporting, "score", note_logits)
     for module in (functional, training_arguments):
         monkeypatch.setattr(module, "cpu_has_products_in", lambda dtype: True)
@@ -792,7 +792,7 @@ def test_training_that_ends_with_an_average(tmp_path, monkeypatch):
         scored.append(model.lm_head.weight.detach().cpu().numpy())
         return score(model, *args)
 
-    score = train.score
+    score = reporting.score
     monkeypatch.setattr(reporting, "score", note_weights)
     # The last update is no multiple of save_steps; its checkpoint counts all the same.
     arguments = recipe(tmp_path, save_steps=2, max_steps=5, train_sampling_strategy="random")
