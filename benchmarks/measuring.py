@@ -26,8 +26,15 @@ MALLOC = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000:glibc
 SLOWER = 1.15
 # On a GPU a small product takes as long as starting it.
 PROBE_WIDTHS = {"cpu": 1024, "cuda": 8192}
-# Dense bfloat16 products, in FLOP/s, as the vendor states them.
-GPU_PEAKS = {"A100": 312e12, "H100": 989e12, "H200": 989e12}
+# Dense bfloat16 products, in FLOP/s, as the vendor states them; the first whose words are in a GPU's name counts.
+GPU_PEAKS = {
+    "A100": 312e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "H200 NVL": 835e12,
+    "H200": 989e12,
+}
 
 
 def keep_freed_memory() -> None:

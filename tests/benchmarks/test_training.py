@@ -154,6 +154,23 @@ def test_model_flops_are_those_of_its_products():
     assert measuring.batch_flops(config, batch) == 4 * model_flops(config, 5, 4)
 
 
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA T4", None),
+    ],
+)
+def test_what_a_gpu_computes_at_most_goes_by_its_whole_name(name, peak, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    assert measuring.peak_flops(torch.device("cuda"), None) == peak
+    assert measuring.peak_flops(torch.device("cuda"), 5) == 5e12
+    assert measuring.peak_flops(torch.device("cpu"), None) is None
+
+
 def test_peak_memory_is_of_a_process_of_its_own(batch):
     ballast = torch.ones(300_000_000)
     peaks = measuring.peak_memory(Entry("ours", "fp32"), SMALLEST.config(), [batch, batch], torch.device("cpu"))
