@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -178,8 +179,10 @@ def test_peak_memory_is_of_a_process_of_its_own(batch):
     assert 50 < peaks[0] <= peaks[1] < ballast.nbytes / 1e6
 
 
-def test_bare_loop_and_trainer_make_the_same_updates(corpus):
-    overhead = Overhead(SMALLEST.config(dropout=0.0), corpus, 64, updates=2, bf16=False, device=torch.device("cpu"))
+@pytest.mark.parametrize(("pairs", "updates"), [(1000, 2), (16, 9)], ids=["within an epoch", "in several epochs"])
+def test_bare_loop_and_trainer_make_the_same_updates(corpus, pairs, updates):
+    some = replace(corpus, data=corpus.data.select(range(pairs)))
+    overhead = Overhead(SMALLEST.config(dropout=0.0), some, 64, updates, bf16=False, device=torch.device("cpu"))
     seconds, bare = overhead.bare(seed=1)
     trainer_seconds, trained = overhead.trainer(seed=1)
     assert seconds > 0
