@@ -163,7 +163,7 @@ def measure(args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Jo
         }
         for title, job in tqdm(jobs.items(), desc="generate()"):
             section["jobs"][title] = time_job(entries, job, args, clock)
-    section["noise"] = {"repeated": clock.repeated, "slow": clock.slow}
+    section["noise"] = clock.noise()
     return section
 
 
@@ -225,7 +225,7 @@ def measure_parts(args: BenchmarkArguments) -> dict[str, Any]:
                 runs |= parts(entry.model, job.sources, beams, job.new_tokens)
                 seconds = in_turns(runs, args, clock)
                 section["jobs"][f"{batch} x {beams}, {name}"] = {what: median(seconds[what]) * 1e3 for what in runs}
-    section["noise"] = {"repeated": clock.repeated, "slow": clock.slow}
+    section["noise"] = clock.noise()
     return section
 
 
@@ -257,7 +257,7 @@ def measure_sentences(args: BenchmarkArguments) -> dict[str, Any]:
         runs = {name: _sentences_by(name, peer, tokenizer, model, sentences) for name, peer in others.items()}
         texts = {name: run()[1] for name, run in runs.items()}
         seconds = in_turns({name: lambda run=run: run()[0] for name, run in runs.items()}, args, clock)
-    section["noise"] = {"repeated": clock.repeated, "slow": clock.slow}
+    section["noise"] = clock.noise()
     section["settings"] = {name: peer.described for name, peer in others.items() if name.startswith("ctranslate2")}
     first = next((name for name in runs if name.startswith("ours")), next(iter(runs)))
     section["entries"] = {

@@ -115,6 +115,10 @@ class Clock:
         self.slow += 1
         return min(attempts)[1]
 
+    def noise(self) -> dict[str, int]:
+        """How many measurements were made again, and how many were slow every time."""
+        return {"repeated": self.repeated, "slow": self.slow}
+
     def time(self, work: Callable[[], Any]) -> float:
         """Seconds that `work` takes, all of it done on the device too."""
         synchronise(self.device)
@@ -126,16 +130,21 @@ class Clock:
 
 @dataclass
 class Timing:
-    """Seconds and tokens of an entry, one of each a round, and the loss of its first step."""
+    """Seconds, tokens and operations of an entry, one of each a round, and the loss of its first step."""
 
     entry: Entry
     first_loss: float
     seconds: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    flops: list[int] = field(default_factory=list)
 
     def tokens_per_second(self) -> float:
         """Target tokens that are not padding; the median over the rounds."""
         return median(tokens / seconds for tokens, seconds in zip(self.tokens, self.seconds, strict=True))
+
+    def flops_per_second(self) -> float:
+        """See `model_flops`; the median over the rounds."""
+        return median(flops / seconds for flops, seconds in zip(self.flops, self.seconds, strict=True))
 
     def speed_up(self, reference: "Timing") -> list[float]:
         """How many times as fast as another entry this one was in each round."""
@@ -176,6 +185,7 @@ def time_steps(
             take_steps = partial(_take_steps, timing.entry, training, batches)
             timing.seconds.append(clock.measure(partial(clock.time, take_steps)))
             timing.tokens.append(sum(target_tokens(batch) for batch in batches))
+            timing.flops.append(sum(batch_flops(config, batch) for batch in batches))
     return timings
 
 

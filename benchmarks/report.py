@@ -53,14 +53,15 @@ def _steps(section: dict[str, Any]) -> Iterator[str]:
                 [
                     entry["name"],
                     f"{entry['tokens_per_second']:.0f}",
-                    *("" if ratio is None else _with_range(ratio) for ratio in ratios),
+                    *("" if ratio is None else spread(ratio["rounds"]) for ratio in ratios),
                     _whole(entry["peak_megabytes"]),
                     f"{entry['tflops_per_second']:.2f}",
                     f"{entry['first_loss']:.3f}",
                     "" if entry["utilisation"] is None else f"{entry['utilisation']:.1%}",
                 ]
             )
-        yield f"### {name}: {size['tokens_per_batch']:,} tokens a side, {size['rounds']} rounds\n\n{_noise(size)}"
+        title = f"{name}: {size['tokens_per_batch']:,} tokens a side, {size['rounds']} rounds"
+        yield f"### {title}\n\n{describe_noise(size)}"
         yield table(*_without_empty(headings, rows))
     yield "### ours beside the fastest other entry of the same arithmetic, times as fast"
     yield _beside_the_fastest(section["sizes"])
@@ -125,16 +126,18 @@ def _trainer(section: dict[str, Any]) -> Iterator[str]:
     yield table(["size", "arithmetic", "bare ms", "Trainer ms", "Trainer slower by", "in each round"], rows)
 
 
-def _with_range(ratio: dict[str, Any]) -> str:
-    return f"{ratio['median']:.2f} ({min(ratio['rounds']):.2f}-{max(ratio['rounds']):.2f})"
+def spread(ratios: Sequence[float]) -> str:
+    """The median and the range of what was found in each round."""
+    return f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
 
 
 def _whole(number: float | None) -> str:
     return "" if number is None else f"{number:.0f}"
 
 
-def _noise(size: dict[str, Any]) -> str:
-    noise = size["noise"]
+def describe_noise(section: dict[str, Any]) -> str:
+    """How often the machine was slow."""
+    noise = section["noise"]
     return f"Measurements repeated because the machine was slow: {noise['repeated']}; slow every time: {noise['slow']}."
 
 
@@ -149,17 +152,16 @@ def plot(figures: dict[str, Any], folder: Path) -> list[Path]:
     Raises:
         ImportError: if matplotlib is not installed.
     """
-    drawings = {"steps": _plot_steps, "scaling": _plot_scaling}
-    drawn = {
-        f"training_{mode}.svg": (lambda draw=draw, mode=mode: draw(figures[mode]))
-        for mode, draw in drawings.items()
-        if mode in figures
-    }
-    return save_plots(drawn, folder)
+    return draw("training", {"steps": _plot_steps, "scaling": _plot_scaling}, figures, folder)
 
 
-def save_plots(drawings: dict[str, Callable[[], Any]], folder: Path) -> list[Path]:
-    """Draw figures and write each into the file of its name.
+def draw(
+    command: str, drawings: dict[str, Callable[[dict[str, Any]], Any]], figures: dict[str, Any], folder: Path
+) -> list[Path]:
+    """Draw the modes that there are figures of, each into a file `<command>_<mode>.svg`.
+
+    Args:
+        drawings: what draws the figures of a mode.
 
     Raises:
         ImportError: if matplotlib is not installed.
@@ -172,11 +174,14 @@ def save_plots(drawings: dict[str, Callable[[], Any]], folder: Path) -> list[Pat
     # The same figures give the same file.
     matplotlib.rcParams["svg.hashsalt"] = "training"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, draw in drawings.items():
-        temporary = folder / f".{name}.part"
-        draw().savefig(temporary, format="svg", metadata={"Date": None})
-        temporary.replace(folder / name)
-    return [folder / name for name in drawings]
+    paths = []
+    for mode, make_figure in drawings.items():
+        if mode in figures:
+            path = folder / f"{command}_{mode}.svg"
+            temporary = folder / f".{path.name}.part"
+            make_figure(figures[mode]).savefig(temporary, format="svg", metadata={"Date": None})
+            paths.append(temporary.replace(path))
+    return paths
 
 
 def _plot_steps(section: dict[str, Any]) -> Any:

@@ -27,7 +27,6 @@ from benchmarks.entries import ARITHMETIC, SAME_MODEL, Batch, Entry, choose_entr
 from benchmarks.measuring import (
     Clock,
     Timing,
-    batch_flops,
     describe_machine,
     keep_freed_memory,
     peak_flops,
@@ -143,6 +142,10 @@ class Run:
     def clock(self) -> Clock:
         return Clock(self.device, self.args.repeats)
 
+    def peak_flops(self) -> float | None:
+        """Of the device, in a second at most."""
+        return peak_flops(self.device, self.args.peak_tflops)
+
     def rounds(self, size: Size) -> int:
         return self.args.rounds or size.rounds
 
@@ -164,37 +167,31 @@ def measure_steps(args: BenchmarkArguments) -> dict[str, Any]:
             in_rounds = [batches[each * number : each * (number + 1)] for number in range(rounds)]
             timings = time_steps(run.entries, config, in_rounds, clock, progress)
             peaks = [peaks_of(run, entry, config, batches[:MEMORY_STEPS], progress)[-1] for entry in run.entries]
-        flops = [sum(batch_flops(config, batch) for batch in batches) for batches in in_rounds]
-        peak = peak_flops(run.device, args.peak_tflops)
         run.section["sizes"][name] = {
             "config": config.to_diff_dict(),
             "tokens_per_batch": size.tokens_per_batch,
             "rounds": rounds,
             "same_weights": same,
-            "noise": noise(clock),
-            "entries": compare_with(timings, peaks, run.section["references"], flops, peak),
+            "noise": clock.noise(),
+            "entries": compare_with(timings, peaks, run.section["references"], run.peak_flops()),
         }
     return run.section
 
 
 def compare_with(
-    timings: Sequence[Timing],
-    peaks: Sequence[float | None],
-    references: Sequence[str],
-    flops: Sequence[int],
-    peak: float | None,
+    timings: Sequence[Timing], peaks: Sequence[float | None], references: Sequence[str], peak: float | None
 ) -> list[dict[str, Any]]:
     """Figures of each entry: tokens a second, times as fast as the references in each round, memory, utilisation.
 
     Args:
-        flops: of the model in each round.
+        peaks: most memory of each, in units of 1,000,000 bytes.
         peak: FLOP/s of the device at most, if that is known.
     """
     by_name = {timing.entry.name: timing for timing in timings}
     figures = []
     for timing, megabytes in zip(timings, peaks, strict=True):
         speed_ups = {reference: timing.speed_up(by_name[reference]) for reference in references}
-        work = median(done / seconds for done, seconds in zip(flops, timing.seconds, strict=True))
+        work = timing.flops_per_second()
         figures.append(
             {
                 "name": timing.entry.name,
@@ -234,7 +231,7 @@ def measure_scaling(args: BenchmarkArguments) -> dict[str, Any]:
         with progress_bar(name, steps) as progress:
             for axis, values in AXES.items():
                 axes[axis] = [measure_point(run, size, axis, value, clock, progress) for value in values]
-        run.section["sizes"][name] = {"axes": axes, "noise": noise(clock)}
+        run.section["sizes"][name] = {"axes": axes, "noise": clock.noise()}
     return run.section
 
 
@@ -253,9 +250,7 @@ def measure_point(
     rounds = run.rounds(size)
     timings = time_steps(run.entries, config, [[batch]] * rounds, clock, progress)
     peaks = [peaks_of(run, entry, config, [batch] * 2, progress)[-1] for entry in run.entries]
-    flops = [batch_flops(config, batch)] * rounds
-    peak = peak_flops(run.device, run.args.peak_tflops)
-    return {"value": value, "entries": compare_with(timings, peaks, [], flops, peak)}
+    return {"value": value, "entries": compare_with(timings, peaks, [], run.peak_flops())}
 
 
 def measure_trainer(args: BenchmarkArguments) -> dict[str, Any]:
@@ -274,7 +269,7 @@ def measure_trainer(args: BenchmarkArguments) -> dict[str, Any]:
                     results[entry.arithmetic] = time_overhead(overhead, run.rounds(size), clock, progress)
         run.section["sizes"][name] = {
             "tokens_per_batch": size.tokens_per_batch,
-            "noise": noise(clock),
+            "noise": clock.noise(),
             "arithmetic": results,
         }
     return run.section
@@ -302,11 +297,6 @@ def peaks_of(
     """See `peak_memory`."""
     progress(f"{entry.name}, memory")
     return peak_memory(entry, config, batches, run.device)
-
-
-def noise(clock: Clock) -> dict[str, int]:
-    """How many measurements were repeated, and how many were slow every time."""
-    return {"repeated": clock.repeated, "slow": clock.slow}
 
 
 MEASURE = {

@@ -117,9 +117,10 @@ def test_steps_update_the_weights_that_the_next_one_uses(kind, exact, batch):
 
 
 def test_ratios_and_medians():
-    ours = Timing(Entry("ours", "fp32"), 1.0, seconds=[1.0, 2.0, 4.0], tokens=[100, 100, 100])
-    theirs = Timing(Entry("tunz", "fp32"), 1.0, seconds=[2.0, 8.0, 4.0], tokens=[100, 100, 100])
-    figures = training.compare_with([ours, theirs], [10.0, None], ["tunz-fp32"], [6e12, 8e12, 8e12], 8e12)
+    work = {"tokens": [100, 100, 100], "flops": [6e12, 8e12, 8e12]}
+    ours = Timing(Entry("ours", "fp32"), 1.0, seconds=[1.0, 2.0, 4.0], **work)
+    theirs = Timing(Entry("tunz", "fp32"), 1.0, seconds=[2.0, 8.0, 4.0], **work)
+    figures = training.compare_with([ours, theirs], [10.0, None], ["tunz-fp32"], 8e12)
     assert figures[0]["times"]["tunz-fp32"] == {"median": 2.0, "rounds": [2.0, 4.0, 1.0]}
     assert figures[1]["times"]["tunz-fp32"]["rounds"] == [1.0, 1.0, 1.0]
     assert figures[0]["tokens_per_second"] == 50
