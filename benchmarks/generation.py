@@ -7,7 +7,7 @@ and a file of sentences, text to text), `report` (tables, and plots, of what was
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from benchmarks.generation_entries import (
 )
 from benchmarks.generation_parts import parts
 from benchmarks.measuring import Clock, describe_machine, keep_freed_memory
-from benchmarks.modes import run_modes
+from benchmarks.modes import Figures, run_modes
 from benchmarks.peers.ctranslate2_model import CTranslate2Processes, word
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, translate
 from hf_vanilla_transformer.generation_vanilla_transformer import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
@@ -146,7 +146,7 @@ def device_here() -> torch.device:
 
 
 @torch.no_grad()
-def measure(args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Job]) -> dict[str, Any]:
+def measure(args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Job]) -> Iterator[Figures]:
     """All entries at all jobs."""
     device = device_here()
     names, clock = without_missing(args.entries or default), Clock(device, args.repeats)
@@ -163,8 +163,8 @@ def measure(args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Jo
         }
         for title, job in tqdm(jobs.items(), desc="generate()"):
             section["jobs"][title] = time_job(entries, job, args, clock)
-    section["noise"] = clock.noise()
-    return section
+            section["noise"] = clock.noise()
+            yield section
 
 
 def limits(model: Any, clock: Clock) -> dict[str, float]:
@@ -196,7 +196,7 @@ def _fastest(work: Callable[[], Any], clock: Clock) -> float:
     return min([fastest, *(clock.time(work) for _ in range(repeats))])
 
 
-def measure_cells(args: BenchmarkArguments) -> dict[str, Any]:
+def measure_cells(args: BenchmarkArguments) -> Iterator[Figures]:
     """The cells of batch and beams."""
     cells = CELLS[:2] if args.smallest else CELLS
     usual = usual_entries(device_here(), of_cells=True)
@@ -204,7 +204,7 @@ def measure_cells(args: BenchmarkArguments) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def measure_parts(args: BenchmarkArguments) -> dict[str, Any]:
+def measure_parts(args: BenchmarkArguments) -> Iterator[Figures]:
     """Milliseconds of a call of ours, and of its parts, on the CPU."""
     cpu = torch.device("cpu")
     names = args.entries or [name for name in usual_entries(cpu) if name.startswith("ours")]
@@ -225,11 +225,11 @@ def measure_parts(args: BenchmarkArguments) -> dict[str, Any]:
                 runs |= parts(entry.model, job.sources, beams, job.new_tokens)
                 seconds = in_turns(runs, args, clock)
                 section["jobs"][f"{batch} x {beams}, {name}"] = {what: median(seconds[what]) * 1e3 for what in runs}
-    section["noise"] = clock.noise()
-    return section
+            section["noise"] = clock.noise()
+            yield section
 
 
-def measure_scaling(args: BenchmarkArguments) -> dict[str, Any]:
+def measure_scaling(args: BenchmarkArguments) -> Iterator[Figures]:
     """How a step's cost grows with one quantity at a time."""
     jobs = {}
     for axis, values in AXES.items():
@@ -240,7 +240,7 @@ def measure_scaling(args: BenchmarkArguments) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def measure_sentences(args: BenchmarkArguments) -> dict[str, Any]:
+def measure_sentences(args: BenchmarkArguments) -> Iterator[Figures]:
     """Sentences a second from text to text, with the paper's beams, sorted by length, in batches by tokens."""
     if args.model is None or args.file is None:
         raise ValueError("the mode sentences needs --model, a trained model, and --file, its sentences.")
@@ -269,7 +269,7 @@ def measure_sentences(args: BenchmarkArguments) -> dict[str, Any]:
         }
         for name, own_seconds in seconds.items()
     }
-    return section
+    yield section
 
 
 def _sentences_by(

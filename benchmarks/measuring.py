@@ -6,7 +6,8 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -151,12 +152,22 @@ class Timing:
         return [theirs / ours for ours, theirs in zip(self.seconds, reference.seconds, strict=True)]
 
 
+@contextmanager
+def leaving_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
+    """Where the work on an entry needs more memory than there is, note that by its name, and let others go on."""
+    try:
+        yield
+    except (ChildProcessError, torch.OutOfMemoryError) as error:
+        left_out[name] = str(error).partition("\n")[0]
+
+
 def time_steps(
     entries: Sequence[Entry],
     config: VanillaTransformerConfig,
     rounds: Sequence[Sequence[Batch]],
     clock: Clock,
     progress: Callable[[str], None],
+    left_out: dict[str, str],
 ) -> list[Timing]:
     """Time training steps of several entries in turns.
 
@@ -166,6 +177,7 @@ def time_steps(
     Args:
         rounds: a list of batches for each round, at least one.
         progress: called with an entry's name before each of its measurements.
+        left_out: gets the reason, by name, of each entry that runs out of memory; it has no timing.
     """
     device = clock.device
     rounds = [[_on(device, batch) for batch in batches] for batches in rounds]
@@ -173,20 +185,24 @@ def time_steps(
     timings = []
     for entry in entries:
         progress(f"{entry.name}, first step")
-        training = trainings.get(entry.implementation) or entry.build(config, device)
-        trainings[entry.implementation] = training
-        torch.manual_seed(0)
-        timings.append(Timing(entry, first_loss=float(entry.step(training, rounds[0][0]))))
+        with leaving_out(entry.name, left_out):
+            training = trainings.get(entry.implementation) or entry.build(config, device)
+            trainings[entry.implementation] = training
+            torch.manual_seed(0)
+            timings.append(Timing(entry, first_loss=float(entry.step(training, rounds[0][0]))))
     for number, batches in enumerate(rounds):
         first = number * len(timings) // len(rounds)
         for timing in timings[first:] + timings[:first]:
+            if timing.entry.name in left_out:
+                continue
             progress(f"{timing.entry.name}, round {number + 1}")
             training = trainings[timing.entry.implementation]
             take_steps = partial(_take_steps, timing.entry, training, batches)
-            timing.seconds.append(clock.measure(partial(clock.time, take_steps)))
+            with leaving_out(timing.entry.name, left_out):
+                timing.seconds.append(clock.measure(partial(clock.time, take_steps)))
             timing.tokens.append(sum(target_tokens(batch) for batch in batches))
             timing.flops.append(sum(batch_flops(config, batch) for batch in batches))
-    return timings
+    return [timing for timing in timings if timing.entry.name not in left_out]
 
 
 def _take_steps(entry: Entry, training: Training, batches: Sequence[Batch]) -> None:
@@ -204,6 +220,9 @@ def peak_memory(
     """The most memory an entry has had after each of some training steps, in units of 1,000,000 bytes.
 
     Of a process of its own: its resident memory with Python and the libraries, or on a GPU what torch has reserved.
+
+    Raises:
+        ChildProcessError: if that process ends before, as the system ends one for which there is no memory.
     """
     if device.type == "cuda":
         torch.cuda.empty_cache()  # What this process keeps, the other cannot have.
@@ -219,7 +238,7 @@ def peak_memory(
     try:
         return receiver.recv()
     except EOFError:
-        raise RuntimeError(f"{entry.name} did not finish; perhaps memory ran out.") from None
+        raise ChildProcessError("its process did not finish; perhaps memory ran out.") from None
     finally:
         process.join()
 

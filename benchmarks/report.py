@@ -1,5 +1,6 @@
 """Figures as tables in markdown and as plots."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -61,7 +62,7 @@ def _steps(section: dict[str, Any]) -> Iterator[str]:
                 ]
             )
         title = f"{name}: {size['tokens_per_batch']:,} tokens a side, {size['rounds']} rounds"
-        yield f"### {title}\n\n{describe_noise(size)}"
+        yield f"### {title}\n\n{describe_noise(size)}{_left_out(size)}"
         yield table(*_without_empty(headings, rows))
     yield "### ours beside the fastest other entry of the same arithmetic, times as fast"
     yield _beside_the_fastest(section["sizes"])
@@ -69,7 +70,8 @@ def _steps(section: dict[str, Any]) -> Iterator[str]:
 
 def _beside_the_fastest(sizes: dict[str, Any]) -> str:
     """By size and arithmetic, the name behind `ours-`: the median over the rounds."""
-    own = [entry["name"] for entry in next(iter(sizes.values()))["entries"] if entry["name"].startswith("ours-")]
+    names = (entry["name"] for size in sizes.values() for entry in size["entries"])
+    own = list(dict.fromkeys(name for name in names if name.startswith("ours-")))
     rows = []
     for name, size in sizes.items():
         entries = {entry["name"]: entry for entry in size["entries"]}
@@ -88,29 +90,37 @@ def _times_the_fastest(entries: dict[str, dict[str, Any]], ours: str) -> str:
 
 def _memory(section: dict[str, Any]) -> Iterator[str]:
     for name, size in section["sizes"].items():
-        steps = len(next(iter(size["peaks"].values())))
+        steps = max(map(len, size["peaks"].values()), default=0)
         marks = sorted({1, max(steps // 4, 1), max(steps // 2, 1), steps})
         rows = [[entry, *(f"{peaks[mark - 1]:.0f}" for mark in marks)] for entry, peaks in size["peaks"].items()]
-        yield f"### {name}: peak memory in MB after so many batches"
+        yield f"### {name}: peak memory in MB after so many batches{_left_out(size)}"
         yield table(["entry", *map(str, marks)], rows)
 
 
 def _scaling(section: dict[str, Any]) -> Iterator[str]:
     for name, size in section["sizes"].items():
         for axis, points in size["axes"].items():
-            entries = [entry["name"] for entry in points[0]["entries"]]
+            entries = _by_name(points)
             headings = [HEADINGS[axis], *(f"{entry} {unit}" for entry in entries for unit in ("tokens/s", "peak MB"))]
             rows = [
                 [f"{point['value']:,}"]
                 + [
-                    text
-                    for entry in point["entries"]
-                    for text in (f"{entry['tokens_per_second']:.0f}", _whole(entry["peak_megabytes"]))
+                    _whole(figures[number].get(quantity))
+                    for figures in entries.values()
+                    for quantity in ("tokens_per_second", "peak_megabytes")
                 ]
-                for point in points
+                for number, point in enumerate(points)
             ]
-            yield f"### {name}, by {HEADINGS[axis]}"
+            left_out = "".join(_left_out(point, f" at {point['value']:,}") for point in points)
+            yield f"### {name}, by {HEADINGS[axis]}{left_out}"
             yield table(headings, rows)
+
+
+def _by_name(points: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The figures of each entry at each point, none where it was left out."""
+    at_points = [{entry["name"]: entry for entry in point["entries"]} for point in points]
+    names = dict.fromkeys(name for entries in at_points for name in entries)
+    return {name: [entries.get(name, {}) for entries in at_points] for name in names}
 
 
 def _trainer(section: dict[str, Any]) -> Iterator[str]:
@@ -139,6 +149,12 @@ def describe_noise(section: dict[str, Any]) -> str:
     """How often the machine was slow."""
     noise = section["noise"]
     return f"Measurements repeated because the machine was slow: {noise['repeated']}; slow every time: {noise['slow']}."
+
+
+def _left_out(section: dict[str, Any], where: str = "") -> str:
+    """A sentence for each entry that was left out; older figures know of none."""
+    reasons = section.get("left_out", {}).items()
+    return "".join(f"\n\n{name} is left out{where}: {reason}" for name, reason in reasons)
 
 
 def _without_empty(headings: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
@@ -222,10 +238,10 @@ def _plot_scaling(section: dict[str, Any]) -> Any:
 
 def _draw_lines(axes: Any, points: list[dict[str, Any]], quantity: str) -> None:
     values = [point["value"] for point in points]
-    for index, entry in enumerate(points[0]["entries"]):
-        axes.plot(values, [point["entries"][index][quantity] for point in points], marker="o", label=entry["name"])
+    for name, figures in _by_name(points).items():
+        axes.plot(values, [each.get(quantity, math.nan) for each in figures], marker="o", label=name)
     axes.set_xscale("log", base=2)
     axes.set_xticks(values, [f"{value:,}" for value in values], rotation=45)
     axes.minorticks_off()
-    most = max(entry[quantity] for point in points for entry in point["entries"])
+    most = max((entry[quantity] for point in points for entry in point["entries"]), default=1)
     axes.set_ylim(0, 1.1 * most)

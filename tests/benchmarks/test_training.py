@@ -13,6 +13,7 @@ from benchmarks import measuring, report, same_model, training
 from benchmarks.batches import corpus_batches, equal_batch, read_corpus, target_tokens
 from benchmarks.entries import Entry
 from benchmarks.measuring import Clock, Timing, model_flops
+from benchmarks.modes import run_modes
 from benchmarks.trainer_overhead import Overhead
 from hf_vanilla_transformer import VanillaTransformerConfig
 
@@ -120,12 +121,84 @@ def test_ratios_and_medians():
     work = {"tokens": [100, 100, 100], "flops": [6e12, 8e12, 8e12]}
     ours = Timing(Entry("ours", "fp32"), 1.0, seconds=[1.0, 2.0, 4.0], **work)
     theirs = Timing(Entry("tunz", "fp32"), 1.0, seconds=[2.0, 8.0, 4.0], **work)
-    figures = training.compare_with([ours, theirs], [10.0, None], ["tunz-fp32"], 8e12)
+    peaks = {"ours-fp32": [9.0, 10.0], "tunz-fp32": [11.0]}
+    figures = training.compare_with([ours, theirs], peaks, ["tunz-fp32"], 8e12)
     assert figures[0]["times"]["tunz-fp32"] == {"median": 2.0, "rounds": [2.0, 4.0, 1.0]}
     assert figures[1]["times"]["tunz-fp32"]["rounds"] == [1.0, 1.0, 1.0]
     assert figures[0]["tokens_per_second"] == 50
     assert figures[0]["tflops_per_second"] == 4
     assert figures[0]["utilisation"] == 0.5
+    assert [entry["peak_megabytes"] for entry in figures] == [10, 11]
+
+
+def test_an_entry_that_runs_out_of_memory_is_left_out(tmp_path, monkeypatch, capsys):
+    """In its first step, in a later one, or in the process that measures its memory; the others go on."""
+    monkeypatch.delenv("MULTI30K_DIR", raising=False)
+    monkeypatch.setattr(measuring, "PROBE_WIDTHS", {"cpu": 8})
+    fails, step, steps = {"tunz-fp32": 1, "hyunwoongko-fp32": 3}, Entry.step, []
+
+    def step_or_fail(entry, *args):
+        steps.append(entry.name)
+        if steps.count(entry.name) == fails.get(entry.name):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.70 GiB.\nMore of it")
+        return step(entry, *args)
+
+    def peak_or_fail(entry, *args):
+        if entry.name == "torch-nn-fp32":
+            raise ChildProcessError("its process did not finish; perhaps memory ran out.")
+        return [1.0]
+
+    monkeypatch.setattr(Entry, "step", step_or_fail)
+    monkeypatch.setattr(training, "peak_memory", peak_or_fail)
+    output = tmp_path / "figures.json"
+    others = ["tunz-fp32", "hyunwoongko-fp32", "torch-nn-fp32"]
+    entries = ["--entries", "ours-fp32", "marian-eager-fp32", *others, "--references", "torch-nn-fp32"]
+    training.main(["steps", "--sizes", "smallest", *entries, "--repeats", "0", "--output", str(output)])
+    size = json.loads(output.read_text())["steps"]["sizes"]["smallest"]
+    assert [entry["name"] for entry in size["entries"]] == ["ours-fp32", "marian-eager-fp32"]
+    assert [len(entry["seconds"]) for entry in size["entries"]] == [SMALLEST.rounds] * 2
+    assert set(size["left_out"]) == set(others)
+    printed = capsys.readouterr().out
+    for name in fails:
+        assert f"{name} is left out: CUDA out of memory. Tried to allocate 3.70 GiB.\n" in printed
+    assert "torch-nn-fp32 is left out: its process did not finish; perhaps memory ran out.\n" in printed
+    assert "More of it" not in printed
+    assert not any(f"| {name} " in printed for name in others)
+    entries = ["--entries", "ours-fp32", "torch-nn-fp32", "--memory_batches", "1"]
+    training.main(["memory", "--sizes", "smallest", *entries, "--output", str(output)])
+    size = json.loads(output.read_text())["memory"]["sizes"]["smallest"]
+    assert (size["peaks"], list(size["left_out"])) == ({"ours-fp32": [1.0]}, ["torch-nn-fp32"])
+    assert "after so many batches\n\ntorch-nn-fp32 is left out: its process" in capsys.readouterr().out
+
+
+def test_an_entry_that_is_left_out_of_some_points(tmp_path):
+    points = [
+        {"value": value, "entries": [{"name": name, "tokens_per_second": 7.0, "peak_megabytes": 9.0} for name in names]}
+        for value, names in ((16, ["ours-fp32", "tunz-fp32"]), (1024, ["ours-fp32"]))
+    ]
+    points[1]["left_out"] = {"tunz-fp32": "too large."}
+    section = {"sizes": {"tiny": {"axes": {"length": points}}}}
+    heading, table = report._scaling(section)
+    assert heading.endswith("\n\ntunz-fp32 is left out at 1,024: too large.")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert rows[2:] == [["16", "7", "9", "7", "9"], ["1,024", "7", "9", "", ""]]
+    pytest.importorskip("matplotlib")
+    (path,) = report.plot({"scaling": section}, tmp_path)
+    assert path.read_text().startswith("<?xml")
+
+
+def test_figures_are_written_after_each_size(tmp_path):
+    output = tmp_path / "figures.json"
+
+    def measure():
+        yield {"sizes": ["tiny"]}
+        assert json.loads(output.read_text()) == {"steps": {"sizes": ["tiny"]}}
+        yield {"sizes": ["tiny", "base"]}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_modes([], {"steps": measure}, str(output), None, report.tables, report.plot)
+    assert json.loads(output.read_text()) == {"steps": {"sizes": ["tiny", "base"]}}
 
 
 def test_what_was_measured_on_a_slow_machine_is_measured_again(monkeypatch):
@@ -178,6 +251,22 @@ def test_peak_memory_is_of_a_process_of_its_own(batch):
     peaks = measuring.peak_memory(Entry("ours", "fp32"), SMALLEST.config(), [batch, batch], torch.device("cpu"))
     assert len(peaks) == 2
     assert 50 < peaks[0] <= peaks[1] < ballast.nbytes / 1e6
+
+
+def test_a_process_that_ends_before_it_has_measured_says_so(batch):
+    device = torch.device("cpu")
+    with pytest.raises(ChildProcessError, match="did not finish"):
+        measuring.peak_memory(Entry("no such entry", "fp32"), SMALLEST.config(), [batch], device)
+
+
+def test_rounds_have_the_tokens_and_operations_of_their_batches(corpus, batch, monkeypatch):
+    monkeypatch.setattr(measuring, "PROBE_WIDTHS", {"cpu": 8})
+    rounds = [[batch], corpus_batches(corpus, 100, 2)]
+    clock, names = Clock(torch.device("cpu"), repeats=0), []
+    (timing,) = measuring.time_steps([Entry("ours", "fp32")], SMALLEST.config(), rounds, clock, names.append, {})
+    assert timing.tokens == [sum(map(target_tokens, batches)) for batches in rounds]
+    assert timing.flops == [sum(measuring.batch_flops(SMALLEST.config(), each) for each in part) for part in rounds]
+    assert names == ["ours-fp32, first step", "ours-fp32, round 1", "ours-fp32, round 2"]
 
 
 @pytest.mark.parametrize(("pairs", "updates"), [(1000, 2), (16, 9)], ids=["within an epoch", "in several epochs"])
