@@ -269,6 +269,32 @@ def test_rounds_have_the_tokens_and_operations_of_their_batches(corpus, batch, m
     assert names == ["ours-fp32, first step", "ours-fp32, round 1", "ours-fp32, round 2"]
 
 
+@pytest.mark.parametrize(("device", "untimed"), [("cpu", "a"), ("cuda", "aabc")])
+def test_on_gpus_every_shape_comes_once_before_it_is_timed(device, untimed, monkeypatch):
+    done = []
+    monkeypatch.setattr(measuring, "_on", lambda device, batch: batch)
+    monkeypatch.setattr(measuring, "target_tokens", lambda batch: 1)
+    monkeypatch.setattr(measuring, "batch_flops", lambda config, batch: 1)
+    monkeypatch.setattr(Entry, "build", lambda *args: "model")
+    monkeypatch.setattr(Entry, "step", lambda entry, training, batch: done.append(batch) or 1.0)
+
+    class Stopped:
+        def __init__(self):
+            self.device = torch.device(device)
+
+        def measure(self, timed):
+            done.append("|")
+            return timed()
+
+        def time(self, work):
+            work()
+            return 1.0
+
+    rounds = [["a", "b"], ["c"]]
+    measuring.time_steps([Entry("ours", "fp32")], None, rounds, Stopped(), lambda name: None, {})
+    assert "".join(done) == f"{untimed}|ab|c"
+
+
 @pytest.mark.parametrize(("pairs", "updates"), [(1000, 2), (16, 9)], ids=["within an epoch", "in several epochs"])
 def test_bare_loop_and_trainer_make_the_same_updates(corpus, pairs, updates):
     some = replace(corpus, data=corpus.data.select(range(pairs)))
