@@ -6,6 +6,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.entries import ARITHMETIC
+
 
 HEADINGS = {
     "length": "tokens a sentence",
@@ -80,12 +82,19 @@ def _beside_the_fastest(sizes: dict[str, Any]) -> str:
 
 
 def _times_the_fastest(entries: dict[str, dict[str, Any]], ours: str) -> str:
-    arithmetic = ours.removeprefix("ours")
-    peers = [entry for name, entry in entries.items() if name.endswith(arithmetic) and not name.startswith("ours-")]
-    if ours not in entries or not peers:
+    if ours not in entries:
+        return ""
+    kind = _arithmetic(entries[ours])
+    peers = [entry for name, entry in entries.items() if _arithmetic(entry) == kind and not name.startswith("ours-")]
+    if not peers:
         return ""
     fastest = max(peers, key=lambda entry: entry["tokens_per_second"])["seconds"]
     return f"{median(theirs / own for theirs, own in zip(fastest, entries[ours]['seconds'], strict=True)):.2f}"
+
+
+def _arithmetic(entry: dict[str, Any]) -> str:
+    """As it was stored; older figures have it in the name alone."""
+    return entry.get("arithmetic") or next(kind for kind in ARITHMETIC if entry["name"].endswith(f"-{kind}"))
 
 
 def _memory(section: dict[str, Any]) -> Iterator[str]:

@@ -229,6 +229,7 @@ def compare_with(
         figures.append(
             {
                 "name": timing.entry.name,
+                "arithmetic": timing.entry.arithmetic,
                 "tokens_per_second": timing.tokens_per_second(),
                 "times": {name: {"median": median(ratios), "rounds": ratios} for name, ratios in speed_ups.items()},
                 "peak_megabytes": peaks[timing.entry.name][-1],

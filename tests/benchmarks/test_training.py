@@ -48,6 +48,7 @@ def test_steps_of_every_entry_are_reported(tmp_path, monkeypatch, capsys):
     for entry in size["entries"]:
         assert f"| {entry['name']} " in printed
         assert entry["peak_megabytes"] == 2
+        assert entry["name"].endswith(f"-{entry['arithmetic']}")
         assert len(entry["seconds"]) == SMALLEST.rounds
         reference = next(one for one in size["entries"] if one["name"] == "marian-eager-bf16")
         ratios = [theirs / own for theirs, own in zip(reference["seconds"], entry["seconds"], strict=True)]
@@ -350,6 +351,17 @@ def test_ours_beside_the_fastest_other_entry():
     ]
     *_, row = report._beside_the_fastest({"tiny": {"entries": entries}}).splitlines()
     assert [cell.strip() for cell in row.strip("|").split("|")] == ["tiny", "1.75", ""]
+
+
+def test_ours_with_another_attention_stands_beside_all_others_of_its_arithmetic():
+    seconds = {"ours-sdpa-bf16": 1.0, "marian-sdpa-bf16": 4.0, "x-transformers-bf16": 2.0, "tunz-fp32-medium": 1.5}
+    entries = [
+        {"name": name, "arithmetic": kind, "tokens_per_second": 1 / taken, "seconds": [taken]}
+        for (name, taken), kind in zip(seconds.items(), ["bf16", "bf16", "bf16", "fp32-medium"], strict=True)
+    ]
+    for figures in (entries, [{**entry, "arithmetic": None} for entry in entries]):
+        *_, row = report._beside_the_fastest({"base-25k": {"entries": figures}}).splitlines()
+        assert [cell.strip() for cell in row.strip("|").split("|")] == ["base-25k", "2.00"]
 
 
 def test_generated_pairs_are_as_long_as_those_of_multi30k(corpus):
