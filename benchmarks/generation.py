@@ -55,7 +55,8 @@ AXES = {
     "beams": [1, 2, 4, 8, 16],
     "batch": [1, 4, 16, 64],
 }
-PROBED_BYTES, PROBED_WIDTH = 400_000_000, 2048
+# Bytes that are read, and width of a product, to find out how fast that is: enough to take long beside starting it.
+PROBED = {"cpu": (400_000_000, 2048), "cuda": (4_000_000_000, 8192)}
 # Source tokens, among which CTranslate2 has the choice.
 TOKENS_A_BATCH = (4096, 1024)
 
@@ -170,18 +171,20 @@ def measure(args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Jo
 def limits(model: Any, clock: Clock) -> dict[str, float]:
     """What this machine could do: bytes read and operations in a second; and what a step needs of them."""
     device = clock.device
-    numbers = torch.ones(PROBED_BYTES // 4, device=device)
+    probed_bytes, width = PROBED[device.type]
+    numbers = torch.ones(probed_bytes // 4, device=device)
     ways_to_read = (numbers.sum, numbers.amax, lambda: numbers @ numbers)
-    square = torch.randn(PROBED_WIDTH, PROBED_WIDTH, device=device)
+    square = torch.randn(width, width, device=device)
     half = square.bfloat16()
-    onednn = partial(torch.ops.mkldnn._linear_pointwise, square, square, None, "none", [], "")
-    fp32 = onednn if device.type == "cpu" else lambda: square @ square
-    operations = 2 * PROBED_WIDTH**3
+    # Not every build of torch has it, and on CPUs alone.
+    onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if device.type == "cpu" else None
+    fp32 = partial(onednn, square, square, None, "none", [], "") if onednn else lambda: square @ square
+    operations = 2 * width**3
     config = model.config
     layers = [module for module in model.model.decoder.modules() if isinstance(module, torch.nn.Linear)]
     read = sum(layer.weight.numel() for layer in layers) - 2 * config.decoder_layers * config.d_model**2
     return {
-        "bytes_read_a_second": PROBED_BYTES / min(_fastest(work, clock) for work in ways_to_read),
+        "bytes_read_a_second": probed_bytes / min(_fastest(work, clock) for work in ways_to_read),
         "fp32_operations_a_second": operations / _fastest(fp32, clock),
         "bf16_operations_a_second": operations / _fastest(lambda: half @ half, clock),
         # The keys and values of the source are computed once, and not at every step.

@@ -28,8 +28,7 @@ FOR_GPUS = ["ours-bf16-static", "marian-bf16", "marian-bf16-static"]
 def small_probes():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "PROBE_WIDTHS", {"cpu": 8})
-        patch.setattr(generation, "PROBED_BYTES", 4000)
-        patch.setattr(generation, "PROBED_WIDTH", 8)
+        patch.setattr(generation, "PROBED", {"cpu": (4000, 8)})
         yield
 
 
@@ -62,6 +61,15 @@ def test_cells_and_scaling_are_reported(measured):
     # Of one layer of d_model 32 and d_ff 64: four matrices of attention to itself, two of attention to the source.
     assert figures["cells"]["limits"]["weights_of_a_step"] == 6 * 32 * 32 + 2 * 32 * 64 + 10_000 * 32
     assert list(output.parent.iterdir()) == [output]
+
+
+def test_limits_of_a_torch_without_onednn(monkeypatch):
+    model = generation.base_model(generation.BenchmarkArguments(smallest=True))
+    clock = measuring.Clock(torch.device("cpu"), repeats=0)
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    monkeypatch.setattr(clock, "time", lambda work: work() is None or 2.0)
+    limits = generation.limits(model, clock)
+    assert (limits["bytes_read_a_second"], limits["fp32_operations_a_second"]) == (2000, 512)
 
 
 def test_parts_are_reported(tmp_path, capsys):
