@@ -35,7 +35,7 @@ from benchmarks.generation_entries import (
     without_missing,
 )
 from benchmarks.generation_parts import parts
-from benchmarks.measuring import Clock, describe_machine, keep_freed_memory
+from benchmarks.measuring import Clock, describe_machine, in_turns, keep_freed_memory
 from benchmarks.modes import Figures, run_modes
 from benchmarks.peers.ctranslate2_model import CTranslate2Processes, word
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, translate
@@ -102,7 +102,8 @@ def time_job(entries: dict[str, Any], job: Job, args: BenchmarkArguments, clock:
     """Milliseconds a step of each entry in each round, and how many of its translations are the reference's."""
     known = {name: entry.begin(job) for name, entry in entries.items()}
     tokens = {name: entry.run(job)[1] for name, entry in entries.items()}
-    seconds = in_turns({name: lambda entry=entry: entry.run(job)[0] for name, entry in entries.items()}, args, clock)
+    runs = {name: lambda entry=entry: entry.run(job)[0] for name, entry in entries.items()}
+    seconds = in_turns(runs, args.rounds, clock)
     return {
         name: {
             "milliseconds_a_step": median(own_seconds) / job.new_tokens * 1e3,
@@ -114,17 +115,6 @@ def time_job(entries: dict[str, Any], job: Job, args: BenchmarkArguments, clock:
         }
         for name, own_seconds in seconds.items()
     }
-
-
-def in_turns(runs: dict[str, Callable[[], float]], args: BenchmarkArguments, clock: Clock) -> dict[str, list[float]]:
-    """Seconds that each run returns, one a round; the order changes from round to round."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    names = list(runs)
-    for number in tqdm(range(args.rounds), desc="rounds", leave=False):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            seconds[name].append(clock.measure(runs[name]))
-    return seconds
 
 
 def _ratios(theirs: list[float], own: list[float]) -> list[float]:
@@ -226,7 +216,7 @@ def measure_parts(args: BenchmarkArguments) -> Iterator[Figures]:
             for name, entry in entries.items():
                 runs = {"call": lambda entry=entry, job=job: entry.run(job)[0]}
                 runs |= parts(entry.model, job.sources, beams, job.new_tokens)
-                seconds = in_turns(runs, args, clock)
+                seconds = in_turns(runs, args.rounds, clock)
                 section["jobs"][f"{batch} x {beams}, {name}"] = {what: median(seconds[what]) * 1e3 for what in runs}
             section["noise"] = clock.noise()
             yield section
@@ -259,7 +249,7 @@ def measure_sentences(args: BenchmarkArguments) -> Iterator[Figures]:
     with peers(model, names, device) as others:
         runs = {name: _sentences_by(name, peer, tokenizer, model, sentences) for name, peer in others.items()}
         texts = {name: run()[1] for name, run in runs.items()}
-        seconds = in_turns({name: lambda run=run: run()[0] for name, run in runs.items()}, args, clock)
+        seconds = in_turns({name: lambda run=run: run()[0] for name, run in runs.items()}, args.rounds, clock)
     section["noise"] = clock.noise()
     section["settings"] = {name: peer.described for name, peer in others.items() if name.startswith("ctranslate2")}
     first = next((name for name in runs if name.startswith("ours")), next(iter(runs)))

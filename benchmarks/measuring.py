@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import transformers
+from tqdm import tqdm
 
 from benchmarks.batches import target_tokens
 from benchmarks.entries import Batch, Entry, Training, matmul_precision
@@ -102,7 +103,7 @@ class Clock:
         self.best = min(self.best, seconds)
         return seconds
 
-    def measure(self, timed: Callable[[], float]) -> float:
+    def measure(self, timed: Callable[[], Any]) -> Any:
         """The seconds that `timed` returns while the machine is at its usual speed, as far as it gets there."""
         attempts = []
         for attempt in range(self.repeats + 1):
@@ -127,6 +128,17 @@ class Clock:
         work()
         synchronise(self.device)
         return time.perf_counter() - start
+
+
+def in_turns(runs: dict[str, Callable[[], Any]], rounds: int, clock: Clock) -> dict[str, list[Any]]:
+    """The seconds that each run returns, one or several numbers a round; the order changes from round to round."""
+    seconds: dict[str, list[Any]] = {name: [] for name in runs}
+    names = list(runs)
+    for number in tqdm(range(rounds), desc="rounds", leave=False):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            seconds[name].append(clock.measure(runs[name]))
+    return seconds
 
 
 @dataclass
