@@ -31,6 +31,7 @@ from benchmarks.generation_entries import (
     Job,
     options_of,
     peers,
+    seconds_of,
     usual_entries,
     without_missing,
 )
@@ -99,22 +100,25 @@ def base_model(args: BenchmarkArguments) -> VanillaTransformerForConditionalGene
 
 
 def time_job(entries: dict[str, Any], job: Job, args: BenchmarkArguments, clock: Clock) -> dict[str, dict[str, Any]]:
-    """Milliseconds a step of each entry in each round, and how many of its translations are the reference's."""
+    """Milliseconds a step of each entry, seconds of each round, and how many translations are the reference's."""
     known = {name: entry.begin(job) for name, entry in entries.items()}
     tokens = {name: entry.run(job)[1] for name, entry in entries.items()}
-    runs = {name: lambda entry=entry: entry.run(job)[0] for name, entry in entries.items()}
+    runs = {name: partial(seconds_of, entry, job) for name, entry in entries.items()}
     seconds = in_turns(runs, args.rounds, clock)
-    return {
-        name: {
-            "milliseconds_a_step": median(own_seconds) / job.new_tokens * 1e3,
-            "times": _ratios(seconds[REFERENCE], own_seconds),
+    theirs = [each[0] for each in seconds[REFERENCE]]
+    figures = {}
+    for name, of_rounds in seconds.items():
+        own, *with_packing = map(list, zip(*of_rounds, strict=True))
+        figures[name] = {
+            "milliseconds_a_step": median(own) / job.new_tokens * 1e3,
+            "times": _ratios(theirs, own),
             "same": _count_same(tokens[name], tokens[REFERENCE]),
             "sentences": len(job.sources),
-            "seconds": own_seconds,
+            "seconds": own,
+            **({"seconds_with_packing": with_packing[0]} if with_packing else {}),
             **known[name],
         }
-        for name, own_seconds in seconds.items()
-    }
+    return figures
 
 
 def _ratios(theirs: list[float], own: list[float]) -> list[float]:
@@ -137,19 +141,22 @@ def device_here() -> torch.device:
 
 
 @torch.no_grad()
-def measure(args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Job]) -> Iterator[Figures]:
-    """All entries at all jobs."""
+def measure(
+    args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Job], packing: bool = False
+) -> Iterator[Figures]:
+    """All entries at all jobs; with `packing`, on CPUs, calls of ours that pack the weights, too."""
     device = device_here()
     names, clock = without_missing(args.entries or default), Clock(device, args.repeats)
     names += [] if REFERENCE in names else [REFERENCE]
     section: dict[str, Any] = {"machine": describe_machine(device), "corpus": "random tokens", "jobs": {}}
     model = base_model(args)
     section["limits"] = limits(model, clock)
+    packing = packing and device.type == "cpu"
     with peers(model, names, device) as others:
         entries = {
             name: InCTranslate2(model.config, peer)
             if isinstance(peer, CTranslate2Processes)
-            else InTransformers(peer, **options_of(name))
+            else InTransformers(peer, packing and name.startswith("ours"), **options_of(name))
             for name, peer in others.items()
         }
         for title, job in tqdm(jobs.items(), desc="generate()"):
@@ -193,7 +200,7 @@ def measure_cells(args: BenchmarkArguments) -> Iterator[Figures]:
     """The cells of batch and beams."""
     cells = CELLS[:2] if args.smallest else CELLS
     usual = usual_entries(device_here(), of_cells=True)
-    return measure(args, usual, {f"{batch} x {beams}": make_job(batch, beams) for batch, beams in cells})
+    return measure(args, usual, {f"{batch} x {beams}": make_job(batch, beams) for batch, beams in cells}, packing=True)
 
 
 @torch.no_grad()

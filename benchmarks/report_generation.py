@@ -29,7 +29,7 @@ def tables(figures: dict[str, Any], reference: str) -> Iterator[str]:
         if mode in figures:
             yield f"## {mode}\n\n{report.describe(figures[mode])}\n\n{report.describe_noise(figures[mode])}"
             yield _table_of_jobs(figures[mode]["jobs"], reference)
-            yield from _first_calls(figures[mode]["jobs"])
+            yield from _table_of_packing(figures[mode]["jobs"], reference)
     if "cells" in figures:
         yield _limits(figures["cells"])
     if "parts" in figures:
@@ -58,16 +58,24 @@ def _figures_of(entry: dict[str, Any]) -> str:
     return f"{milliseconds}, {ratios}, {entry['same']}/{entry['sentences']}"
 
 
-def _first_calls(jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """What the first call takes, with packing; nothing where that was not measured."""
-    names = [name for name, entry in next(iter(jobs.values())).items() if "first_call_seconds" in entry]
+def _table_of_packing(jobs: dict[str, dict[str, Any]], reference: str) -> Iterator[str]:
+    """What calls take that pack the weights, as the first one does; nothing where that was not measured."""
+    names = [name for name, entry in next(iter(jobs.values())).items() if "seconds_with_packing" in entry]
     if not names:
         return
+    headings = [f"{name}: with packing / without, ms; times {reference} with packing" for name in names]
     rows = []
     for title, job in jobs.items():
-        seconds = [(job[name]["first_call_seconds"], median(job[name]["seconds"])) for name in names]
-        rows.append([title, *(f"{first * 1e3:.0f} / {other * 1e3:.0f}" for first, other in seconds)])
-    yield report.table(["", *(f"{name}: first call / others, ms" for name in names)], rows)
+        theirs = job[reference]["seconds"]
+        cells = [_with_packing(job[name], theirs) for name in names]
+        rows.append([title, *cells, f"{median(theirs) * 1e3:.0f}"])
+    yield report.table(["", *headings, f"{reference}: ms"], rows)
+
+
+def _with_packing(entry: dict[str, Any], theirs: list[float]) -> str:
+    packing, without = entry["seconds_with_packing"], entry["seconds"]
+    ratios = [one / own for one, own in zip(theirs, packing, strict=True)]
+    return f"{median(packing) * 1e3:.0f} / {median(without) * 1e3:.0f}; {report.spread(ratios)}"
 
 
 def _table_of_parts(jobs: dict[str, dict[str, float]]) -> str:
