@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.entries import ARITHMETIC
+from benchmarks.training_parts import PARTS, REST
 
 
 HEADINGS = {
@@ -37,7 +38,7 @@ def describe(section: dict[str, Any]) -> str:
 
 def tables(figures: dict[str, Any]) -> Iterator[str]:
     """All tables of the figures that there are, each with its heading."""
-    writers = {"steps": _steps, "memory": _memory, "scaling": _scaling, "trainer": _trainer}
+    writers = {"steps": _steps, "parts": _parts, "memory": _memory, "scaling": _scaling, "trainer": _trainer}
     for mode, write_tables in writers.items():
         if mode in figures:
             yield f"## {mode}\n\n{describe(figures[mode])}"
@@ -95,6 +96,17 @@ def _times_the_fastest(entries: dict[str, dict[str, Any]], ours: str) -> str:
 def _arithmetic(entry: dict[str, Any]) -> str:
     """As it was stored; older figures have it in the name alone."""
     return entry.get("arithmetic") or next(kind for kind in ARITHMETIC if entry["name"].endswith(f"-{kind}"))
+
+
+def _parts(section: dict[str, Any]) -> Iterator[str]:
+    for name, size in section["sizes"].items():
+        rows = []
+        for entry in size["entries"]:
+            shares = [f"{share:.1%}" for share in entry["shares"].values()]
+            rows.append([entry["name"], f"{entry['milliseconds_a_step']:.0f}", *shares])
+        title = f"{name}: {size['tokens_per_batch']:,} tokens a side, shares of {size['steps']} steps"
+        yield f"### {title}{_left_out(size)}"
+        yield table(["entry", "ms a step, watched", *PARTS, REST], rows)
 
 
 def _memory(section: dict[str, Any]) -> Iterator[str]:

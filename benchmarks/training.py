@@ -1,8 +1,9 @@
 """Time one training step, of this package and of other implementations of the same model, in turns.
 
-Modes: `steps` (the default; speed and peak memory of every entry), `memory` (peak memory over many batches), `scaling`
-(speed and memory against length, batch, vocabulary and depth), `trainer` (what stock Seq2SeqTrainer costs), `report`
-(tables, and plots, of what was measured before).
+Modes: `steps` (the default; speed and peak memory of every entry), `parts` (what the time of a step of ours and of
+Marian's goes on), `memory` (peak memory over many batches), `scaling` (speed and memory against length, batch,
+vocabulary and depth), `trainer` (what stock Seq2SeqTrainer costs), `report` (tables, and plots, of what was measured
+before).
 """
 
 import sys
@@ -36,6 +37,7 @@ from benchmarks.measuring import (
 )
 from benchmarks.modes import Figures, run_modes
 from benchmarks.trainer_overhead import Overhead, time_overhead
+from benchmarks.training_parts import parts
 from hf_vanilla_transformer import VanillaTransformerConfig
 from scripts.common import parse
 
@@ -243,6 +245,28 @@ def compare_with(
     return figures
 
 
+def measure_parts(args: BenchmarkArguments) -> Iterator[Figures]:
+    """What the time of a step goes on, of ours, and of Marian in the same arithmetic beside it."""
+    run = Run(args, ["ours", "marian-eager"], CPU_SIZES)
+    for name in run.sizes:
+        size = SIZES[name]
+        batches = corpus_batches(run.corpus, size.tokens_per_batch, run.rounds(size) * size.batches_per_round)
+        figures = []
+        left_out: dict[str, str] = {}
+        with progress_bar(name, len(run.entries)) as progress:
+            for entry in sorted(run.entries, key=lambda entry: list(ARITHMETIC).index(entry.arithmetic)):
+                progress(f"{entry.name}, parts")
+                with leaving_out(entry.name, left_out):
+                    figures.append(parts(entry, size.config(), batches, run.device))
+        run.section["sizes"][name] = {
+            "tokens_per_batch": size.tokens_per_batch,
+            "steps": len(batches),
+            "entries": figures,
+            "left_out": left_out,
+        }
+        yield run.section
+
+
 def measure_memory(args: BenchmarkArguments) -> Iterator[Figures]:
     """Peak memory of each entry over many batches, which differ in shape."""
     run = Run(args, ["ours-fp32", "ours-bf16", "marian-sdpa-fp32", "marian-eager-bf16"], ["tiny-8192"])
@@ -323,6 +347,7 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[str], None]]:
 
 MEASURE = {
     "steps": measure_steps,
+    "parts": measure_parts,
     "memory": measure_memory,
     "scaling": measure_scaling,
     "trainer": measure_trainer,

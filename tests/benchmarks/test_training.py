@@ -1,20 +1,22 @@
 """benchmarks/training.py: what is compared is the same model, and the figures are right. No time is asserted."""
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import entries as compared
-from benchmarks import measuring, report, same_model, training
+from benchmarks import measuring, report, same_model, training, training_parts
 from benchmarks.batches import corpus_batches, equal_batch, read_corpus, target_tokens
 from benchmarks.entries import Entry
 from benchmarks.measuring import Clock, Timing, model_flops
 from benchmarks.modes import run_modes
 from benchmarks.trainer_overhead import Overhead
+from benchmarks.training_parts import PARTS, part_of, parts
 from hf_vanilla_transformer import VanillaTransformerConfig
 
 
@@ -294,6 +296,82 @@ def test_on_gpus_every_shape_comes_once_before_it_is_timed(device, untimed, monk
     rounds = [["a", "b"], ["c"]]
     measuring.time_steps([Entry("ours", "fp32")], None, rounds, Stopped(), lambda name: None, {})
     assert "".join(done) == f"{untimed}|ab|c"
+
+
+@pytest.mark.parametrize(
+    ("part", "names"),
+    [
+        ("products", ["aten::addmm", "aten::bmm", "AddmmBackward0", "mkldnn::_linear_pointwise", "_LinearBackward"]),
+        ("loss", ["_SmoothedCrossEntropy", "aten::cross_entropy_loss", "aten::_log_softmax", "NllLossBackward0"]),
+        ("attention", ["aten::_softmax", "SoftmaxBackward0", "aten::_scaled_dot_product_flash_attention_for_cpu"]),
+        ("dropout", ["_Dropout", "_DropoutBackward", "aten::native_dropout", "aten::random_", "aten::ge"]),
+        ("layer norm", ["aten::native_layer_norm", "NativeLayerNormBackward0"]),
+        ("Adam", ["Optimizer.step#Adam.step", "aten::_fused_adam_"]),
+        ("rest", ["aten::copy_", "aten::sum", "aten::gelu", "aten::embedding", "torch::autograd::AccumulateGrad"]),
+    ],
+)
+def test_operations_are_of_parts_by_their_names(part, names):
+    for name in names:
+        assert part_of([name]) == part
+        assert part_of([name, f"autograd::engine::evaluate_function: {name}", "step"]) == part
+
+
+@pytest.mark.parametrize(
+    ("part", "inside_out"),
+    [
+        ("loss", ["aten::_softmax", "aten::softmax", "_SmoothedCrossEntropy", "step"]),
+        ("products", ["aten::mm", "aten::linear", "_SmoothedCrossEntropy", "step"]),
+        ("products", ["aten::copy_", "aten::addmm", "step"]),
+        ("dropout", ["aten::mul", "_Dropout", "step"]),
+        ("Adam", ["aten::copy_", "aten::_fused_adam_", "Optimizer.step#Adam.step", "step"]),
+        ("rest", ["aten::mul", "step"]),
+    ],
+)
+def test_operations_within_others_are_of_their_parts(part, inside_out):
+    assert part_of(inside_out) == part
+
+
+def test_parts_of_a_step_are_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("MULTI30K_DIR", raising=False)
+    output = tmp_path / "figures.json"
+    names = ["ours-fp32", "marian-eager-fp32", "ours-bf16", "marian-eager-bf16"]
+    training.main(["parts", "--sizes", "smallest", "--entries", *names, "--rounds", "1", "--output", str(output)])
+    size = json.loads(output.read_text())["parts"]["sizes"]["smallest"]
+    assert [entry["name"] for entry in size["entries"]] == names
+    assert (size["steps"], size["left_out"]) == (1, {})
+    printed = capsys.readouterr().out
+    for entry in size["entries"]:
+        shares = entry["shares"]
+        assert list(shares) == [*PARTS, "rest"]
+        assert sum(shares.values()) == pytest.approx(1)
+        assert min(shares.values()) > 0
+        line = next(line for line in printed.splitlines() if line.startswith(f"| {entry['name']} "))
+        figures = [cell.strip() for cell in line.strip("|").split("|")[2:]]
+        assert figures == [f"{share:.1%}" for share in shares.values()]
+
+
+@pytest.mark.parametrize(("device", "rest"), [("cpu", 10), ("cuda", 0)])
+def test_shares_are_of_the_time_of_operations_themselves(device, rest, monkeypatch):
+    """On a GPU of its kernels', and nothing that only has a name there."""
+
+    def event(name, parent, own, is_user_annotation=False):
+        kernels = [SimpleNamespace(duration=own / 2)] * 2
+        own_time = {"self_cpu_time_total": own, "kernels": kernels}
+        return SimpleNamespace(name=name, cpu_parent=parent, is_user_annotation=is_user_annotation, **own_time)
+
+    step = event("step", None, 10, is_user_annotation=True)
+    product = event("aten::addmm", step, 60)
+    events = [step, product, event("aten::copy_", product, 10), event("aten::_softmax", step, 20)]
+    monkeypatch.setattr(Entry, "build", lambda *args: None)
+    monkeypatch.setattr(Entry, "step", lambda *args: None)
+    monkeypatch.setattr(training_parts, "synchronise", lambda device: None)
+    profiler = SimpleNamespace(events=lambda: events)
+    monkeypatch.setattr(training_parts, "profile", lambda activities: nullcontext(profiler))
+    found = parts(Entry("ours", "fp32"), SMALLEST.config(), [{}, {}], torch.device(device))
+    total = 90 + rest
+    expected = {"products": 70 / total, "attention": 20 / total, "rest": rest / total}
+    assert found["shares"] == pytest.approx({**dict.fromkeys(PARTS, 0), **expected})
+    assert found["milliseconds_a_step"] == pytest.approx(total / 2 / 1000)
 
 
 @pytest.mark.parametrize(("pairs", "updates"), [(1000, 2), (16, 9)], ids=["within an epoch", "in several epochs"])
