@@ -7,7 +7,7 @@ and a file of sentences, text to text), `report` (tables, and plots, of what was
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,12 +31,13 @@ from benchmarks.generation_entries import (
     Job,
     options_of,
     peers,
+    seconds_of,
     usual_entries,
     without_missing,
 )
 from benchmarks.generation_parts import parts
-from benchmarks.measuring import Clock, describe_machine, keep_freed_memory
-from benchmarks.modes import run_modes
+from benchmarks.measuring import Clock, describe_machine, in_turns, keep_freed_memory
+from benchmarks.modes import Figures, run_modes
 from benchmarks.peers.ctranslate2_model import CTranslate2Processes, word
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, translate
 from hf_vanilla_transformer.generation_vanilla_transformer import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
@@ -55,7 +56,8 @@ AXES = {
     "beams": [1, 2, 4, 8, 16],
     "batch": [1, 4, 16, 64],
 }
-PROBED_BYTES, PROBED_WIDTH = 400_000_000, 2048
+# Bytes that are read, and width of a product, to find out how fast that is: enough to take long beside starting it.
+PROBED = {"cpu": (400_000_000, 2048), "cuda": (4_000_000_000, 8192)}
 # Source tokens, among which CTranslate2 has the choice.
 TOKENS_A_BATCH = (4096, 1024)
 
@@ -98,32 +100,25 @@ def base_model(args: BenchmarkArguments) -> VanillaTransformerForConditionalGene
 
 
 def time_job(entries: dict[str, Any], job: Job, args: BenchmarkArguments, clock: Clock) -> dict[str, dict[str, Any]]:
-    """Milliseconds a step of each entry in each round, and how many of its translations are the reference's."""
+    """Milliseconds a step of each entry, seconds of each round, and how many translations are the reference's."""
     known = {name: entry.begin(job) for name, entry in entries.items()}
     tokens = {name: entry.run(job)[1] for name, entry in entries.items()}
-    seconds = in_turns({name: lambda entry=entry: entry.run(job)[0] for name, entry in entries.items()}, args, clock)
-    return {
-        name: {
-            "milliseconds_a_step": median(own_seconds) / job.new_tokens * 1e3,
-            "times": _ratios(seconds[REFERENCE], own_seconds),
+    runs = {name: partial(seconds_of, entry, job) for name, entry in entries.items()}
+    seconds = in_turns(runs, args.rounds, clock)
+    theirs = [each[0] for each in seconds[REFERENCE]]
+    figures = {}
+    for name, of_rounds in seconds.items():
+        own, *with_packing = map(list, zip(*of_rounds, strict=True))
+        figures[name] = {
+            "milliseconds_a_step": median(own) / job.new_tokens * 1e3,
+            "times": _ratios(theirs, own),
             "same": _count_same(tokens[name], tokens[REFERENCE]),
             "sentences": len(job.sources),
-            "seconds": own_seconds,
+            "seconds": own,
+            **({"seconds_with_packing": with_packing[0]} if with_packing else {}),
             **known[name],
         }
-        for name, own_seconds in seconds.items()
-    }
-
-
-def in_turns(runs: dict[str, Callable[[], float]], args: BenchmarkArguments, clock: Clock) -> dict[str, list[float]]:
-    """Seconds that each run returns, one a round; the order changes from round to round."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    names = list(runs)
-    for number in tqdm(range(args.rounds), desc="rounds", leave=False):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            seconds[name].append(clock.measure(runs[name]))
-    return seconds
+    return figures
 
 
 def _ratios(theirs: list[float], own: list[float]) -> list[float]:
@@ -146,42 +141,47 @@ def device_here() -> torch.device:
 
 
 @torch.no_grad()
-def measure(args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Job]) -> dict[str, Any]:
-    """All entries at all jobs."""
+def measure(
+    args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Job], packing: bool = False
+) -> Iterator[Figures]:
+    """All entries at all jobs; with `packing`, on CPUs, calls of ours that pack the weights, too."""
     device = device_here()
     names, clock = without_missing(args.entries or default), Clock(device, args.repeats)
     names += [] if REFERENCE in names else [REFERENCE]
     section: dict[str, Any] = {"machine": describe_machine(device), "corpus": "random tokens", "jobs": {}}
     model = base_model(args)
     section["limits"] = limits(model, clock)
+    packing = packing and device.type == "cpu"
     with peers(model, names, device) as others:
         entries = {
             name: InCTranslate2(model.config, peer)
             if isinstance(peer, CTranslate2Processes)
-            else InTransformers(peer, **options_of(name))
+            else InTransformers(peer, packing and name.startswith("ours"), **options_of(name))
             for name, peer in others.items()
         }
         for title, job in tqdm(jobs.items(), desc="generate()"):
             section["jobs"][title] = time_job(entries, job, args, clock)
-    section["noise"] = {"repeated": clock.repeated, "slow": clock.slow}
-    return section
+            section["noise"] = clock.noise()
+            yield section
 
 
 def limits(model: Any, clock: Clock) -> dict[str, float]:
     """What this machine could do: bytes read and operations in a second; and what a step needs of them."""
     device = clock.device
-    numbers = torch.ones(PROBED_BYTES // 4, device=device)
+    probed_bytes, width = PROBED[device.type]
+    numbers = torch.ones(probed_bytes // 4, device=device)
     ways_to_read = (numbers.sum, numbers.amax, lambda: numbers @ numbers)
-    square = torch.randn(PROBED_WIDTH, PROBED_WIDTH, device=device)
+    square = torch.randn(width, width, device=device)
     half = square.bfloat16()
-    onednn = partial(torch.ops.mkldnn._linear_pointwise, square, square, None, "none", [], "")
-    fp32 = onednn if device.type == "cpu" else lambda: square @ square
-    operations = 2 * PROBED_WIDTH**3
+    # Not every build of torch has it, and on CPUs alone.
+    onednn = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if device.type == "cpu" else None
+    fp32 = partial(onednn, square, square, None, "none", [], "") if onednn else lambda: square @ square
+    operations = 2 * width**3
     config = model.config
     layers = [module for module in model.model.decoder.modules() if isinstance(module, torch.nn.Linear)]
     read = sum(layer.weight.numel() for layer in layers) - 2 * config.decoder_layers * config.d_model**2
     return {
-        "bytes_read_a_second": PROBED_BYTES / min(_fastest(work, clock) for work in ways_to_read),
+        "bytes_read_a_second": probed_bytes / min(_fastest(work, clock) for work in ways_to_read),
         "fp32_operations_a_second": operations / _fastest(fp32, clock),
         "bf16_operations_a_second": operations / _fastest(lambda: half @ half, clock),
         # The keys and values of the source are computed once, and not at every step.
@@ -196,15 +196,15 @@ def _fastest(work: Callable[[], Any], clock: Clock) -> float:
     return min([fastest, *(clock.time(work) for _ in range(repeats))])
 
 
-def measure_cells(args: BenchmarkArguments) -> dict[str, Any]:
+def measure_cells(args: BenchmarkArguments) -> Iterator[Figures]:
     """The cells of batch and beams."""
     cells = CELLS[:2] if args.smallest else CELLS
     usual = usual_entries(device_here(), of_cells=True)
-    return measure(args, usual, {f"{batch} x {beams}": make_job(batch, beams) for batch, beams in cells})
+    return measure(args, usual, {f"{batch} x {beams}": make_job(batch, beams) for batch, beams in cells}, packing=True)
 
 
 @torch.no_grad()
-def measure_parts(args: BenchmarkArguments) -> dict[str, Any]:
+def measure_parts(args: BenchmarkArguments) -> Iterator[Figures]:
     """Milliseconds of a call of ours, and of its parts, on the CPU."""
     cpu = torch.device("cpu")
     names = args.entries or [name for name in usual_entries(cpu) if name.startswith("ours")]
@@ -223,13 +223,13 @@ def measure_parts(args: BenchmarkArguments) -> dict[str, Any]:
             for name, entry in entries.items():
                 runs = {"call": lambda entry=entry, job=job: entry.run(job)[0]}
                 runs |= parts(entry.model, job.sources, beams, job.new_tokens)
-                seconds = in_turns(runs, args, clock)
+                seconds = in_turns(runs, args.rounds, clock)
                 section["jobs"][f"{batch} x {beams}, {name}"] = {what: median(seconds[what]) * 1e3 for what in runs}
-    section["noise"] = {"repeated": clock.repeated, "slow": clock.slow}
-    return section
+            section["noise"] = clock.noise()
+            yield section
 
 
-def measure_scaling(args: BenchmarkArguments) -> dict[str, Any]:
+def measure_scaling(args: BenchmarkArguments) -> Iterator[Figures]:
     """How a step's cost grows with one quantity at a time."""
     jobs = {}
     for axis, values in AXES.items():
@@ -240,7 +240,7 @@ def measure_scaling(args: BenchmarkArguments) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def measure_sentences(args: BenchmarkArguments) -> dict[str, Any]:
+def measure_sentences(args: BenchmarkArguments) -> Iterator[Figures]:
     """Sentences a second from text to text, with the paper's beams, sorted by length, in batches by tokens."""
     if args.model is None or args.file is None:
         raise ValueError("the mode sentences needs --model, a trained model, and --file, its sentences.")
@@ -256,8 +256,8 @@ def measure_sentences(args: BenchmarkArguments) -> dict[str, Any]:
     with peers(model, names, device) as others:
         runs = {name: _sentences_by(name, peer, tokenizer, model, sentences) for name, peer in others.items()}
         texts = {name: run()[1] for name, run in runs.items()}
-        seconds = in_turns({name: lambda run=run: run()[0] for name, run in runs.items()}, args, clock)
-    section["noise"] = {"repeated": clock.repeated, "slow": clock.slow}
+        seconds = in_turns({name: lambda run=run: run()[0] for name, run in runs.items()}, args.rounds, clock)
+    section["noise"] = clock.noise()
     section["settings"] = {name: peer.described for name, peer in others.items() if name.startswith("ctranslate2")}
     first = next((name for name in runs if name.startswith("ours")), next(iter(runs)))
     section["entries"] = {
@@ -269,7 +269,7 @@ def measure_sentences(args: BenchmarkArguments) -> dict[str, Any]:
         }
         for name, own_seconds in seconds.items()
     }
-    return section
+    yield section
 
 
 def _sentences_by(

@@ -6,7 +6,8 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 import transformers
+from tqdm import tqdm
 
 from benchmarks.batches import target_tokens
 from benchmarks.entries import Batch, Entry, Training, matmul_precision
@@ -26,8 +28,15 @@ MALLOC = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000:glibc
 SLOWER = 1.15
 # On a GPU a small product takes as long as starting it.
 PROBE_WIDTHS = {"cpu": 1024, "cuda": 8192}
-# Dense bfloat16 products, in FLOP/s, as the vendor states them.
-GPU_PEAKS = {"A100": 312e12, "H100": 989e12, "H200": 989e12}
+# Dense bfloat16 products, in FLOP/s, as the vendor states them; the first whose words are in a GPU's name counts.
+GPU_PEAKS = {
+    "A100": 312e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "H200 NVL": 835e12,
+    "H200": 989e12,
+}
 
 
 def keep_freed_memory() -> None:
@@ -94,7 +103,7 @@ class Clock:
         self.best = min(self.best, seconds)
         return seconds
 
-    def measure(self, timed: Callable[[], float]) -> float:
+    def measure(self, timed: Callable[[], Any]) -> Any:
         """The seconds that `timed` returns while the machine is at its usual speed, as far as it gets there."""
         attempts = []
         for attempt in range(self.repeats + 1):
@@ -108,6 +117,10 @@ class Clock:
         self.slow += 1
         return min(attempts)[1]
 
+    def noise(self) -> dict[str, int]:
+        """How many measurements were made again, and how many were slow every time."""
+        return {"repeated": self.repeated, "slow": self.slow}
+
     def time(self, work: Callable[[], Any]) -> float:
         """Seconds that `work` takes, all of it done on the device too."""
         synchronise(self.device)
@@ -117,22 +130,47 @@ class Clock:
         return time.perf_counter() - start
 
 
+def in_turns(runs: dict[str, Callable[[], Any]], rounds: int, clock: Clock) -> dict[str, list[Any]]:
+    """The seconds that each run returns, one or several numbers a round; the order changes from round to round."""
+    seconds: dict[str, list[Any]] = {name: [] for name in runs}
+    names = list(runs)
+    for number in tqdm(range(rounds), desc="rounds", leave=False):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            seconds[name].append(clock.measure(runs[name]))
+    return seconds
+
+
 @dataclass
 class Timing:
-    """Seconds and tokens of an entry, one of each a round, and the loss of its first step."""
+    """Seconds, tokens and operations of an entry, one of each a round, and the loss of its first step."""
 
     entry: Entry
     first_loss: float
     seconds: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    flops: list[int] = field(default_factory=list)
 
     def tokens_per_second(self) -> float:
         """Target tokens that are not padding; the median over the rounds."""
         return median(tokens / seconds for tokens, seconds in zip(self.tokens, self.seconds, strict=True))
 
+    def flops_per_second(self) -> float:
+        """See `model_flops`; the median over the rounds."""
+        return median(flops / seconds for flops, seconds in zip(self.flops, self.seconds, strict=True))
+
     def speed_up(self, reference: "Timing") -> list[float]:
         """How many times as fast as another entry this one was in each round."""
         return [theirs / ours for ours, theirs in zip(self.seconds, reference.seconds, strict=True)]
+
+
+@contextmanager
+def leaving_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
+    """Where the work on an entry needs more memory than there is, note that by its name, and let others go on."""
+    try:
+        yield
+    except (ChildProcessError, torch.OutOfMemoryError) as error:
+        left_out[name] = str(error).partition("\n")[0]
 
 
 def time_steps(
@@ -141,15 +179,18 @@ def time_steps(
     rounds: Sequence[Sequence[Batch]],
     clock: Clock,
     progress: Callable[[str], None],
+    left_out: dict[str, str],
 ) -> list[Timing]:
     """Time training steps of several entries in turns.
 
     In each round every entry takes a step on each of the round's batches; the order of the entries changes from round
-    to round. Entries of one implementation share a model.
+    to round. Before the first, each takes a step on the first batch, and on GPUs, where that is quickly done, on all of
+    them. Entries of one implementation share a model.
 
     Args:
         rounds: a list of batches for each round, at least one.
         progress: called with an entry's name before each of its measurements.
+        left_out: gets the reason, by name, of each entry that runs out of memory; it has no timing.
     """
     device = clock.device
     rounds = [[_on(device, batch) for batch in batches] for batches in rounds]
@@ -157,19 +198,28 @@ def time_steps(
     timings = []
     for entry in entries:
         progress(f"{entry.name}, first step")
-        training = trainings.get(entry.implementation) or entry.build(config, device)
-        trainings[entry.implementation] = training
-        torch.manual_seed(0)
-        timings.append(Timing(entry, first_loss=float(entry.step(training, rounds[0][0]))))
+        with leaving_out(entry.name, left_out):
+            training = trainings.get(entry.implementation) or entry.build(config, device)
+            trainings[entry.implementation] = training
+            torch.manual_seed(0)
+            timings.append(Timing(entry, first_loss=float(entry.step(training, rounds[0][0]))))
+            if device.type == "cuda":
+                # The first step of a shape also asks for memory, which all entries share, and looks for fast products.
+                for batches in rounds:
+                    _take_steps(entry, training, batches)
     for number, batches in enumerate(rounds):
         first = number * len(timings) // len(rounds)
         for timing in timings[first:] + timings[:first]:
+            if timing.entry.name in left_out:
+                continue
             progress(f"{timing.entry.name}, round {number + 1}")
             training = trainings[timing.entry.implementation]
             take_steps = partial(_take_steps, timing.entry, training, batches)
-            timing.seconds.append(clock.measure(partial(clock.time, take_steps)))
+            with leaving_out(timing.entry.name, left_out):
+                timing.seconds.append(clock.measure(partial(clock.time, take_steps)))
             timing.tokens.append(sum(target_tokens(batch) for batch in batches))
-    return timings
+            timing.flops.append(sum(batch_flops(config, batch) for batch in batches))
+    return [timing for timing in timings if timing.entry.name not in left_out]
 
 
 def _take_steps(entry: Entry, training: Training, batches: Sequence[Batch]) -> None:
@@ -187,6 +237,9 @@ def peak_memory(
     """The most memory an entry has had after each of some training steps, in units of 1,000,000 bytes.
 
     Of a process of its own: its resident memory with Python and the libraries, or on a GPU what torch has reserved.
+
+    Raises:
+        ChildProcessError: if that process ends before, as the system ends one for which there is no memory.
     """
     if device.type == "cuda":
         torch.cuda.empty_cache()  # What this process keeps, the other cannot have.
@@ -202,7 +255,7 @@ def peak_memory(
     try:
         return receiver.recv()
     except EOFError:
-        raise RuntimeError(f"{entry.name} did not finish; perhaps memory ran out.") from None
+        raise ChildProcessError("its process did not finish; perhaps memory ran out.") from None
     finally:
         process.join()
 

@@ -14,7 +14,7 @@ Figures = dict[str, Any]
 
 def run_modes(
     chosen: Sequence[str],
-    measure: dict[str, Callable[[], Figures]],
+    measure: dict[str, Callable[[], Iterable[Figures]]],
     output: str,
     plot_folder: str | None,
     tables: Callable[[Figures], Iterable[str]],
@@ -24,7 +24,8 @@ def run_modes(
 
     Args:
         chosen: modes, the first of `measure` where there is none. `report` shows what is there.
-        measure: what makes the figures of each mode; they replace the mode's own in the file.
+        measure: what yields the figures of each mode, and again when there are more; they replace the mode's own in the
+            file, which is written each time.
         output: the file.
         plot_folder: draw into it.
         tables, plot: how figures are shown.
@@ -41,8 +42,8 @@ def run_modes(
         for mode in chosen or modes[:1]:
             if mode == REPORT and not figures:
                 raise ValueError(f"there are no figures in {output}; measure first, or name another --output.")
-            if mode != REPORT:
-                figures[mode] = measure[mode]()
+            for measured in measure[mode]() if mode != REPORT else ():
+                figures[mode] = measured
                 write(path, json.dumps(figures, indent=2) + "\n")
         print("\n\n".join(tables(figures)))
         if plot_folder is not None:

@@ -1,9 +1,13 @@
 """Figures as tables in markdown and as plots."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from benchmarks.entries import ARITHMETIC
+from benchmarks.training_parts import PARTS, REST
 
 
 HEADINGS = {
@@ -34,7 +38,7 @@ def describe(section: dict[str, Any]) -> str:
 
 def tables(figures: dict[str, Any]) -> Iterator[str]:
     """All tables of the figures that there are, each with its heading."""
-    writers = {"steps": _steps, "memory": _memory, "scaling": _scaling, "trainer": _trainer}
+    writers = {"steps": _steps, "parts": _parts, "memory": _memory, "scaling": _scaling, "trainer": _trainer}
     for mode, write_tables in writers.items():
         if mode in figures:
             yield f"## {mode}\n\n{describe(figures[mode])}"
@@ -53,14 +57,15 @@ def _steps(section: dict[str, Any]) -> Iterator[str]:
                 [
                     entry["name"],
                     f"{entry['tokens_per_second']:.0f}",
-                    *("" if ratio is None else _with_range(ratio) for ratio in ratios),
+                    *("" if ratio is None else spread(ratio["rounds"]) for ratio in ratios),
                     _whole(entry["peak_megabytes"]),
                     f"{entry['tflops_per_second']:.2f}",
                     f"{entry['first_loss']:.3f}",
                     "" if entry["utilisation"] is None else f"{entry['utilisation']:.1%}",
                 ]
             )
-        yield f"### {name}: {size['tokens_per_batch']:,} tokens a side, {size['rounds']} rounds\n\n{_noise(size)}"
+        title = f"{name}: {size['tokens_per_batch']:,} tokens a side, {size['rounds']} rounds"
+        yield f"### {title}\n\n{describe_noise(size)}{_left_out(size)}"
         yield table(*_without_empty(headings, rows))
     yield "### ours beside the fastest other entry of the same arithmetic, times as fast"
     yield _beside_the_fastest(section["sizes"])
@@ -68,7 +73,8 @@ def _steps(section: dict[str, Any]) -> Iterator[str]:
 
 def _beside_the_fastest(sizes: dict[str, Any]) -> str:
     """By size and arithmetic, the name behind `ours-`: the median over the rounds."""
-    own = [entry["name"] for entry in next(iter(sizes.values()))["entries"] if entry["name"].startswith("ours-")]
+    names = (entry["name"] for size in sizes.values() for entry in size["entries"])
+    own = list(dict.fromkeys(name for name in names if name.startswith("ours-")))
     rows = []
     for name, size in sizes.items():
         entries = {entry["name"]: entry for entry in size["entries"]}
@@ -77,39 +83,65 @@ def _beside_the_fastest(sizes: dict[str, Any]) -> str:
 
 
 def _times_the_fastest(entries: dict[str, dict[str, Any]], ours: str) -> str:
-    arithmetic = ours.removeprefix("ours")
-    peers = [entry for name, entry in entries.items() if name.endswith(arithmetic) and not name.startswith("ours-")]
-    if ours not in entries or not peers:
+    if ours not in entries:
+        return ""
+    kind = _arithmetic(entries[ours])
+    peers = [entry for name, entry in entries.items() if _arithmetic(entry) == kind and not name.startswith("ours-")]
+    if not peers:
         return ""
     fastest = max(peers, key=lambda entry: entry["tokens_per_second"])["seconds"]
     return f"{median(theirs / own for theirs, own in zip(fastest, entries[ours]['seconds'], strict=True)):.2f}"
 
 
+def _arithmetic(entry: dict[str, Any]) -> str:
+    """As it was stored; older figures have it in the name alone."""
+    return entry.get("arithmetic") or next(kind for kind in ARITHMETIC if entry["name"].endswith(f"-{kind}"))
+
+
+def _parts(section: dict[str, Any]) -> Iterator[str]:
+    for name, size in section["sizes"].items():
+        rows = []
+        for entry in size["entries"]:
+            shares = [f"{share:.1%}" for share in entry["shares"].values()]
+            rows.append([entry["name"], f"{entry['milliseconds_a_step']:.0f}", *shares])
+        title = f"{name}: {size['tokens_per_batch']:,} tokens a side, shares of {size['steps']} steps"
+        yield f"### {title}{_left_out(size)}"
+        yield table(["entry", "ms a step, watched", *PARTS, REST], rows)
+
+
 def _memory(section: dict[str, Any]) -> Iterator[str]:
     for name, size in section["sizes"].items():
-        steps = len(next(iter(size["peaks"].values())))
+        steps = max(map(len, size["peaks"].values()), default=0)
         marks = sorted({1, max(steps // 4, 1), max(steps // 2, 1), steps})
         rows = [[entry, *(f"{peaks[mark - 1]:.0f}" for mark in marks)] for entry, peaks in size["peaks"].items()]
-        yield f"### {name}: peak memory in MB after so many batches"
+        yield f"### {name}: peak memory in MB after so many batches{_left_out(size)}"
         yield table(["entry", *map(str, marks)], rows)
 
 
 def _scaling(section: dict[str, Any]) -> Iterator[str]:
     for name, size in section["sizes"].items():
         for axis, points in size["axes"].items():
-            entries = [entry["name"] for entry in points[0]["entries"]]
+            entries = _by_name(points)
             headings = [HEADINGS[axis], *(f"{entry} {unit}" for entry in entries for unit in ("tokens/s", "peak MB"))]
             rows = [
                 [f"{point['value']:,}"]
                 + [
-                    text
-                    for entry in point["entries"]
-                    for text in (f"{entry['tokens_per_second']:.0f}", _whole(entry["peak_megabytes"]))
+                    _whole(figures[number].get(quantity))
+                    for figures in entries.values()
+                    for quantity in ("tokens_per_second", "peak_megabytes")
                 ]
-                for point in points
+                for number, point in enumerate(points)
             ]
-            yield f"### {name}, by {HEADINGS[axis]}"
+            left_out = "".join(_left_out(point, f" at {point['value']:,}") for point in points)
+            yield f"### {name}, by {HEADINGS[axis]}{left_out}"
             yield table(headings, rows)
+
+
+def _by_name(points: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The figures of each entry at each point, none where it was left out."""
+    at_points = [{entry["name"]: entry for entry in point["entries"]} for point in points]
+    names = dict.fromkeys(name for entries in at_points for name in entries)
+    return {name: [entries.get(name, {}) for entries in at_points] for name in names}
 
 
 def _trainer(section: dict[str, Any]) -> Iterator[str]:
@@ -125,17 +157,25 @@ def _trainer(section: dict[str, Any]) -> Iterator[str]:
     yield table(["size", "arithmetic", "bare ms", "Trainer ms", "Trainer slower by", "in each round"], rows)
 
 
-def _with_range(ratio: dict[str, Any]) -> str:
-    return f"{ratio['median']:.2f} ({min(ratio['rounds']):.2f}-{max(ratio['rounds']):.2f})"
+def spread(ratios: Sequence[float]) -> str:
+    """The median and the range of what was found in each round."""
+    return f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
 
 
 def _whole(number: float | None) -> str:
     return "" if number is None else f"{number:.0f}"
 
 
-def _noise(size: dict[str, Any]) -> str:
-    noise = size["noise"]
+def describe_noise(section: dict[str, Any]) -> str:
+    """How often the machine was slow."""
+    noise = section["noise"]
     return f"Measurements repeated because the machine was slow: {noise['repeated']}; slow every time: {noise['slow']}."
+
+
+def _left_out(section: dict[str, Any], where: str = "") -> str:
+    """A sentence for each entry that was left out; older figures know of none."""
+    reasons = section.get("left_out", {}).items()
+    return "".join(f"\n\n{name} is left out{where}: {reason}" for name, reason in reasons)
 
 
 def _without_empty(headings: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
@@ -149,17 +189,16 @@ def plot(figures: dict[str, Any], folder: Path) -> list[Path]:
     Raises:
         ImportError: if matplotlib is not installed.
     """
-    drawings = {"steps": _plot_steps, "scaling": _plot_scaling}
-    drawn = {
-        f"training_{mode}.svg": (lambda draw=draw, mode=mode: draw(figures[mode]))
-        for mode, draw in drawings.items()
-        if mode in figures
-    }
-    return save_plots(drawn, folder)
+    return draw("training", {"steps": _plot_steps, "scaling": _plot_scaling}, figures, folder)
 
 
-def save_plots(drawings: dict[str, Callable[[], Any]], folder: Path) -> list[Path]:
-    """Draw figures and write each into the file of its name.
+def draw(
+    command: str, drawings: dict[str, Callable[[dict[str, Any]], Any]], figures: dict[str, Any], folder: Path
+) -> list[Path]:
+    """Draw the modes that there are figures of, each into a file `<command>_<mode>.svg`.
+
+    Args:
+        drawings: what draws the figures of a mode.
 
     Raises:
         ImportError: if matplotlib is not installed.
@@ -172,11 +211,14 @@ def save_plots(drawings: dict[str, Callable[[], Any]], folder: Path) -> list[Pat
     # The same figures give the same file.
     matplotlib.rcParams["svg.hashsalt"] = "training"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, draw in drawings.items():
-        temporary = folder / f".{name}.part"
-        draw().savefig(temporary, format="svg", metadata={"Date": None})
-        temporary.replace(folder / name)
-    return [folder / name for name in drawings]
+    paths = []
+    for mode, make_figure in drawings.items():
+        if mode in figures:
+            path = folder / f"{command}_{mode}.svg"
+            temporary = folder / f".{path.name}.part"
+            make_figure(figures[mode]).savefig(temporary, format="svg", metadata={"Date": None})
+            paths.append(temporary.replace(path))
+    return paths
 
 
 def _plot_steps(section: dict[str, Any]) -> Any:
@@ -217,10 +259,10 @@ def _plot_scaling(section: dict[str, Any]) -> Any:
 
 def _draw_lines(axes: Any, points: list[dict[str, Any]], quantity: str) -> None:
     values = [point["value"] for point in points]
-    for index, entry in enumerate(points[0]["entries"]):
-        axes.plot(values, [point["entries"][index][quantity] for point in points], marker="o", label=entry["name"])
+    for name, figures in _by_name(points).items():
+        axes.plot(values, [each.get(quantity, math.nan) for each in figures], marker="o", label=name)
     axes.set_xscale("log", base=2)
     axes.set_xticks(values, [f"{value:,}" for value in values], rotation=45)
     axes.minorticks_off()
-    most = max(entry[quantity] for point in points for entry in point["entries"])
+    most = max((entry[quantity] for point in points for entry in point["entries"]), default=1)
     axes.set_ylim(0, 1.1 * most)

@@ -1,6 +1,7 @@
 """Figures of generation.py as tables in markdown and as plots."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,61 +27,55 @@ def tables(figures: dict[str, Any], reference: str) -> Iterator[str]:
     """All tables of the figures that there are, each with its heading."""
     for mode in ("cells", "scaling"):
         if mode in figures:
-            yield f"## {mode}\n\n{report.describe(figures[mode])}\n\n{_noise(figures[mode])}"
+            yield f"## {mode}\n\n{report.describe(figures[mode])}\n\n{report.describe_noise(figures[mode])}"
             yield _table_of_jobs(figures[mode]["jobs"], reference)
-            yield from _first_calls(figures[mode]["jobs"])
+            yield from _table_of_packing(figures[mode]["jobs"], reference)
     if "cells" in figures:
         yield _limits(figures["cells"])
     if "parts" in figures:
-        yield f"## parts\n\n{report.describe(figures['parts'])}\n\n{_noise(figures['parts'])}"
+        yield f"## parts\n\n{report.describe(figures['parts'])}\n\n{report.describe_noise(figures['parts'])}"
         yield _table_of_parts(figures["parts"]["jobs"])
     if "sentences" in figures:
         section = figures["sentences"]
-        yield f"## sentences\n\n{report.describe(section)}\n\n{_noise(section)}"
+        yield f"## sentences\n\n{report.describe(section)}\n\n{report.describe_noise(section)}"
         first = next(iter(section["entries"]))
         rows = [
-            [name, f"{entry['sentences_a_second']:.0f}", _spread(entry["times"]), str(entry["same_as_ours"])]
+            [name, f"{entry['sentences_a_second']:.0f}", report.spread(entry["times"]), str(entry["same_as_ours"])]
             for name, entry in section["entries"].items()
         ]
         yield report.table(["entry", "sentences/s", f"times {first}", "same translations"], rows)
 
 
-def _noise(section: dict[str, Any]) -> str:
-    return (
-        f"{section['noise']['repeated']} measurements were made again, {section['noise']['slow']} were slow every time."
-    )
-
-
-def _spread(ratios: Sequence[float]) -> str:
-    return f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-
-
 def _table_of_jobs(jobs: dict[str, dict[str, Any]], reference: str) -> str:
     names = list(next(iter(jobs.values())))
     headings = ["", *(f"{name}: ms a step, times {reference}, same" for name in names)]
-    rows = [
-        [
-            title,
-            *(
-                f"{entry['milliseconds_a_step']:.2f}, {_spread(entry['times'])}, {entry['same']}/{entry['sentences']}"
-                for entry in (job[name] for name in names)
-            ),
-        ]
-        for title, job in jobs.items()
-    ]
+    rows = [[title, *(_figures_of(job[name]) for name in names)] for title, job in jobs.items()]
     return report.table(headings, rows)
 
 
-def _first_calls(jobs: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """What the first call takes, with packing; nothing where that was not measured."""
-    names = [name for name, entry in next(iter(jobs.values())).items() if "first_call_seconds" in entry]
+def _figures_of(entry: dict[str, Any]) -> str:
+    milliseconds, ratios = f"{entry['milliseconds_a_step']:.2f}", report.spread(entry["times"])
+    return f"{milliseconds}, {ratios}, {entry['same']}/{entry['sentences']}"
+
+
+def _table_of_packing(jobs: dict[str, dict[str, Any]], reference: str) -> Iterator[str]:
+    """What calls take that pack the weights, as the first one does; nothing where that was not measured."""
+    names = [name for name, entry in next(iter(jobs.values())).items() if "seconds_with_packing" in entry]
     if not names:
         return
+    headings = [f"{name}: with packing / without, ms; times {reference} with packing" for name in names]
     rows = []
     for title, job in jobs.items():
-        seconds = [(job[name]["first_call_seconds"], median(job[name]["seconds"])) for name in names]
-        rows.append([title, *(f"{first * 1e3:.0f} / {other * 1e3:.0f}" for first, other in seconds)])
-    yield report.table(["", *(f"{name}: first call / others, ms" for name in names)], rows)
+        theirs = job[reference]["seconds"]
+        cells = [_with_packing(job[name], theirs) for name in names]
+        rows.append([title, *cells, f"{median(theirs) * 1e3:.0f}"])
+    yield report.table(["", *headings, f"{reference}: ms"], rows)
+
+
+def _with_packing(entry: dict[str, Any], theirs: list[float]) -> str:
+    packing, without = entry["seconds_with_packing"], entry["seconds"]
+    ratios = [one / own for one, own in zip(theirs, packing, strict=True)]
+    return f"{median(packing) * 1e3:.0f} / {median(without) * 1e3:.0f}; {report.spread(ratios)}"
 
 
 def _table_of_parts(jobs: dict[str, dict[str, float]]) -> str:
@@ -117,13 +112,12 @@ def plot(figures: dict[str, Any], folder: Path, reference: str) -> list[Path]:
     Raises:
         ImportError: if matplotlib is not installed.
     """
-    drawings = {"cells": _plot_cells, "scaling": _plot_scaling, "sentences": _plot_sentences}
-    drawn = {
-        f"generation_{mode}.svg": (lambda draw=draw, mode=mode: draw(figures[mode], reference))
-        for mode, draw in drawings.items()
-        if mode in figures
+    drawings = {
+        "cells": partial(_plot_cells, reference=reference),
+        "scaling": _plot_scaling,
+        "sentences": _plot_sentences,
     }
-    return report.save_plots(drawn, folder)
+    return report.draw("generation", drawings, figures, folder)
 
 
 def _plot_cells(section: dict[str, Any], reference: str) -> Any:
@@ -145,7 +139,7 @@ def _plot_cells(section: dict[str, Any], reference: str) -> Any:
     return figure
 
 
-def _plot_scaling(section: dict[str, Any], reference: str) -> Any:
+def _plot_scaling(section: dict[str, Any]) -> Any:
     from matplotlib.figure import Figure
 
     quantities: dict[str, dict[int, Any]] = {}
@@ -170,7 +164,7 @@ def _plot_scaling(section: dict[str, Any], reference: str) -> Any:
     return figure
 
 
-def _plot_sentences(section: dict[str, Any], reference: str) -> Any:
+def _plot_sentences(section: dict[str, Any]) -> Any:
     from matplotlib.figure import Figure
 
     entries = sorted(section["entries"].items(), key=lambda entry: entry[1]["sentences_a_second"])

@@ -1,8 +1,9 @@
 """Time one training step, of this package and of other implementations of the same model, in turns.
 
-Modes: `steps` (the default; speed and peak memory of every entry), `memory` (peak memory over many batches), `scaling`
-(speed and memory against length, batch, vocabulary and depth), `trainer` (what stock Seq2SeqTrainer costs), `report`
-(tables, and plots, of what was measured before).
+Modes: `steps` (the default; speed and peak memory of every entry), `parts` (what the time of a step of ours and of
+Marian's goes on), `memory` (peak memory over many batches), `scaling` (speed and memory against length, batch,
+vocabulary and depth), `trainer` (what stock Seq2SeqTrainer costs), `report` (tables, and plots, of what was measured
+before).
 """
 
 import sys
@@ -27,15 +28,16 @@ from benchmarks.entries import ARITHMETIC, SAME_MODEL, Batch, Entry, choose_entr
 from benchmarks.measuring import (
     Clock,
     Timing,
-    batch_flops,
     describe_machine,
     keep_freed_memory,
+    leaving_out,
     peak_flops,
     peak_memory,
     time_steps,
 )
-from benchmarks.modes import run_modes
+from benchmarks.modes import Figures, run_modes
 from benchmarks.trainer_overhead import Overhead, time_overhead
+from benchmarks.training_parts import parts
 from hf_vanilla_transformer import VanillaTransformerConfig
 from scripts.common import parse
 
@@ -143,11 +145,15 @@ class Run:
     def clock(self) -> Clock:
         return Clock(self.device, self.args.repeats)
 
+    def peak_flops(self) -> float | None:
+        """Of the device, in a second at most."""
+        return peak_flops(self.device, self.args.peak_tflops)
+
     def rounds(self, size: Size) -> int:
         return self.args.rounds or size.rounds
 
 
-def measure_steps(args: BenchmarkArguments) -> dict[str, Any]:
+def measure_steps(args: BenchmarkArguments) -> Iterator[Figures]:
     """Speed and peak memory of every entry at every size."""
     run = Run(args, None, CPU_SIZES)
     names = [entry.name for entry in run.entries]
@@ -162,45 +168,73 @@ def measure_steps(args: BenchmarkArguments) -> dict[str, Any]:
         clock = run.clock()
         with progress_bar(name, len(run.entries) * (rounds + 2)) as progress:
             in_rounds = [batches[each * number : each * (number + 1)] for number in range(rounds)]
-            timings = time_steps(run.entries, config, in_rounds, clock, progress)
-            peaks = [peaks_of(run, entry, config, batches[:MEMORY_STEPS], progress)[-1] for entry in run.entries]
-        flops = [sum(batch_flops(config, batch) for batch in batches) for batches in in_rounds]
-        peak = peak_flops(run.device, args.peak_tflops)
+            measured = measure_entries(run, config, in_rounds, batches[:MEMORY_STEPS], clock, progress)
         run.section["sizes"][name] = {
             "config": config.to_diff_dict(),
             "tokens_per_batch": size.tokens_per_batch,
             "rounds": rounds,
             "same_weights": same,
-            "noise": noise(clock),
-            "entries": compare_with(timings, peaks, run.section["references"], flops, peak),
+            "noise": clock.noise(),
+            **measured,
         }
-    return run.section
+        yield run.section
+
+
+def measure_entries(
+    run: Run,
+    config: VanillaTransformerConfig,
+    rounds: Sequence[Sequence[Batch]],
+    memory_batches: Sequence[Batch],
+    clock: Clock,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    """Figures of each entry, and instead of those of entries that ran out of memory, the reasons."""
+    left_out: dict[str, str] = {}
+    timings = time_steps(run.entries, config, rounds, clock, progress, left_out)
+    peaks = peaks_of([timing.entry for timing in timings], config, memory_batches, run.device, progress, left_out)
+    timings = [timing for timing in timings if timing.entry.name in peaks]
+    figures = compare_with(timings, peaks, run.section.get("references", []), run.peak_flops())
+    return {"entries": figures, "left_out": left_out}
+
+
+def peaks_of(
+    entries: Sequence[Entry],
+    config: VanillaTransformerConfig,
+    batches: Sequence[Batch],
+    device: torch.device,
+    progress: Callable[[str], None],
+    left_out: dict[str, str],
+) -> dict[str, list[float]]:
+    """`peak_memory` of each entry, by name; of the others, `left_out` gets the reasons."""
+    peaks = {}
+    for entry in entries:
+        progress(f"{entry.name}, memory")
+        with leaving_out(entry.name, left_out):
+            peaks[entry.name] = peak_memory(entry, config, batches, device)
+    return peaks
 
 
 def compare_with(
-    timings: Sequence[Timing],
-    peaks: Sequence[float | None],
-    references: Sequence[str],
-    flops: Sequence[int],
-    peak: float | None,
+    timings: Sequence[Timing], peaks: dict[str, list[float]], references: Sequence[str], peak: float | None
 ) -> list[dict[str, Any]]:
     """Figures of each entry: tokens a second, times as fast as the references in each round, memory, utilisation.
 
     Args:
-        flops: of the model in each round.
+        peaks: the most memory that each has had after some steps, in units of 1,000,000 bytes, by name.
         peak: FLOP/s of the device at most, if that is known.
     """
     by_name = {timing.entry.name: timing for timing in timings}
     figures = []
-    for timing, megabytes in zip(timings, peaks, strict=True):
-        speed_ups = {reference: timing.speed_up(by_name[reference]) for reference in references}
-        work = median(done / seconds for done, seconds in zip(flops, timing.seconds, strict=True))
+    for timing in timings:
+        speed_ups = {name: timing.speed_up(by_name[name]) for name in references if name in by_name}
+        work = timing.flops_per_second()
         figures.append(
             {
                 "name": timing.entry.name,
+                "arithmetic": timing.entry.arithmetic,
                 "tokens_per_second": timing.tokens_per_second(),
                 "times": {name: {"median": median(ratios), "rounds": ratios} for name, ratios in speed_ups.items()},
-                "peak_megabytes": megabytes,
+                "peak_megabytes": peaks[timing.entry.name][-1],
                 "tflops_per_second": work / 1e12,
                 "utilisation": None if peak is None else work / peak,
                 "first_loss": timing.first_loss,
@@ -211,19 +245,42 @@ def compare_with(
     return figures
 
 
-def measure_memory(args: BenchmarkArguments) -> dict[str, Any]:
+def measure_parts(args: BenchmarkArguments) -> Iterator[Figures]:
+    """What the time of a step goes on, of ours, and of Marian in the same arithmetic beside it."""
+    run = Run(args, ["ours", "marian-eager"], CPU_SIZES)
+    for name in run.sizes:
+        size = SIZES[name]
+        batches = corpus_batches(run.corpus, size.tokens_per_batch, run.rounds(size) * size.batches_per_round)
+        figures = []
+        left_out: dict[str, str] = {}
+        with progress_bar(name, len(run.entries)) as progress:
+            for entry in sorted(run.entries, key=lambda entry: list(ARITHMETIC).index(entry.arithmetic)):
+                progress(f"{entry.name}, parts")
+                with leaving_out(entry.name, left_out):
+                    figures.append(parts(entry, size.config(), batches, run.device))
+        run.section["sizes"][name] = {
+            "tokens_per_batch": size.tokens_per_batch,
+            "steps": len(batches),
+            "entries": figures,
+            "left_out": left_out,
+        }
+        yield run.section
+
+
+def measure_memory(args: BenchmarkArguments) -> Iterator[Figures]:
     """Peak memory of each entry over many batches, which differ in shape."""
     run = Run(args, ["ours-fp32", "ours-bf16", "marian-sdpa-fp32", "marian-eager-bf16"], ["tiny-8192"])
     for name in run.sizes:
         size = SIZES[name]
         batches = corpus_batches(run.corpus, size.tokens_per_batch, args.memory_batches)
+        left_out: dict[str, str] = {}
         with progress_bar(name, len(run.entries)) as progress:
-            peaks = {entry.name: peaks_of(run, entry, size.config(), batches, progress) for entry in run.entries}
-        run.section["sizes"][name] = {"tokens_per_batch": size.tokens_per_batch, "peaks": peaks}
-    return run.section
+            peaks = peaks_of(run.entries, size.config(), batches, run.device, progress, left_out)
+        run.section["sizes"][name] = {"tokens_per_batch": size.tokens_per_batch, "peaks": peaks, "left_out": left_out}
+        yield run.section
 
 
-def measure_scaling(args: BenchmarkArguments) -> dict[str, Any]:
+def measure_scaling(args: BenchmarkArguments) -> Iterator[Figures]:
     """How speed and memory change with the length of sentences, the batch, the vocabulary and the depth."""
     marian = "marian-sdpa-bf16" if torch.cuda.is_available() else "marian-eager-bf16"
     run = Run(args, ["ours-bf16", marian], ["base"])
@@ -234,8 +291,8 @@ def measure_scaling(args: BenchmarkArguments) -> dict[str, Any]:
         with progress_bar(name, steps) as progress:
             for axis, values in AXES.items():
                 axes[axis] = [measure_point(run, size, axis, value, clock, progress) for value in values]
-        run.section["sizes"][name] = {"axes": axes, "noise": noise(clock)}
-    return run.section
+                run.section["sizes"][name] = {"axes": axes, "noise": clock.noise()}
+                yield run.section
 
 
 def measure_point(
@@ -250,15 +307,11 @@ def measure_point(
     length = value if axis == "length" else USUAL_LENGTH
     tokens = value if axis == "tokens" else size.tokens_per_batch
     batch = equal_batch(length, tokens, config.vocab_size)
-    rounds = run.rounds(size)
-    timings = time_steps(run.entries, config, [[batch]] * rounds, clock, progress)
-    peaks = [peaks_of(run, entry, config, [batch] * 2, progress)[-1] for entry in run.entries]
-    flops = [batch_flops(config, batch)] * rounds
-    peak = peak_flops(run.device, run.args.peak_tflops)
-    return {"value": value, "entries": compare_with(timings, peaks, [], flops, peak)}
+    in_rounds = [[batch]] * run.rounds(size)
+    return {"value": value, **measure_entries(run, config, in_rounds, [batch] * 2, clock, progress)}
 
 
-def measure_trainer(args: BenchmarkArguments) -> dict[str, Any]:
+def measure_trainer(args: BenchmarkArguments) -> Iterator[Figures]:
     """By which share stock Seq2SeqTrainer is slower than bare steps."""
     run = Run(args, ["ours-fp32", "ours-bf16"], ["base", "tiny"])
     if any(entry.implementation != "ours" for entry in run.entries):
@@ -274,10 +327,10 @@ def measure_trainer(args: BenchmarkArguments) -> dict[str, Any]:
                     results[entry.arithmetic] = time_overhead(overhead, run.rounds(size), clock, progress)
         run.section["sizes"][name] = {
             "tokens_per_batch": size.tokens_per_batch,
-            "noise": noise(clock),
+            "noise": clock.noise(),
             "arithmetic": results,
         }
-    return run.section
+        yield run.section
 
 
 @contextmanager
@@ -292,25 +345,9 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[str], None]]:
         yield advance
 
 
-def peaks_of(
-    run: Run,
-    entry: Entry,
-    config: VanillaTransformerConfig,
-    batches: Sequence[Batch],
-    progress: Callable[[str], None],
-) -> list[float]:
-    """See `peak_memory`."""
-    progress(f"{entry.name}, memory")
-    return peak_memory(entry, config, batches, run.device)
-
-
-def noise(clock: Clock) -> dict[str, int]:
-    """How many measurements were repeated, and how many were slow every time."""
-    return {"repeated": clock.repeated, "slow": clock.slow}
-
-
 MEASURE = {
     "steps": measure_steps,
+    "parts": measure_parts,
     "memory": measure_memory,
     "scaling": measure_scaling,
     "trainer": measure_trainer,

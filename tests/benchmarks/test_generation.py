@@ -7,15 +7,17 @@ import sys
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
 from transformers import DynamicCache, GenerationMixin, StaticCache
 
-from benchmarks import generation, generation_parts, measuring
+from benchmarks import generation, generation_entries, generation_parts, measuring, report
 from benchmarks.generation_parts import PARTS, parts
 from benchmarks.peers.ctranslate2_model import CTranslate2Processes, convert, word
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer import packed_linear_vanilla_transformer as packed_linear
 from hf_vanilla_transformer.generation_step_vanilla_transformer import StepDecoder
 
 
@@ -28,8 +30,7 @@ FOR_GPUS = ["ours-bf16-static", "marian-bf16", "marian-bf16-static"]
 def small_probes():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "PROBE_WIDTHS", {"cpu": 8})
-        patch.setattr(generation, "PROBED_BYTES", 4000)
-        patch.setattr(generation, "PROBED_WIDTH", 8)
+        patch.setattr(generation, "PROBED", {"cpu": (4000, 8)})
         yield
 
 
@@ -59,9 +60,43 @@ def test_cells_and_scaling_are_reported(measured):
                 theirs = job["marian-fp32"]["seconds"]
                 ratios = [one / own for own, one in zip(entry["seconds"], theirs, strict=True)]
                 assert entry["times"] == pytest.approx(ratios)
+            with_packing = [name for name in job if "seconds_with_packing" in job[name]]
+            assert with_packing == [name for name in entries if name.startswith("ours") and mode == "cells"]
+            for name in with_packing:
+                packing, without = job[name]["seconds_with_packing"], job[name]["seconds"]
+                ratios = [one / own for one, own in zip(job["marian-fp32"]["seconds"], packing, strict=True)]
+                cell = f" {median(packing) * 1e3:.0f} / {median(without) * 1e3:.0f}; {report.spread(ratios)} "
+                assert cell in printed
     # Of one layer of d_model 32 and d_ff 64: four matrices of attention to itself, two of attention to the source.
     assert figures["cells"]["limits"]["weights_of_a_step"] == 6 * 32 * 32 + 2 * 32 * 64 + 10_000 * 32
     assert list(output.parent.iterdir()) == [output]
+
+
+@torch.no_grad()
+def test_packing_is_in_one_of_two_calls(monkeypatch):
+    entry = generation.InTransformers(generation.base_model(generation.BenchmarkArguments(smallest=True)), packs=True)
+    run = entry.run
+
+    def run_and_count(job):
+        packed = len(packed_linear._packed)
+        return packed, run(job)[1]
+
+    monkeypatch.setattr(entry, "run", run_and_count)
+    job = generation.make_job(1, 1, source=5, new=2)
+    entry.run(job)
+    without, packing = generation_entries.seconds_of(entry, job)
+    assert packing == 0 < without
+    entry.packs = False
+    assert generation_entries.seconds_of(entry, job) == (without,)
+
+
+def test_limits_of_a_torch_without_onednn(monkeypatch):
+    model = generation.base_model(generation.BenchmarkArguments(smallest=True))
+    clock = measuring.Clock(torch.device("cpu"), repeats=0)
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    monkeypatch.setattr(clock, "time", lambda work: work() is None or 2.0)
+    limits = generation.limits(model, clock)
+    assert (limits["bytes_read_a_second"], limits["fp32_operations_a_second"]) == (2000, 512)
 
 
 def test_parts_are_reported(tmp_path, capsys):

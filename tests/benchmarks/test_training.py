@@ -1,18 +1,22 @@
 """benchmarks/training.py: what is compared is the same model, and the figures are right. No time is asserted."""
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import entries as compared
-from benchmarks import measuring, report, same_model, training
+from benchmarks import measuring, report, same_model, training, training_parts
 from benchmarks.batches import corpus_batches, equal_batch, read_corpus, target_tokens
 from benchmarks.entries import Entry
 from benchmarks.measuring import Clock, Timing, model_flops
+from benchmarks.modes import run_modes
 from benchmarks.trainer_overhead import Overhead
+from benchmarks.training_parts import PARTS, part_of, parts
 from hf_vanilla_transformer import VanillaTransformerConfig
 
 
@@ -46,6 +50,7 @@ def test_steps_of_every_entry_are_reported(tmp_path, monkeypatch, capsys):
     for entry in size["entries"]:
         assert f"| {entry['name']} " in printed
         assert entry["peak_megabytes"] == 2
+        assert entry["name"].endswith(f"-{entry['arithmetic']}")
         assert len(entry["seconds"]) == SMALLEST.rounds
         reference = next(one for one in size["entries"] if one["name"] == "marian-eager-bf16")
         ratios = [theirs / own for theirs, own in zip(reference["seconds"], entry["seconds"], strict=True)]
@@ -116,14 +121,87 @@ def test_steps_update_the_weights_that_the_next_one_uses(kind, exact, batch):
 
 
 def test_ratios_and_medians():
-    ours = Timing(Entry("ours", "fp32"), 1.0, seconds=[1.0, 2.0, 4.0], tokens=[100, 100, 100])
-    theirs = Timing(Entry("tunz", "fp32"), 1.0, seconds=[2.0, 8.0, 4.0], tokens=[100, 100, 100])
-    figures = training.compare_with([ours, theirs], [10.0, None], ["tunz-fp32"], [6e12, 8e12, 8e12], 8e12)
+    work = {"tokens": [100, 100, 100], "flops": [6e12, 8e12, 8e12]}
+    ours = Timing(Entry("ours", "fp32"), 1.0, seconds=[1.0, 2.0, 4.0], **work)
+    theirs = Timing(Entry("tunz", "fp32"), 1.0, seconds=[2.0, 8.0, 4.0], **work)
+    peaks = {"ours-fp32": [9.0, 10.0], "tunz-fp32": [11.0]}
+    figures = training.compare_with([ours, theirs], peaks, ["tunz-fp32"], 8e12)
     assert figures[0]["times"]["tunz-fp32"] == {"median": 2.0, "rounds": [2.0, 4.0, 1.0]}
     assert figures[1]["times"]["tunz-fp32"]["rounds"] == [1.0, 1.0, 1.0]
     assert figures[0]["tokens_per_second"] == 50
     assert figures[0]["tflops_per_second"] == 4
     assert figures[0]["utilisation"] == 0.5
+    assert [entry["peak_megabytes"] for entry in figures] == [10, 11]
+
+
+def test_an_entry_that_runs_out_of_memory_is_left_out(tmp_path, monkeypatch, capsys):
+    """In its first step, in a later one, or in the process that measures its memory; the others go on."""
+    monkeypatch.delenv("MULTI30K_DIR", raising=False)
+    monkeypatch.setattr(measuring, "PROBE_WIDTHS", {"cpu": 8})
+    fails, step, steps = {"tunz-fp32": 1, "hyunwoongko-fp32": 3}, Entry.step, []
+
+    def step_or_fail(entry, *args):
+        steps.append(entry.name)
+        if steps.count(entry.name) == fails.get(entry.name):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.70 GiB.\nMore of it")
+        return step(entry, *args)
+
+    def peak_or_fail(entry, *args):
+        if entry.name == "torch-nn-fp32":
+            raise ChildProcessError("its process did not finish; perhaps memory ran out.")
+        return [1.0]
+
+    monkeypatch.setattr(Entry, "step", step_or_fail)
+    monkeypatch.setattr(training, "peak_memory", peak_or_fail)
+    output = tmp_path / "figures.json"
+    others = ["tunz-fp32", "hyunwoongko-fp32", "torch-nn-fp32"]
+    entries = ["--entries", "ours-fp32", "marian-eager-fp32", *others, "--references", "torch-nn-fp32"]
+    training.main(["steps", "--sizes", "smallest", *entries, "--repeats", "0", "--output", str(output)])
+    size = json.loads(output.read_text())["steps"]["sizes"]["smallest"]
+    assert [entry["name"] for entry in size["entries"]] == ["ours-fp32", "marian-eager-fp32"]
+    assert [len(entry["seconds"]) for entry in size["entries"]] == [SMALLEST.rounds] * 2
+    assert set(size["left_out"]) == set(others)
+    printed = capsys.readouterr().out
+    for name in fails:
+        assert f"{name} is left out: CUDA out of memory. Tried to allocate 3.70 GiB.\n" in printed
+    assert "torch-nn-fp32 is left out: its process did not finish; perhaps memory ran out.\n" in printed
+    assert "More of it" not in printed
+    assert not any(f"| {name} " in printed for name in others)
+    entries = ["--entries", "ours-fp32", "torch-nn-fp32", "--memory_batches", "1"]
+    training.main(["memory", "--sizes", "smallest", *entries, "--output", str(output)])
+    size = json.loads(output.read_text())["memory"]["sizes"]["smallest"]
+    assert (size["peaks"], list(size["left_out"])) == ({"ours-fp32": [1.0]}, ["torch-nn-fp32"])
+    assert "after so many batches\n\ntorch-nn-fp32 is left out: its process" in capsys.readouterr().out
+
+
+def test_an_entry_that_is_left_out_of_some_points(tmp_path):
+    points = [
+        {"value": value, "entries": [{"name": name, "tokens_per_second": 7.0, "peak_megabytes": 9.0} for name in names]}
+        for value, names in ((16, ["ours-fp32", "tunz-fp32"]), (1024, ["ours-fp32"]))
+    ]
+    points[1]["left_out"] = {"tunz-fp32": "too large."}
+    section = {"sizes": {"tiny": {"axes": {"length": points}}}}
+    heading, table = report._scaling(section)
+    assert heading.endswith("\n\ntunz-fp32 is left out at 1,024: too large.")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert rows[2:] == [["16", "7", "9", "7", "9"], ["1,024", "7", "9", "", ""]]
+    pytest.importorskip("matplotlib")
+    (path,) = report.plot({"scaling": section}, tmp_path)
+    assert path.read_text().startswith("<?xml")
+
+
+def test_figures_are_written_after_each_size(tmp_path):
+    output = tmp_path / "figures.json"
+
+    def measure():
+        yield {"sizes": ["tiny"]}
+        assert json.loads(output.read_text()) == {"steps": {"sizes": ["tiny"]}}
+        yield {"sizes": ["tiny", "base"]}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_modes([], {"steps": measure}, str(output), None, report.tables, report.plot)
+    assert json.loads(output.read_text()) == {"steps": {"sizes": ["tiny", "base"]}}
 
 
 def test_what_was_measured_on_a_slow_machine_is_measured_again(monkeypatch):
@@ -154,6 +232,23 @@ def test_model_flops_are_those_of_its_products():
     assert measuring.batch_flops(config, batch) == 4 * model_flops(config, 5, 4)
 
 
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA T4", None),
+    ],
+)
+def test_what_a_gpu_computes_at_most_goes_by_its_whole_name(name, peak, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    assert measuring.peak_flops(torch.device("cuda"), None) == peak
+    assert measuring.peak_flops(torch.device("cuda"), 5) == 5e12
+    assert measuring.peak_flops(torch.device("cpu"), None) is None
+
+
 def test_peak_memory_is_of_a_process_of_its_own(batch):
     ballast = torch.ones(300_000_000)
     peaks = measuring.peak_memory(Entry("ours", "fp32"), SMALLEST.config(), [batch, batch], torch.device("cpu"))
@@ -161,8 +256,128 @@ def test_peak_memory_is_of_a_process_of_its_own(batch):
     assert 50 < peaks[0] <= peaks[1] < ballast.nbytes / 1e6
 
 
-def test_bare_loop_and_trainer_make_the_same_updates(corpus):
-    overhead = Overhead(SMALLEST.config(dropout=0.0), corpus, 64, updates=2, bf16=False, device=torch.device("cpu"))
+def test_a_process_that_ends_before_it_has_measured_says_so(batch):
+    device = torch.device("cpu")
+    with pytest.raises(ChildProcessError, match="did not finish"):
+        measuring.peak_memory(Entry("no such entry", "fp32"), SMALLEST.config(), [batch], device)
+
+
+def test_rounds_have_the_tokens_and_operations_of_their_batches(corpus, batch, monkeypatch):
+    monkeypatch.setattr(measuring, "PROBE_WIDTHS", {"cpu": 8})
+    rounds = [[batch], corpus_batches(corpus, 100, 2)]
+    clock, names = Clock(torch.device("cpu"), repeats=0), []
+    (timing,) = measuring.time_steps([Entry("ours", "fp32")], SMALLEST.config(), rounds, clock, names.append, {})
+    assert timing.tokens == [sum(map(target_tokens, batches)) for batches in rounds]
+    assert timing.flops == [sum(measuring.batch_flops(SMALLEST.config(), each) for each in part) for part in rounds]
+    assert names == ["ours-fp32, first step", "ours-fp32, round 1", "ours-fp32, round 2"]
+
+
+@pytest.mark.parametrize(("device", "untimed"), [("cpu", "a"), ("cuda", "aabc")])
+def test_on_gpus_every_shape_comes_once_before_it_is_timed(device, untimed, monkeypatch):
+    done = []
+    monkeypatch.setattr(measuring, "_on", lambda device, batch: batch)
+    monkeypatch.setattr(measuring, "target_tokens", lambda batch: 1)
+    monkeypatch.setattr(measuring, "batch_flops", lambda config, batch: 1)
+    monkeypatch.setattr(Entry, "build", lambda *args: "model")
+    monkeypatch.setattr(Entry, "step", lambda entry, training, batch: done.append(batch) or 1.0)
+
+    class Stopped:
+        def __init__(self):
+            self.device = torch.device(device)
+
+        def measure(self, timed):
+            done.append("|")
+            return timed()
+
+        def time(self, work):
+            work()
+            return 1.0
+
+    rounds = [["a", "b"], ["c"]]
+    measuring.time_steps([Entry("ours", "fp32")], None, rounds, Stopped(), lambda name: None, {})
+    assert "".join(done) == f"{untimed}|ab|c"
+
+
+@pytest.mark.parametrize(
+    ("part", "names"),
+    [
+        ("products", ["aten::addmm", "aten::bmm", "AddmmBackward0", "mkldnn::_linear_pointwise", "_LinearBackward"]),
+        ("loss", ["_SmoothedCrossEntropy", "aten::cross_entropy_loss", "aten::_log_softmax", "NllLossBackward0"]),
+        ("attention", ["aten::_softmax", "SoftmaxBackward0", "aten::_scaled_dot_product_flash_attention_for_cpu"]),
+        ("dropout", ["_Dropout", "_DropoutBackward", "aten::native_dropout", "aten::random_", "aten::ge"]),
+        ("layer norm", ["aten::native_layer_norm", "NativeLayerNormBackward0"]),
+        ("Adam", ["Optimizer.step#Adam.step", "aten::_fused_adam_"]),
+        ("rest", ["aten::copy_", "aten::sum", "aten::gelu", "aten::embedding", "torch::autograd::AccumulateGrad"]),
+    ],
+)
+def test_operations_are_of_parts_by_their_names(part, names):
+    for name in names:
+        assert part_of([name]) == part
+        assert part_of([name, f"autograd::engine::evaluate_function: {name}", "step"]) == part
+
+
+@pytest.mark.parametrize(
+    ("part", "inside_out"),
+    [
+        ("loss", ["aten::_softmax", "aten::softmax", "_SmoothedCrossEntropy", "step"]),
+        ("products", ["aten::mm", "aten::linear", "_SmoothedCrossEntropy", "step"]),
+        ("products", ["aten::copy_", "aten::addmm", "step"]),
+        ("dropout", ["aten::mul", "_Dropout", "step"]),
+        ("Adam", ["aten::copy_", "aten::_fused_adam_", "Optimizer.step#Adam.step", "step"]),
+        ("rest", ["aten::mul", "step"]),
+    ],
+)
+def test_operations_within_others_are_of_their_parts(part, inside_out):
+    assert part_of(inside_out) == part
+
+
+def test_parts_of_a_step_are_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("MULTI30K_DIR", raising=False)
+    output = tmp_path / "figures.json"
+    names = ["ours-fp32", "marian-eager-fp32", "ours-bf16", "marian-eager-bf16"]
+    training.main(["parts", "--sizes", "smallest", "--entries", *names, "--rounds", "1", "--output", str(output)])
+    size = json.loads(output.read_text())["parts"]["sizes"]["smallest"]
+    assert [entry["name"] for entry in size["entries"]] == names
+    assert (size["steps"], size["left_out"]) == (1, {})
+    printed = capsys.readouterr().out
+    for entry in size["entries"]:
+        shares = entry["shares"]
+        assert list(shares) == [*PARTS, "rest"]
+        assert sum(shares.values()) == pytest.approx(1)
+        assert min(shares.values()) > 0
+        line = next(line for line in printed.splitlines() if line.startswith(f"| {entry['name']} "))
+        figures = [cell.strip() for cell in line.strip("|").split("|")[2:]]
+        assert figures == [f"{share:.1%}" for share in shares.values()]
+
+
+@pytest.mark.parametrize(("device", "rest"), [("cpu", 10), ("cuda", 0)])
+def test_shares_are_of_the_time_of_operations_themselves(device, rest, monkeypatch):
+    """On a GPU of its kernels', and nothing that only has a name there."""
+
+    def event(name, parent, own, is_user_annotation=False):
+        kernels = [SimpleNamespace(duration=own / 2)] * 2
+        own_time = {"self_cpu_time_total": own, "kernels": kernels}
+        return SimpleNamespace(name=name, cpu_parent=parent, is_user_annotation=is_user_annotation, **own_time)
+
+    step = event("step", None, 10, is_user_annotation=True)
+    product = event("aten::addmm", step, 60)
+    events = [step, product, event("aten::copy_", product, 10), event("aten::_softmax", step, 20)]
+    monkeypatch.setattr(Entry, "build", lambda *args: None)
+    monkeypatch.setattr(Entry, "step", lambda *args: None)
+    monkeypatch.setattr(training_parts, "synchronise", lambda device: None)
+    profiler = SimpleNamespace(events=lambda: events)
+    monkeypatch.setattr(training_parts, "profile", lambda activities: nullcontext(profiler))
+    found = parts(Entry("ours", "fp32"), SMALLEST.config(), [{}, {}], torch.device(device))
+    total = 90 + rest
+    expected = {"products": 70 / total, "attention": 20 / total, "rest": rest / total}
+    assert found["shares"] == pytest.approx({**dict.fromkeys(PARTS, 0), **expected})
+    assert found["milliseconds_a_step"] == pytest.approx(total / 2 / 1000)
+
+
+@pytest.mark.parametrize(("pairs", "updates"), [(1000, 2), (16, 9)], ids=["within an epoch", "in several epochs"])
+def test_bare_loop_and_trainer_make_the_same_updates(corpus, pairs, updates):
+    some = replace(corpus, data=corpus.data.select(range(pairs)))
+    overhead = Overhead(SMALLEST.config(dropout=0.0), some, 64, updates, bf16=False, device=torch.device("cpu"))
     seconds, bare = overhead.bare(seed=1)
     trainer_seconds, trained = overhead.trainer(seed=1)
     assert seconds > 0
@@ -214,6 +429,17 @@ def test_ours_beside_the_fastest_other_entry():
     ]
     *_, row = report._beside_the_fastest({"tiny": {"entries": entries}}).splitlines()
     assert [cell.strip() for cell in row.strip("|").split("|")] == ["tiny", "1.75", ""]
+
+
+def test_ours_with_another_attention_stands_beside_all_others_of_its_arithmetic():
+    seconds = {"ours-sdpa-bf16": 1.0, "marian-sdpa-bf16": 4.0, "x-transformers-bf16": 2.0, "tunz-fp32-medium": 1.5}
+    entries = [
+        {"name": name, "arithmetic": kind, "tokens_per_second": 1 / taken, "seconds": [taken]}
+        for (name, taken), kind in zip(seconds.items(), ["bf16", "bf16", "bf16", "fp32-medium"], strict=True)
+    ]
+    for figures in (entries, [{**entry, "arithmetic": None} for entry in entries]):
+        *_, row = report._beside_the_fastest({"base-25k": {"entries": figures}}).splitlines()
+        assert [cell.strip() for cell in row.strip("|").split("|")] == ["base-25k", "2.00"]
 
 
 def test_generated_pairs_are_as_long_as_those_of_multi30k(corpus):

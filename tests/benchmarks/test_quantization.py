@@ -1,0 +1,55 @@
+"""benchmarks/quantization.py: what is timed is translating alone, in turns. No time is asserted."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import measuring
+
+
+pytest.importorskip("torchao")
+quantization = pytest.importorskip("benchmarks.quantization")
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
+KINDS = ["float32", "bfloat16", "int8"]
+
+
+@pytest.fixture
+def arguments(tmp_path, write, monkeypatch):
+    monkeypatch.setattr(measuring, "PROBE_WIDTHS", {"cpu": 8})
+    monkeypatch.setattr(quantization, "LOADING", {kind: quantization.LOADING[kind] for kind in KINDS})
+    pairs = write("test.csv", "source,target\nforty-two,zweiundvierzig\nseven,sieben\nsix,sechs\n")
+    return ["--model", str(FIXTURE), "--test_files", str(pairs), "--output", str(tmp_path / "figures.json")]
+
+
+def test_models_are_scored_once_and_timed_in_turns(arguments, monkeypatch, tmp_path, capsys):
+    done = []
+    for name in ("score", "translate"):
+        work = getattr(quantization, name)
+
+        def noted(model, *args, name=name, work=work, **kwargs):
+            done.append((name, model))
+            return work(model, *args, **kwargs)
+
+        monkeypatch.setattr(quantization, name, noted)
+    figures = quantization.main([*arguments, "--rounds", "2", "--repeats", "0"])
+    models = [model for _, model in done[: len(KINDS)]]
+    in_turns = [*models, *models[1:], models[0]]
+    assert done == [*(("score", model) for model in models), *(("translate", model) for model in in_turns)]
+    assert [model.dtype for model in models[:2]] == [torch.float32, torch.bfloat16]
+    assert json.loads((tmp_path / "figures.json").read_text()) == figures
+    printed = capsys.readouterr().out
+    for kind in KINDS:
+        each = figures[kind]
+        assert each["sentences_per_second"] == pytest.approx(3 / (sum(each["seconds"]) / 2))
+        assert each["sentences_per_processor_second"] == pytest.approx(3 / (sum(each["processor_seconds"]) / 2))
+        assert f"{kind}: BLEU {each['bleu']:.2f}, " in printed
+    assert figures["float32"]["as_in_float32"] == 3
+    assert figures["bfloat16"]["megabytes"] < figures["float32"]["megabytes"]
+
+
+def test_rounds_are_numbers_that_there_can_be(arguments):
+    with pytest.raises(SystemExit, match="rounds is 0; it must be at least 1"):
+        quantization.main([*arguments, "--rounds", "0"])
