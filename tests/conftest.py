@@ -1,28 +1,21 @@
-"""What several tests need: small models with every weight at work, and inputs with padding."""
+"""What all tests share: the order of files, the cache of `datasets`, a tokenizer, and places of files.
+
+`make test` starts several processes, and the one that starts them reads this file before: what takes long to import is
+imported where it is used.
+"""
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import datasets
 import pytest
-import torch
-
-from hf_vanilla_transformer import (
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerTokenizer,
-    train_tokenizer,
-)
-
-
-VOCAB_SIZE = 60
-FIRST_WORD_ID = 3
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Pairs that are read are kept in a folder of the tests, by processes that they start, too."""
+    import datasets
+
     folder = tmp_path_factory.mktemp("datasets")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
@@ -56,63 +49,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=places.__getitem__)
 
 
-def small_config(**overrides) -> VanillaTransformerConfig:
-    """Small, with d_k, d_v and d_model / h all different, and stacks of different depths."""
-    fields = {
-        "vocab_size": VOCAB_SIZE,
-        "d_model": 32,
-        "d_ff": 48,
-        "num_heads": 4,
-        "d_k": 6,
-        "d_v": 10,
-        "encoder_layers": 2,
-        "decoder_layers": 3,
-    }
-    return VanillaTransformerConfig(**{**fields, **overrides})
-
-
-def small_model(seed: int = 0, **overrides) -> VanillaTransformerForConditionalGeneration:
-    """A small model in evaluation mode whose biases and norms are not 0 and 1, so that every weight shows."""
-    torch.manual_seed(seed)
-    attn_implementation = overrides.pop("attn_implementation", None)
-    model = VanillaTransformerForConditionalGeneration._from_config(
-        small_config(**overrides), attn_implementation=attn_implementation
-    ).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-    return model
-
-
-def decisive_model(seed: int = 0, **overrides) -> VanillaTransformerForConditionalGeneration:
-    """A small model whose translations vary with the source and the prefix, as a trained one's do."""
-    model = small_model(seed, tie_word_embeddings=False, **overrides)
-    with torch.no_grad():
-        model.lm_head.weight.mul_(3)
-    return model
-
-
-def sentences(*lengths: int, seed: int = 0) -> list[torch.Tensor]:
-    """Random sentences of so many tokens each."""
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(FIRST_WORD_ID, VOCAB_SIZE, (length,), generator=generator) for length in lengths]
-
-
-def pad(rows: list[torch.Tensor], side: str = "right", extra: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and mask, `(batch, length)`, padded with id 0 to the longest row and by `extra` more."""
-    length = max(len(row) for row in rows) + extra
-    ids = torch.zeros(len(rows), length, dtype=torch.long)
-    mask = torch.zeros(len(rows), length, dtype=torch.long)
-    for index, row in enumerate(rows):
-        place = slice(0, len(row)) if side == "right" else slice(length - len(row), length)
-        ids[index, place] = row
-        mask[index, place] = 1
-    return ids, mask
-
-
 @pytest.fixture(scope="session")
-def tokenizer() -> VanillaTransformerTokenizer:
+def tokenizer():
+    from hf_vanilla_transformer import train_tokenizer
+
     texts = ["a small house", "ein kleines Haus", "two small houses", "zwei kleine Häuser"] * 5
     return train_tokenizer(texts, vocab_size=300, show_progress=False)
 

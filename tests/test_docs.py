@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from scripts import common
-from tests.conftest import small_model
+from tests.models import small_model
 
 
 ROOT = Path(__file__).parents[1]

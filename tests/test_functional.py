@@ -20,7 +20,7 @@ from hf_vanilla_transformer.functional_vanilla_transformer import (
     smoothed_cross_entropy_of_states,
 )
 
-from .conftest import VOCAB_SIZE, pad, sentences, small_model
+from .models import VOCAB_SIZE, pad, sentences, small_model
 
 
 class Asker(torch.nn.Module):

@@ -23,9 +23,9 @@ from hf_vanilla_transformer import Int8Config, PaperTrainingArguments, translate
 from hf_vanilla_transformer import packed_linear_vanilla_transformer as packed_linear
 from hf_vanilla_transformer.packed_linear_vanilla_transformer import Int8Linear, _Int8PackedLinear, pack
 from hf_vanilla_transformer.quantization_vanilla_transformer import Int8Quantizer
-from tests.conftest import pad, sentences, small_model
 from tests.ecosystem.documentation import FIXTURE, ROOT, blocks, run
 from tests.generation.test_step import SENTENCES, ending_model, plain_scores, scores, takes_steps
+from tests.models import pad, sentences, small_model
 
 
 EXPECTED = json.loads((FIXTURE / "translations.json").read_text(encoding="utf-8"))

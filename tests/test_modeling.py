@@ -21,7 +21,7 @@ from hf_vanilla_transformer.modeling_vanilla_transformer import (
     label_smoothed_cross_entropy,
     sinusoidal_positions,
 )
-from tests.conftest import VOCAB_SIZE, pad, sentences, small_config, small_model
+from tests.models import VOCAB_SIZE, pad, sentences, small_config, small_model
 
 
 ATTENTIONS = ["eager", "sdpa", "vanilla_transformer"]

@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, Mar
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from hf_vanilla_transformer import TranslationPipeline, VanillaTransformerModel, registration, translate
-from tests.conftest import small_config, small_model
+from tests.models import small_config, small_model
 
 
 FOLDER = Path(__file__).parent / "fixtures" / "numbers_tiny"

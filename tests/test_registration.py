@@ -2,7 +2,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import registration
-from tests.conftest import small_config
+from tests.models import small_config
 
 
 def test_auto_classes_know_the_model():

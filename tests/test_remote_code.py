@@ -31,7 +31,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerModel,
     VanillaTransformerTokenizer,
 )
-from tests.conftest import small_config
+from tests.models import small_config
 from tests.without_package import SENTENCES
 
 

@@ -28,7 +28,7 @@ from hf_vanilla_transformer.training.checkpoints import mark_complete
 from scripts import average_checkpoints, collect_results, demo, evaluate, plot_curve, reporting, train, translate
 from scripts.arguments import DataArguments, ResultArguments, ScoringArguments
 from scripts.common import describe_search, exact_match_by_digits, load, parse
-from tests.conftest import decisive_model, small_model
+from tests.models import decisive_model, small_model
 from tests.parity.paper_numpy import learning_rate
 from tests.tiny_run import TINY_RUN, write_recipe
 

@@ -8,9 +8,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig,
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, score, translate
 from hf_vanilla_transformer.translation import _batches
-from tests.conftest import decisive_model, small_model
 from tests.ecosystem.documentation import FIXTURE
 from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
+from tests.models import decisive_model, small_model
 
 
 SENTENCES = ["two small houses", "a", "", "a small house a small house", "   ", "two"]

@@ -20,7 +20,7 @@ from hf_vanilla_transformer import (
     tokenize_pairs,
     train_tokenizer,
 )
-from tests.conftest import small_model
+from tests.models import small_model
 from tests.training.toy import copy_task, random_words
 
 

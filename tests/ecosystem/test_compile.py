@@ -8,8 +8,8 @@ from torch._dynamo.utils import counters
 from transformers import EncoderDecoderCache, StaticCache
 
 from hf_vanilla_transformer.modeling_vanilla_transformer import sinusoidal_positions
-from tests.conftest import decisive_model, pad, sentences, small_model
 from tests.ecosystem.documentation import blocks, run
+from tests.models import decisive_model, pad, sentences, small_model
 
 
 STEP, DECODING = blocks("torch.compile")

@@ -8,8 +8,8 @@ from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_vanilla_transformer.modeling_vanilla_transformer import sinusoidal_positions
-from tests.conftest import pad, sentences
 from tests.ecosystem.documentation import blocks, run
+from tests.models import pad, sentences
 
 
 exporters = pytest.importorskip("transformers.exporters", reason="this version of transformers has no exporters")

@@ -1,17 +1,19 @@
 """Adapters of PEFT: trained by the stock Trainer, saved, loaded, decoded with, merged."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import translate
-from tests.conftest import pad, sentences
 from tests.ecosystem.documentation import FIXTURE, blocks, run
+from tests.models import pad, sentences
 
 
-peft = pytest.importorskip("peft")
+# Imported where it is used: every process reads this file, and one of them runs it.
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="it takes peft")
 
 TRANSLATIONS = json.loads((FIXTURE / "translations.json").read_text(encoding="utf-8"))["4 beams"]
 SOURCES = list(TRANSLATIONS)
@@ -40,6 +42,8 @@ def load_base():
 
 
 def load_adapters(documented):
+    import peft
+
     return peft.PeftModel.from_pretrained(load_base(), documented["folder"] / "runs" / "lora").eval()
 
 
@@ -50,6 +54,8 @@ def logits(model):
 
 def with_random_adapters(**settings):
     """A model whose adapters change what it says."""
+    import peft
+
     torch.manual_seed(0)
     lora = peft.LoraConfig(task_type=peft.TaskType.SEQ_2_SEQ_LM, init_lora_weights=False, **settings)
     model = peft.get_peft_model(load_base(), lora).eval()
@@ -135,6 +141,7 @@ def test_a_softmax_of_its_own_is_saved_untied(tmp_path, modules):
 
 
 def test_accumulation_counts_the_words_of_all_batches(tmp_path):
+    import peft
     from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
     from tests.training.toy import copy_task

@@ -11,8 +11,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSe
 from hf_vanilla_transformer import PaperTrainingArguments, translate
 from hf_vanilla_transformer import functional_vanilla_transformer as functional
 from hf_vanilla_transformer.modeling_vanilla_transformer import sinusoidal_positions
-from tests.conftest import pad, sentences, small_model
 from tests.ecosystem.documentation import FIXTURE, blocks, run
+from tests.models import pad, sentences, small_model
 from tests.training.toy import copy_task
 
 

@@ -1,17 +1,19 @@
 """Int8 through torchao: what is quantised, that it is saved and loaded the same, and that it still translates."""
 
 import json
+from importlib.util import find_spec
 
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import translate
-from tests.conftest import pad, sentences, small_model
 from tests.ecosystem.documentation import FIXTURE, blocks, run
+from tests.models import pad, sentences, small_model
 
 
-quantization = pytest.importorskip("torchao.quantization")
+# Imported where it is used: every process reads this file, and one of them runs it.
+pytestmark = pytest.mark.skipif(find_spec("torchao") is None, reason="it takes torchao")
 
 EXPECTED = json.loads((FIXTURE / "translations.json").read_text(encoding="utf-8"))
 WAYS = ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"]
@@ -19,6 +21,7 @@ IDS, MASK = pad(sentences(5, 9, 3))
 
 
 def load(way, folder=FIXTURE):
+    from torchao import quantization
     from transformers import TorchAoConfig
 
     return AutoModelForSeq2SeqLM.from_pretrained(

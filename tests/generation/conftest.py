@@ -5,8 +5,8 @@ import torch
 
 from hf_vanilla_transformer import generation_vanilla_transformer as generation
 from hf_vanilla_transformer.generation_step_vanilla_transformer import StepDecoder
-from tests.conftest import decisive_model, pad, sentences, small_model
 from tests.generation.by_hand import EOS
+from tests.models import decisive_model, pad, sentences, small_model
 
 
 # "assisted" is short for an argument that holds a model.

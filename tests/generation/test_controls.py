@@ -9,7 +9,6 @@ import transformers
 from packaging.version import Version
 from transformers import LogitsProcessor, StoppingCriteria, TextIteratorStreamer
 
-from tests.conftest import decisive_model, pad
 from tests.generation.by_hand import BOS, EOS, beam_search, greedy_search
 from tests.generation.conftest import (
     MODES,
@@ -22,6 +21,7 @@ from tests.generation.conftest import (
     in_each_way,
     until_end,
 )
+from tests.models import decisive_model, pad
 
 
 # Near to the best translation, so that samples repeat tokens as that does.

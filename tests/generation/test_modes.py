@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StaticCache
 
-from tests.conftest import decisive_model, pad, sentences
 from tests.generation.by_hand import BOS, forced_logits, greedy_search
 from tests.generation.conftest import (
     ALL_MODES,
@@ -21,6 +20,7 @@ from tests.generation.conftest import (
     in_each_way,
     until_end,
 )
+from tests.models import decisive_model, pad, sentences
 
 
 def all_targets(decode, model, mode, rows=SENTENCES, padding=None, **kwargs):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 
-from tests.conftest import pad
 from tests.generation.by_hand import (
     BOS,
     EOS,
@@ -28,6 +27,7 @@ from tests.generation.conftest import (
     real_tokens,
     until_end,
 )
+from tests.models import pad
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, StoppingCriteria
 
 from hf_vanilla_transformer.generation_beam_search_vanilla_transformer import gnmt_length_penalty
-from tests.conftest import pad, sentences, small_model
 from tests.generation.by_hand import (
     BOS,
     EOS,
@@ -20,6 +19,7 @@ from tests.generation.by_hand import (
     hf_penalty,
 )
 from tests.generation.conftest import NEVER_BY_STEPS, SENTENCES, ending_model, generated_lengths, until_end
+from tests.models import pad, sentences, small_model
 
 
 PENALTIES = pytest.mark.parametrize(("penalty_type", "penalty"), [("gnmt", gnmt_penalty), ("hf", hf_penalty)])

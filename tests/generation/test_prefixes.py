@@ -4,7 +4,6 @@ import pytest
 import torch
 from transformers import DynamicCache, StaticCache
 
-from tests.conftest import pad, sentences
 from tests.generation.by_hand import BOS, EOS, beam_search, greedy_search
 from tests.generation.conftest import (
     ALL_MODES,
@@ -19,6 +18,7 @@ from tests.generation.conftest import (
     in_each_way,
     until_end,
 )
+from tests.models import pad, sentences
 
 
 PREFIXES = [torch.tensor([BOS, *words]) for words in ([5, 6, 7], [8], [9, 10])]

@@ -18,9 +18,9 @@ from hf_vanilla_transformer import generation_step_vanilla_transformer as step
 from hf_vanilla_transformer import generation_vanilla_transformer as generation
 from hf_vanilla_transformer import packed_linear_vanilla_transformer as packed_linear
 from hf_vanilla_transformer.generation_step_vanilla_transformer import StepDecoder, can_step
-from tests.conftest import decisive_model, pad, sentences, small_config, small_model
 from tests.generation.by_hand import BOS
 from tests.generation.conftest import SENTENCES, ending_model
+from tests.models import decisive_model, pad, sentences, small_config, small_model
 
 
 @pytest.fixture

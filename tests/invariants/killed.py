@@ -29,7 +29,7 @@ from hf_vanilla_transformer import (
     paper_optimizers,
 )
 from scripts import train
-from tests.conftest import small_model
+from tests.models import small_model
 from tests.training.toy import copy_task
 
 

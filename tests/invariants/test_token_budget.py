@@ -12,9 +12,9 @@ from hf_vanilla_transformer import (
     last_complete_checkpoint,
     paper_optimizers,
 )
-from tests.conftest import small_model
 from tests.invariants.checkpoints import assert_same_checkpoint
 from tests.invariants.killed import exit_code, run_as_two, start
+from tests.models import small_model
 from tests.training.toy import copy_task
 
 

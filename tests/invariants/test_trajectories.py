@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import DataCollatorForSeq2Seq
 
-from tests.conftest import small_model
 from tests.invariants.killed import run_as_two
 from tests.invariants.trajectories import SENTENCES_AN_UPDATE, UPDATES, trajectory, write_trajectory
+from tests.models import small_model
 
 
 LARGEST_DIFFERENCE = 1e-5

@@ -4,7 +4,7 @@ import torch
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 from hf_vanilla_transformer import PaperTrainingArguments, TokenBudgetBatchSampler, paper_optimizers
-from tests.conftest import small_model
+from tests.models import small_model
 from tests.training.toy import copy_task
 
 

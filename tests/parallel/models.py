@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from tests.conftest import FIRST_WORD_ID, pad, sentences, small_model
+from tests.models import FIRST_WORD_ID, pad, sentences, small_model
 
 
 TRAINED = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"

@@ -7,7 +7,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import DistributedType
 
-from tests.conftest import small_model
+from tests.models import small_model
 
 
 FOLDER = Path(__file__).parents[2] / "recipes" / "accelerate"

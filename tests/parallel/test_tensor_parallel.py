@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
-from tests.conftest import small_model
 from tests.invariants.killed import run_as_two
+from tests.models import small_model
 from tests.parallel import tensor_parallel
 from tests.parallel.models import BEAMS, NAMES, PROCESSES, TIED_TO_THE_SOFTMAX, inputs, save_models
 

@@ -4,7 +4,7 @@ import torch
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 from hf_vanilla_transformer import PaperTrainingArguments
-from tests.conftest import VOCAB_SIZE
+from tests.models import VOCAB_SIZE
 from tests.training.toy import copy_task
 
 

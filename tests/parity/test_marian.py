@@ -7,7 +7,7 @@ reads or writes a model channel is permuted.
 import torch
 
 from benchmarks.peers.marian import Marian
-from tests.conftest import pad, sentences, small_model
+from tests.models import pad, sentences, small_model
 
 
 def test_logits_with_padding(attn_implementation):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hf_vanilla_transformer.modeling_vanilla_transformer import sinusoidal_positions
-from tests.conftest import sentences, small_config, small_model
+from tests.models import sentences, small_config, small_model
 from tests.parity import paper_numpy
 
 

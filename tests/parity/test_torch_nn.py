@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from tests.conftest import small_model
+from tests.models import small_model
 
 
 WIDTH = 32

@@ -18,7 +18,7 @@ from hf_vanilla_transformer import average_checkpoints
 from hf_vanilla_transformer.training import averaging
 from hf_vanilla_transformer.training.averaging import averaged_from, last_checkpoints
 from hf_vanilla_transformer.training.checkpoints import mark_complete
-from tests.conftest import decisive_model, pad, sentences, small_model
+from tests.models import decisive_model, pad, sentences, small_model
 
 
 IDS, MASK = pad(sentences(5, 3))

@@ -3,7 +3,7 @@
 import pytest
 
 from hf_vanilla_transformer.training.checks import check_vocabulary
-from tests.conftest import small_config
+from tests.models import small_config
 
 
 @pytest.mark.parametrize("ends", [2, [7, 2]])

@@ -11,8 +11,8 @@ from transformers import TrainerState
 from hf_vanilla_transformer import PaperTrainingArguments
 from hf_vanilla_transformer.training import model_card
 from hf_vanilla_transformer.training.model_card import FactsOfTheRun, card_metadata, fill_model_card
-from tests.conftest import small_model
 from tests.hub.card_rules import card_errors
+from tests.models import small_model
 
 
 SCORES = {

@@ -5,7 +5,7 @@ import torch
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback
 
 from hf_vanilla_transformer import PaperTrainingArguments, paper_learning_rate, paper_optimizers
-from tests.conftest import small_model
+from tests.models import small_model
 from tests.parity import paper_numpy
 from tests.training.toy import copy_task
 

@@ -12,7 +12,7 @@ from hf_vanilla_transformer import PaperTrainingArguments, paper_optimizers
 from hf_vanilla_transformer.training import r_drop
 from hf_vanilla_transformer.training.arguments import RunArguments
 from hf_vanilla_transformer.training.r_drop import RDropTrainer, r_drop_loss
-from tests.conftest import small_model
+from tests.models import small_model
 from tests.training.toy import Gradients, copy_task
 
 

@@ -11,7 +11,7 @@ from hf_vanilla_transformer import (
     make_compute_metrics,
     paper_optimizers,
 )
-from tests.conftest import pad, small_config, small_model
+from tests.models import pad, small_config, small_model
 from tests.training.toy import Gradients, copy_task
 
 
