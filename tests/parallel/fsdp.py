@@ -71,8 +71,9 @@ def train_with_accelerate(folder, output, checkpoint=None):
         "trajectory": trajectory(trainer),
         "parts": {name: parameter.to_local().numel() for name, parameter in trainer.model.named_parameters()},
         "tied": tied_names(trainer.model),
-        "prediction": prediction(trainer, tokenizer),
     }
+    if checkpoint is None:
+        results["prediction"] = prediction(trainer, tokenizer)
     # Checkpoints are in parts, the model that is trained is whole.
     trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     trainer.save_model()

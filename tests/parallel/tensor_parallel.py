@@ -4,7 +4,7 @@ import torch
 from transformers import AutoModel, AutoModelForSeq2SeqLM, set_seed
 from transformers.distributed import DistributedConfig
 
-from tests.parallel.models import NAMES, gradients, inputs, tied_names, train_once, translations
+from tests.parallel.models import NAMES, OFFSET, gradients, inputs, tied_names, train_once, translations
 
 
 BOTH = DistributedConfig(tp_size=2)
@@ -50,10 +50,11 @@ def other_translations(model):
     """With a static cache, and drawn at random, for which all processes need the same seed."""
     batch = inputs()
     del batch["labels"]
+    settings = {"num_beams": 1, "max_length_offset": OFFSET}
     set_seed(0)
     return {
-        "static cache": model.generate(**batch, num_beams=1, cache_implementation="static"),
-        "sampling": model.generate(**batch, num_beams=1, do_sample=True),
+        "static cache": model.generate(**batch, **settings, cache_implementation="static"),
+        "sampling": model.generate(**batch, **settings, do_sample=True),
     }
 
 
