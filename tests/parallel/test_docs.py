@@ -13,8 +13,12 @@ from tests.test_docs import ROOT, blocks
 
 
 def run_program(block: str, folder: Path) -> None:
+    """Run it in one of two processes, each of which must have half of a matrix behind it."""
     os.chdir(folder)
-    exec(compile(block, "docs/scaling.md", "exec"), {})
+    names: dict = {}
+    exec(compile(block, "docs/scaling.md", "exec"), names)
+    weight = names["model"].get_encoder().layers[0].fc1.weight
+    assert 2 * weight.to_local().numel() == weight.numel()
 
 
 def run(setting: str, folder: Path) -> None:
