@@ -14,8 +14,22 @@ import tempfile
 from pathlib import Path
 
 import datasets  # noqa: F401
+import sacrebleu  # noqa: F401
 import torch  # noqa: F401
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Seq2SeqTrainer  # noqa: F401
+import transformers.quantizers.auto  # noqa: F401
+import yaml  # noqa: F401
+from transformers import (  # noqa: F401
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    GenerationMixin,
+    HfArgumentParser,
+    Pipeline,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TokenizersBackend,
+    pipelines,
+)
 
 
 def help_of(script: str) -> dict:
@@ -25,6 +39,8 @@ def help_of(script: str) -> dict:
         if process == 0:
             os.dup2(output.fileno(), 1)
             os.dup2(errors.fileno(), 2)
+            # Commands of benchmarks/ start anew with a setting of the allocator, unless one is given.
+            os.environ.setdefault("GLIBC_TUNABLES", "")
             sys.argv = [script, "--help"]
             sys.path.insert(0, str(Path(script).parent))
             runpy.run_path(script, run_name="__main__")
@@ -36,5 +52,5 @@ def help_of(script: str) -> dict:
 
 
 if __name__ == "__main__":
-    assert not {"evaluate", "hf_vanilla_transformer", "scripts"} & set(sys.modules)
+    assert not {"benchmarks", "evaluate", "hf_vanilla_transformer", "scripts"} & set(sys.modules)
     print(json.dumps({script: help_of(script) for script in sys.argv[1:]}))

@@ -2,7 +2,7 @@
 
 import io
 import json
-import subprocess
+import os
 import sys
 from contextlib import redirect_stdout
 from importlib.util import find_spec
@@ -24,6 +24,8 @@ from hf_vanilla_transformer.generation_step_vanilla_transformer import StepDecod
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
 IN_TRANSFORMERS = ["ours-fp32", "ours-bf16", "ours-int8", "marian-fp32"]
 FOR_GPUS = ["ours-bf16-static", "marian-bf16", "marian-bf16-static"]
+SCALED = ["ours-fp32", "marian-fp32"]
+VOCABULARY = 2000
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,9 +43,10 @@ def measured(small_probes, tmp_path_factory):
     output = folder / "figures" / "figures.json"
     options = ["--smallest", "--rounds", "2", "--repeats", "0", "--output", str(output)]
     plot = ["--plot", str(folder / "plots")] if find_spec("matplotlib") else []
-    with redirect_stdout(printed):
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.setattr(generation, "VOCABULARY", VOCABULARY)
         generation.main(["cells", *options, "--entries", *IN_TRANSFORMERS, *FOR_GPUS])
-        generation.main(["scaling", *options, *plot, "--entries", *IN_TRANSFORMERS])
+        generation.main(["scaling", *options, *plot, "--entries", *SCALED])
     return output, printed.getvalue()
 
 
@@ -51,7 +54,7 @@ def test_cells_and_scaling_are_reported(measured):
     output, printed = measured
     figures = json.loads(output.read_text())
     assert list(figures["cells"]["jobs"]) == ["1 x 1", "1 x 4"]
-    for mode, entries in (("cells", [*IN_TRANSFORMERS, *FOR_GPUS]), ("scaling", IN_TRANSFORMERS)):
+    for mode, entries in (("cells", [*IN_TRANSFORMERS, *FOR_GPUS]), ("scaling", SCALED)):
         for title, job in figures[mode]["jobs"].items():
             assert f"| {title} " in printed
             assert list(job) == entries
@@ -68,7 +71,7 @@ def test_cells_and_scaling_are_reported(measured):
                 cell = f" {median(packing) * 1e3:.0f} / {median(without) * 1e3:.0f}; {report.spread(ratios)} "
                 assert cell in printed
     # Of one layer of d_model 32 and d_ff 64: four matrices of attention to itself, two of attention to the source.
-    assert figures["cells"]["limits"]["weights_of_a_step"] == 6 * 32 * 32 + 2 * 32 * 64 + 10_000 * 32
+    assert figures["cells"]["limits"]["weights_of_a_step"] == 6 * 32 * 32 + 2 * 32 * 64 + VOCABULARY * 32
     assert list(output.parent.iterdir()) == [output]
 
 
@@ -229,10 +232,18 @@ def test_the_same_weights_in_ctranslate2_give_the_same_tokens(tmp_path):
     assert found == generation.InTransformers(model).run(job)[1]
 
 
-def test_the_command_runs(tmp_path):
-    command = [sys.executable, str(Path(generation.__file__)), "--help"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "scaling" in printed
+def test_a_command_starts_anew_with_the_allocator_s_setting(monkeypatch):
+    """Once: then it is in force."""
+    started = []
+    monkeypatch.setattr(os, "execv", lambda *command: started.append((*command, os.environ["GLIBC_TUNABLES"])))
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(sys, "argv", ["benchmarks/generation.py", "cells"])
+    # Set and taken away, so that what the command sets is taken away behind the test.
+    monkeypatch.setenv("GLIBC_TUNABLES", "")
+    monkeypatch.delenv("GLIBC_TUNABLES")
+    measuring.keep_freed_memory()
+    measuring.keep_freed_memory()
+    assert started == [(sys.executable, [sys.executable, "benchmarks/generation.py", "cells"], measuring.MALLOC)]
 
 
 def test_words_of_tokens():
