@@ -18,6 +18,7 @@ from benchmarks.modes import run_modes
 from benchmarks.trainer_overhead import Overhead
 from benchmarks.training_parts import PARTS, part_of, parts
 from hf_vanilla_transformer import VanillaTransformerConfig
+from tests.invariants.killed import forked
 
 
 SMALLEST = training.SIZES["smallest"]
@@ -249,7 +250,9 @@ def test_what_a_gpu_computes_at_most_goes_by_its_whole_name(name, peak, monkeypa
     assert measuring.peak_flops(torch.device("cpu"), None) is None
 
 
-def test_peak_memory_is_of_a_process_of_its_own(batch):
+def test_peak_memory_is_of_a_process_of_its_own(batch, monkeypatch):
+    # A worker has one server for all its tests, and those of killed.py need theirs, whichever are first.
+    monkeypatch.setattr(forked, "set_forkserver_preload", lambda names: None)
     ballast = torch.ones(300_000_000)
     peaks = measuring.peak_memory(Entry("ours", "fp32"), SMALLEST.config(), [batch, batch], torch.device("cpu"))
     assert len(peaks) == 2
