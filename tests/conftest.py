@@ -23,19 +23,25 @@ def cache_of_datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
-# Tests that take long for their number: files, and folders with a slash behind them.
+# Tests that take long for their number: files, and folders with a slash behind them. Those whose processes wait for
+# each other at every layer come beside such as are one process, or else four processes would share two cores.
 LONG = (
+    "tests/parallel/test_fsdp.py",
+    "tests/ecosystem/test_compile.py",
     "tests/parallel/",
+    "tests/invariants/test_processes.py",
+    "tests/hub/test_push_pull.py",
+    "tests/invariants/test_resuming.py",
+    "tests/hub/test_train.py",
     "tests/invariants/",
     "tests/hub/",
-    "tests/ecosystem/test_compile.py",
     "tests/test_side_by_side.py",
     "tests/training/test_trainer.py",
-    "tests/training/test_memory.py",
     "tests/benchmarks/",
     "tests/test_reproduce_table3.py",
-    "tests/test_fixture.py",
+    "tests/ecosystem/test_export.py",
     "tests/test_scripts.py",
+    "tests/test_train_settings.py",
 )
 
 
