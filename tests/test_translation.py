@@ -18,7 +18,10 @@ SENTENCES = ["two small houses", "a", "", "a small house a small house", "   ", 
 
 @pytest.fixture(scope="module")
 def model(tokenizer):
-    return small_model(vocab_size=len(tokenizer))
+    """It ends no sentence by itself, and a few tokens show what fifty do."""
+    model = small_model(vocab_size=len(tokenizer))
+    model.generation_config.max_length_offset = 5
+    return model
 
 
 def alone(model, tokenizer, sentence):
@@ -121,7 +124,7 @@ def another_model(model, options):
 
 @pytest.mark.parametrize("change", [no_threads, sampling, own_processor, hook_in_the_encoder, one_batch, another_model])
 def test_one_batch_after_the_other(tokenizer, two_threads, monkeypatch, change):
-    model, options = small_model(vocab_size=len(tokenizer)), {"batch_tokens": 8}
+    model, options = small_model(vocab_size=len(tokenizer)), {"batch_tokens": 8, "max_new_tokens": 4}
     change(model, options)
     meeting = Meeting(monkeypatch, parties=1)
     translate(model, tokenizer, SENTENCES, **options)
