@@ -107,6 +107,12 @@ def test_frequent_pairs_become_tokens(tokenizer):
     assert len(tokenizer) > 259
 
 
+@pytest.mark.parametrize(("settings", "least"), [({}, 2), ({"min_frequency": 4}, 4)])
+def test_a_pair_becomes_a_token_that_is_as_frequent_as_asked_for(settings, least):
+    sizes = [len(train_tokenizer(["ab"] * count, 300, show_progress=False, **settings)) for count in (least - 1, least)]
+    assert sizes == [259, 260]
+
+
 def test_training_is_deterministic():
     texts = ["one two three", "two three four"] * 3
     first, second = (train_tokenizer(texts, vocab_size=280, show_progress=False) for _ in range(2))

@@ -193,6 +193,15 @@ def test_any_iterable(model, tokenizer):
     assert translate(model, tokenizer, (text for text in SENTENCES)) == translate(model, tokenizer, SENTENCES)
 
 
+@pytest.mark.parametrize(("work", "count"), [(translate, 4), (score_themselves, 6)])
+def test_progress_is_shown_to_those_who_ask(model, tokenizer, capsys, work, count):
+    """In sentences, of which blank ones are not translated."""
+    work(model, tokenizer, SENTENCES, batch_tokens=8)
+    assert f"/{count}" not in capsys.readouterr().err
+    work(model, tokenizer, SENTENCES, batch_tokens=8, show_progress=True)
+    assert f"{count}/{count}" in capsys.readouterr().err
+
+
 def test_something_else_than_strings(model, tokenizer):
     with pytest.raises(TypeError, match="sentences holds None, a NoneType; give strings"):
         translate(model, tokenizer, ["a", None])
