@@ -2,8 +2,7 @@
 
 import copy
 import json
-import subprocess
-import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -23,8 +22,9 @@ from hf_vanilla_transformer import Int8Config, PaperTrainingArguments, translate
 from hf_vanilla_transformer import packed_linear_vanilla_transformer as packed_linear
 from hf_vanilla_transformer.packed_linear_vanilla_transformer import Int8Linear, _Int8PackedLinear, pack
 from hf_vanilla_transformer.quantization_vanilla_transformer import Int8Quantizer
-from tests.ecosystem.documentation import FIXTURE, ROOT, blocks, run
+from tests.ecosystem.documentation import FIXTURE, blocks, run
 from tests.generation.test_step import SENTENCES, ending_model, plain_scores, scores, takes_steps
+from tests.invariants.killed import exit_code, start
 from tests.models import pad, sentences, small_model
 
 
@@ -155,17 +155,16 @@ def test_a_compiled_layer_computes_the_formula():
     np.testing.assert_allclose(float64(compiled(x)), expected, atol=1e-5)
 
 
-def test_nothing_warns():
+def quantise_where_warnings_are_errors():
+    warnings.simplefilter("error")
+    torch.set_grad_enabled(False)
+    Int8Linear.of(nn.Linear(8, 8))(torch.ones(1, 8))
+
+
+def test_nothing_warns(tmp_path):
     # In a process of its own, because torch warns once.
-    lines = [
-        "import warnings, torch",
-        "from hf_vanilla_transformer.packed_linear_vanilla_transformer import Int8Linear",
-        "warnings.simplefilter('error')",
-        "torch.set_grad_enabled(False)",
-        "Int8Linear.of(torch.nn.Linear(8, 8))(torch.ones(1, 8))",
-    ]
-    child = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, cwd=ROOT)
-    assert child.returncode == 0, child.stderr
+    log = tmp_path / "log"
+    assert exit_code(start(quantise_where_warnings_are_errors, log=log)) == 0, log.read_text()
 
 
 def load(folder=FIXTURE, kind=AutoModelForSeq2SeqLM, **kwargs):

@@ -1,51 +1,55 @@
 """In a process of its own: what is set for the C library holds until the end of a process."""
 
+import json
 import platform
-import subprocess
 import sys
 import weakref
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import TrainerState
 
 from hf_vanilla_transformer.packed_linear_vanilla_transformer import pack
 from hf_vanilla_transformer.training import memory
+from hf_vanilla_transformer.training.memory import GiveBackMemory, give_back_freed_memory, keep_freed_memory
+from tests.invariants.killed import exit_code, start
 
 
-CHILD = """
-import resource
-from pathlib import Path
-import torch
-from transformers import TrainerState
-from hf_vanilla_transformer.training.memory import GiveBackMemory, keep_freed_memory
+def fresh_pages(times_before: int) -> int:
+    """How many it takes to use 300 MB that were freed, once the heap has its size, after so many times."""
+    import resource
 
-def use_memory():
-    tensors = [torch.ones(2_500_000) for _ in range(30)]
-
-# Tensors of 300 MB, all freed, and again: how many fresh pages does another time take, once the heap has its size?
-def fresh_pages(times_before):
     for _ in range(times_before):
         use_memory()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     use_memory()
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-def resident():
+
+def use_memory() -> None:
+    _tensors = [torch.ones(2_500_000) for _ in range(30)]
+
+
+def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-found = [fresh_pages(1)]
-assert keep_freed_memory()
-found.append(fresh_pages(5))
 
-# Blocks that are in use lie between those that were freed, so that none of it is at the end of the heap.
-tensors = [torch.ones(100_000 if place % 2 else 2_500_000) for place in range(60)]
-tensors = tensors[1::2]
-for step in (49, 50):
-    GiveBackMemory().on_step_end(None, TrainerState(global_step=step), None)
-    found.append(resident())
-print(*found)
-"""
+def measure(path: Path) -> None:
+    """Write what `measured` says."""
+    # What the imports have freed would be given back with the rest below.
+    give_back_freed_memory()
+    found = [fresh_pages(1)]
+    assert keep_freed_memory()
+    found.append(fresh_pages(5))
+    # Blocks that are in use lie between those that were freed, so that none of it is at the end of the heap.
+    tensors = [torch.ones(100_000 if place % 2 else 2_500_000) for place in range(60)]
+    tensors = tensors[1::2]
+    for step in (49, 50):
+        GiveBackMemory().on_step_end(None, TrainerState(global_step=step), None)
+        found.append(resident())
+    path.write_text(json.dumps(found))
+
 
 on_glibc = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc" or not Path("/proc/self/statm").is_file(), reason="it takes glibc"
@@ -53,11 +57,12 @@ on_glibc = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def measured() -> list[int]:
+def measured(tmp_path_factory) -> list[int]:
     """Fresh pages where memory is given back at once, and where it is kept; bytes in use before and after that goes."""
-    result = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    return [int(figure) for figure in result.stdout.split()]
+    folder = tmp_path_factory.mktemp("memory")
+    path, log = folder / "found", folder / "log"
+    assert exit_code(start(measure, path, log=log)) == 0, log.read_text()
+    return json.loads(path.read_text())
 
 
 @on_glibc
