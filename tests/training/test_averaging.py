@@ -1,12 +1,13 @@
+import ctypes
 import json
 import logging
 import os
 import re
-import subprocess
-import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import safetensors.numpy
 import torch
@@ -18,23 +19,14 @@ from hf_vanilla_transformer import average_checkpoints
 from hf_vanilla_transformer.training import averaging
 from hf_vanilla_transformer.training.averaging import averaged_from, last_checkpoints
 from hf_vanilla_transformer.training.checkpoints import mark_complete
+from hf_vanilla_transformer.training.memory import peak_memory
+from tests.invariants.killed import exit_code, start
 from tests.models import decisive_model, pad, sentences, small_model
 
 
 IDS, MASK = pad(sentences(5, 3))
-PEAK_MEMORY = """
-import resource, sys
-import psutil
-from hf_vanilla_transformer import average_checkpoints
-unit = 1 if sys.platform == "darwin" else 1024
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-average_checkpoints(sys.argv[1:2], sys.argv[2])
-before = peak()
-# What the imports have freed again would hide as much of what comes now.
-ballast = b"x" * (before - psutil.Process().memory_info().rss)
-average_checkpoints(sys.argv[4:], sys.argv[3])
-print(peak() - before)
-"""
+# Of mallopt(), as malloc.h numbers it.
+M_MMAP_THRESHOLD = -3
 
 
 def save_model(folder: Path, seed: int, dtype=torch.float32, max_shard_size="1GB", **overrides) -> Path:
@@ -163,6 +155,20 @@ def test_an_index_beside_a_whole_file_is_not_looked_at(two, tmp_path):
     assert not (output / "model.safetensors.index.json").exists()
 
 
+def grow(small: Path, outputs: list[Path], folders: list[Path], path: Path) -> None:
+    """Write how much the most memory of this process grows."""
+    with suppress(AttributeError, OSError):
+        # Freed memory goes back to the system at once, instead of when malloc thinks fit.
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
+    average_checkpoints([small], outputs[0])
+    before = peak_memory()
+    # What was freed again would hide as much of what comes now.
+    ballast = b"x" * max(0, before - psutil.Process().memory_info().rss)
+    average_checkpoints(folders, outputs[1])
+    path.write_text(str(peak_memory() - before))
+    del ballast
+
+
 def test_memory_depends_on_the_largest_tensor_alone(tmp_path):
     largest = 2**23
     tensors = {f"t{index}": torch.zeros(2**20) for index in range(12)}
@@ -174,11 +180,9 @@ def test_memory_depends_on_the_largest_tensor_alone(tmp_path):
             os.link(first / name, folder / name)
     small = save_tensors(tmp_path / "small", a=[1.0])
     outputs = [tmp_path / "small_average", tmp_path / "average"]
-    command = [sys.executable, "-c", PEAK_MEMORY, small, *outputs, *folders]
-    # Freed memory goes back to the system at once, instead of when malloc thinks fit.
-    environment = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=65536"}
-    grown = int(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
-    assert grown < 16 * largest
+    path, log = tmp_path / "grown", tmp_path / "log"
+    assert exit_code(start(grow, small, outputs, folders, path, log=log)) == 0, log.read_text()
+    assert int(path.read_text()) < 16 * largest
 
 
 def test_what_was_averaged_is_written_down(tmp_path):
