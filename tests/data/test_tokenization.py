@@ -1,27 +1,18 @@
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import datasets
 import pytest
 from datasets import Dataset, DatasetDict
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq
 
 from hf_vanilla_transformer import load_pairs, tokenize_pairs, train_tokenizer
+from tests.invariants.killed import exit_code, start
 
 
 PAIRS = Dataset.from_list([{"number": 1, "source": "a small house", "target": "zwei"}])
 TEXTS = ["a small house", "zwei", "ein kleines Haus", ""]
-IN_A_NEW_PROCESS = """
-import json, sys
-from pathlib import Path
-from transformers import AutoTokenizer
-from hf_vanilla_transformer import load_pairs, tokenize_pairs
-files, folder = sys.argv[1:3], sys.argv[3]
-data = tokenize_pairs(load_pairs(train_files=files), AutoTokenizer.from_pretrained(folder))["train"]
-print(json.dumps([[file["filename"] for file in data.cache_files], data.to_list()]))
-"""
 
 
 @pytest.fixture
@@ -83,7 +74,14 @@ def test_tokens_come_from_a_file_of_the_cache(on_disk, tokenizer, cache):
     assert cache in file.parents
 
 
-def test_the_same_is_tokenised_once(on_disk, tokenizer, tmp_path):
+def tokenise(files: list[Path], folder: Path, cache: Path, path: Path) -> None:
+    """Write what this process makes of pairs, and how it begins: with a hash() of its own."""
+    datasets.config.HF_DATASETS_CACHE = cache
+    data = tokenize_pairs(load_pairs(train_files=files), AutoTokenizer.from_pretrained(folder))["train"]
+    path.write_text(json.dumps([hash("a"), [*map(str, files_of(data))], data.to_list()]))
+
+
+def test_the_same_is_tokenised_once(on_disk, tokenizer, cache, tmp_path):
     """By a tokenizer that was used and saved meanwhile, in another process too."""
     data = tokenize_pairs(on_disk, tokenizer)
     written = {file: file.stat().st_ino for file in files_of(data)}
@@ -92,10 +90,12 @@ def test_the_same_is_tokenised_once(on_disk, tokenizer, tmp_path):
     other(["a", "bb"], padding=True, truncation=True, max_length=2)
     again = tokenize_pairs(on_disk, other)
     assert {file: file.stat().st_ino for file in files_of(again)} == written
-    command = [sys.executable, "-c", IN_A_NEW_PROCESS, tmp_path / "a.en", tmp_path / "a.de", tmp_path / "tokenizer"]
-    environment = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path / "cache"), "PYTHONHASHSEED": "7"}
-    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-    names, rows = json.loads(output.splitlines()[-1])
+    files, path, log = [tmp_path / "a.en", tmp_path / "a.de"], tmp_path / "found", tmp_path / "log"
+    process = start(tokenise, files, tmp_path / "tokenizer", cache, path, log=log)
+    assert exit_code(process) == 0, log.read_text()
+    other_hash, names, rows = json.loads(path.read_text())
+    # Or else names that depend on it would be the same, too.
+    assert other_hash != hash("a") or "PYTHONHASHSEED" in os.environ
     assert [Path(name) for name in names] == files_of(data)
     assert {file: file.stat().st_ino for file in files_of(data)} == written
     assert rows == data.to_list()
