@@ -17,6 +17,7 @@ from hf_vanilla_transformer.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.generation_step_vanilla_transformer import can_step
 from scripts import reproduce_table3
 from scripts.side_by_side import side_by_side
+from tests.invariants.killed import fork_what_is_spawned
 from tests.parity.paper_numpy import learning_rate
 
 
@@ -215,6 +216,7 @@ def test_rows_side_by_side_are_those_one_after_the_other(files, tmp_path, monkey
         run(files, tmp_path / "here")
     torch.set_num_threads(threads)
     monkeypatch.setattr(reproduce_table3, "side_by_side", side_by_side)
+    fork_what_is_spawned(monkeypatch)
     monkeypatch.setattr(reproduce_table3, "rows_at_once", lambda: 2)
     run(files, tmp_path / "side by side")
     here, there = (results_in(tmp_path / name) for name in ("here", "side by side"))

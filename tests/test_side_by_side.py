@@ -4,8 +4,6 @@ import io
 import os
 import platform
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stderr
@@ -53,13 +51,17 @@ def wait_for_the_end_of(process: int) -> None:
         time.sleep(0.05)
 
 
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 def meet(own: Path, other: Path) -> None:
     """End when both have begun."""
     own.touch()
-    until = time.monotonic() + 60
-    while not other.exists():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_for(other)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +108,11 @@ def test_a_process_that_is_gone_is_told(work):
     assert isinstance(work.at_the_end, BrokenProcessPool)
 
 
-def test_an_error_ends_the_others():
+def test_an_error_ends_the_others(monkeypatch):
+    # Not at the head, which the processes of `work` read.
+    from tests.invariants.killed import fork_what_is_spawned
+
+    fork_what_is_spawned(monkeypatch)
     processes = []
 
     def interrupt() -> None:
@@ -121,24 +127,30 @@ def test_an_error_ends_the_others():
     assert not is_running(processes[0])
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
-def test_none_is_left_when_the_first_is_killed():
-    code = f"""
-import os, time
-from scripts.side_by_side import side_by_side
-if __name__ == "__main__":
+def hold(path: Path) -> None:
+    """Start a process that sleeps, note its number, and sleep, too."""
     with side_by_side(1) as (executor, _):
         process = executor.submit(os.getpid).result()
-        executor.submit(time.sleep, {LONG})
-        print(process, flush=True)
-        time.sleep({LONG})
-"""
-    root = Path(__file__).resolve().parents[1]
-    first = subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True)
-    process = int(first.stdout.readline())
-    assert is_running(process)
-    first.kill()
-    first.wait()
+        executor.submit(time.sleep, LONG)
+        part = path.with_suffix(".part")
+        part.write_text(str(process))
+        part.replace(path)
+        time.sleep(LONG)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
+def test_none_is_left_when_the_first_is_killed(tmp_path):
+    from tests.invariants.killed import start
+
+    path = tmp_path / "process"
+    first = start(hold, path, log=tmp_path / "log")
+    try:
+        wait_for(path)
+        process = int(path.read_text())
+        assert is_running(process)
+    finally:
+        first.kill()
+        first.join()
     wait_for_the_end_of(process)
 
 
