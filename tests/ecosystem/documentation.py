@@ -16,9 +16,9 @@ def blocks(heading: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
 
 
-def run(block: str, *changes: tuple[str, str]) -> dict[str, Any]:
-    """Run a block in the working folder, with the trained fixture; returns its names."""
-    for original, replacement in (("runs/numbers", FIXTURE.as_posix()), *changes):
+def run(block: str, *changes: tuple[str, str], folder: Path = FIXTURE) -> dict[str, Any]:
+    """Run a block in the working folder, with the trained fixture or another model; returns its names."""
+    for original, replacement in (("runs/numbers", folder.as_posix()), *changes):
         assert original in block
         block = block.replace(original, replacement)
     names: dict[str, Any] = {}
