@@ -1,0 +1,41 @@
+"""R-Drop in two processes makes the updates that one makes."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from tests.invariants.killed import run_as_two
+from tests.training.test_r_drop import make_trainer
+
+
+SENTENCES_AN_UPDATE, ACCUMULATION = 8, 2
+
+
+def updates(folder, tokenizer, weight, processes):
+    """Loss and gradient norm of every update of the same sentences, whatever the number of processes."""
+    batch_size = SENTENCES_AN_UPDATE // (ACCUMULATION * processes)
+    settings = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": ACCUMULATION}
+    trainer = make_trainer(folder, tokenizer, weight, use_cpu=True, **settings)
+    assert trainer.args.world_size == processes
+    trainer.train()
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    return [[float(entry[name]) for name in ("loss", "grad_norm")] for entry in logs]
+
+
+def write_updates(path, tokenizer_folder):
+    """The first process writes what it logged, of the batches of both."""
+    found = updates(path.parent, AutoTokenizer.from_pretrained(tokenizer_folder), weight=3.0, processes=2)
+    if torch.distributed.get_rank() == 0:
+        path.write_text(json.dumps(found))
+
+
+def test_two_processes(tmp_path, tokenizer):
+    """Without dropout the two predictions are equal, and so is the loss to that of the stock Trainer."""
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    run_as_two(write_updates, tmp_path / "updates", tmp_path / "tokenizer", folder=tmp_path)
+    expected = updates(tmp_path / "one", tokenizer, weight=None, processes=1)
+    assert len(expected) == 3
+    for found, one in zip(json.loads((tmp_path / "updates").read_text()), expected, strict=True):
+        assert found == pytest.approx(one, rel=1e-6)
