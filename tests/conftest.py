@@ -45,6 +45,14 @@ LONG = (
 )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Processes of tests are killed, but the power does not fail: what they have written is there without waiting."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files come first, so that of several processes none is left alone with one at the end."""

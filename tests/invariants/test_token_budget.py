@@ -30,7 +30,7 @@ def training_pairs(tokenizer, processes):
 
 
 class SaveAt(TrainerCallback):
-    """Saves after some updates, because what is saved is flushed to the disk, which takes longer than an update."""
+    """Saves after some updates, because saving takes longer than an update."""
 
     def __init__(self, steps):
         self.steps = steps

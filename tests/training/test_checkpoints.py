@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import logging
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -59,6 +60,13 @@ def test_the_mark_is_written_when_the_files_are_on_the_disk(tmp_path, monkeypatc
     *first, unfinished, named, last = flushed
     assert sorted(first) == sorted([*FILES, path.name, tmp_path.name])
     assert (unfinished, named, last) == (".complete.json.part", "named", path.name)
+
+
+def test_every_file_and_folder_is_flushed(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
+    path = make_checkpoint(tmp_path, 5)
+    assert {each.stat().st_ino for each in (*path.iterdir(), path, tmp_path)} <= set(flushed)
 
 
 def test_the_last_complete_checkpoint(tmp_path, caplog):
