@@ -316,9 +316,17 @@ def test_no_sentence_of_a_data_set_is_in_the_card(tmp_path):
     assert "A sentence to translate." in card
 
 
-def test_tokens_cut_by_several_processes_are_the_same(trained, tmp_path):
+def test_tokens_cut_by_several_processes_are_the_same(trained, tmp_path, monkeypatch):
+    asked, tokenize = [], train.tokenize_pairs
+
+    def note(pairs, tokenizer, num_proc=None):
+        asked.append(num_proc)
+        return tokenize(pairs, tokenizer, num_proc)
+
+    monkeypatch.setattr(train, "tokenize_pairs", note)
     changes = {"preprocessing_num_workers": 2, "output_dir": str(tmp_path / "run")}
     folder = train.main(recipe(tmp_path, **changes))
+    assert asked == [2]
     one, other = (torch.load(path / "checkpoint-4" / "optimizer.pt") for path in (trained, folder))
     for number, state in one["state"].items():
         torch.testing.assert_close(state["exp_avg"], other["state"][number]["exp_avg"], rtol=0, atol=0)
