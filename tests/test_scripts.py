@@ -1,5 +1,6 @@
 """The command lines, on a corpus and a model so small that nothing is learnt."""
 
+import inspect
 import io
 import json
 import re
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+import yaml
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
@@ -522,11 +524,15 @@ def test_translations_do_not_replace_their_sources(trained, tmp_path):
 
 
 def test_a_model_is_loaded_onto_an_accelerator_that_is_there(trained, monkeypatch):
+    """And on a CPU the process keeps the memory that it frees."""
+    kept = []
+    monkeypatch.setattr("scripts.common.keep_freed_memory", lambda: kept.append(expected))
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("meta"))
     for is_available, device, expected in ((False, None, "cpu"), (True, None, "meta"), (True, "cpu", "cpu")):
         monkeypatch.setattr(torch.accelerator, "is_available", lambda is_available=is_available: is_available)
         _, model = load(str(trained), device and torch.device(device))
         assert model.device.type == expected
+    assert kept == ["cpu", "cpu"]
 
 
 def test_a_model_s_name_does_not_say_where_it_lies(trained):
@@ -639,7 +645,7 @@ def test_translating_a_file(decisive, tmp_path, expected_translations):
 
 
 def test_a_long_file_is_translated_some_sentences_at_a_time(decisive, tmp_path, monkeypatch, capsys):
-    """And what is there so far is no translation of the file."""
+    """And what is there so far is no translation of the file. Memory goes back after each time."""
     monkeypatch.setattr(translate, "SENTENCES_AT_ONCE", 2)
     calls, output = [], tmp_path / "out.txt"
 
@@ -649,10 +655,13 @@ def test_a_long_file_is_translated_some_sentences_at_a_time(decisive, tmp_path, 
         return translate_sentences(model, tokenizer, sentences, *args, **kwargs)
 
     monkeypatch.setattr(translate, "translate", record)
+    given_back = []
+    monkeypatch.setattr(translate, "give_back_freed_memory", lambda: given_back.append(len(calls)))
     sentences = ["one", "two houses", "", "a small house", "one"]
     (tmp_path / "in.txt").write_text("".join(f"{sentence}\n" for sentence in sentences))
     translate.main(["--model", str(decisive), "--input", str(tmp_path / "in.txt"), "--output", str(output)])
     assert calls == [sentences[:2], sentences[2:4], sentences[4:]]
+    assert given_back == [1, 2, 3]
     assert re.search(r"^5 sentences in \d+\.\d s: \d+ sentences/s$", capsys.readouterr().err, re.MULTILINE)
     tokenizer, model = load(str(decisive))
     assert output.read_text(encoding="utf-8") == lines(translate_sentences(model, tokenizer, sentences))
@@ -682,6 +691,21 @@ def test_translating_arguments_by_another_search(decisive, capsys):
     written = capsys.readouterr()
     assert written.out == lines(expected)
     assert "sentences/s" not in written.err
+
+
+@pytest.mark.parametrize(("command", "place"), [(translate, "scripts.translate"), (evaluate, "scripts.common")])
+def test_batches_are_as_large_as_asked_for(decisive, write, monkeypatch, command, place):
+    given = []
+
+    def note(*args, **kwargs):
+        given.append(inspect.signature(translate_sentences).bind(*args, **kwargs).arguments["batch_tokens"])
+        return translate_sentences(*args, **kwargs)
+
+    monkeypatch.setattr(f"{place}.translate", note)
+    pairs = write("test.csv", "source,target\none,un\n")
+    sentences = ["one"] if command is translate else ["--test_files", str(pairs)]
+    command.main([*sentences, "--model", str(decisive), "--batch_tokens", "77"])
+    assert given == [77]
 
 
 def test_translating_standard_input(decisive, monkeypatch, capsys, expected_translations):
@@ -725,6 +749,23 @@ def test_a_sentence_may_end_like_the_name_of_a_file(trained, capsys):
 def test_translating_arguments_and_a_file_at_once(trained):
     with pytest.raises(SystemExit, match="given both as arguments and as a file"):
         translate.main(["one", "--model", str(trained), "--input", "in.txt"])
+
+
+def test_without_arguments_it_is_the_recipe_of_the_number_corpus(monkeypatch):
+    given = []
+
+    def stop(settings):
+        given.append(settings)
+        raise ValueError("it would train now")
+
+    monkeypatch.setattr(train, "begin", stop)
+    with pytest.raises(SystemExit, match="it would train now"):
+        train.main([])
+    (settings,) = given
+    recipe_of_numbers = yaml.safe_load((ROOT / "recipes" / "numbers.yaml").read_text(encoding="utf-8"))
+    assert settings.data.dataset == recipe_of_numbers["dataset"] == "numbers"
+    assert settings.model.vocab_size == recipe_of_numbers["vocab_size"]
+    assert settings.args.max_steps == recipe_of_numbers["max_steps"]
 
 
 def test_the_demo_ends_with_python_that_runs(tmp_path, monkeypatch, capsys):
