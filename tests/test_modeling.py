@@ -673,6 +673,14 @@ def test_labels_are_shifted_once(batch):
     assert torch.equal(model(**source, labels=labels).loss, explicit)
 
 
+@pytest.mark.parametrize("name", ["pad_token_id", "decoder_start_token_id"])
+def test_labels_need_padding_and_a_first_token(batch, name):
+    model = small_model()
+    setattr(model.config, name, None)
+    with pytest.raises(ValueError, match=f"{name} is None.*training needs both"):
+        model(input_ids=batch["input_ids"], labels=batch["decoder_input_ids"])
+
+
 def test_ids_outside_the_vocabulary(batch):
     model = small_model()
     for ids in (torch.tensor([[3, 60]]), torch.tensor([[3, -1]])):

@@ -746,6 +746,11 @@ def test_a_sentence_may_end_like_the_name_of_a_file(trained, capsys):
     assert capsys.readouterr().out
 
 
+def test_translating_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(SystemExit, match=r"error: .*in\.txt is not there; check the path"):
+        translate.main(["--model", "not looked at", "--input", str(tmp_path / "in.txt")])
+
+
 def test_translating_arguments_and_a_file_at_once(trained):
     with pytest.raises(SystemExit, match="given both as arguments and as a file"):
         translate.main(["one", "--model", str(trained), "--input", "in.txt"])
@@ -1052,6 +1057,8 @@ def test_runs_of_one_name_in_a_plot(tmp_path):
     assert plot_curve.names_of(given) == [*given[:2], "rate_0.1", "rate_0.3", "x", "results_seed2"]
     with pytest.raises(ValueError, match="a run is given twice"):
         plot_curve.names_of([given[0], given[0]])
+    with pytest.raises(SystemExit, match="error: no run is given; name the folder of at least one"):
+        plot_curve.main(["--output", str(tmp_path / "plot.png")])
 
 
 @pytest.mark.parametrize("can_keep", [True, False])

@@ -108,6 +108,12 @@ def test_a_finished_checkpoint_without_a_mark_is_not_passed_over_in_silence(tmp_
         last_complete_checkpoint(tmp_path)
 
 
+def test_a_checkpoint_is_named_with_its_path(tmp_path):
+    make_checkpoint(tmp_path, 5)
+    with pytest.raises(ValueError, match='checkpoint-5 is no folder; name a checkpoint with its path, or say "last"'):
+        find_checkpoint("checkpoint-5", tmp_path)
+
+
 def test_a_named_checkpoint_needs_no_mark(tmp_path):
     path = make_checkpoint(tmp_path, 5, marked=False)
     assert find_checkpoint(str(path), tmp_path) == path
