@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch import nn
-from transformers import LogitsProcessorList
+from transformers import DynamicCache, EncoderDecoderCache, LogitsProcessorList
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -455,6 +455,8 @@ def test_where_steps_are_taken(num_beams, monkeypatch, tokenizer):
     assert takes(copy.deepcopy(model).half())
     assert not takes(model, use_cache=False)
     assert not takes(model, cache_implementation="static")
+    # A caller may go on from a cache of its own, so it must be filled.
+    assert not takes(model, past_key_values=EncoderDecoderCache(DynamicCache(), DynamicCache()))
     assert not takes(model, return_dict_in_generate=True, output_scores=True)
     assert not takes(model, decoder_input_ids=torch.tensor([[BOS, 7]] * len(SENTENCES)))
     assert not takes(ending_model(activation_function="gelu"))
