@@ -4,7 +4,10 @@
 imported where it is used.
 """
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -69,6 +72,26 @@ def tokenizer():
 
     texts = ["a small house", "ein kleines Haus", "two small houses", "zwei kleine Häuser"] * 5
     return train_tokenizer(texts, vocab_size=300, show_progress=False)
+
+
+@pytest.fixture(scope="session")
+def run_in_fork() -> Iterator[Callable[..., subprocess.CompletedProcess]]:
+    """Run a program as `python -I` would, and see that it succeeds; see tests/forks.py."""
+    command = [sys.executable, "-I", str(Path(__file__).with_name("forks.py"))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+
+        def run(
+            program: Path, *arguments: object, environment: dict[str, str], folder: Path
+        ) -> subprocess.CompletedProcess:
+            request = {"program": str(program), "arguments": [*map(str, arguments)], "environment": environment}
+            print(json.dumps({**request, "folder": str(folder)}), file=server.stdin, flush=True)
+            result = subprocess.CompletedProcess(program, **json.loads(server.stdout.readline()))
+            assert result.returncode == 0, result.stdout + result.stderr
+            return result
+
+        yield run
+        # It ends when nobody asks any more.
+        server.stdin.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 import math
-import subprocess
-import sys
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -493,18 +493,20 @@ def test_gradient_checkpointing(batch, use_reentrant, rate, has_avx512, monkeypa
         close(gradient, expected[name], atol=1e-6)
 
 
-def test_a_model_unpickled_in_another_process_needs_no_optional_library(batch, tmp_path):
+def test_a_model_unpickled_in_another_process_needs_no_optional_library(batch, run_in_fork, tmp_path):
     model = small_model()
     optional = ["num2words", "matplotlib", "datasets", "evaluate", "sacrebleu", "peft"]
     torch.save((model, batch), tmp_path / "model.pt")
     code = f"""
 import sys, torch
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 model, batch = torch.load({str(tmp_path / "model.pt")!r}, weights_only=False)
 with torch.no_grad():
     torch.save((model(**batch).logits, model.generate(batch["input_ids"])), {str(tmp_path / "output.pt")!r})
 print([name for name in {optional!r} if name in sys.modules])
 """
-    child = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    (tmp_path / "program.py").write_text(code)
+    child = run_in_fork(tmp_path / "program.py", environment=dict(os.environ), folder=tmp_path)
     assert child.stdout.strip() == "[]"
     logits, translations = torch.load(tmp_path / "output.pt")
     close(logits, logits_of(model, **batch))

@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -83,23 +82,15 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def without_package(folders, tmp_path_factory) -> dict:
-    """What a fresh process without the package says of these folders."""
+def without_package(folders, run_in_fork, tmp_path_factory) -> dict:
+    """What a process without the package says of these folders."""
     parent = tmp_path_factory.mktemp("child")
     results = parent / "results.json"
     environment = {**os.environ, "HF_HOME": str(parent / "home"), "HF_HUB_OFFLINE": "1"}
-    script = str(ROOT / "without_package.py")
     names = [str(folder) for folder in folders.values()]
     (parent / "page.py").write_text(block("without", folders["saved"]))
-    child = subprocess.run(
-        [sys.executable, "-I", script, str(results), *names, "--save", str(parent / "again"), "--run", "page.py"],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=parent,
-        check=True,
-    )
+    arguments = [results, *names, "--save", parent / "again", "--run", "page.py"]
+    child = run_in_fork(ROOT / "without_package.py", *arguments, environment=environment, folder=parent)
     found = json.loads(results.read_text())
     return {
         **{kind: found[str(folder)] for kind, folder in folders.items()},

@@ -1,8 +1,7 @@
-"""Fresh processes that take the small Hub for the Hub."""
+"""Processes that take the small Hub for the Hub."""
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +23,7 @@ def hub():
 
 
 @pytest.fixture(scope="module")
-def run_child(hub, tmp_path_factory) -> Callable[..., subprocess.CompletedProcess]:
+def run_child(hub, run_in_fork, tmp_path_factory) -> Callable[..., subprocess.CompletedProcess]:
     """Run a program of `children` in a process with these settings, and with a cache of its own unless told."""
 
     def run(
@@ -37,11 +36,6 @@ def run_child(hub, tmp_path_factory) -> Callable[..., subprocess.CompletedProces
         home = home or tmp_path_factory.mktemp("home")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         environment = {**inherited, **hub.environment(home, token), **settings}
-        command = [sys.executable, "-I", str(CHILDREN / program), *map(str, arguments)]
-        result = subprocess.run(
-            command, env=environment, cwd=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
-        )
-        assert result.returncode == 0, result.stdout + result.stderr
-        return result
+        return run_in_fork(CHILDREN / program, *arguments, environment=environment, folder=home)
 
     return run
