@@ -155,7 +155,7 @@ def test_a_model_is_kept_when_scoring_fails(tmp_path, monkeypatch):
     def fail(*args):
         raise RuntimeError("scoring failed")
 
-    monkeypatch.setattr(train, "score_pairs", fail)
+    monkeypatch.setattr(reporting, "score_pairs", fail)
     with pytest.raises(RuntimeError, match="scoring failed"):
         train.main(recipe(tmp_path))
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
@@ -536,9 +536,9 @@ def test_a_model_is_loaded_onto_an_accelerator_that_is_there(trained, monkeypatc
 
 
 def test_a_model_s_name_does_not_say_where_it_lies(trained):
-    assert train.name_of(str(trained)) == trained.name
-    assert train.name_of("user/name") == "user/name"
-    assert train.name_of(None) is None
+    assert reporting.name_of(str(trained)) == trained.name
+    assert reporting.name_of("user/name") == "user/name"
+    assert reporting.name_of(None) is None
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
@@ -662,15 +662,22 @@ def test_a_long_file_is_translated_some_sentences_at_a_time(decisive, tmp_path, 
     translate.main(["--model", str(decisive), "--input", str(tmp_path / "in.txt"), "--output", str(output)])
     assert calls == [sentences[:2], sentences[2:4], sentences[4:]]
     assert given_back == [1, 2, 3]
-    assert re.search(r"^5 sentences in \d+\.\d s: \d+ sentences/s$", capsys.readouterr().err, re.MULTILINE)
+    assert re.search(r"^5 sentences in \d+\.\d s: \d+\.\d sentences/s$", capsys.readouterr().err, re.MULTILINE)
     tokenizer, model = load(str(decisive))
     assert output.read_text(encoding="utf-8") == lines(translate_sentences(model, tokenizer, sentences))
 
 
 def test_what_is_translated_before_an_error_is_kept(decisive, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(translate, "SENTENCES_AT_ONCE", 1)
-    (tmp_path / "in.txt").write_bytes(b"one\ntwo\n\xff\n")
-    with pytest.raises(SystemExit, match=r"in\.txt"):
+    (tmp_path / "in.txt").write_text("one\ntwo\nthree\n")
+
+    def fail_at_last(model, tokenizer, sentences, *args, **kwargs):
+        if sentences == ["three"]:
+            raise ValueError("no more")
+        return translate_sentences(model, tokenizer, sentences, *args, **kwargs)
+
+    monkeypatch.setattr(translate, "translate", fail_at_last)
+    with pytest.raises(SystemExit, match="error: no more"):
         translate.main(
             ["--model", str(decisive), "--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")]
         )

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.training import checks
-from scripts import reporting, train
+from scripts import arguments, reporting, train
 from scripts.arguments import DataArguments
 from tests.tiny_run import TINY_RUN, write_recipe
 
@@ -124,9 +124,9 @@ def test_the_update_of_the_best_weights_is_told():
 
 def test_special_tokens_are_the_tokenizer_s():
     numbers = {"pad_token_id": 5, "bos_token_id": None, "eos_token_id": 7}
-    of_marian = train.special_tokens(SimpleNamespace(**numbers))
+    of_marian = arguments.special_tokens(SimpleNamespace(**numbers))
     assert of_marian == {"pad_token_id": 5, "eos_token_id": 7, "decoder_start_token_id": 5}
-    ours = train.special_tokens(train_tokenizer(["a b"], vocab_size=260, show_progress=False))
+    ours = arguments.special_tokens(train_tokenizer(["a b"], vocab_size=260, show_progress=False))
     assert ours == {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 

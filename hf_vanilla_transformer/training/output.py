@@ -38,7 +38,15 @@ FILES_OF_A_RUN = (
     "model-?????-of-?????.safetensors",
     "scores.json",
     "training_args.bin",
-    "*_vanilla_transformer.py",
+    "configuration_vanilla_transformer.py",
+    "functional_vanilla_transformer.py",
+    "generation_beam_search_vanilla_transformer.py",
+    "generation_step_vanilla_transformer.py",
+    "generation_vanilla_transformer.py",
+    "modeling_vanilla_transformer.py",
+    "packed_linear_vanilla_transformer.py",
+    "pipeline_vanilla_transformer.py",
+    "quantization_vanilla_transformer.py",
     *TOKENIZER_FILES,
 )
 

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from hf_vanilla_transformer.training.checkpoints import remove_checkpoints
-from hf_vanilla_transformer.training.output import check_output_folder, check_writable, staged
+from hf_vanilla_transformer.training.output import check_output_folder, check_writable, files_of_a_run, staged
+from tests.models import small_model
 
 
 @pytest.mark.parametrize("content", ["config.json", "README.md", "model-00001-of-00002.safetensors", "checkpoint-5"])
@@ -16,6 +17,12 @@ def test_a_folder_that_holds_a_model_is_refused(tmp_path, content):
     check_output_folder(tmp_path, resume=True)
     check_output_folder(tmp_path, overwrite=True)
     assert path.exists()
+
+
+def test_all_that_is_saved_is_known(tmp_path, tokenizer):
+    small_model().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert sorted(files_of_a_run(tmp_path)) == sorted(tmp_path.iterdir())
 
 
 def test_an_empty_or_new_folder_is_fine(tmp_path):
