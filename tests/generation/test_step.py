@@ -571,7 +571,7 @@ def test_what_one_module_alone_does_is_done(monkeypatch):
 
 
 OPTIONS = {
-    "encoder_repetition_penalty": 2.0,
+    "encoder_repetition_penalty": 8.0,
     "exponential_decay_length_penalty": (2, 1.5),
     "repetition_penalty": 3.0,
     "watermarking_config": {"bias": 6.0, "greenlist_ratio": 0.5},
