@@ -357,7 +357,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if length_is_given:
             generation_config.max_length_offset = None
         # What follows is known here and used further on; this copy of the settings lives for one call of generate().
-        mask = model_kwargs.get("attention_mask")
+        mask: Any = model_kwargs.get("attention_mask")
         has_lengths = mask is not None and mask.ndim == 2
         generation_config.source_lengths = mask.bool().sum(dim=-1) if has_lengths else None
         return generation_config, model_kwargs
