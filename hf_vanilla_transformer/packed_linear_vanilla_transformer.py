@@ -17,6 +17,9 @@ from .functional_vanilla_transformer import cpu_has_products_in, is_plain, onedn
 
 # For so many rows weights are packed; it was as fast as any other number at 1 row to 256.
 _PACKED_FOR_ROWS = 16
+# Numbers of the smallest matrix for which, without AVX-512, oneDNN's longer start pays, and for which it pays to share
+# the product of one row out among threads.
+_SMALLEST_FOR_ONEDNN, _SMALLEST_TO_SHARE = 2**15 + 1, 2**18
 # Integers of weights reach from minus this to this.
 _LARGEST = 127
 # torch's engines with products of int8 matrices whose numbers become int8 on the way.
@@ -137,28 +140,86 @@ class _OneDNNLinear(PackedLinear):
         return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, self._bias, "add")
 
 
-class _WideLinear(_OneDNNLinear):
+class _LinearByRows(PackedLinear):
+    """One row is computed in one way, and several in another."""
+
+    _of_one: PackedLinear
+    _of_several: PackedLinear
+
+    def _of(self, x: torch.Tensor) -> PackedLinear:
+        return self._of_one if len(x) == 1 else self._of_several
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._of(x)(x)
+
+    def relu(self, x: torch.Tensor) -> torch.Tensor:
+        return self._of(x).relu(x)
+
+    def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return self._of(x).plus(x, residual)
+
+
+class _Avx2Linear(_LinearByRows):
+    """In float32 on CPUs with AVX2 alone: MKL starts sooner there than oneDNN, and reads a row's weights as fast."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
+        super().__init__(weight, bias, layers)
+        numbers = self._weight.numel()
+        by_mkl = PackedLinear(self._weight, bias, layers)
+        self._of_one = _SharedLinear(self._weight, bias, layers) if numbers >= _SMALLEST_TO_SHARE else by_mkl
+        self._of_several = _OneDNNLinear(self._weight, bias, layers) if numbers >= _SMALLEST_FOR_ONEDNN else by_mkl
+
+    @classmethod
+    def suits(cls, layers: Sequence[nn.Linear]) -> bool:
+        return (
+            torch.backends.cpu.get_cpu_capability() == "AVX2"
+            and torch.backends.mkl.is_available()
+            and layers[0].weight.dtype == torch.float32
+            and _OneDNNLinear.suits(layers)
+        )
+
+
+class _SharedLinear(PackedLinear):
+    """The rows of W are shared out among the threads, a product for each: MKL leaves one row of x to one of them."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        threads, outputs = torch.get_num_threads(), len(self._weight)
+        if outputs % threads:
+            return super().__call__(x)
+        shares = self._weight.view(threads, -1, x.shape[1]).transpose(1, 2)
+        x = x.expand(threads, -1, -1)
+        if self._bias is None:
+            return torch.bmm(x, shares).view(1, outputs)
+        return torch.baddbmm(self._bias.view(threads, 1, -1), x, shares).view(1, outputs)
+
+
+class _WideLinear(_LinearByRows):
     """From weights of 16 bits, on CPUs that have no products of such: in float32, and rounded once, at the end.
 
     But for one row, because torch's own product then takes as long as reading the weights, which are half as long.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
-        super().__init__(weight.float(), None if bias is None else bias.float(), layers)
+        super().__init__(weight, bias, layers)
         self._of_one = PackedLinear(weight, bias, layers)
+        self._of_several = _InFloat32(weight.float(), None if bias is None else bias.float(), layers)
 
     @classmethod
     def suits(cls, layers: Sequence[nn.Linear]) -> bool:
         return _has_onednn(layers) and not cpu_has_products_in(layers[0].weight.dtype)
 
+
+class _InFloat32(_OneDNNLinear):
+    """From what may be in another dtype, to the same, by a product in float32."""
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._of_one(x) if len(x) == 1 else super().__call__(x.float()).to(x.dtype)
+        return super().__call__(x.float()).to(x.dtype)
 
     def relu(self, x: torch.Tensor) -> torch.Tensor:
-        return self._of_one.relu(x) if len(x) == 1 else super().relu(x.float()).to(x.dtype)
+        return super().relu(x.float()).to(x.dtype)
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return self._of_one.plus(x, residual) if len(x) == 1 else super().plus(x.float(), residual.float()).to(x.dtype)
+        return super().plus(x.float(), residual.float()).to(x.dtype)
 
 
 def _has_onednn(layers: Sequence[nn.Linear]) -> bool:
@@ -200,7 +261,7 @@ class _Int8PackedLinear(PackedLinear):
 
 
 # The first that suits is taken.
-_KINDS: tuple[type[PackedLinear], ...] = (_Int8PackedLinear, _WideLinear, _OneDNNLinear, PackedLinear)
+_KINDS: tuple[type[PackedLinear], ...] = (_Int8PackedLinear, _WideLinear, _Avx2Linear, _OneDNNLinear, PackedLinear)
 # Of the first of several layers, by their number: copies of what was packed, and what came of it.
 _packed: WeakKeyDictionary[nn.Module, dict[int, tuple[list[torch.Tensor], PackedLinear]]] = WeakKeyDictionary()
 # Threads that translate side by side would pack the same layers twice; and the filters of warnings are everybody's.

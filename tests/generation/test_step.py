@@ -181,6 +181,40 @@ def test_threads_that_need_a_layer_at_once_pack_it_once(monkeypatch):
     assert len(packs) == 1
 
 
+# How a product is made where weights are numbers of float32, whatever this CPU would choose.
+KINDS = ["PackedLinear", "_OneDNNLinear", "_Avx2Linear", "_InFloat32"]
+
+
+@pytest.fixture
+def avx2(monkeypatch):
+    """A processor with AVX2 alone and three threads, by what torch says of it, and no matrix too small for anything."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    for name in ("_SMALLEST_FOR_ONEDNN", "_SMALLEST_TO_SHARE"):
+        monkeypatch.setattr(packed_linear, name, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("outputs", [12, 10], ids=["as many for each thread", "not as many"])
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.usefixtures("avx2")
+@torch.no_grad()
+def test_every_kind_of_product_is_the_one_of_the_layer(bias, rows, outputs, kind):
+    layer = nn.Linear(6, outputs, bias=bias)
+    x, residual = torch.randn(rows, 6), torch.randn(rows, outputs)
+    packed = getattr(packed_linear, kind)(layer.weight, layer.bias, [layer])
+    weights = (None if each is None else each.double() for each in (layer.weight, layer.bias))
+    expected = nn.functional.linear(x.double(), *weights)
+    for found, exact in (
+        (packed(x), expected),
+        (packed.relu(x), expected.clamp(min=0)),
+        (packed.plus(x, residual), expected + residual),
+    ):
+        torch.testing.assert_close(found.double(), exact, atol=1e-6, rtol=1e-6)
+
+
 def test_packed_weights_can_be_forgotten():
     layer, x = nn.Linear(8, 6), torch.randn(2, 8)
     packed = weakref.ref(packed_linear.pack(layer))
@@ -377,6 +411,13 @@ def assert_nothing_stale_is_used(model, write, **kwargs):
 @pytest.mark.usefixtures("without_onednn")
 def test_weights_that_are_not_packed_by_onednn_are_never_stale(write):
     assert_nothing_stale_is_used(ending_model(), write)
+
+
+@WRITES
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.usefixtures("avx2")
+def test_weights_that_are_packed_in_two_ways_are_never_stale(rows, write):
+    assert_nothing_stale_is_used(ending_model(), write, rows=rows)
 
 
 @WRITES
