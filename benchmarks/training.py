@@ -313,9 +313,11 @@ def measure_point(
 
 def measure_trainer(args: BenchmarkArguments) -> Iterator[Figures]:
     """By which share stock Seq2SeqTrainer is slower than bare steps."""
-    run = Run(args, ["ours-fp32", "ours-bf16"], ["base", "tiny"])
-    if any(entry.implementation != "ours" for entry in run.entries):
+    names = args.entries or ["ours-fp32", "ours-bf16"]
+    # Before the corpus is read.
+    if any(entry.implementation != "ours" for entry in choose_entries(names)):
         raise ValueError("the mode trainer measures ours; choose among: ours-fp32, ours-fp32-medium, ours-bf16.")
+    run = Run(args, names, ["base", "tiny"])
     for name in run.sizes:
         size, clock = SIZES[name], run.clock()
         results = {}

@@ -21,6 +21,8 @@ TINY_RUN = {
     "per_device_train_batch_size": 8,
     "warmup_steps": 3,
     "disable_tqdm": True,
+    # What has learned nothing yet would go on to the source's length + 50.
+    "max_new_tokens": 12,
 }
 
 
