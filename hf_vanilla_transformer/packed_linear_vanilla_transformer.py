@@ -17,9 +17,9 @@ from .functional_vanilla_transformer import cpu_has_products_in, is_plain, onedn
 
 # For so many rows weights are packed; it was as fast as any other number at 1 row to 256.
 _PACKED_FOR_ROWS = 16
-# Numbers of the smallest matrix for which, without AVX-512, oneDNN's longer start pays, and for which it pays to share
-# the product of one row out among threads.
-_SMALLEST_FOR_ONEDNN, _SMALLEST_TO_SHARE = 2**15 + 1, 2**18
+# Without AVX-512: up to so many numbers of a matrix, oneDNN's longer start does not pay; from so many on, it pays to
+# share the product of one row out among the threads.
+_LARGEST_FOR_MKL, _SMALLEST_TO_SHARE = 2**15, 2**18
 # Integers of weights reach from minus this to this.
 _LARGEST = 127
 # torch's engines with products of int8 matrices whose numbers become int8 on the way.
@@ -143,8 +143,8 @@ class _OneDNNLinear(PackedLinear):
 class _LinearByRows(PackedLinear):
     """One row is computed in one way, and several in another."""
 
-    _of_one: PackedLinear
-    _of_several: PackedLinear
+    def __init__(self, of_one: PackedLinear, of_several: PackedLinear):
+        self._of_one, self._of_several = of_one, of_several
 
     def _of(self, x: torch.Tensor) -> PackedLinear:
         return self._of_one if len(x) == 1 else self._of_several
@@ -163,11 +163,9 @@ class _Avx2Linear(_LinearByRows):
     """In float32 on CPUs with AVX2 alone: MKL starts sooner there than oneDNN, and reads a row's weights as fast."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
-        super().__init__(weight, bias, layers)
-        numbers = self._weight.numel()
-        by_mkl = PackedLinear(self._weight, bias, layers)
-        self._of_one = _SharedLinear(self._weight, bias, layers) if numbers >= _SMALLEST_TO_SHARE else by_mkl
-        self._of_several = _OneDNNLinear(self._weight, bias, layers) if numbers >= _SMALLEST_FOR_ONEDNN else by_mkl
+        of_one = _SharedLinear if weight.numel() >= _SMALLEST_TO_SHARE else PackedLinear
+        of_several = _OneDNNLinear if weight.numel() > _LARGEST_FOR_MKL else PackedLinear
+        super().__init__(of_one(weight, bias, layers), of_several(weight, bias, layers))
 
     @classmethod
     def suits(cls, layers: Sequence[nn.Linear]) -> bool:
@@ -200,9 +198,8 @@ class _WideLinear(_LinearByRows):
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
-        super().__init__(weight, bias, layers)
-        self._of_one = PackedLinear(weight, bias, layers)
-        self._of_several = _InFloat32(weight.float(), None if bias is None else bias.float(), layers)
+        of_several = _InFloat32(weight.float(), None if bias is None else bias.float(), layers)
+        super().__init__(PackedLinear(weight, bias, layers), of_several)
 
     @classmethod
     def suits(cls, layers: Sequence[nn.Linear]) -> bool:

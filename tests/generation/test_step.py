@@ -191,7 +191,7 @@ def avx2(monkeypatch):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    for name in ("_SMALLEST_FOR_ONEDNN", "_SMALLEST_TO_SHARE"):
+    for name in ("_LARGEST_FOR_MKL", "_SMALLEST_TO_SHARE"):
         monkeypatch.setattr(packed_linear, name, 0)
 
 
@@ -213,6 +213,29 @@ def test_every_kind_of_product_is_the_one_of_the_layer(bias, rows, outputs, kind
         (packed.plus(x, residual), expected + residual),
     ):
         torch.testing.assert_close(found.double(), exact, atol=1e-6, rtol=1e-6)
+
+
+PRODUCTS = {"aten::baddbmm", "aten::addmm", "mkldnn::_linear_pointwise"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "inputs", "product"),
+    [
+        (1, 128, "aten::baddbmm"),
+        (1, 64, "aten::addmm"),
+        (4, 64, "mkldnn::_linear_pointwise"),
+        (4, 8, "aten::addmm"),
+    ],
+)
+@pytest.mark.usefixtures("avx2")
+@torch.no_grad()
+def test_without_avx512_small_products_are_mkl_s(monkeypatch, rows, inputs, product):
+    monkeypatch.setattr(packed_linear, "_LARGEST_FOR_MKL", 60 * 8)
+    monkeypatch.setattr(packed_linear, "_SMALLEST_TO_SHARE", 60 * 128)
+    packed, x = packed_linear.pack(nn.Linear(inputs, 60)), torch.randn(rows, inputs)
+    with torch.profiler.profile() as profile:
+        packed(x)
+    assert {event.name for event in profile.events()} & PRODUCTS == {product}
 
 
 def test_packed_weights_can_be_forgotten():
