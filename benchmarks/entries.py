@@ -147,6 +147,4 @@ def why_left_out(entry: Entry) -> str | None:
         return None
     if not is_flash_attn_2_available():
         return "flash-attn is not installed; pip install flash-attn adds it, where there is a GPU."
-    if entry.implementation == "ours-flash" and not VanillaTransformerForConditionalGeneration._supports_flash_attn:
-        return "the model does not take flash_attention_2."
     return None

@@ -5,6 +5,7 @@ axes, as in the model's file.
 """
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -79,13 +80,68 @@ def attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
     scores = torch.matmul(query * scaling, key.transpose(-2, -1))
-    is_causal = module.is_causal if kwargs.get("is_causal") is None else kwargs["is_causal"]
-    if attention_mask is None and is_causal and query.shape[2] > 1:
+    if attention_mask is None and _is_causal(module, kwargs) and query.shape[2] > 1:
         attention_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
     if attention_mask is not None:
         scores = scores + additive(attention_mask, scores.dtype)
     weights = drop(_softmax(scores).to(value.dtype), dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), None
+
+
+def _is_causal(module: nn.Module, arguments: dict[str, Any]) -> bool:
+    asked_for = arguments.get("is_causal")
+    return bool(module.is_causal if asked_for is None else asked_for)
+
+
+def flash_attention(
+    flash: Callable[..., tuple[torch.Tensor, None]],
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Section 3.2.1, Eq. 1, by a function of transformers for flash attention.
+
+    That one takes the mask of the last keys for that of the queries, which holds for the decoder's attention to itself.
+    Elsewhere it is given the keys and values of real tokens alone, and told where each sentence's begin.
+
+    Args:
+        flash (`Callable`): of transformers' `AttentionInterface`.
+        module, query, key, value: as [`attention`] takes them.
+        attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): True, or another integer than 0, for
+            real tokens.
+
+    Returns:
+        The output, `(batch, target, heads, d_v)`, and None for the weights.
+
+    Raises:
+        ValueError: if the mask says for each query where it may look.
+    """
+    if attention_mask is not None and attention_mask.ndim != 2:
+        raise ValueError(
+            f"the mask has {attention_mask.ndim} dimensions, but flash attention takes masks of two, (batch, length), "
+            'that tell real tokens from padding; give such a one, or load the model with attn_implementation="sdpa".'
+        )
+    more_in_value = value.shape[-1] - query.shape[-1]
+    if more_in_value > 0:
+        # Heads are of one width there. Zeros add nothing to a product.
+        query, key = (nn.functional.pad(each, (0, more_in_value)) for each in (query, key))
+    if attention_mask is None or _is_causal(module, kwargs):
+        return flash(module, query, key, value, attention_mask, **kwargs)
+    batch, _, target, _ = query.shape
+    is_real = attention_mask.bool()
+    places = {
+        "cu_seq_lens_q": torch.arange(0, (batch + 1) * target, target, dtype=torch.int32, device=query.device),
+        "cu_seq_lens_k": nn.functional.pad(is_real.sum(dim=1).cumsum(dim=0, dtype=torch.int32), (1, 0)),
+        "max_length_q": target,
+        "max_length_k": is_real.shape[1],
+    }
+    # As one sentence, (1, heads, tokens, d).
+    key, value = (each.transpose(1, 2)[is_real].transpose(0, 1)[None] for each in (key, value))
+    heads, _ = flash(module, query.transpose(0, 1).flatten(1, 2)[None], key, value, None, **places, **kwargs)
+    return heads.unflatten(1, (batch, target))[0], None
 
 
 @cache

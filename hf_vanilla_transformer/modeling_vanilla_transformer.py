@@ -9,6 +9,7 @@ Shapes have named axes: batch, source and target (lengths in tokens), heads (h),
 import copy
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from transformers.modeling_outputs import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
-from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.generic import is_flash_attention_requested, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
@@ -35,6 +36,7 @@ from .functional_vanilla_transformer import (
     ATTENTION,
     cast_for_products,
     drop,
+    flash_attention,
     is_plain,
     linear,
     reads_like_a_plain_linear,
@@ -184,6 +186,8 @@ class VanillaTransformerAttention(nn.Module):
         wants_weights = kwargs.get("output_attentions")
         implementation = "eager" if wants_weights else self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
+        if is_flash_attention_requested(requested_attention_implementation=implementation):
+            attention = partial(flash_attention, attention)
         dropout = self.dropout if self.training else 0.0
         heads, weights = attention(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
@@ -301,6 +305,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["VanillaTransformerEncoderLayer", "VanillaTransformerDecoderLayer"]
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
     _can_compile_fullgraph = True
 
     def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):

@@ -21,10 +21,12 @@ from hf_vanilla_transformer.modeling_vanilla_transformer import (
     label_smoothed_cross_entropy,
     sinusoidal_positions,
 )
+from tests import flash
 from tests.models import VOCAB_SIZE, pad, sentences, small_config, small_model
 
 
 ATTENTIONS = ["eager", "sdpa", "vanilla_transformer"]
+FLASH = "flash_attention_2"
 VOCABULARIES = {
     "one matrix": {},
     "untied": {"tie_word_embeddings": False},
@@ -33,11 +35,16 @@ VOCABULARIES = {
 }
 
 
-@pytest.fixture(params=ATTENTIONS)
-def attn_implementation(request, monkeypatch):
-    """How attention is computed; ours by products, as on CPUs with AVX-512, for elsewhere it is sdpa in evaluation."""
-    if request.param == "vanilla_transformer":
-        monkeypatch.setattr(functional, "_has_avx512", lambda: True)
+@pytest.fixture
+def attentions(monkeypatch):
+    """Where each way to compute attention does so, and ours by products, for elsewhere it is sdpa in evaluation."""
+    monkeypatch.setattr(functional, "_has_avx512", lambda: True)
+    flash.install(monkeypatch)
+
+
+@pytest.fixture(params=[*ATTENTIONS, FLASH])
+def attn_implementation(request, attentions):
+    """How attention is computed."""
     return request.param
 
 
@@ -137,6 +144,11 @@ def test_masks_of_four_dimensions(attn_implementation, mask_of):
     """Masks of who may look where, as booleans, as numbers to add, or as integers, which torch's own refuses."""
     if attn_implementation == "sdpa" and mask_of == torch.Tensor.long:
         return
+    if attn_implementation == FLASH:
+        mask = mask_of(torch.ones(1, 1, 5, 5, dtype=torch.bool))
+        with pytest.raises(ValueError, match="the mask has 4 dimensions, but flash attention takes masks of two"):
+            small_model(attn_implementation=FLASH).model.encoder(torch.stack(sentences(5)), mask)
+        return
 
     model = small_model(attn_implementation=attn_implementation)
     rows, target = sentences(9, 4), torch.stack(sentences(6, 6, seed=1))
@@ -163,12 +175,11 @@ def test_a_mask_in_float32_serves_weights_of_16_bits(attn_implementation, batch)
     close(logits_of(model, **{**batch, **mask}).float(), logits_of(small_model(), **{**batch, **mask}), atol=0.1)
 
 
-def test_attention_implementations_agree(batch, monkeypatch):
-    # Or else ours would be sdpa.
-    monkeypatch.setattr(functional, "_has_avx512", lambda: True)
-    eager, sdpa, ours = (logits_of(small_model(attn_implementation=name), **batch) for name in ATTENTIONS)
-    close(eager, sdpa)
-    close(eager, ours)
+@pytest.mark.usefixtures("attentions")
+def test_attention_implementations_agree(batch):
+    eager = logits_of(small_model(attn_implementation="eager"), **batch)
+    for name in ("sdpa", "vanilla_transformer", FLASH):
+        close(logits_of(small_model(attn_implementation=name), **batch), eager)
 
 
 def test_the_implementation_can_be_changed(batch):

@@ -1,0 +1,97 @@
+"""Attention as a user asks for it by name: flash attention and flex attention, without a GPU."""
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention
+from transformers import MarianConfig, MarianMTModel, masking_utils
+from transformers.integrations.flex_attention import WrappedFlexAttention
+
+from tests import flash
+from tests.ecosystem.documentation import blocks, run
+from tests.models import decisive_model, pad, sentences, small_model
+
+
+FLASH, FLEX = "flash_attention_2", "flex_attention"
+
+
+@pytest.fixture(autouse=True)
+def without_a_gpu(monkeypatch):
+    flash.install(monkeypatch)
+    # Compiled for a CPU, they take a minute, and cannot decode.
+    of_block = flex_attention.create_block_mask
+    monkeypatch.setattr(masking_utils, "create_block_mask", lambda _compile, **asked_for: of_block(**asked_for))
+    monkeypatch.setattr(WrappedFlexAttention, "__call__", lambda self: flex_attention.flex_attention)
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+
+
+def inputs(side="right"):
+    source, mask = pad(sentences(9, 4, 6), side)
+    labels, real = pad(sentences(5, 7, 2, seed=1))
+    return {"input_ids": source, "attention_mask": mask, "labels": labels.masked_fill(real == 0, -100)}
+
+
+@pytest.mark.parametrize("sizes", [{"d_k": 10, "d_v": 6}, {"d_k": 6, "d_v": 10}, {"d_k": None, "d_v": None}])
+@pytest.mark.parametrize("target", [3, 9, 20])
+@pytest.mark.parametrize("name", [FLASH, FLEX])
+@torch.no_grad()
+def test_equals_eager(name, target, sizes):
+    """With targets shorter than the sources, as long, and longer; and with heads of all shapes."""
+    source, mask = pad(sentences(9, 4, 6))
+    batch = {"input_ids": source, "attention_mask": mask, "decoder_input_ids": torch.stack(sentences(*[target] * 3))}
+    ours, eager = (small_model(attn_implementation=each, **sizes)(**batch).logits for each in (name, "eager"))
+    torch.testing.assert_close(ours, eager, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_gradients_equal_those_of_eager(side):
+    losses, gradients = [], []
+    for name in (FLASH, "eager"):
+        model = small_model(attn_implementation=name, dropout=0.0).train()
+        losses.append(model(**inputs(side)).loss)
+        gradients.append(torch.autograd.grad(losses[-1], tuple(model.parameters())))
+    torch.testing.assert_close(*losses, atol=1e-5, rtol=0)
+    torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [FLASH, FLEX])
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_generates_the_same(name, num_beams, use_cache):
+    source, mask = pad(sentences(9, 4, 6))
+    of_name, of_eager = (
+        decisive_model(attn_implementation=each).generate(
+            source, attention_mask=mask, num_beams=num_beams, max_new_tokens=12, use_cache=use_cache
+        )
+        for each in (name, "eager")
+    )
+    assert torch.equal(of_name, of_eager)
+
+
+def test_dropout_of_the_weights():
+    layer = small_model(attention_dropout=1.0, attn_implementation=FLASH).train().model.encoder.layers[0].self_attn
+    x = torch.randn(2, 5, 32)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]])
+    for attended in (layer(x)[0], layer(x, attention_mask=mask)[0]):
+        torch.testing.assert_close(attended, layer.out_proj.bias.expand_as(x))
+
+
+def test_the_page():
+    model = run(*blocks("Attention by name"), ('"cuda"', '"cpu"'))["model"]
+    assert model.config._attn_implementation == FLASH
+
+
+@torch.no_grad()
+def test_the_flash_attention_of_transformers_is_still_wrong_beside_padding():
+    """Or else `flash_attention` can go."""
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    ids = {"vocab_size": 60, "pad_token_id": 0, "decoder_start_token_id": 0}
+    model = MarianMTModel(MarianConfig(**sizes, **ids, encoder_attention_heads=4, decoder_attention_heads=4)).eval()
+    for parameter in model.parameters():
+        parameter.add_(0.2 * torch.randn_like(parameter))
+    batch = inputs()
+    logits = {}
+    for name in (FLASH, "eager"):
+        model.set_attn_implementation(name)
+        logits[name] = model(**batch).logits
+    assert not torch.isclose(logits[FLASH], logits["eager"], atol=0.1).all()
