@@ -40,6 +40,7 @@ LONG = (
     "tests/hub/",
     "tests/test_side_by_side.py",
     "tests/training/test_trainer.py",
+    "tests/device/",
     "tests/benchmarks/",
     "tests/test_reproduce_table3.py",
     "tests/ecosystem/test_export.py",
