@@ -5,7 +5,6 @@ axes, as in the model's file.
 """
 
 import math
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -25,6 +25,8 @@ _LONGEST_FOR_PRODUCTS = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 
 _LONGEST_WITH_ONEDNN = 256
 # On other CPUs, in float32 and in training: there the backward pass is the faster one, and not the forward pass alone.
 _LONGEST_WITHOUT_AVX512 = 32
+# For what is in more than 16 bits.
+_FLASH_DTYPE = torch.bfloat16
 # On CPUs, torch's softmax of fewer numbers takes ten times as long.
 _NARROWEST_SOFTMAX = 16
 # Multiplications of the smallest matrix product for which oneDNN's longer start pays.
@@ -94,7 +96,6 @@ def _is_causal(module: nn.Module, arguments: dict[str, Any]) -> bool:
 
 
 def flash_attention(
-    flash: Callable[..., tuple[torch.Tensor, None]],
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -102,45 +103,52 @@ def flash_attention(
     attention_mask: torch.Tensor | None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Section 3.2.1, Eq. 1, by a function of transformers for flash attention.
+    """Section 3.2.1, Eq. 1, by the function of transformers for flash attention.
 
     That one takes the mask of the last keys for that of the queries, which holds for the decoder's attention to itself.
-    Elsewhere it is given the keys and values of real tokens alone, and told where each sentence's begin.
+    Elsewhere it is given the keys and values of real tokens alone, and told where each sentence's begin. What is in
+    float32, as where the Trainer generates with bfloat16, is computed in bfloat16: flash attention knows 16 bits alone.
 
     Args:
-        flash (`Callable`): of transformers' `AttentionInterface`.
         module, query, key, value: as [`attention`] takes them.
-        attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): True, or another integer than 0, for
-            real tokens.
+        attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): True for real tokens.
 
     Returns:
         The output, `(batch, target, heads, d_v)`, and None for the weights.
-
-    Raises:
-        ValueError: if the mask says for each query where it may look.
     """
-    if attention_mask is not None and attention_mask.ndim != 2:
-        raise ValueError(
-            f"the mask has {attention_mask.ndim} dimensions, but flash attention takes masks of two, (batch, length), "
-            'that tell real tokens from padding; give such a one, or load the model with attn_implementation="sdpa".'
-        )
+    if query.dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type):
+        in_16_bits = query.to(_FLASH_DTYPE), key.to(_FLASH_DTYPE), value.to(_FLASH_DTYPE)
+        heads, _ = _flash_attention(module, *in_16_bits, attention_mask, **kwargs)
+        return heads.to(query.dtype), None
+    return _flash_attention(module, query, key, value, attention_mask, **kwargs)
+
+
+def _flash_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
     more_in_value = value.shape[-1] - query.shape[-1]
     if more_in_value > 0:
         # Heads are of one width there. Zeros add nothing to a product.
         query, key = (nn.functional.pad(each, (0, more_in_value)) for each in (query, key))
     if attention_mask is None or _is_causal(module, kwargs):
-        return flash(module, query, key, value, attention_mask, **kwargs)
+        return flash_attention_forward(module, query, key, value, attention_mask, **kwargs)
     batch, _, target, _ = query.shape
-    is_real = attention_mask.bool()
-    places = {
+    places: dict[str, Any] = {
         "cu_seq_lens_q": torch.arange(0, (batch + 1) * target, target, dtype=torch.int32, device=query.device),
-        "cu_seq_lens_k": nn.functional.pad(is_real.sum(dim=1).cumsum(dim=0, dtype=torch.int32), (1, 0)),
+        "cu_seq_lens_k": nn.functional.pad(attention_mask.sum(dim=1).cumsum(dim=0, dtype=torch.int32), (1, 0)),
         "max_length_q": target,
-        "max_length_k": is_real.shape[1],
+        "max_length_k": attention_mask.shape[1],
     }
+    real = attention_mask.flatten().nonzero()[:, 0]
     # As one sentence, (1, heads, tokens, d).
-    key, value = (each.transpose(1, 2)[is_real].transpose(0, 1)[None] for each in (key, value))
-    heads, _ = flash(module, query.transpose(0, 1).flatten(1, 2)[None], key, value, None, **places, **kwargs)
+    query, key, value = (each.transpose(0, 1).flatten(1, 2)[None] for each in (query, key, value))
+    key, value = key.index_select(2, real), value.index_select(2, real)
+    heads, _ = flash_attention_forward(module, query, key, value, None, **places, **kwargs)
     return heads.unflatten(1, (batch, target))[0], None
 
 

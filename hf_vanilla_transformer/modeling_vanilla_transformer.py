@@ -9,7 +9,6 @@ Shapes have named axes: batch, source and target (lengths in tokens), heads (h),
 import copy
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +16,14 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.integrations.flash_attention import flash_attention_forward
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    create_bidirectional_mask,
+    create_causal_mask,
+    flash_attention_mask,
+    flex_attention_mask,
+)
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -28,7 +34,7 @@ from transformers.modeling_outputs import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
-from transformers.utils.generic import is_flash_attention_requested, merge_with_config_defaults
+from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
@@ -52,6 +58,8 @@ from .quantization_vanilla_transformer import register_quantizer
 
 
 _DEVICES_WITH_FLOAT64 = ("cpu", "cuda", "meta")
+# Of transformers: they leave a mask of four dimensions as it is, and the attention takes it for another.
+_TELL_PADDING_ALONE = (flash_attention_mask, flex_attention_mask)
 
 
 def sinusoidal_positions(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
@@ -186,8 +194,8 @@ class VanillaTransformerAttention(nn.Module):
         wants_weights = kwargs.get("output_attentions")
         implementation = "eager" if wants_weights else self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        if is_flash_attention_requested(requested_attention_implementation=implementation):
-            attention = partial(flash_attention, attention)
+        if attention is flash_attention_forward:
+            attention = flash_attention
         dropout = self.dropout if self.training else 0.0
         heads, weights = attention(
             self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
@@ -514,13 +522,24 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
                 "train a model with sinusoidal positions, which have no limit."
             ) from error
 
-    def mask_config(self, output_attentions: bool | None) -> VanillaTransformerConfig:
-        """The configuration to make masks by: attention weights are only to be had from eager attention."""
-        if not output_attentions:
-            return self.config
-        config = copy.copy(self.config)
-        config._attn_implementation = "eager"
-        return config
+    def mask_config(self, output_attentions: bool | None, *masks: torch.Tensor | None) -> VanillaTransformerConfig:
+        """The configuration to make masks by: attention weights are only to be had from eager attention.
+
+        Raises:
+            ValueError: if a mask tells more than padding, and the attention in use takes no such masks.
+        """
+        if output_attentions:
+            config = copy.copy(self.config)
+            config._attn_implementation = "eager"
+            return config
+        name = self.config._attn_implementation
+        tells_padding_alone = ALL_MASK_ATTENTION_FUNCTIONS.get(name) in _TELL_PADDING_ALONE
+        if tells_padding_alone and any(mask is not None and mask.ndim > 2 for mask in masks):
+            raise ValueError(
+                f'a mask has more dimensions than (batch, length), but "{name}" takes masks that tell real tokens from '
+                'padding and no more; give such a one, or load the model with attn_implementation="sdpa".'
+            )
+        return self.config
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -562,7 +581,8 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         embeds = self.look_up(input_ids, inputs_embeds)
         position_ids = count_positions(attention_mask, embeds.shape[1], 0, embeds.device)
         x = self.add_positions(embeds, position_ids)
-        mask = create_bidirectional_mask(self.mask_config(kwargs.get("output_attentions")), x, attention_mask)
+        config = self.mask_config(kwargs.get("output_attentions"), attention_mask)
+        mask = create_bidirectional_mask(config, x, attention_mask)
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
@@ -618,7 +638,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             `past_key_values`.
 
         Raises:
-            ValueError: as the encoder, or if `encoder_hidden_states` is missing or of another length than its mask.
+            ValueError: as the encoder, or if `encoder_hidden_states` is missing or of another length than its mask, or
+                for flex attention with a static cache.
         """
         if encoder_hidden_states is None:
             raise ValueError("the decoder attends to the encoder's output; give it as encoder_hidden_states.")
@@ -634,13 +655,27 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         position_ids = count_positions(attention_mask, embeds.shape[1], past_length, embeds.device)
         x = self.add_positions(embeds, position_ids)
 
-        config = self.mask_config(kwargs.get("output_attentions"))
-        self_cache = None if cache is None else cache.self_attention_cache
-        mask = create_causal_mask(config, x, attention_mask, self_cache)
+        config = self.mask_config(kwargs.get("output_attentions"), attention_mask, encoder_attention_mask)
+        mask = self._causal_mask(config, x, attention_mask, None if cache is None else cache.self_attention_cache)
         encoder_mask = create_bidirectional_mask(config, x, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
             x = layer(x, encoder_hidden_states, mask, encoder_mask, past_key_values=cache, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x, past_key_values=cache)
+
+    def _causal_mask(
+        self, config: VanillaTransformerConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Any
+    ) -> Any:
+        makes_masks = ALL_MASK_ATTENTION_FUNCTIONS.get(config._attn_implementation)
+        if cache is not None and cache.is_compileable and makes_masks is flex_attention_mask:
+            # It asks a static cache how much is filled when the attention is computed, which has added to it by then.
+            raise ValueError(
+                'flex attention cannot be used with a static cache; take another cache, or attn_implementation="sdpa".'
+            )
+        if cache is not None and attention_mask is None and makes_masks is flash_attention_mask:
+            # Nothing else tells it how much of a static cache is filled.
+            length = int(cache.get_seq_length()) + x.shape[1]
+            attention_mask = torch.ones(len(x), length, dtype=torch.long, device=x.device)
+        return create_causal_mask(config, x, attention_mask, cache)
 
     def _encoder_decoder_cache(self, cache: Cache | None, use_cache: bool | None) -> EncoderDecoderCache | None:
         if isinstance(cache, EncoderDecoderCache):

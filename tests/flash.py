@@ -2,7 +2,9 @@
 
 import pytest
 import torch
-from transformers import PreTrainedModel, modeling_flash_attention_utils
+from transformers import PreTrainedModel, modeling_flash_attention_utils, modeling_utils
+
+from hf_vanilla_transformer import functional_vanilla_transformer as functional
 
 
 def flash_attn_varlen_func(
@@ -13,7 +15,7 @@ def flash_attn_varlen_func(
     The last query looks at all keys if causal, the one before at all but the last, and so on.
     """
     assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
-    assert q.shape[2] == k.shape[2] == v.shape[2]
+    assert q.shape[2] == k.shape[2] == v.shape[2] <= 256
     assert (int(cu_seqlens_q[-1]), int(cu_seqlens_k[-1])) == (len(q), len(k)) == (len(q), len(v))
     assert int(cu_seqlens_q.diff().max()) <= max_seqlen_q
     assert int(cu_seqlens_k.diff().max()) <= max_seqlen_k
@@ -24,7 +26,7 @@ def flash_attn_varlen_func(
 
 def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False):
     """The same of `(batch, tokens, heads, d)`."""
-    assert q.shape[3] == k.shape[3] == v.shape[3]
+    assert q.shape[3] == k.shape[3] == v.shape[3] <= 256
     return torch.stack([_of_sentence(*each, dropout_p, softmax_scale, causal) for each in zip(q, k, v, strict=True)])
 
 
@@ -40,9 +42,14 @@ def _of_sentence(q, k, v, dropout_p, softmax_scale, causal):
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have transformers find these functions, and a device for them."""
+    """Have transformers find these functions, and a device for them; and nothing be rounded, unlike on a GPU."""
     utils = modeling_flash_attention_utils
     functions = flash_attn_func, flash_attn_varlen_func, None, utils._pad_input, utils._unpad_input
     monkeypatch.setattr(utils, "_lazy_imports", lambda *args, **kwargs: functions)
+    # What transformers has loaded, and comes back after the test.
+    for name in [name for name in vars(utils) if name.endswith("_fn")]:
+        monkeypatch.setattr(utils, name, None)
     monkeypatch.setattr(utils, "_loaded_implementation", None)
+    monkeypatch.setattr(modeling_utils, "is_kernels_available", lambda: False)
     monkeypatch.setattr(PreTrainedModel, "_flash_attn_can_dispatch", lambda *args, **kwargs: True)
+    monkeypatch.setattr(functional, "_FLASH_DTYPE", torch.float32)

@@ -139,15 +139,11 @@ def to_add(allowed):
     return torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)
 
 
+@pytest.mark.parametrize("attn_implementation", ATTENTIONS, indirect=True)
 @pytest.mark.parametrize("mask_of", [torch.Tensor.bool, torch.Tensor.long, to_add])
 def test_masks_of_four_dimensions(attn_implementation, mask_of):
     """Masks of who may look where, as booleans, as numbers to add, or as integers, which torch's own refuses."""
     if attn_implementation == "sdpa" and mask_of == torch.Tensor.long:
-        return
-    if attn_implementation == FLASH:
-        mask = mask_of(torch.ones(1, 1, 5, 5, dtype=torch.bool))
-        with pytest.raises(ValueError, match="the mask has 4 dimensions, but flash attention takes masks of two"):
-            small_model(attn_implementation=FLASH).model.encoder(torch.stack(sentences(5)), mask)
         return
 
     model = small_model(attn_implementation=attn_implementation)

@@ -19,7 +19,7 @@ def errors(tmp_path_factory):
     library, output = folder / "second_device.so", folder / "errors.json"
     second_device.build(library)
     command = [sys.executable, "-m", "tests.device.compare", str(library), str(output)]
-    subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], timeout=600)
     return json.loads(output.read_text(encoding="utf-8"))
 
 

@@ -1,11 +1,14 @@
 """Attention as a user asks for it by name: flash attention and flex attention, without a GPU."""
 
+from functools import wraps
+
 import pytest
 import torch
 from torch.nn.attention import flex_attention
 from transformers import MarianConfig, MarianMTModel, masking_utils
 from transformers.integrations.flex_attention import WrappedFlexAttention
 
+from hf_vanilla_transformer import functional_vanilla_transformer as functional
 from tests import flash
 from tests.ecosystem.documentation import blocks, run
 from tests.models import decisive_model, pad, sentences, small_model
@@ -53,18 +56,61 @@ def test_gradients_equal_those_of_eager(side):
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [FLASH, FLEX])
+STATIC = {"cache_implementation": "static", "disable_compile": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [(FLASH, {}), (FLASH, {"use_cache": False}), (FLASH, STATIC), (FLEX, {}), (FLEX, {"use_cache": False})],
+)
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_generates_the_same(name, num_beams, use_cache):
+def test_generates_the_same(name, num_beams, settings):
+    """From nothing, and from a prefix of several tokens; a static cache has the room of the longer of two calls."""
     source, mask = pad(sentences(9, 4, 6))
-    of_name, of_eager = (
-        decisive_model(attn_implementation=each).generate(
-            source, attention_mask=mask, num_beams=num_beams, max_new_tokens=12, use_cache=use_cache
+    settings = {"attention_mask": mask, "num_beams": num_beams, **settings}
+    of_name, of_eager = (decisive_model(attn_implementation=each) for each in (name, "eager"))
+    for length, prefix in ((16, 1), (6, 1), (6, 3)):
+        settings["decoder_input_ids"] = torch.stack(sentences(prefix, prefix, prefix, seed=2))
+        ours, eager = (
+            model.generate(source, max_new_tokens=length, min_new_tokens=length, **settings)
+            for model in (of_name, of_eager)
         )
-        for each in (name, "eager")
-    )
-    assert torch.equal(of_name, of_eager)
+        assert torch.equal(ours, eager)
+
+
+@pytest.mark.parametrize("name", [FLASH, FLEX])
+@pytest.mark.parametrize("mask_of", [torch.ones, torch.zeros])
+@torch.no_grad()
+def test_masks_of_four_dimensions_are_refused(name, mask_of):
+    model, ids = small_model(attn_implementation=name), torch.stack(sentences(5))
+    masks = {"attention_mask": mask_of(1, 1, 1, 5).bool(), "decoder_attention_mask": mask_of(1, 1, 5, 5)}
+    for name_of_mask, mask in masks.items():
+        with pytest.raises(ValueError, match=f'a mask has more dimensions .* but "{name}" takes masks that tell'):
+            model(input_ids=ids, decoder_input_ids=ids, **{name_of_mask: mask})
+
+
+def test_flex_attention_refuses_a_static_cache():
+    with pytest.raises(ValueError, match="flex attention cannot be used with a static cache; take another cache"):
+        small_model(attn_implementation=FLEX).generate(inputs()["input_ids"], num_beams=1, **STATIC)
+
+
+def test_float32_is_computed_in_bfloat16(monkeypatch):
+    """As where the Trainer, which trains in bfloat16, generates: transformers calls the encoder outside of autocast."""
+    seen = set()
+    original = flash.flash_attn_varlen_func
+
+    @wraps(original)
+    def record(q, k, v, *args, **kwargs):
+        seen.update((q.dtype, k.dtype, v.dtype))
+        return original(q, k, v, *args, **kwargs)
+
+    monkeypatch.setattr(flash, "flash_attn_varlen_func", record)
+    flash.install(monkeypatch)
+    monkeypatch.setattr(functional, "_FLASH_DTYPE", torch.bfloat16)
+    logits = {name: small_model(attn_implementation=name)(**inputs()).logits for name in (FLASH, "eager")}
+    assert seen == {torch.bfloat16}
+    assert logits[FLASH].dtype == torch.float32
+    torch.testing.assert_close(logits[FLASH], logits["eager"], atol=0.1, rtol=0)
 
 
 def test_dropout_of_the_weights():
