@@ -1,8 +1,9 @@
 """The batches that every entry gets: real lengths where Multi30k is at hand, generated ones otherwise."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
@@ -69,12 +70,19 @@ def generate_pairs(count: int = GENERATED_PAIRS) -> Dataset:
     return Dataset.from_dict({"input_ids": words[0], "attention_mask": masks, "labels": words[1]})
 
 
-def corpus_batches(corpus: Corpus, tokens_per_batch: int, count: int) -> list[Batch]:
-    """The first batches of an epoch, the largest first, padded to their longest sentence; over again if few."""
+def corpus_batches(corpus: Corpus, tokens_per_batch: int, how_many: int) -> list[Batch]:
+    """The first batches, the largest first, padded to their longest sentence; of several epochs if one has too few."""
     sampler = TokenBudgetBatchSampler(corpus.data, tokens_per_batch, largest_first=True)
     collate = DataCollatorForSeq2Seq(corpus.tokenizer)
-    rows = list(islice(cycle(sampler), count))
+    rows = list(islice(of_all_epochs(sampler), how_many))
     return [_tensors(collate([corpus.data[index] for index in batch])) for batch in rows]
+
+
+def of_all_epochs(sampler: TokenBudgetBatchSampler) -> Iterator[list[int]]:
+    """The batches of one epoch after another, as the Trainer takes them."""
+    for epoch in count():
+        sampler.set_epoch(epoch)
+        yield from sampler
 
 
 def equal_batch(length: int, tokens_per_batch: int, vocab_size: int) -> Batch:

@@ -1,6 +1,6 @@
 """What is compared: implementations, each in several kinds of arithmetic, and one training step of any of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -46,9 +46,10 @@ IMPLEMENTATIONS: dict[str, Callable[[VanillaTransformerConfig], nn.Module]] = {
     "hyunwoongko": Hyunwoongko,
     "tunz": Tunz,
 }
-# Only where there is a GPU: what transformers' users set by hand there.
-GPU_IMPLEMENTATIONS: dict[str, Callable[[VanillaTransformerConfig], nn.Module]] = {
+# What transformers' users set by hand: on GPUs measured by default, and elsewhere where it is named.
+BY_HAND: dict[str, Callable[[VanillaTransformerConfig], nn.Module]] = {
     "ours-sdpa": lambda config: Ours(config, "sdpa"),
+    "ours-eager": lambda config: Ours(config, "eager"),
     "ours-flash": lambda config: Ours(config, "flash_attention_2"),
     "marian-flash": lambda config: Marian(config, "flash_attention_2"),
 }
@@ -73,7 +74,7 @@ class Entry:
     def build(self, config: VanillaTransformerConfig, device: torch.device) -> "Training":
         """A model with its optimizer, drawn from seed 0."""
         torch.manual_seed(0)
-        build = {**IMPLEMENTATIONS, **GPU_IMPLEMENTATIONS}[self.implementation]
+        build = {**IMPLEMENTATIONS, **BY_HAND}[self.implementation]
         return Training(build(config).to(device).train())
 
     def step(self, training: "Training", batch: Batch) -> torch.Tensor:
@@ -116,22 +117,21 @@ class Training:
         return loss.detach()
 
 
-def all_entries() -> list[Entry]:
-    """Every implementation in every kind of arithmetic that this machine runs."""
-    implementations = [*IMPLEMENTATIONS, *(GPU_IMPLEMENTATIONS if torch.cuda.is_available() else ())]
+def entries_of(implementations: Iterable[str]) -> list[Entry]:
+    """Implementations in every kind of arithmetic that they have."""
     entries = [Entry(name, arithmetic) for name in implementations for arithmetic in ARITHMETIC]
     return [entry for entry in entries if "flash" not in entry.implementation or entry.arithmetic == "bf16"]
 
 
 def choose_entries(names: list[str] | None) -> list[Entry]:
-    """Entries by name, or all; a name may be an implementation, for all of its entries.
+    """Entries by name, or the usual ones; a name may be an implementation, for all of its entries.
 
     Raises:
         ValueError: if there is no such entry.
     """
-    entries = all_entries()
     if names is None:
-        return entries
+        return entries_of([*IMPLEMENTATIONS, *(BY_HAND if torch.cuda.is_available() else ())])
+    entries = entries_of([*IMPLEMENTATIONS, *BY_HAND])
     known = {entry.name for entry in entries} | {entry.implementation for entry in entries}
     unknown = [name for name in names if name not in known]
     if unknown:

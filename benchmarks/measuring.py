@@ -90,7 +90,7 @@ class Clock:
     def __init__(self, device: torch.device, repeats: int) -> None:
         self.device, self.repeats = device, repeats
         self.best = float("inf")
-        self.repeated = self.slow = 0
+        self.measurements = self.made_again = self.slow = 0
         width = PROBE_WIDTHS[device.type]
         self._matrix = torch.randn(width, width, device=device)
         for _ in range(3):
@@ -106,8 +106,9 @@ class Clock:
     def measure(self, timed: Callable[[], Any]) -> Any:
         """The seconds that `timed` returns while the machine is at its usual speed, as far as it gets there."""
         attempts = []
+        self.measurements += 1
         for attempt in range(self.repeats + 1):
-            self.repeated += attempt > 0
+            self.made_again += attempt == 1
             before = self.probe()
             seconds = timed()
             slowest = max(before, self.probe())
@@ -118,8 +119,8 @@ class Clock:
         return min(attempts)[1]
 
     def noise(self) -> dict[str, int]:
-        """How many measurements were made again, and how many were slow every time."""
-        return {"repeated": self.repeated, "slow": self.slow}
+        """How many measurements there were, how many of them were made again, and how many were slow every time."""
+        return {"measurements": self.measurements, "made_again": self.made_again, "slow": self.slow}
 
     def time(self, work: Callable[[], Any]) -> float:
         """Seconds that `work` takes, all of it done on the device too."""

@@ -169,7 +169,13 @@ def _whole(number: float | None) -> str:
 def describe_noise(section: dict[str, Any]) -> str:
     """How often the machine was slow."""
     noise = section["noise"]
-    return f"Measurements repeated because the machine was slow: {noise['repeated']}; slow every time: {noise['slow']}."
+    if "repeated" in noise:
+        # Older figures count how often, and a measurement may have been repeated twice.
+        return f"The machine was slow: {noise['repeated']} repetitions; measurements slow every time: {noise['slow']}."
+    return (
+        f"Of {noise['measurements']} measurements {noise['made_again']} were made again because the machine was slow, "
+        f"and {noise['slow']} were slow every time."
+    )
 
 
 def _left_out(section: dict[str, Any], where: str = "") -> str:

@@ -2,15 +2,15 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from itertools import count, islice
+from collections.abc import Callable
+from itertools import islice
 from statistics import median
 from typing import Any
 
 import torch
 from transformers import DataCollatorForSeq2Seq, PrinterCallback, Seq2SeqTrainer, TrainerCallback
 
-from benchmarks.batches import Corpus
+from benchmarks.batches import Corpus, of_all_epochs
 from benchmarks.entries import Batch
 from benchmarks.measuring import Clock, synchronise
 from hf_vanilla_transformer import (
@@ -116,16 +116,9 @@ class Overhead:
     def _batches(self, seed: int, model: torch.nn.Module) -> list[Batch]:
         sampler = TokenBudgetBatchSampler(self.corpus.data, self.tokens_per_batch, seed=seed)
         collate = DataCollatorForSeq2Seq(self.corpus.tokenizer, model=model)
-        rows = islice(_of_all_epochs(sampler), WARM_UP_STEPS + self.updates)
+        rows = islice(of_all_epochs(sampler), WARM_UP_STEPS + self.updates)
         collated = [collate([self.corpus.data[index] for index in batch]) for batch in rows]
         return [{name: tensor.to(self.device) for name, tensor in batch.items()} for batch in collated]
-
-
-def _of_all_epochs(sampler: TokenBudgetBatchSampler) -> Iterator[list[int]]:
-    """The batches of one epoch after another, as the Trainer takes them."""
-    for epoch in count():
-        sampler.set_epoch(epoch)
-        yield from sampler
 
 
 def time_overhead(overhead: Overhead, rounds: int, clock: Clock, progress: Callable[[str], None]) -> dict[str, Any]:

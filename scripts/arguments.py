@@ -221,7 +221,9 @@ class ModelArguments:
         default=None,
         metadata={"help": "Other fields of VanillaTransformerConfig, as JSON: '{\"decoder_layers\": 2}'."},
     )
-    attn_implementation: str | None = field(default=None, metadata={"help": "eager, sdpa, flash_attention_2; chosen if not given."})
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "By name, such as sdpa; chosen if not given."}
+    )
     license: str | None = field(default=None, metadata={"help": "Licence of the weights, for the model card."})
     max_tokens: int | None = field(
         default=None,

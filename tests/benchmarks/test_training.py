@@ -212,11 +212,14 @@ def test_what_was_measured_on_a_slow_machine_is_measured_again(monkeypatch):
     monkeypatch.setattr(clock, "probe", lambda: next(probes))
     seconds = iter([9.0, 5.0])
     assert clock.measure(lambda: next(seconds)) == 5
-    assert (clock.repeated, clock.slow) == (1, 0)
+    assert clock.noise() == {"measurements": 1, "made_again": 1, "slow": 0}
     probes = iter([1.6, 1.6, 1.2, 1.2, 1.4, 1.4])
     seconds = iter([9.0, 5.0, 7.0])
     assert clock.measure(lambda: next(seconds)) == 5
-    assert (clock.repeated, clock.slow) == (3, 1)
+    assert clock.noise() == {"measurements": 2, "made_again": 2, "slow": 1}
+    probes = iter([1.0, 1.0])
+    assert clock.measure(lambda: 8.0) == 8
+    assert clock.noise() == {"measurements": 3, "made_again": 2, "slow": 1}
 
 
 def test_model_flops_are_those_of_its_products():
