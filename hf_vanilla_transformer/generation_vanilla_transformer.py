@@ -482,7 +482,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         cache, mask = model_kwargs.get("past_key_values"), model_kwargs.get("attention_mask")
         return (
             input_ids.shape[1] == 1
-            and (mask is None or mask.ndim == 2)
             and input_ids.device.type == "cpu"
             and model_kwargs["use_cache"]
             and settings.cache_implementation is None
@@ -490,6 +489,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and not getattr(cache, "_is_user_defined", False)
             and not (settings.return_dict_in_generate or settings.is_assistant or synced_gpus)
             and {name for name, value in model_kwargs.items() if value is not None} <= _KNOWN_INPUTS
+            and (mask is None or mask.shape == model_kwargs["encoder_outputs"].last_hidden_state.shape[:2])
             and can_step(self)
         )
 

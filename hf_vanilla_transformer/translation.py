@@ -1,6 +1,7 @@
 """Text in, text or log-probabilities out."""
 
 import copy
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from .pipeline_vanilla_transformer import evaluating
 _ONE_TRANSLATION = {"num_return_sequences": 1, "return_dict_in_generate": False}
 # Batches that are translated at the same time on CPUs, and the least number of batches of each.
 _SIDE_BY_SIDE, _BATCHES_OF_EACH = 2, 2
+# What a thread tells torch of its number of threads is the default of threads to come, too.
+_sharing_threads_out = threading.Lock()
 
 
 @torch.inference_mode()
@@ -85,14 +88,17 @@ def _for_one_translation(generate_kwargs: dict[str, Any]) -> dict[str, Any]:
     """
     given = generate_kwargs.get("generation_config")
     for name, single in _ONE_TRANSLATION.items():
-        if name in generate_kwargs or getattr(given, name, None) not in (None, single):
+        if any(
+            asked_for not in (None, single) for asked_for in (generate_kwargs.get(name), getattr(given, name, None))
+        ):
             raise ValueError(f"{name} does not go with one translation a sentence; call model.generate() for that.")
     if given is None:
-        return {**_ONE_TRANSLATION, **generate_kwargs}
+        return {**generate_kwargs, **_ONE_TRANSLATION}
     # transformers takes settings or arguments, and not both.
     settings = copy.deepcopy(given)
     settings.update(**_ONE_TRANSLATION)
-    return {**generate_kwargs, "generation_config": settings}
+    others = {name: value for name, value in generate_kwargs.items() if name not in _ONE_TRANSLATION}
+    return {**others, "generation_config": settings}
 
 
 def _is_plain(value: Any) -> bool:
@@ -128,13 +134,26 @@ def _mapping(at_once: int) -> Iterator[Callable]:
     if at_once == 1:
         yield map
         return
-    threads = torch.get_num_threads()
-    executor = ThreadPoolExecutor(at_once, initializer=torch.set_num_threads, initargs=(threads // at_once,))
+    executor = ThreadPoolExecutor(at_once)
     try:
+        _share_threads_out(executor, at_once)
         yield executor.map
     finally:
         executor.shutdown(cancel_futures=True)
-        # It is the default of threads to come, too.
+
+
+def _share_threads_out(executor: ThreadPoolExecutor, workers: int) -> None:
+    """Give each worker its share of torch's threads, and leave the default as it is."""
+    threads, all_here = torch.get_num_threads(), threading.Barrier(workers)
+
+    def take_share(worker: int) -> None:
+        # A thread that has not asked yet would take the default later.
+        torch.get_num_threads()
+        torch.set_num_threads(threads // workers)
+        all_here.wait()
+
+    with _sharing_threads_out:
+        list(executor.map(take_share, range(workers)))
         torch.set_num_threads(threads)
 
 

@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,15 @@ def name_of(model: str | None) -> str | None:
     return Path(model).name if model is not None and Path(model).is_absolute() else model
 
 
-def report(trainer: Seq2SeqTrainer, settings: Settings, pairs: DatasetDict, told: dict[str, Any]) -> None:
-    """Score the saved model, write what is to be known of it beside it, say so, and push it, if asked."""
+def report(
+    trainer: Seq2SeqTrainer, settings: Settings, pairs: DatasetDict, told: dict[str, Any], began: float | None
+) -> None:
+    """Score the saved model, write what is to be known of it beside it, say so, and push it, if asked.
+
+    Args:
+        told: what the results tell besides.
+        began: when, by `time.monotonic()`; None where that is not all that the model took.
+    """
     model_args, data_args, _, _, result_args, args = settings
     # The Trainer may have put a copy of it in its place, with restore_callback_states_from_checkpoint.
     facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, FactsOfTheRun))
@@ -64,6 +72,7 @@ def report(trainer: Seq2SeqTrainer, settings: Settings, pairs: DatasetDict, told
     if result_args.results:
         told["data"] = {split: data_args.describe(split) for split in pairs}
         told["scores"] = {"validation": score_pairs("validation", settings, pairs), "test": scores}
+        told["total_seconds"] = None if began is None else time.monotonic() - began
         save_results(result_args.results, trainer, facts, curve, told)
     if args.push_to_hub:
         push(trainer, scores)

@@ -274,8 +274,9 @@ def train_rows(rows: Sequence[str], material: Material, results: dict[str, dict[
                 results[row] = future.result()
             except BrokenExecutor:
                 raise
-            except (RuntimeError, ValueError) as error:
-                tqdm.write(f"{row}: {error}")
+            except Exception as error:
+                # Whatever it was, hours of other rows may be under way.
+                tqdm.write(f"{row}: {str(error) or repr(error)}")
                 failed.append(row)
                 continue
             write(folder / file_name(row), json.dumps(results[row], indent=2) + "\n")

@@ -6,6 +6,7 @@ ends in .yaml or .json is a file of arguments; those that follow override it.
 
 import logging
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from functools import partial
@@ -132,6 +133,7 @@ class Plan(TrainerCallback):
 
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Train as the command line says; returns the folder of the trained model."""
+    began = time.monotonic()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     kinds = [ModelArguments, DataArguments, DecodingArguments, ScoringArguments, ResultArguments, RunArguments]
     settings = Settings(*parse(kinds, __doc__, arguments or [str(DEFAULT_RECIPE)]))
@@ -149,7 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     if trainer.is_world_process_zero():
         if settings.model.average_last is not None:
             save_average(settings.output, settings.model.average_last)
-        report(trainer, settings, pairs, told)
+        # What another command did before is not known.
+        report(trainer, settings, pairs, told, began=None if start.checkpoint else began)
     return settings.output
 
 

@@ -329,6 +329,28 @@ def test_adapters_on_it_are_trained(int8_model, tmp_path, monkeypatch):
     assert not takes_steps(adapted.eval(), monkeypatch)
 
 
+@pytest.mark.parametrize("safe_merge", [False, True])
+def test_adapters_are_merged_into_what_was_turned_back(int8_model, safe_merge):
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(target_modules=["q_proj", "v_proj", "fc2"], init_lora_weights=False)
+    before = logits(int8_model)
+    adapted = peft.get_peft_model(int8_model, settings).eval()
+    adapted.dequantize()
+    expected = logits(adapted)
+    assert not torch.isclose(expected, before, atol=0.1).all()
+    merged = adapted.merge_and_unload(safe_merge=safe_merge)
+    assert not any(isinstance(module, Int8Linear) for module in merged.modules())
+    torch.testing.assert_close(logits(merged), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_adapters_are_not_merged_into_integers_unnoticed(int8_model):
+    """Or else the page says too much of PEFT."""
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(int8_model, peft.LoraConfig(target_modules=["q_proj", "v_proj", "fc2"]))
+    with pytest.raises(RuntimeError):
+        adapted.merge_adapter()
+
+
 def test_a_model_that_is_untied_later_is_saved_whole(tmp_path):
     model = load()
     model.config.tie_word_embeddings = False

@@ -594,6 +594,9 @@ def test_labels_and_masks_of_another_length(batch):
     encoded = model.get_encoder()(batch["input_ids"])
     with pytest.raises(ValueError, match="the source's mask is of length 8, and the encoder's output of 9; give the"):
         model(encoder_outputs=encoded, attention_mask=batch["attention_mask"][:, 1:], decoder_input_ids=labels)
+    for num_beams in (1, 4):
+        with pytest.raises(ValueError, match="the source's mask is of length 8, and the encoder's output of 9"):
+            small_model().generate(encoder_outputs=encoded, attention_mask=torch.ones(2, 8), num_beams=num_beams)
 
 
 def test_encoder_outputs_of_any_kind(batch):

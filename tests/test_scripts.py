@@ -1020,6 +1020,7 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     assert 0 < results["peak_memory_bytes"] <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     assert results["training_seconds"] >= points[-1]["training_seconds"]
     assert results["evaluation_seconds"] == pytest.approx(points[-1]["evaluation_seconds"])
+    assert results["total_seconds"] > results["training_seconds"] + results["evaluation_seconds"]
 
     plot = plot_curve.main([str(folder), str(results_file), "--output", str(tmp_path / "plot.png")])
     assert plot.is_file()
@@ -1030,6 +1031,7 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     resumed = json.loads((folder / "curve.json").read_text())["points"]
     assert resumed[:2] == points[:2]
     assert resumed[2]["chrf"] == points[2]["chrf"]
+    assert json.loads(results_file.read_text())["total_seconds"] is None
     for name in ("training_seconds", "evaluation_seconds"):
         assert resumed[2][name] > resumed[1][name] > resumed[0][name] > 0
     assert all((weight == whole[name]).all() for name, weight in weights_of(folder).items())

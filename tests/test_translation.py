@@ -67,11 +67,19 @@ def two_threads():
     torch.set_num_threads(before)
 
 
+def threads_of_a_newcomer():
+    found = []
+    newcomer = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    newcomer.start()
+    newcomer.join()
+    return found[0]
+
+
 class Meeting:
     """generate() that notes its thread and how many threads torch has there; its first calls wait for each other."""
 
     def __init__(self, monkeypatch, parties: int):
-        self.calls = []
+        self.calls, self.threads_of_newcomers = [], []
         barrier, generate = threading.Barrier(parties), VanillaTransformerForConditionalGeneration.generate
         numbers = itertools.count()
 
@@ -79,6 +87,7 @@ class Meeting:
             if next(numbers) < parties:
                 barrier.wait(timeout=60)
             self.calls.append((threading.get_ident(), torch.get_num_threads()))
+            self.threads_of_newcomers.append(threads_of_a_newcomer())
             return generate(model, *args, **kwargs)
 
         monkeypatch.setattr(VanillaTransformerForConditionalGeneration, "generate", note)
@@ -91,11 +100,9 @@ def test_two_batches_at_the_same_time(model, tokenizer, two_threads, monkeypatch
     assert len({thread for thread, _ in meeting.calls}) == 2
     assert {threads for _, threads in meeting.calls} == {1}
     assert torch.get_num_threads() == 2
-    found = []
-    later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
-    later.start()
-    later.join()
-    assert found == [2]
+    # A server has threads that come while others translate, and stay.
+    assert set(meeting.threads_of_newcomers) == {2}
+    assert threads_of_a_newcomer() == 2
 
 
 def no_threads(model, options):
@@ -205,6 +212,15 @@ def test_progress_is_shown_to_those_who_ask(model, tokenizer, capsys, work, coun
 def test_something_else_than_strings(model, tokenizer):
     with pytest.raises(TypeError, match="sentences holds None, a NoneType; give strings"):
         translate(model, tokenizer, ["a", None])
+
+
+def test_one_translation_can_be_asked_for(model, tokenizer):
+    expected = translate(model, tokenizer, SENTENCES, num_beams=1)
+    one = {"num_return_sequences": 1, "return_dict_in_generate": False}
+    assert translate(model, tokenizer, SENTENCES, num_beams=1, **one) == expected
+    settings = copy.deepcopy(model.generation_config)
+    settings.num_beams = 1
+    assert translate(model, tokenizer, SENTENCES, generation_config=settings, **one) == expected
 
 
 @pytest.mark.parametrize("options", [{"num_return_sequences": 2}, {"return_dict_in_generate": True}])

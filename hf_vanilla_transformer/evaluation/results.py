@@ -116,7 +116,7 @@ def table_of_results(paths: Sequence[str | os.PathLike[str]]) -> str:
         _check_settings(name, group)
     results = [result for group in groups.values() for result in group]
     targets = list(dict.fromkeys(target for result in results for target in _reached(result)))
-    columns = ["validation BLEU", "test BLEU", "training, minutes", "evaluation, minutes"]
+    columns = ["validation BLEU", "test BLEU", "training, minutes", "evaluation, minutes", "in all, minutes"]
     columns += [f"minutes to {target}" for target in targets] + ["minutes to the best", "most memory, GB"]
     lines = [_row(["recipe", "seed", *columns]), _row(["---"] * (len(columns) + 2))]
     for name, group in groups.items():
@@ -168,7 +168,8 @@ def _figures(result: Mapping[str, Any], targets: Sequence[str]) -> list[float | 
     """What a row of the table tells, in the order of its columns."""
     best = (result.get("curve") or {}).get("best")
     bleu = [(result["scores"].get(split) or {}).get("bleu") for split in ("validation", "test")]
-    spent = [result[name] / _SECONDS_IN_A_MINUTE for name in ("training_seconds", "evaluation_seconds")]
+    seconds = [result.get(name) for name in ("training_seconds", "evaluation_seconds", "total_seconds")]
+    spent = [value and value / _SECONDS_IN_A_MINUTE for value in seconds]
     points = [*(_reached(result).get(target) for target in targets), best]
     reached = [point and point["training_seconds"] / _SECONDS_IN_A_MINUTE for point in points]
     memory = result.get("peak_memory_bytes")

@@ -17,7 +17,7 @@ from benchmarks.measuring import Clock, Timing, model_flops
 from benchmarks.modes import run_modes
 from benchmarks.trainer_overhead import Overhead
 from benchmarks.training_parts import PARTS, part_of, parts
-from hf_vanilla_transformer import VanillaTransformerConfig
+from hf_vanilla_transformer import TokenBudgetBatchSampler, VanillaTransformerConfig
 from tests.invariants.killed import forked
 
 
@@ -203,6 +203,14 @@ def test_figures_are_written_after_each_size(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run_modes([], {"steps": measure}, str(output), None, report.tables, report.plot)
     assert json.loads(output.read_text()) == {"steps": {"sizes": ["tiny", "base"]}}
+
+
+def test_each_epoch_has_its_own_order(corpus):
+    count = len(TokenBudgetBatchSampler(corpus.data, 2048))
+    batches = corpus_batches(corpus, 2048, 2 * count)
+    epochs = [[batch["input_ids"].tolist() for batch in part] for part in (batches[:count], batches[count:])]
+    assert epochs[0] != epochs[1]
+    assert [sum(map(len, epoch)) for epoch in epochs] == [len(corpus.data)] * 2
 
 
 def test_what_was_measured_on_a_slow_machine_is_measured_again(monkeypatch):

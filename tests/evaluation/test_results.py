@@ -32,13 +32,14 @@ def cells(line: str) -> list[str]:
 
 
 def test_mean_and_deviation_over_the_seeds(tmp_path):
-    files = [write_results(tmp_path, "small", seed) for seed in (3, 1, 2)]
+    files = [write_results(tmp_path, "small", seed, total_seconds=60.0 * seed) for seed in (3, 1, 2)]
     heading, _, *rows = map(cells, table_of_results(files).splitlines())
     assert [row[:2] for row in rows] == [["small", "1"], ["small", "2"], ["small", "3"], ["small", "mean ± s.d."]]
     tests = [42.0, 43.0, 44.0]
     expected = f"{statistics.mean(tests):.2f} ± {statistics.stdev(tests):.2f}"
     assert rows[-1][heading.index("test BLEU")] == expected
     assert rows[0][heading.index("training, minutes")] == "10.00"
+    assert [row[heading.index("in all, minutes")] for row in rows] == ["1.00", "2.00", "3.00", "2.00 ± 1.00"]
     assert rows[0][heading.index("most memory, GB")] == "2.50"
     assert rows[-1][heading.index("minutes to 35")] == "2.00 ± 1.00"
     # A mean over those seeds that got there would flatter.
@@ -51,6 +52,7 @@ def test_two_recipes_and_what_they_lack(tmp_path):
     heading, _, *rows = map(cells, table_of_results(files).splitlines())
     assert [row[0] for row in rows] == ["a", "b"]
     assert rows[1][heading.index("validation BLEU")] == "30.00"
+    assert rows[1][heading.index("in all, minutes")] == "-"
     assert rows[1][heading.index("test BLEU")] == rows[1][heading.index("minutes to 35")] == "-"
 
 

@@ -357,6 +357,15 @@ def test_a_wide_beam_search_equals_an_exhaustive_one(penalty_type, penalty):
     assert {len(target) for target in targets} >= {3, 4}
 
 
+def test_the_beam_search_with_one_beam_is_greedy():
+    for seed in range(3):
+        model, sources = ending_model(seed=seed), torch.stack(SHORT_SOURCES)
+        greedy = model.generate(sources, num_beams=1, max_new_tokens=9)
+        assert len({tuple(row.tolist()) for row in greedy}) > 1
+        found = model.generate(sources, num_beams=1, max_new_tokens=9, custom_generate=type(model)._beam_search)
+        assert torch.equal(found, greedy)
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 def test_the_best_of_all_is_found_by_wide_beams_and_missed_by_narrow_ones_at_times(alpha):
     missed, sources = 0, SHORT_SOURCES[::5]
@@ -366,9 +375,19 @@ def test_the_best_of_all_is_found_by_wide_beams_and_missed_by_narrow_ones_at_tim
             model.generate(torch.stack(sources), num_beams=num_beams, max_new_tokens=3, length_penalty=alpha)
             for num_beams in (7**2, 2)
         )
-        for source, found, other in zip(sources, wide, narrow, strict=True):
-            _, best = exhaustive_search(model, source, 3, lambda length: ((5 + length) / 6) ** alpha)[0]
+        scored = model.generate(
+            torch.stack(sources),
+            num_beams=7**2,
+            max_new_tokens=3,
+            length_penalty=alpha,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        assert torch.equal(scored.sequences, wide)
+        for source, found, score, other in zip(sources, wide, scored.sequences_scores, narrow, strict=True):
+            highest, best = exhaustive_search(model, source, 3, lambda length: ((5 + length) / 6) ** alpha)[0]
             assert until_end(found) == best
+            assert float(score) == pytest.approx(highest, abs=1e-5)
             missed += until_end(other) != best
     assert missed
 
