@@ -25,7 +25,7 @@ _LONGEST_FOR_PRODUCTS = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 
 _LONGEST_WITH_ONEDNN = 256
 # On other CPUs, in float32 and in training: there the backward pass is the faster one, and not the forward pass alone.
 _LONGEST_WITHOUT_AVX512 = 32
-# For what is in more than 16 bits.
+# In which flash attention computes what is in float32.
 _FLASH_DTYPE = torch.bfloat16
 # On CPUs, torch's softmax of fewer numbers takes ten times as long.
 _NARROWEST_SOFTMAX = 16

@@ -665,13 +665,14 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     def _causal_mask(
         self, config: VanillaTransformerConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Any
     ) -> Any:
+        """Section 3.2.3: which tokens of the target each one may look at, in the form of the attention in use."""
         makes_masks = ALL_MASK_ATTENTION_FUNCTIONS.get(config._attn_implementation)
-        if cache is not None and cache.is_compileable and makes_masks is flex_attention_mask:
+        if makes_masks is flex_attention_mask and cache is not None and cache.is_compileable:
             # It asks a static cache how much is filled when the attention is computed, which has added to it by then.
             raise ValueError(
                 'flex attention cannot be used with a static cache; take another cache, or attn_implementation="sdpa".'
             )
-        if cache is not None and attention_mask is None and makes_masks is flash_attention_mask:
+        if makes_masks is flash_attention_mask and cache is not None and attention_mask is None:
             # Nothing else tells it how much of a static cache is filled.
             length = int(cache.get_seq_length()) + x.shape[1]
             attention_mask = torch.ones(len(x), length, dtype=torch.long, device=x.device)

@@ -88,9 +88,8 @@ def _for_one_translation(generate_kwargs: dict[str, Any]) -> dict[str, Any]:
     """
     given = generate_kwargs.get("generation_config")
     for name, single in _ONE_TRANSLATION.items():
-        if any(
-            asked_for not in (None, single) for asked_for in (generate_kwargs.get(name), getattr(given, name, None))
-        ):
+        asked_for = generate_kwargs.get(name), getattr(given, name, None)
+        if any(value not in (None, single) for value in asked_for):
             raise ValueError(f"{name} does not go with one translation a sentence; call model.generate() for that.")
     if given is None:
         return {**generate_kwargs, **_ONE_TRANSLATION}
