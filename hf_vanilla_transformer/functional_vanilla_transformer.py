@@ -116,27 +116,16 @@ def flash_attention(
     Returns:
         The output, `(batch, target, heads, d_v)`, and None for the weights.
     """
-    if query.dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type):
-        in_16_bits = query.to(_FLASH_DTYPE), key.to(_FLASH_DTYPE), value.to(_FLASH_DTYPE)
-        heads, _ = _flash_attention(module, *in_16_bits, attention_mask, **kwargs)
-        return heads.to(query.dtype), None
-    return _flash_attention(module, query, key, value, attention_mask, **kwargs)
-
-
-def _flash_attention(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
+    dtype, is_wide = query.dtype, query.dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
+    if is_wide:
+        query, key, value = (each.to(_FLASH_DTYPE) for each in (query, key, value))
     more_in_value = value.shape[-1] - query.shape[-1]
     if more_in_value > 0:
         # Heads are of one width there. Zeros add nothing to a product.
         query, key = (nn.functional.pad(each, (0, more_in_value)) for each in (query, key))
     if attention_mask is None or _is_causal(module, kwargs):
-        return flash_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        heads, _ = flash_attention_forward(module, query, key, value, attention_mask, **kwargs)
+        return heads.to(dtype) if is_wide else heads, None
     batch, _, target, _ = query.shape
     places: dict[str, Any] = {
         "cu_seq_lens_q": torch.arange(0, (batch + 1) * target, target, dtype=torch.int32, device=query.device),
@@ -149,7 +138,8 @@ def _flash_attention(
     query, key, value = (each.transpose(0, 1).flatten(1, 2)[None] for each in (query, key, value))
     key, value = key.index_select(2, real), value.index_select(2, real)
     heads, _ = flash_attention_forward(module, query, key, value, None, **places, **kwargs)
-    return heads.unflatten(1, (batch, target))[0], None
+    heads = heads.unflatten(1, (batch, target))[0]
+    return heads.to(dtype) if is_wide else heads, None
 
 
 @cache

@@ -143,7 +143,8 @@ def _mapping(at_once: int) -> Iterator[Callable]:
 
 def _share_threads_out(executor: ThreadPoolExecutor, workers: int) -> None:
     """Give each worker its share of torch's threads, and leave the default as it is."""
-    threads, all_here = torch.get_num_threads(), threading.Barrier(workers)
+    # With a limit, or else one would wait for ever for another that the system did not start.
+    threads, all_here = torch.get_num_threads(), threading.Barrier(workers, timeout=60)
 
     def take_share(worker: int) -> None:
         # A thread that has not asked yet would take the default later.
@@ -152,8 +153,10 @@ def _share_threads_out(executor: ThreadPoolExecutor, workers: int) -> None:
         all_here.wait()
 
     with _sharing_threads_out:
-        list(executor.map(take_share, range(workers)))
-        torch.set_num_threads(threads)
+        try:
+            list(executor.map(take_share, range(workers)))
+        finally:
+            torch.set_num_threads(threads)
 
 
 class Score(NamedTuple):
