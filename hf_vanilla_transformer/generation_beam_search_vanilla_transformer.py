@@ -12,6 +12,8 @@ import torch
 # Far below the log-probability of any hypothesis, and still a number: minus infinity has no differences.
 _NO_HYPOTHESIS = -1e9
 _NO_ROW = -1
+# Words of a group, and scores of a step, from where looking for the best by groups takes less time on CPUs.
+_GROUP, _FEWEST_FOR_GROUPS = 64, 2**17
 
 
 def gnmt_length_penalty(length: float | torch.Tensor, alpha: float) -> float | torch.Tensor:
@@ -33,6 +35,28 @@ LENGTH_PENALTIES: dict[str, Callable] = {"gnmt": gnmt_length_penalty, "hf": hf_l
 def exists(scores: torch.Tensor) -> torch.Tensor:
     """Whether scores are those of hypotheses, or stand where there is none; in the shape of the scores."""
     return scores > _NO_HYPOTHESIS / 2
+
+
+def best_words(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best words behind each hypothesis, best first: their scores and ids, both `(rows, count)`.
+
+    Of `(rows, vocabulary)` scores. A single one is the first of equal ones.
+    """
+    rows, words = scores.shape
+    if scores.device.type != "cpu" or scores.numel() < _FEWEST_FOR_GROUPS or words < _GROUP * count:
+        return _top(scores, count)
+    # torch's own goes through a row number by number. The best are in the groups whose best are best, or in no group.
+    in_groups = words // _GROUP * _GROUP
+    _, groups = _top(scores[:, :in_groups].unflatten(1, (-1, _GROUP)).amax(dim=2), count)
+    ids = (groups[..., None] * _GROUP + torch.arange(_GROUP, device="cpu")).flatten(1)
+    ids = torch.cat([ids, torch.arange(in_groups, words, device="cpu").expand(rows, -1)], dim=1)
+    best, chosen = _top(scores.gather(1, ids), count)
+    return best, ids.gather(1, chosen)
+
+
+def _top(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    # Only of the maximum torch says which it takes of equal ones.
+    return scores.max(dim=1, keepdim=True) if count == 1 else scores.topk(count)
 
 
 def _may_be_any(are: torch.Tensor) -> bool:
@@ -134,7 +158,7 @@ class BeamSearch:
             totals, beams, tokens = totals.gather(1, chosen), chosen // vocabulary, chosen % vocabulary
         else:
             # The best of a sentence are among the best of each of its hypotheses.
-            of_each, tokens = log_probs.topk(min(self.num_candidates, vocabulary))
+            of_each, tokens = best_words(log_probs, min(self.num_candidates, vocabulary))
             totals = (self._scores[..., None] + of_each.view(*self._scores.shape, -1)).flatten(1)
             totals, chosen = totals.topk(min(self.num_candidates, totals.shape[1]))
             beams, tokens = chosen // of_each.shape[1], tokens.view(len(totals), -1).gather(1, chosen)

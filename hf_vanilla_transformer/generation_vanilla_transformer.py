@@ -24,7 +24,7 @@ from transformers.generation import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from .generation_beam_search_vanilla_transformer import LENGTH_PENALTIES, BeamSearch, exists
+from .generation_beam_search_vanilla_transformer import LENGTH_PENALTIES, BeamSearch, best_words, exists
 from .generation_step_vanilla_transformer import StepDecoder, can_step
 
 
@@ -525,7 +525,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         live, running = unfinished.nonzero()[:, 0], len(input_ids)
         while running:
             scores = logits_processor(input_ids, decoder(input_ids[live, -1:]).float())
-            tokens = scores.softmax(dim=-1).multinomial(1)[:, 0] if settings.do_sample else scores.argmax(dim=-1)
+            best = scores.softmax(dim=-1).multinomial(1) if settings.do_sample else best_words(scores, 1)[1]
+            tokens = best[:, 0]
             if len(live) < len(input_ids):
                 tokens = tokens.new_zeros(len(input_ids)).index_copy(0, live, tokens)
             if fills:

@@ -9,7 +9,8 @@ from collections import Counter
 import pytest
 import torch
 
-from hf_vanilla_transformer.generation_beam_search_vanilla_transformer import LENGTH_PENALTIES, BeamSearch
+from hf_vanilla_transformer import generation_beam_search_vanilla_transformer as beam_search
+from hf_vanilla_transformer.generation_beam_search_vanilla_transformer import LENGTH_PENALTIES, BeamSearch, best_words
 
 
 EOS, WORDS, LIMIT = 0, 4, 5
@@ -262,3 +263,27 @@ def test_sentences_that_leave_when_they_are_done_find_the_same(wanted):
     options = {"num_beams": 4, "limits": limits, "penalty": penalty_of("gnmt", 0.6), "wanted": wanted}
     (expected, _), (found, _) = (search(languages, **options, leaves=leaves) for leaves in (False, True))
     assert found == expected
+
+
+@pytest.mark.parametrize("words", [64 * 8 - 1, 64 * 8, 64 * 8 + 1, 1_000])
+@pytest.mark.parametrize("count", [1, 8])
+@pytest.mark.parametrize("forbidden", [0.0, 0.999])
+def test_the_best_words_are_those_of_a_sort(monkeypatch, words, count, forbidden):
+    monkeypatch.setattr(beam_search, "_FEWEST_FOR_GROUPS", 0)
+    generator = torch.Generator().manual_seed(words)
+    for _ in range(20):
+        # Each number once, and minus infinity any number of times.
+        scores = torch.stack([torch.randperm(words, generator=generator) for _ in range(5)]).float()
+        scores[torch.rand(scores.shape, generator=generator) < forbidden] = -torch.inf
+        found, ids = best_words(scores, count)
+        assert torch.equal(found, scores.sort(dim=1, descending=True).values[:, :count])
+        assert torch.equal(scores.gather(1, ids), found)
+        assert all(len(set(row)) == count for row in ids.tolist())
+
+
+def test_of_words_that_are_as_good_greedy_search_takes_the_first(monkeypatch):
+    monkeypatch.setattr(beam_search, "_FEWEST_FOR_GROUPS", 0)
+    scores = torch.ones(300, 300).tril()
+    _, ids = best_words(-scores, 1)
+    assert ids[:, 0].tolist() == [*range(1, 300), 0]
+    assert best_words(scores, 1)[1][:, 0].tolist() == [0] * 300

@@ -196,14 +196,18 @@ def avx2(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("outputs", [12, 10], ids=["as many for each thread", "not as many"])
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [(6, 12), (7, 12), (6, 3), (6, 4)],
+    ids=["columns shared", "columns that cannot be", "rows shared", "rows that cannot be"],
+)
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.usefixtures("avx2")
 @torch.no_grad()
-def test_every_kind_of_product_is_the_one_of_the_layer(bias, rows, outputs, kind):
-    layer = nn.Linear(6, outputs, bias=bias)
-    x, residual = torch.randn(rows, 6), torch.randn(rows, outputs)
+def test_every_kind_of_product_is_the_one_of_the_layer(bias, rows, inputs, outputs, kind):
+    layer = nn.Linear(inputs, outputs, bias=bias)
+    x, residual = torch.randn(rows, inputs), torch.randn(rows, outputs)
     packed = getattr(packed_linear, kind)(layer.weight, layer.bias, [layer])
     weights = (None if each is None else each.double() for each in (layer.weight, layer.bias))
     expected = nn.functional.linear(x.double(), *weights)
@@ -215,24 +219,25 @@ def test_every_kind_of_product_is_the_one_of_the_layer(bias, rows, outputs, kind
         torch.testing.assert_close(found.double(), exact, atol=1e-6, rtol=1e-6)
 
 
-PRODUCTS = {"aten::baddbmm", "aten::addmm", "mkldnn::_linear_pointwise"}
+PRODUCTS = {"aten::bmm", "aten::baddbmm", "aten::addmm", "mkldnn::_linear_pointwise"}
 
 
 @pytest.mark.parametrize(
-    ("rows", "inputs", "product"),
+    ("rows", "inputs", "outputs", "product"),
     [
-        (1, 128, "aten::baddbmm"),
-        (1, 64, "aten::addmm"),
-        (4, 64, "mkldnn::_linear_pointwise"),
-        (4, 8, "aten::addmm"),
+        (1, 128, 60, "aten::baddbmm"),
+        (1, 60, 128, "aten::bmm"),
+        (1, 64, 60, "aten::addmm"),
+        (4, 64, 60, "mkldnn::_linear_pointwise"),
+        (4, 8, 60, "aten::addmm"),
     ],
 )
 @pytest.mark.usefixtures("avx2")
 @torch.no_grad()
-def test_without_avx512_small_products_are_mkl_s(monkeypatch, rows, inputs, product):
+def test_without_avx512_small_products_are_mkl_s(monkeypatch, rows, inputs, outputs, product):
     monkeypatch.setattr(packed_linear, "_LARGEST_FOR_MKL", 60 * 8)
     monkeypatch.setattr(packed_linear, "_SMALLEST_TO_SHARE", 60 * 128)
-    packed, x = packed_linear.pack(nn.Linear(inputs, 60)), torch.randn(rows, inputs)
+    packed, x = packed_linear.pack(nn.Linear(inputs, outputs)), torch.randn(rows, inputs)
     with torch.profiler.profile() as profile:
         packed(x)
     assert {event.name for event in profile.events()} & PRODUCTS == {product}
