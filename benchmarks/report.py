@@ -145,16 +145,26 @@ def _by_name(points: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _trainer(section: dict[str, Any]) -> Iterator[str]:
+    results = [
+        ([name, arithmetic], result)
+        for name, size in section["sizes"].items()
+        for arithmetic, result in size["arithmetic"].items()
+    ]
+    yield _slower(results, "overhead", {"bare": "bare ms", "trainer": "Trainer ms"}, "Trainer slower by")
+    giving_back = [(names, result) for names, result in results if "giving_back_share" in result]
+    if giving_back:
+        titles = {"trainer": "Trainer ms", "giving_back": "with GiveBackMemory ms"}
+        yield _slower(giving_back, "giving_back", titles, "slower by")
+
+
+def _slower(results: Sequence[tuple[list[str], dict[str, Any]]], share: str, ways: dict[str, str], title: str) -> str:
+    """Milliseconds an update in two ways, and by which share the second is slower."""
     rows = []
-    for name, size in section["sizes"].items():
-        for arithmetic, result in size["arithmetic"].items():
-            milliseconds = [
-                1000 * median(result[which]) / result["updates"] for which in ("bare_seconds", "trainer_seconds")
-            ]
-            shares = ", ".join(f"{share:+.1%}" for share in result["overhead_share_of_rounds"])
-            share = f"{result['overhead_share']:+.1%}"
-            rows.append([name, arithmetic, *(f"{value:.0f}" for value in milliseconds), share, shares])
-    yield table(["size", "arithmetic", "bare ms", "Trainer ms", "Trainer slower by", "in each round"], rows)
+    for names, result in results:
+        milliseconds = [f"{1000 * median(result[f'{way}_seconds']) / result['updates']:.0f}" for way in ways]
+        in_rounds = ", ".join(f"{each:+.1%}" for each in result[f"{share}_share_of_rounds"])
+        rows.append([*names, *milliseconds, f"{result[f'{share}_share']:+.1%}", in_rounds])
+    return table(["size", "arithmetic", *ways.values(), title, "in each round"], rows)
 
 
 def spread(ratios: Sequence[float]) -> str:

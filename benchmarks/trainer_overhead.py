@@ -1,4 +1,7 @@
-"""What stock `Seq2SeqTrainer` costs beside a bare training step: the same batches, the same updates."""
+"""What stock `Seq2SeqTrainer` costs beside a bare training step: the same batches, the same updates.
+
+And what it costs to give freed memory back between updates, on CPUs, where there are enough of them for that.
+"""
 
 import tempfile
 import time
@@ -20,9 +23,11 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     paper_optimizers,
 )
+from hf_vanilla_transformer.training.memory import GiveBackMemory
 
 
 WARM_UP_STEPS = 2
+LABELS = {"bare": "bare steps", "trainer": "Seq2SeqTrainer", "giving_back": "giving memory back"}
 
 
 class Stopwatch(TrainerCallback):
@@ -61,6 +66,17 @@ class Overhead:
         self.config, self.corpus, self.tokens_per_batch = config, corpus, tokens_per_batch
         self.updates, self.bf16, self.device = updates, bf16, device
 
+    @property
+    def ways(self) -> dict[str, Callable[[int], tuple[float, Any]]]:
+        """What there is to compare: the bare loop, the Trainer, and the Trainer with `GiveBackMemory`.
+
+        The last on CPUs, where there are enough updates for memory to be given back.
+        """
+        ways = {"bare": self.bare, "trainer": self.trainer}
+        if self.device.type == "cpu" and self.updates >= GiveBackMemory().updates:
+            ways["giving_back"] = lambda seed: self.trainer(seed, GiveBackMemory())
+        return ways
+
     def bare(self, seed: int) -> tuple[float, torch.nn.Module]:
         """Forward, loss, backward, Adam and schedule over batches that are ready; seconds, and the trained model."""
         model, args = self._model(), self._arguments("unused", seed)
@@ -80,7 +96,7 @@ class Overhead:
         synchronise(self.device)
         return time.perf_counter() - start, model
 
-    def trainer(self, seed: int) -> tuple[float, torch.nn.Module]:
+    def trainer(self, seed: int, *callbacks: TrainerCallback) -> tuple[float, torch.nn.Module]:
         """Stock `Seq2SeqTrainer` with token-budget batches; seconds, and the trained model."""
         model, stopwatch = self._model(), Stopwatch(self.device)
         with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +107,7 @@ class Overhead:
                 train_dataset=self.corpus.data,
                 data_collator=DataCollatorForSeq2Seq(self.corpus.tokenizer, model=model),
                 optimizers=paper_optimizers(model, args),
-                callbacks=[stopwatch],
+                callbacks=[*callbacks, stopwatch],
             )
             trainer.remove_callback(PrinterCallback)
             TokenBudgetBatchSampler.use_in(trainer, self.tokens_per_batch)
@@ -122,18 +138,20 @@ class Overhead:
 
 
 def time_overhead(overhead: Overhead, rounds: int, clock: Clock, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Seconds of both in each round, in turns, and by which share the Trainer is slower: the median over the rounds."""
-    bare, trainer = [], []
+    """Seconds of each way in each round, in turns, and by which share one is slower than another."""
+    seconds: dict[str, list[float]] = {name: [] for name in overhead.ways}
     for seed in range(rounds):
-        progress("bare steps")
-        bare.append(clock.measure(lambda seed=seed: overhead.bare(seed)[0]))
-        progress("Seq2SeqTrainer")
-        trainer.append(clock.measure(lambda seed=seed: overhead.trainer(seed)[0]))
-    shares = [theirs / ours - 1 for ours, theirs in zip(bare, trainer, strict=True)]
-    return {
-        "updates": overhead.updates,
-        "bare_seconds": bare,
-        "trainer_seconds": trainer,
-        "overhead_share": median(shares),
-        "overhead_share_of_rounds": shares,
-    }
+        for name, way in overhead.ways.items():
+            progress(LABELS[name])
+            seconds[name].append(clock.measure(lambda way=way, seed=seed: way(seed)[0]))
+    found: dict[str, Any] = {f"{name}_seconds": of_rounds for name, of_rounds in seconds.items()}
+    found |= {"updates": overhead.updates, **_slower("overhead", seconds["trainer"], seconds["bare"])}
+    if "giving_back" in seconds:
+        found |= _slower("giving_back", seconds["giving_back"], seconds["trainer"])
+    return found
+
+
+def _slower(name: str, ours: list[float], theirs: list[float]) -> dict[str, Any]:
+    """By which share ours is slower: the median over the rounds, and of each."""
+    shares = [one / other - 1 for one, other in zip(ours, theirs, strict=True)]
+    return {f"{name}_share": median(shares), f"{name}_share_of_rounds": shares}

@@ -98,7 +98,12 @@ class BenchmarkArguments:
     rounds: int | None = field(default=None, metadata={"help": "Rounds of measurements. Default: the size's."})
     repeats: int = field(default=2, metadata={"help": "How often a measurement of a slow machine is made again."})
     memory_batches: int = field(default=100, metadata={"help": "Batches of the mode memory."})
-    updates: int = field(default=8, metadata={"help": "Updates of the mode trainer, in each round."})
+    updates: int = field(
+        default=8,
+        metadata={
+            "help": "Updates of the mode trainer, in each round; from 50 on, on CPUs, with giving memory back, too."
+        },
+    )
     peak_tflops: float | None = field(
         default=None, metadata={"help": "What the device computes at most in bfloat16, for the utilisation."}
     )
@@ -319,14 +324,23 @@ def measure_trainer(args: BenchmarkArguments) -> Iterator[Figures]:
         raise ValueError("the mode trainer measures ours; choose among: ours-fp32, ours-fp32-medium, ours-bf16.")
     run = Run(args, names, ["base", "tiny"])
     for name in run.sizes:
-        size, clock = SIZES[name], run.clock()
-        results = {}
-        with progress_bar(name, len(run.entries) * run.rounds(size) * 2) as progress:
-            for entry in run.entries:
-                precision, bf16 = ARITHMETIC[entry.arithmetic]
-                overhead = Overhead(size.config(), run.corpus, size.tokens_per_batch, args.updates, bf16, run.device)
-                with matmul_precision(precision):
-                    results[entry.arithmetic] = time_overhead(overhead, run.rounds(size), clock, progress)
+        size, clock, results = SIZES[name], run.clock(), {}
+        overheads = {
+            entry.arithmetic: Overhead(
+                size.config(),
+                run.corpus,
+                size.tokens_per_batch,
+                args.updates,
+                ARITHMETIC[entry.arithmetic][1],
+                run.device,
+            )
+            for entry in run.entries
+        }
+        measurements = run.rounds(size) * sum(len(each.ways) for each in overheads.values())
+        with progress_bar(name, measurements) as progress:
+            for arithmetic, overhead in overheads.items():
+                with matmul_precision(ARITHMETIC[arithmetic][0]):
+                    results[arithmetic] = time_overhead(overhead, run.rounds(size), clock, progress)
         run.section["sizes"][name] = {
             "tokens_per_batch": size.tokens_per_batch,
             "noise": clock.noise(),

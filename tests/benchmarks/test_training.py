@@ -10,14 +10,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import entries as compared
-from benchmarks import measuring, report, same_model, training, training_parts
+from benchmarks import measuring, report, same_model, trainer_overhead, training, training_parts
 from benchmarks.batches import corpus_batches, equal_batch, read_corpus, target_tokens
 from benchmarks.entries import Entry
 from benchmarks.measuring import Clock, Timing, model_flops
 from benchmarks.modes import run_modes
-from benchmarks.trainer_overhead import Overhead
+from benchmarks.trainer_overhead import Overhead, time_overhead
 from benchmarks.training_parts import PARTS, part_of, parts
 from hf_vanilla_transformer import TokenBudgetBatchSampler, VanillaTransformerConfig
+from hf_vanilla_transformer.training import memory
 from tests.invariants.killed import forked
 
 
@@ -400,6 +401,26 @@ def test_bare_loop_and_trainer_make_the_same_updates(corpus, pairs, updates):
     for before, expected, actual in zip(start.parameters(), bare.parameters(), trained.parameters(), strict=True):
         torch.testing.assert_close(actual, expected, atol=1e-7, rtol=0)
         assert not torch.equal(before, expected)
+
+
+def test_giving_memory_back_is_timed_where_it_happens(corpus, monkeypatch):
+    given_back, clock = [], SimpleNamespace(measure=lambda timed: timed())
+    monkeypatch.setattr(memory, "give_back_freed_memory", lambda: given_back.append(True))
+    monkeypatch.setattr(trainer_overhead, "GiveBackMemory", lambda: memory.GiveBackMemory(updates=3))
+    for updates, times in ((2, 0), (4, 2)):
+        overhead = Overhead(SMALLEST.config(), corpus, 64, updates, bf16=False, device=torch.device("cpu"))
+        monkeypatch.setattr(overhead, "bare", lambda seed: (2.0, None))
+        done = []
+        found = time_overhead(overhead, 1, clock, done.append)
+        assert len(given_back) == times
+        assert len(done) == len(overhead.ways)
+        assert found["overhead_share"] == found["trainer_seconds"][0] / 2 - 1
+        assert ("giving_back_share" in found) == (times > 0)
+    assert found["giving_back_share"] == found["giving_back_seconds"][0] / found["trainer_seconds"][0] - 1
+    section = {"sizes": {"base": {"arithmetic": {"fp32": found}}}}
+    first, second = report._trainer(section)
+    assert "| base | fp32       | 500     |" in first
+    assert f"{found['giving_back_share']:+.1%}" in second
 
 
 @pytest.mark.parametrize(
