@@ -12,7 +12,7 @@ import torch
 # Far below the log-probability of any hypothesis, and still a number: minus infinity has no differences.
 _NO_HYPOTHESIS = -1e9
 _NO_ROW = -1
-# Words of a group, and scores of a step, from where looking for the best by groups takes less time on CPUs.
+# Words in a group; and the number of scores from which finding the best by groups takes less time on CPUs.
 _GROUP, _FEWEST_FOR_GROUPS = 64, 2**17
 
 
