@@ -1,5 +1,6 @@
 """Time on a machine that is not always equally fast, the memory of a process, and the work of a model."""
 
+import ctypes
 import multiprocessing
 import os
 import platform
@@ -80,6 +81,17 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
+def let_mkl_choose_threads() -> None:
+    """Have MKL choose anew how many threads take part in a product, as where nobody has set a number of threads.
+
+    `torch.set_num_threads`, which `translate()` calls, has it take all of them even where threads call it side by side,
+    as in torch's fused attention, which then takes longer: whatever is timed later in the process would pay for that.
+    """
+    set_dynamic = getattr(ctypes.CDLL(torch._C.__file__), "MKL_Set_Dynamic", None)
+    if set_dynamic is not None:
+        set_dynamic(1)
+
+
 class Clock:
     """Times work, and repeats what was timed while the machine was slow.
 
@@ -109,6 +121,7 @@ class Clock:
         self.measurements += 1
         for attempt in range(self.repeats + 1):
             self.made_again += attempt == 1
+            let_mkl_choose_threads()
             before = self.probe()
             seconds = timed()
             slowest = max(before, self.probe())

@@ -37,7 +37,8 @@ def translate(
     """Translate sentences, in batches of similar length, and return the translations in the order of the sentences.
 
     On CPUs two batches are translated at the same time, each with half of torch's threads, where nothing depends on
-    their order: small products are shared out badly among threads.
+    their order: small products are shared out badly among threads. For their shares `torch.set_num_threads` is called,
+    after which torch's fused attention takes longer on CPUs until the process ends.
 
     Args:
         model (`PreTrainedModel`): used in evaluation mode, and left in the mode that it was in.

@@ -1,5 +1,6 @@
 """benchmarks/training.py: what is compared is the same model, and the figures are right. No time is asserted."""
 
+import ctypes
 import json
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -229,6 +230,24 @@ def test_what_was_measured_on_a_slow_machine_is_measured_again(monkeypatch):
     probes = iter([1.0, 1.0])
     assert clock.measure(lambda: 8.0) == 8
     assert clock.noise() == {"measurements": 3, "made_again": 2, "slow": 1}
+
+
+def test_a_number_of_threads_that_was_set_before_changes_no_measurement():
+    library = ctypes.CDLL(torch._C.__file__)
+    if not hasattr(library, "mkl_serv_get_dynamic"):
+        pytest.skip("this torch does not show what MKL does")
+    clock, found = Clock(torch.device("cpu"), repeats=1), []
+    clock.best = 0.0
+
+    def timed():
+        found.append(library.mkl_serv_get_dynamic())
+        torch.set_num_threads(torch.get_num_threads())
+        found.append(library.mkl_serv_get_dynamic())
+        return 1.0
+
+    torch.set_num_threads(torch.get_num_threads())
+    clock.measure(timed)
+    assert found == [1, 0, 1, 0]
 
 
 def test_model_flops_are_those_of_its_products():
