@@ -16,8 +16,8 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer.generation_vanilla_transformer import length_penalty_of
-from scripts.common import check_can_write, parse, plain_errors, write
+from hf_vanilla_transformer.cli.common import check_can_write, parse, plain_errors, write
+from hf_vanilla_transformer.model.generation_vanilla_transformer import length_penalty_of
 
 
 @dataclass

@@ -22,8 +22,9 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
-from benchmarks import report_generation
-from benchmarks.generation_entries import (
+from benchmarks.peers.ctranslate2_model import CTranslate2Processes, word
+from benchmarks.support import report_generation
+from benchmarks.support.generation_entries import (
     ENTRIES,
     REFERENCE,
     InCTranslate2,
@@ -35,13 +36,12 @@ from benchmarks.generation_entries import (
     usual_entries,
     without_missing,
 )
-from benchmarks.generation_parts import parts
-from benchmarks.measuring import Clock, describe_machine, in_turns, keep_freed_memory
-from benchmarks.modes import Figures, run_modes
-from benchmarks.peers.ctranslate2_model import CTranslate2Processes, word
+from benchmarks.support.generation_parts import parts
+from benchmarks.support.measuring import Clock, describe_machine, in_turns, keep_freed_memory
+from benchmarks.support.modes import Figures, run_modes
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, translate
-from hf_vanilla_transformer.generation_vanilla_transformer import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
-from scripts.common import parse
+from hf_vanilla_transformer.cli.common import parse
+from hf_vanilla_transformer.model.generation_vanilla_transformer import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
 
 
 CELLS = [(1, 1), (1, 4), (16, 1), (16, 4), (64, 1), (64, 4)]

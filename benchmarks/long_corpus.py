@@ -42,8 +42,8 @@ from hf_vanilla_transformer import (
     tokenize_pairs,
     train_tokenizer,
 )
+from hf_vanilla_transformer.cli.common import check_can_write, parse, plain_errors, write
 from hf_vanilla_transformer.data.sources import iterate_lines
-from scripts.common import check_can_write, parse, plain_errors, write
 
 
 WORDS, LETTERS = 20_000, "etaoinshrdlucmfwypvbgkjqxz"

@@ -24,11 +24,11 @@ import torch
 from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, TorchAoConfig
 
-from benchmarks import report
-from benchmarks.measuring import Clock, in_turns
+from benchmarks.support import report
+from benchmarks.support.measuring import Clock, in_turns
 from hf_vanilla_transformer import Int8Config, translate
-from scripts.arguments import DataArguments, DecodingArguments, ScoringArguments
-from scripts.common import check_can_write, parse, plain_errors, score, write
+from hf_vanilla_transformer.cli.arguments import DataArguments, DecodingArguments, ScoringArguments
+from hf_vanilla_transformer.cli.common import check_can_write, parse, plain_errors, score, write
 
 
 LOADING: dict[str, dict[str, Any]] = {

@@ -22,10 +22,18 @@ if not __package__:
 import torch
 from tqdm import tqdm
 
-from benchmarks import report, same_model
-from benchmarks.batches import corpus_batches, equal_batch, read_corpus
-from benchmarks.entries import ARITHMETIC, SAME_MODEL, Batch, Entry, choose_entries, matmul_precision, why_left_out
-from benchmarks.measuring import (
+from benchmarks.support import report, same_model
+from benchmarks.support.batches import corpus_batches, equal_batch, read_corpus
+from benchmarks.support.entries import (
+    ARITHMETIC,
+    SAME_MODEL,
+    Batch,
+    Entry,
+    choose_entries,
+    matmul_precision,
+    why_left_out,
+)
+from benchmarks.support.measuring import (
     Clock,
     Timing,
     describe_machine,
@@ -35,11 +43,11 @@ from benchmarks.measuring import (
     peak_memory,
     time_steps,
 )
-from benchmarks.modes import Figures, run_modes
-from benchmarks.trainer_overhead import Overhead, time_overhead
-from benchmarks.training_parts import parts
+from benchmarks.support.modes import Figures, run_modes
+from benchmarks.support.trainer_overhead import Overhead, time_overhead
+from benchmarks.support.training_parts import parts
 from hf_vanilla_transformer import VanillaTransformerConfig
-from scripts.common import parse
+from hf_vanilla_transformer.cli.common import parse
 
 
 TINY = {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "vocab_size": 10_000}

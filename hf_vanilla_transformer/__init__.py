@@ -7,10 +7,10 @@ Importing this package makes `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM` 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
-from .pipeline_vanilla_transformer import TranslationPipeline
-from .quantization_vanilla_transformer import Int8Config
+from .model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+from .model.pipeline_vanilla_transformer import TranslationPipeline
+from .model.quantization import Int8Config
 from .registration import register
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from .translation import score, translate

@@ -6,9 +6,9 @@ them.
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipelines
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
-from .pipeline_vanilla_transformer import TranslationPipeline
+from .model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+from .model.pipeline_vanilla_transformer import TranslationPipeline
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 

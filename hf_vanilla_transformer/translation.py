@@ -11,11 +11,11 @@ import torch
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from .functional_vanilla_transformer import is_untouched
-from .generation_step_vanilla_transformer import can_step
-from .generation_vanilla_transformer import length_penalty_of
-from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from .pipeline_vanilla_transformer import evaluating
+from .model.cpu_decoder import can_step
+from .model.functional import is_untouched
+from .model.generation_vanilla_transformer import length_penalty_of
+from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from .model.pipeline_vanilla_transformer import evaluating
 
 
 _ONE_TRANSLATION = {"num_return_sequences": 1, "return_dict_in_generate": False}

@@ -10,8 +10,8 @@ from pathlib import Path
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from hf_vanilla_transformer.cli.common import check_can_write, parse, plain_errors, write
 from hf_vanilla_transformer.evaluation import table_of_results
-from scripts.common import check_can_write, parse, plain_errors, write
 
 
 @dataclass

@@ -51,14 +51,14 @@ from hf_vanilla_transformer import (
     train_tokenizer,
     translate,
 )
-from hf_vanilla_transformer.configuration_vanilla_transformer import PAPER_ROWS
+from hf_vanilla_transformer.cli.arguments import DataArguments, DecodingArguments, ScoringArguments
+from hf_vanilla_transformer.cli.checks import check_lengths
+from hf_vanilla_transformer.cli.common import parse, plain_errors, score, write
 from hf_vanilla_transformer.data.tokenization import describe_tokenizer
 from hf_vanilla_transformer.evaluation.results import describe_surroundings
+from hf_vanilla_transformer.memory import GiveBackMemory
+from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.training.arguments import describe_precision
-from hf_vanilla_transformer.training.checks import check_lengths
-from hf_vanilla_transformer.training.memory import GiveBackMemory
-from scripts.arguments import DataArguments, DecodingArguments, ScoringArguments
-from scripts.common import parse, plain_errors, score, write
 from scripts.side_by_side import as_they_end, count_one, makespan, side_by_side
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from hf_vanilla_transformer.training.memory import keep_freed_memory
+from hf_vanilla_transformer.memory import keep_freed_memory
 
 
 # In a process that `side_by_side` has started: what `count_one` counts.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, modeling_flash_attention_utils, modeling_utils
 
-from hf_vanilla_transformer import functional_vanilla_transformer as functional
+from hf_vanilla_transformer.model import functional
 
 
 def flash_attn_varlen_func(

@@ -15,7 +15,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from scripts import common
+from hf_vanilla_transformer.cli import common
 from tests.models import small_model
 
 
@@ -100,11 +100,13 @@ def test_there_are_command_lines():
 
 def test_keeping_the_best_checkpoint_of_a_recipe(tmp_path, monkeypatch):
     (block,) = blocks(ROOT / "docs" / "training.md", "yaml")
-    settings = yaml.safe_load((ROOT / "recipes" / "multi30k_en_de.yaml").read_text(encoding="utf-8"))
+    settings = yaml.safe_load(
+        (ROOT / "hf_vanilla_transformer" / "recipes" / "multi30k_en_de.yaml").read_text(encoding="utf-8")
+    )
     del settings["average_last"]
     path = tmp_path / "best.yaml"
     path.write_text(yaml.safe_dump({**settings, **yaml.safe_load(block)}))
-    understand("scripts.train", [str(path)], monkeypatch)
+    understand("hf_vanilla_transformer.cli.train", [str(path)], monkeypatch)
 
 
 def run(page: str, number: int, names: dict[str, Any], *changes: tuple[str, str]) -> None:

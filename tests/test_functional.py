@@ -12,8 +12,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_vanilla_transformer import functional_vanilla_transformer as functional
-from hf_vanilla_transformer.functional_vanilla_transformer import (
+from hf_vanilla_transformer.model import functional
+from hf_vanilla_transformer.model.functional import (
     attention,
     drop,
     linear,

@@ -19,9 +19,9 @@ from transformers import (
 )
 
 from hf_vanilla_transformer import Int8Config, PaperTrainingArguments, translate
-from hf_vanilla_transformer import packed_linear_vanilla_transformer as packed_linear
-from hf_vanilla_transformer.packed_linear_vanilla_transformer import Int8Linear, _Int8PackedLinear, pack
-from hf_vanilla_transformer.quantization_vanilla_transformer import Int8Quantizer
+from hf_vanilla_transformer.model import packed_linear
+from hf_vanilla_transformer.model.packed_linear import Int8Linear, _Int8PackedLinear, pack
+from hf_vanilla_transformer.model.quantization import Int8Quantizer
 from tests.ecosystem.documentation import FIXTURE, blocks, run
 from tests.generation.test_step import SENTENCES, ending_model, plain_scores, scores, takes_steps
 from tests.invariants.killed import exit_code, start

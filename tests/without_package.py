@@ -34,7 +34,7 @@ def describe(name: str) -> dict:
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     with torch.no_grad():
         states = base(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
-        steps = sys.modules[type(model).__module__.replace("modeling_", "generation_step_")]
+        steps = sys.modules[type(model).__module__.replace("modeling_vanilla_transformer", "cpu_decoder")]
         can_step = steps.can_step(model)
     translator = pipeline("translation", model=name, trust_remote_code=True, device="cpu")
     return {

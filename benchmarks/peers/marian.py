@@ -5,7 +5,7 @@ from torch import nn
 from transformers import MarianConfig, MarianMTModel
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.modeling_vanilla_transformer import shift_right
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import shift_right
 
 
 READ_CHANNELS = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight", "shared", "embed_tokens", "lm_head")

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.modeling_vanilla_transformer import shift_right, sinusoidal_positions
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import shift_right, sinusoidal_positions
 
 
 class TorchNN(nn.Module):

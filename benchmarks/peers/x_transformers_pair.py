@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.modeling_vanilla_transformer import shift_right
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import shift_right
 
 
 class XTransformers(nn.Module):

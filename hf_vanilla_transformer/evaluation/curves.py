@@ -20,7 +20,7 @@ def validation_curve(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str,
 
     Args:
         log_history (`list` of `dict`): `trainer.state.log_history`, or that of a checkpoint's `trainer_state.json`.
-            With [`~hf_vanilla_transformer.training.model_card.FactsOfTheRun`] among the callbacks it tells the time,
+            With [`~hf_vanilla_transformer.training.facts.FactsOfTheRun`] among the callbacks it tells the time,
             that before a resume included.
 
     Returns:

@@ -8,7 +8,7 @@ import torch
 from transformers import SchedulerType, Seq2SeqTrainingArguments, TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from ..functional_vanilla_transformer import cpu_has_products_in
+from ..model.functional import cpu_has_products_in
 
 
 # Section 5.3 is left as soon as one of these is given.

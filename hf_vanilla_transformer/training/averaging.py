@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ..configuration_vanilla_transformer import VanillaTransformerConfig
+from ..hub.card import fill_card_of_average
+from ..hub.folder import TOKENIZER_FILES, files_of_a_run, staged
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .checkpoints import MARK, checkpoints_in, fault_of
-from .model_card import fill_card_of_average
-from .output import TOKENIZER_FILES, files_of_a_run, staged
 
 
 PROVENANCE = "averaged_from.json"

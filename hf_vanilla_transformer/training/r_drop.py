@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from transformers import Seq2SeqTrainer
 
-from ..modeling_vanilla_transformer import check_labels, per_token
+from ..model.modeling_vanilla_transformer import check_labels, per_token
 
 
 # Tokens that are looked at at one time, so that what is computed of them on the way stays near the processor, or, on

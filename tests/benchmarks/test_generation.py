@@ -13,12 +13,13 @@ import pytest
 import torch
 from transformers import DynamicCache, GenerationMixin, StaticCache
 
-from benchmarks import generation, generation_entries, generation_parts, measuring, report
-from benchmarks.generation_parts import PARTS, parts
+from benchmarks import generation
 from benchmarks.peers.ctranslate2_model import CTranslate2Processes, convert, word
+from benchmarks.support import generation_entries, generation_parts, measuring, report
+from benchmarks.support.generation_parts import PARTS, parts
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer import packed_linear_vanilla_transformer as packed_linear
-from hf_vanilla_transformer.generation_step_vanilla_transformer import StepDecoder
+from hf_vanilla_transformer.model import packed_linear
+from hf_vanilla_transformer.model.cpu_decoder import StepDecoder
 
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import measuring
+from benchmarks.support import measuring
 
 
 pytest.importorskip("torchao")

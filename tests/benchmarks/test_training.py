@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import entries as compared
-from benchmarks import measuring, report, same_model, trainer_overhead, training, training_parts
-from benchmarks.batches import corpus_batches, equal_batch, read_corpus, target_tokens
-from benchmarks.entries import Entry
-from benchmarks.measuring import Clock, Timing, model_flops
-from benchmarks.modes import run_modes
-from benchmarks.trainer_overhead import Overhead, time_overhead
-from benchmarks.training_parts import PARTS, part_of, parts
-from hf_vanilla_transformer import TokenBudgetBatchSampler, VanillaTransformerConfig
-from hf_vanilla_transformer.training import memory
+from benchmarks import training
+from benchmarks.support import entries as compared
+from benchmarks.support import measuring, report, same_model, trainer_overhead, training_parts
+from benchmarks.support.batches import corpus_batches, equal_batch, read_corpus, target_tokens
+from benchmarks.support.entries import Entry
+from benchmarks.support.measuring import Clock, Timing, model_flops
+from benchmarks.support.modes import run_modes
+from benchmarks.support.trainer_overhead import Overhead, time_overhead
+from benchmarks.support.training_parts import PARTS, part_of, parts
+from hf_vanilla_transformer import TokenBudgetBatchSampler, VanillaTransformerConfig, memory
 from tests.invariants.killed import forked
 
 

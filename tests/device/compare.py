@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from hf_vanilla_transformer import Int8Config, PaperTrainingArguments, paper_optimizers, score, translate
-from hf_vanilla_transformer import modeling_vanilla_transformer as modeling
+from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
 from hf_vanilla_transformer.training.r_drop import r_drop_loss
 from tests.device import second_device
 from tests.models import decisive_model, pad, sentences, small_model

@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.utils import counters
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, EncoderDecoderCache, StaticCache
 
-from hf_vanilla_transformer.modeling_vanilla_transformer import sinusoidal_positions
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
 from tests.ecosystem.documentation import FIXTURE, blocks, run
 from tests.models import decisive_model, pad, sentences, small_model
 

@@ -7,7 +7,7 @@ import torch
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from hf_vanilla_transformer.modeling_vanilla_transformer import sinusoidal_positions
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
 from tests.ecosystem.documentation import blocks, run
 from tests.models import pad, sentences
 

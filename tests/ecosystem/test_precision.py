@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 from hf_vanilla_transformer import PaperTrainingArguments, translate
-from hf_vanilla_transformer import functional_vanilla_transformer as functional
-from hf_vanilla_transformer.modeling_vanilla_transformer import sinusoidal_positions
+from hf_vanilla_transformer.model import functional
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
 from tests.ecosystem.documentation import FIXTURE, blocks, run
 from tests.models import pad, sentences, small_model
 from tests.training.toy import copy_task

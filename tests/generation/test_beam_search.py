@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 import torch
 
-from hf_vanilla_transformer import generation_beam_search_vanilla_transformer as beam_search
-from hf_vanilla_transformer.generation_beam_search_vanilla_transformer import LENGTH_PENALTIES, BeamSearch, best_words
+from hf_vanilla_transformer.model import beam_search
+from hf_vanilla_transformer.model.beam_search import LENGTH_PENALTIES, BeamSearch, best_words
 
 
 EOS, WORDS, LIMIT = 0, 4, 5

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, StoppingCriteria
 
-from hf_vanilla_transformer.generation_beam_search_vanilla_transformer import gnmt_length_penalty
+from hf_vanilla_transformer.model.beam_search import gnmt_length_penalty
 from tests.generation.by_hand import (
     BOS,
     EOS,

@@ -13,11 +13,10 @@ from transformers import DynamicCache, EncoderDecoderCache, LogitsProcessorList
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer import functional_vanilla_transformer as functional
-from hf_vanilla_transformer import generation_step_vanilla_transformer as step
-from hf_vanilla_transformer import generation_vanilla_transformer as generation
-from hf_vanilla_transformer import packed_linear_vanilla_transformer as packed_linear
-from hf_vanilla_transformer.generation_step_vanilla_transformer import StepDecoder, can_step
+from hf_vanilla_transformer.model import cpu_decoder as step
+from hf_vanilla_transformer.model import functional, packed_linear
+from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
+from hf_vanilla_transformer.model.cpu_decoder import StepDecoder, can_step
 from tests.generation.by_hand import BOS
 from tests.generation.conftest import SENTENCES, ending_model
 from tests.models import decisive_model, pad, sentences, small_config, small_model

@@ -2,7 +2,7 @@
 
 from tests.hub.server import WRITER
 from tests.hub.test_push_pull import ALWAYS_THERE, OF_A_MODEL, OF_A_TOKENIZER
-from tests.test_remote_code import SHIPPED
+from tests.model.test_remote_code import SHIPPED
 
 
 def test_the_blocks_of_the_page(hub, run_child, tmp_path):

@@ -10,7 +10,7 @@ from tests.hub.children.pull import SENTENCES, digests
 from tests.hub.children.push import PAIRS
 from tests.hub.conftest import FIXTURE
 from tests.hub.server import WRITER
-from tests.test_remote_code import SHIPPED
+from tests.model.test_remote_code import SHIPPED
 
 
 OF_A_MODEL = {"config.json", "generation_config.json", "model.safetensors"}

@@ -11,10 +11,10 @@ import pytest
 from huggingface_hub import ModelCardData, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from hf_vanilla_transformer.training.hub import push_run
+from hf_vanilla_transformer.hub.push import push_run
 from tests.hub.server import WRITER, Fault, File
 from tests.hub.test_push_pull import ALWAYS_THERE, OF_A_MODEL, OF_A_TOKENIZER
-from tests.test_remote_code import SHIPPED
+from tests.model.test_remote_code import SHIPPED
 
 
 MINE = {"notes.txt", "my_vanilla_transformer.py", "examples/config.json"}

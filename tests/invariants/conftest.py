@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
+from tests.cli.tiny_run import TINY_RUN
 from tests.invariants.killed import MAX_STEPS, SAVE_STEPS
-from tests.tiny_run import TINY_RUN
 
 
 @pytest.fixture(scope="package")

@@ -28,7 +28,7 @@ from hf_vanilla_transformer import (
     last_complete_checkpoint,
     paper_optimizers,
 )
-from scripts import train
+from hf_vanilla_transformer.cli import train
 from tests.models import small_model
 from tests.training.toy import copy_task
 

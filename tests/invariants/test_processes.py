@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import last_complete_checkpoint
-from scripts import train
+from hf_vanilla_transformer.cli import train
 from tests.invariants.checkpoints import assert_same_checkpoint, assert_same_weights
 from tests.invariants.killed import MAX_STEPS, exit_code, start, two_ranks
 

@@ -10,7 +10,7 @@ from accelerate.utils import DistributedType
 from tests.models import small_model
 
 
-FOLDER = Path(__file__).parents[2] / "recipes" / "accelerate"
+FOLDER = Path(__file__).parents[2] / "hf_vanilla_transformer" / "recipes" / "accelerate"
 KINDS = {
     "ddp.yaml": DistributedType.MULTI_GPU,
     "deepspeed.yaml": DistributedType.DEEPSPEED,

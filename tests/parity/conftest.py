@@ -1,6 +1,6 @@
 import pytest
 
-from hf_vanilla_transformer import functional_vanilla_transformer as functional
+from hf_vanilla_transformer.model import functional
 
 
 @pytest.fixture(params=["eager", "sdpa", "vanilla_transformer"])

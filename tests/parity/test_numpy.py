@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_vanilla_transformer.modeling_vanilla_transformer import sinusoidal_positions
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
 from tests.models import sentences, small_config, small_model
 from tests.parity import paper_numpy
 

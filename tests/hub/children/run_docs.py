@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
 
-from scripts import train  # noqa: E402
+from hf_vanilla_transformer.cli import train  # noqa: E402
 
 
 SMALL = (

@@ -1,0 +1,65 @@
+"""What the time of a call of generate() goes on: its parts, timed one by one."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hf_vanilla_transformer.model.cpu_decoder import StepDecoder
+from hf_vanilla_transformer.model.packed_linear import pack
+
+
+PARTS = ("encoder", "decoder before the first token", "steps", "products of the steps")
+
+
+def parts(model: Any, sources: torch.Tensor, beams: int, new_tokens: int) -> dict[str, Callable[[], float]]:
+    """What returns the seconds of each of `PARTS`, without gradients.
+
+    The encoder's output; the comparison of the weights, and keys and values of the source; the decoder for
+    `new_tokens` tokens of every hypothesis; of these steps, the linear layers alone, also those of the attention to
+    the source.
+
+    Args:
+        model (`VanillaTransformerForConditionalGeneration`).
+        sources (`torch.LongTensor` of shape `(batch, source)`): without padding.
+        beams, new_tokens: of the search.
+    """
+    mask = torch.ones_like(sources)
+    states = model.get_encoder()(sources, mask).last_hidden_state
+    tokens = torch.full((len(sources) * beams, 1), model.config.decoder_start_token_id)
+    layers = [pack(*group) for group in _layers(model)]
+    inputs = [torch.randn(len(tokens), group[0].in_features, dtype=states.dtype) for group in _layers(model)]
+
+    def steps() -> float:
+        decoder = StepDecoder(model, states, mask, beams)
+        return _seconds(lambda: [decoder(tokens) for _ in range(new_tokens)])
+
+    def products() -> None:
+        for _ in range(new_tokens):
+            for layer, x in zip(layers, inputs, strict=True):
+                layer(x)
+
+    timed = (
+        lambda: _seconds(lambda: model.get_encoder()(sources, mask)),
+        lambda: _seconds(lambda: StepDecoder(model, states, mask, beams)),
+        steps,
+        lambda: _seconds(products),
+    )
+    return dict(zip(PARTS, timed, strict=True))
+
+
+def _layers(model: Any) -> list[tuple[Any, ...]]:
+    """Linear layers of a step; those that are one product together."""
+    groups: list[tuple[Any, ...]] = []
+    for layer in model.get_decoder().layers:
+        own, cross = layer.self_attn, layer.encoder_attn
+        groups += [(own.q_proj, own.k_proj, own.v_proj), (own.out_proj,), (cross.q_proj,), (cross.out_proj,)]
+        groups += [(layer.fc1,), (layer.fc2,)]
+    return [*groups, (model.lm_head,)]
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

@@ -1,0 +1,1 @@
+"""A trained folder, its card, and its way to the Hub."""

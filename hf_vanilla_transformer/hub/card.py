@@ -1,0 +1,258 @@
+"""The README.md of a trained folder, filled from the run."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+from transformers import (
+    PreTrainedConfig,
+    PreTrainedModel,
+    TrainingArguments,
+)
+from transformers.training_args import OptimizerNames
+
+
+# In an installed package the template lies beside the modules, in a checkout at the top of the repository.
+_TEMPLATE_PLACES = (Path(__file__).parents[1] / "model_card.md", Path(__file__).parents[2] / "model_card.md")
+BUILT_IN = "numbers"
+# ISO 639-1: what the Hub takes for a language, and a column of a table for its name only if it is one of these.
+_LANGUAGES = (
+    "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo "
+    "es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka "
+    "kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng "
+    "nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su "
+    "sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
+)
+
+
+def card_metadata(
+    *,
+    title: str,
+    dataset: str | None = None,
+    dataset_config: str | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
+    scores: dict[str, Any] | None = None,
+    base_model: str | None = None,
+    license: str | None = None,
+) -> ModelCardData:
+    """The metadata at the head of a card: only what the Hub can know; see [`fill_model_card`]."""
+    languages = [language for language in map(language_of, (source_language, target_language)) if language]
+    hub_dataset = _hub_name(dataset)
+    return ModelCardData(
+        language=list(dict.fromkeys(languages)) or None,
+        license=license,
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=["translation", "vanilla-transformer", "arxiv:1706.03762"],
+        datasets=[hub_dataset] if hub_dataset else None,
+        metrics=["sacrebleu", "chrf"] if scores else None,
+        base_model=_hub_name(base_model),
+        model_name=title if scores else None,
+        eval_results=_eval_results(scores, dataset, dataset_config) if scores else None,
+    )
+
+
+def fill_model_card(
+    model: PreTrainedModel,
+    args: TrainingArguments,
+    *,
+    title: str,
+    data: str,
+    precision: str,
+    location: str | None = None,
+    revision: str | None = None,
+    dataset: str | None = None,
+    dataset_config: str | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
+    scores: dict[str, Any] | None = None,
+    example_source: str = "",
+    training_facts: dict[str, Any] | None = None,
+    averaged_from: Sequence[str] = (),
+    base_model: str | None = None,
+    license: str | None = None,
+) -> ModelCard:
+    """Fill the template `model_card.md` from a run.
+
+    Args:
+        model (`PreTrainedModel`): the trained model.
+        args (`TrainingArguments`): what it was trained with.
+        title (`str`): heading, and the model's name beside its scores.
+        data (`str`): the training data in words.
+        precision (`str`): what it was trained in, in words.
+        location (`str`, *optional*): what the example gives to `from_pretrained`: a folder or `"user/name"`; the title
+            if None.
+        revision (`str`, *optional*): a branch there, other than `"main"`.
+        dataset (`str`, *optional*): the data set's name on the Hub, or `"numbers"`; None for files.
+        dataset_config (`str`, *optional*): its configuration.
+        source_language, target_language (`str`, *optional*): language codes, such as `"en"` or `"en_US"`; others are
+            left out.
+        scores (`dict`, *optional*): of [`~hf_vanilla_transformer.evaluation.score_translations`] on the test pairs,
+            with `data` and `decoding` in words, which the scores belong to.
+        example_source (`str`): a sentence for the example.
+        training_facts (`dict`, *optional*): more rows for the table of training, such as updates and seconds.
+        averaged_from (`list` of `str`): names of the checkpoints that the weights are the average of, if they are.
+        base_model (`str`, *optional*): what was fine-tuned, a name on the Hub or a folder, of which the card tells the
+            last part only.
+        license (`str`, *optional*): of the weights; the card says that it is not stated where it is None.
+
+    Returns:
+        `ModelCard`: text and metadata; its `content` is what README.md holds.
+    """
+    metadata = card_metadata(
+        title=title,
+        dataset=dataset,
+        dataset_config=dataset_config,
+        source_language=source_language,
+        target_language=target_language,
+        scores=scores,
+        base_model=base_model,
+        license=license,
+    )
+    return _from_template(
+        metadata,
+        title=title,
+        location=location or title,
+        at_revision=f', revision="{revision}"' if revision else "",
+        data=data,
+        languages=_direction(source_language, target_language),
+        scores=scores,
+        example_source=example_source,
+        model_facts={**_model_facts(model.config, model.num_parameters()), **_smoothing_facts(args)},
+        training_facts={
+            **_training_facts(args, data, precision),
+            **(training_facts or {}),
+            **_average_facts(averaged_from),
+        },
+        base_model=_hub_name(base_model) or (base_model and Path(base_model).resolve().name),
+        license=license,
+    )
+
+
+def fill_card_of_average(
+    config: PreTrainedConfig, parameters: int, *, title: str, averaged_from: Sequence[str]
+) -> ModelCard:
+    """Fill the template for an average of checkpoints, of whose training nothing else is known.
+
+    Args:
+        config (`PreTrainedConfig`): of the model.
+        parameters (`int`): how many the model has.
+        title (`str`): heading, and what the example loads.
+        averaged_from (`list` of `str`): names of the checkpoints.
+    """
+    return _from_template(
+        card_metadata(title=title),
+        title=title,
+        location=title,
+        at_revision="",
+        data="its training data",
+        languages=_direction(None, None),
+        scores=None,
+        example_source="A sentence to translate.",
+        model_facts=_model_facts(config, parameters),
+        training_facts=_average_facts(averaged_from),
+        base_model=None,
+        license=None,
+    )
+
+
+def _from_template(metadata: ModelCardData, *, example_source: str, **values: Any) -> ModelCard:
+    template = next(path for path in _TEMPLATE_PLACES if path.is_file())
+    quoted = json.dumps(example_source, ensure_ascii=False)
+    return ModelCard.from_template(metadata, template_path=str(template), example_source=quoted, **values)
+
+
+def _average_facts(averaged_from: Sequence[str]) -> dict[str, str]:
+    if not averaged_from:
+        return {}
+    return {"weights": f"average of {len(averaged_from)} checkpoints: {', '.join(averaged_from)}"}
+
+
+def _eval_results(scores: dict[str, Any], dataset: str | None, dataset_config: str | None) -> list[EvalResult]:
+    return [
+        EvalResult(
+            task_type="translation",
+            dataset_type=_hub_name(dataset) or (BUILT_IN if dataset == BUILT_IN else "own-files"),
+            dataset_name=scores["data"],
+            dataset_config=dataset_config,
+            dataset_split="test",
+            metric_type=metric,
+            metric_name=label,
+            metric_value=round(scores[name], 2),
+            metric_args={"signature": scores[f"{name}_signature"]},
+        )
+        for metric, name, label in (("sacrebleu", "bleu", "BLEU"), ("chrf", "chrf", "chrF"))
+    ]
+
+
+def language_of(code: str | None) -> str | None:
+    """The ISO 639-1 code of a language without its country, if it is one."""
+    language = (code or "").split("_")[0].split("-")[0]
+    return language if language in _LANGUAGES.split() else None
+
+
+def _direction(source_language: str | None, target_language: str | None) -> str:
+    if language_of(source_language) and language_of(target_language):
+        return f"from {source_language} to {target_language}"
+    return "one language to another"
+
+
+def _hub_name(name: str | None) -> str | None:
+    """A name that may be on the Hub: neither a folder nor the built-in corpus."""
+    if name is None or name == BUILT_IN or Path(name).exists():
+        return None
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return None
+    return name
+
+
+def _model_facts(config: PreTrainedConfig, parameters: int) -> dict[str, Any]:
+    return {
+        "parameters": f"{parameters:,}",
+        "layers (encoder, decoder)": f"{config.encoder_layers}, {config.decoder_layers}",
+        "d_model": config.d_model,
+        "d_ff": config.d_ff,
+        "heads": config.num_heads,
+        "vocabulary": f"{config.vocab_size:,}",
+        "positions": config.position_embedding_type,
+        "P_drop": config.dropout,
+        "label smoothing": config.label_smoothing,
+    }
+
+
+def _batch_facts(args: TrainingArguments) -> dict[str, int]:
+    batches = args.gradient_accumulation_steps * args.world_size
+    tokens = getattr(args, "tokens_per_batch", None)
+    if tokens is not None:
+        return {"tokens an update and side, at most": tokens * batches}
+    return {"sentences an update": args.train_batch_size * batches}
+
+
+def _smoothing_facts(args: TrainingArguments) -> dict[str, float]:
+    """The Trainer's own label smoothing takes the place of the model's."""
+    return {"label smoothing": args.label_smoothing_factor} if args.label_smoothing_factor else {}
+
+
+def _adam_facts(args: TrainingArguments) -> dict[str, str]:
+    if "adam" not in OptimizerNames(args.optim).value:
+        return {}
+    return {"beta_1, beta_2, epsilon": f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}"}
+
+
+def _training_facts(args: TrainingArguments, data: str, precision: str) -> dict[str, Any]:
+    # Less than 1 is a share of all updates.
+    warmup = f"{args.warmup_steps:.3g} of all" if 0 < args.warmup_steps < 1 else int(args.warmup_steps)
+    return {
+        "data": data,
+        **_batch_facts(args),
+        "warm-up updates": warmup,
+        **_adam_facts(args),
+        "precision": precision,
+        "seed": args.seed,
+    }

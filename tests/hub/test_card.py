@@ -1,0 +1,163 @@
+"""The metadata of a model card: only what the Hub can know, in the shape that it demands."""
+
+import ast
+import json
+
+import pytest
+from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub.repocard_data import model_index_to_eval_results
+from transformers import TrainerState
+
+from hf_vanilla_transformer import PaperTrainingArguments
+from hf_vanilla_transformer.hub import card as model_card
+from hf_vanilla_transformer.hub.card import card_metadata, fill_model_card
+from hf_vanilla_transformer.training.facts import FactsOfTheRun
+from tests.hub.card_rules import card_errors
+from tests.models import small_model
+
+
+SCORES = {
+    "sentences": 10,
+    "data": "user/pairs (test)",
+    "decoding": "greedy search",
+    "bleu": 12.345,
+    "bleu_signature": "nrefs:1|tok:13a",
+    "chrf": 45.678,
+    "chrf_signature": "nrefs:1|nc:6",
+    "exact_match": 1.0,
+}
+
+
+def make_card(tmp_path, **facts) -> ModelCard:
+    args = PaperTrainingArguments(output_dir=tmp_path, use_cpu=True)
+    return fill_model_card(
+        small_model(), args, **{"title": "name", "data": "user/pairs (train)", "precision": "float32", **facts}
+    )
+
+
+def test_everything_that_the_hub_knows(tmp_path):
+    facts = {"dataset": "user/pairs", "dataset_config": "en-de", "source_language": "en", "target_language": "de"}
+    card = make_card(tmp_path, **facts, scores=SCORES, base_model="user/base", license="cc-by-4.0")
+    assert card_errors(card.content) == []
+    metadata = card.data.to_dict()
+    index = metadata.pop("model-index")
+    assert metadata == {
+        "language": ["en", "de"],
+        "license": "cc-by-4.0",
+        "library_name": "transformers",
+        "pipeline_tag": "translation",
+        "tags": ["translation", "vanilla-transformer", "arxiv:1706.03762"],
+        "datasets": ["user/pairs"],
+        "metrics": ["sacrebleu", "chrf"],
+        "base_model": "user/base",
+    }
+    name, results = model_index_to_eval_results(index)
+    assert name == "name"
+    assert [(r.metric_type, r.metric_value, r.metric_args) for r in results] == [
+        ("sacrebleu", 12.35, {"signature": "nrefs:1|tok:13a"}),
+        ("chrf", 45.68, {"signature": "nrefs:1|nc:6"}),
+    ]
+    assert {(r.dataset_type, r.dataset_config, r.dataset_split) for r in results} == {("user/pairs", "en-de", "test")}
+    assert ModelCardData(**card.data.to_dict()).to_dict() == card.data.to_dict()
+
+
+def test_the_example_is_python_whatever_the_sentence(tmp_path):
+    sentence = 'She said "no"\nand left.'
+    card = make_card(tmp_path, example_source=sentence).text
+    example = card.partition("```python\n")[2].partition("```")[0]
+    constants = [node.value for node in ast.walk(ast.parse(example)) if isinstance(node, ast.Constant)]
+    assert sentence in constants
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "languages", "words"),
+    [
+        ("en_US", "pt_BR", ["en", "pt"], "from en_US to pt_BR"),
+        ("en", "en", ["en"], "from en to en"),
+        ("xx", "de", ["de"], "one language to another"),
+        ("source", "target", None, "one language to another"),
+        (None, None, None, "one language to another"),
+    ],
+)
+def test_unknown_languages_are_left_out(tmp_path, source, target, languages, words):
+    card = make_card(tmp_path, source_language=source, target_language=target)
+    assert card.data.language == languages
+    assert f"It translates {words}." in card.content
+
+
+def test_what_is_not_on_the_hub_is_left_out(tmp_path, monkeypatch):
+    (tmp_path / "runs" / "base").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for dataset, kind in (("numbers", "numbers"), (None, "own-files"), ("runs/base", "own-files")):
+        metadata = card_metadata(title="name", dataset=dataset, base_model="runs/base", scores=SCORES).to_dict()
+        assert not {"datasets", "base_model", "license", "language"} & set(metadata)
+        assert metadata["model-index"][0]["results"][0]["dataset"]["type"] == kind
+    assert "base_model" not in card_metadata(title="name", base_model="/home/me/base").to_dict()
+    assert "model-index" not in card_metadata(title="name").to_dict()
+
+
+def test_what_was_done_in_the_training(tmp_path):
+    options = {"output_dir": tmp_path, "use_cpu": True, "learning_rate": 0.1}
+    model = small_model(label_smoothing=0.1)
+    for changes, rows in (
+        (
+            {},
+            [
+                "| warm-up updates | 4000 |",
+                "| label smoothing | 0.1 |",
+                "| beta_1, beta_2, epsilon | 0.9, 0.98, 1e-09 |",
+            ],
+        ),
+        ({"warmup_steps": 0.1}, ["| warm-up updates | 0.1 of all |"]),
+        ({"label_smoothing_factor": 0.2}, ["| label smoothing | 0.2 |"]),
+    ):
+        card = fill_model_card(
+            model, PaperTrainingArguments(**options, **changes), title="name", data="pairs", precision="float32"
+        )
+        assert all(row in card.content for row in rows)
+    card = fill_model_card(
+        model, PaperTrainingArguments(**options, optim="sgd"), title="name", data="pairs", precision="float32"
+    )
+    assert "beta_1" not in card.content
+
+
+@pytest.mark.parametrize(("revision", "said"), [(None, ""), ("small", ', revision="small"')])
+def test_the_example_names_what_can_be_loaded(tmp_path, revision, said):
+    card = make_card(tmp_path, location="user/name", revision=revision)
+    assert card.content.count(f'.from_pretrained("user/name"{said}, trust_remote_code=True)\n') == 2
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "language: English",
+        "license: my own",
+        "base_model: /home/me/base",
+        "datasets: [a data set]",
+        "metrics: sacrebleu",
+        "model-index: {name: a}",
+        "model-index: [{name: a, results: [{task: {type: translation}, metrics: []}]}]",
+        "model-index: [{name: a, results: [{task: {type: t}, dataset: {type: d, name: d}, metrics: [{type: m}]}]}]",
+    ],
+)
+def test_the_rules_find_what_is_wrong(metadata):
+    assert card_errors(f"---\n{metadata}\n---\n")
+
+
+def test_a_resumed_run_counts_from_its_beginning(tmp_path, monkeypatch):
+    now = iter([100, 130, 500, 507])
+    monkeypatch.setattr(model_card.time, "monotonic", lambda: next(now))
+    first = FactsOfTheRun("user/base", "Adam")
+    first.on_train_begin(None, TrainerState(), None)
+    state = {"stateful_callbacks": {"FactsOfTheRun": first.state()}}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    second = FactsOfTheRun.of_checkpoint(tmp_path)
+    second.on_train_begin(None, TrainerState(), None)
+    second.on_train_end(None, None, None)
+    assert (second.base_model, second.optimizer, second.seconds) == ("user/base", "Adam", 37)
+
+
+def test_a_checkpoint_without_facts(tmp_path):
+    (tmp_path / "trainer_state.json").write_text("{}")
+    facts = FactsOfTheRun.of_checkpoint(tmp_path)
+    assert (facts.base_model, facts.optimizer, facts.seconds) == (None, None, 0)

@@ -1,0 +1,225 @@
+"""Saved folders work without the package, by the code that they carry, and with it, by the package's."""
+
+import ast
+import importlib
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    pipeline,
+)
+
+import hf_vanilla_transformer
+from hf_vanilla_transformer import (
+    Int8Config,
+    PaperTrainingArguments,
+    TranslationPipeline,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerModel,
+    VanillaTransformerTokenizer,
+)
+from tests.models import small_config
+from tests.without_package import SENTENCES
+
+
+ROOT = Path(__file__).parents[1]
+FIXTURE = ROOT / "fixtures" / "numbers_tiny"
+PAGE = ROOT.parent / "docs" / "hub.md"
+SHIPPED = {path.name for path in (ROOT.parent / "hf_vanilla_transformer" / "model").glob("[a-z]*.py")}
+ALLOWED = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
+
+
+def block(kind: str, folder: Path) -> str:
+    """The code of docs/hub.md for the use with or without the package, for a model in `folder`."""
+    (code,) = re.findall(rf"```python {kind}\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert '"runs/numbers"' in code
+    return code.replace("runs/numbers", str(folder))
+
+
+def shipped_files(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("*.py")}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """A trained model saved by hand, in float32 and in int8, and a Trainer's checkpoint of it."""
+    parent = tmp_path_factory.mktemp("folders")
+    model = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE)
+    tokenizer = AutoTokenizer.from_pretrained(FIXTURE)
+    model.save_pretrained(parent / "saved")
+    tokenizer.save_pretrained(parent / "saved")
+    AutoModelForSeq2SeqLM.from_pretrained(FIXTURE, quantization_config=Int8Config()).save_pretrained(parent / "int8")
+    tokenizer.save_pretrained(parent / "int8")
+    args = PaperTrainingArguments(
+        output_dir=parent / "run", max_steps=1, save_steps=1, warmup_steps=0, learning_rate=0, use_cpu=True
+    )
+    data = [{"input_ids": [5, 6, 2], "attention_mask": [1, 1, 1], "labels": [7, 2]}] * 8
+    collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+    Seq2SeqTrainer(model, args, data_collator=collator, train_dataset=data, processing_class=tokenizer).train()
+    return {"saved": parent / "saved", "checkpoint": parent / "run" / "checkpoint-1", "int8": parent / "int8"}
+
+
+@pytest.fixture(scope="module")
+def without_package(folders, run_in_fork, tmp_path_factory) -> dict:
+    """What a process without the package says of these folders."""
+    parent = tmp_path_factory.mktemp("child")
+    results = parent / "results.json"
+    environment = {**os.environ, "HF_HOME": str(parent / "home"), "HF_HUB_OFFLINE": "1"}
+    names = [str(folder) for folder in folders.values()]
+    (parent / "page.py").write_text(block("without", folders["saved"]))
+    arguments = [results, *names, "--save", parent / "again", "--run", "page.py"]
+    child = run_in_fork(ROOT / "without_package.py", *arguments, environment=environment, folder=parent)
+    found = json.loads(results.read_text())
+    return {
+        **{kind: found[str(folder)] for kind, folder in folders.items()},
+        "saved again": found["saved again"],
+        "without trust": found["without trust"],
+        "folder": parent / "again",
+        "printed": child.stdout,
+    }
+
+
+@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again"])
+def test_without_the_package_it_is_the_same_model(without_package, kind):
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
+    inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    found = without_package[kind]
+    assert found["output"] == model.generate(**inputs).tolist()
+    assert found["greedy"] == model.generate(**inputs, num_beams=1).tolist()
+    assert found["translations"] == ["zweiundvierzig", "sieben", "einhunderteins"]
+    assert found["dtype"] == str(model.dtype)
+    with torch.no_grad():
+        states = model.model(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
+    assert torch.equal(torch.tensor(found["states"]), states)
+
+
+def test_without_the_package_int8_weights_are_the_same(folders, without_package):
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folders["int8"]), AutoTokenizer.from_pretrained(FIXTURE)
+    inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    found = without_package["int8"]
+    assert found["output"] == model.generate(**inputs).tolist()
+    assert found["greedy"] == model.generate(**inputs, num_beams=1).tolist()
+    with torch.no_grad():
+        states = model.model(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
+    assert torch.equal(torch.tensor(found["states"]), states)
+
+
+@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again", "int8"])
+def test_without_the_package_the_code_is_the_folder_s(without_package, kind):
+    assert without_package[kind]["modules"] == ["transformers_modules"] * 4
+    assert without_package[kind]["can_step"]
+    assert without_package[kind]["classes"] == [
+        "TokenizersBackend",
+        "VanillaTransformerConfig",
+        "VanillaTransformerModel",
+        "VanillaTransformerForConditionalGeneration",
+        "TranslationPipeline",
+    ]
+
+
+def test_without_the_package_code_needs_trust(without_package):
+    assert "trust_remote_code=True" in without_package["without trust"]
+
+
+def test_the_page_s_code_without_the_package(without_package):
+    # What comes before are transformers' questions about the configuration's code, which a tokenizer does not need.
+    assert without_package["printed"].endswith("[{'translation_text': 'zweiundvierzig'}]\n")
+
+
+def test_the_page_s_code_with_the_package(folders, capsys):
+    exec(compile(block("with", folders["saved"]), "docs/hub.md", "exec"), {})
+    assert capsys.readouterr().out == "[{'translation_text': 'zweiundvierzig'}]\n"
+
+
+@pytest.mark.parametrize("kind", ["saved", "checkpoint"])
+@pytest.mark.parametrize("trust", [None, False, True])
+def test_with_the_package_the_code_is_the_package_s(folders, kind, trust):
+    folder = folders[kind]
+    assert type(AutoConfig.from_pretrained(folder, trust_remote_code=trust)) is VanillaTransformerConfig
+    assert type(AutoModel.from_pretrained(folder, trust_remote_code=trust)) is VanillaTransformerModel
+    assert type(AutoTokenizer.from_pretrained(folder, trust_remote_code=trust)) is VanillaTransformerTokenizer
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=trust)
+    assert type(model) is VanillaTransformerForConditionalGeneration
+    translator = pipeline("translation", model=str(folder), trust_remote_code=trust, device="cpu")
+    assert type(translator) is TranslationPipeline
+    assert translator("seven") == [{"translation_text": "sieben"}]
+
+
+def test_what_was_saved_without_the_package_loads_with_it(without_package):
+    model = AutoModelForSeq2SeqLM.from_pretrained(without_package["folder"])
+    assert type(model) is VanillaTransformerForConditionalGeneration
+    for name, weight in AutoModelForSeq2SeqLM.from_pretrained(FIXTURE).state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight), name
+
+
+def test_what_is_shipped(folders, without_package, tmp_path):
+    small_config().save_pretrained(tmp_path)
+    for folder in (*folders.values(), without_package["folder"], tmp_path):
+        assert shipped_files(folder) == SHIPPED
+        for name in SHIPPED:
+            original = Path(hf_vanilla_transformer.__file__).parent / name
+            assert (folder / name).read_text() == original.read_text()
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_what_is_shipped_imports_what_it_may(name):
+    tree = ast.parse((Path(hf_vanilla_transformer.__file__).parent / name).read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert {alias.name.partition(".")[0] for alias in node.names} <= ALLOWED
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            assert node.module.partition(".")[0] in ALLOWED
+        if isinstance(node, ast.ImportFrom) and node.level > 0:
+            assert node.level == 1
+            assert f"{node.module}.py" in SHIPPED
+
+
+def test_saving_leaves_no_trace_that_would_ask_for_trust(tmp_path):
+    config = small_config()
+    config.save_pretrained(tmp_path)
+    assert not hasattr(config, "custom_pipelines")
+    assert not hasattr(AutoConfig.from_pretrained(tmp_path), "custom_pipelines")
+
+
+@pytest.fixture
+def theirs(tmp_path, monkeypatch):
+    """A module of somebody else's, with classes derived from ours."""
+    (tmp_path / "theirs.py").write_text(
+        "from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration\n"
+        "class TheirConfig(VanillaTransformerConfig):\n"
+        "    model_type = 'their_transformer'\n"
+        "class TheirModel(VanillaTransformerForConditionalGeneration):\n"
+        "    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("theirs")
+    del sys.modules["theirs"]
+
+
+def test_a_configuration_of_others_claims_nothing_unasked(theirs, tmp_path):
+    theirs.TheirConfig().save_pretrained(tmp_path / "saved")
+    assert "auto_map" not in json.loads((tmp_path / "saved" / "config.json").read_text())
+
+
+def test_a_model_of_others_is_registered_as_transformers_says(theirs, tmp_path):
+    theirs.TheirModel.register_for_auto_class("AutoModelForSeq2SeqLM")
+    theirs.TheirModel(small_config()).save_pretrained(tmp_path / "saved")
+    auto_map = json.loads((tmp_path / "saved" / "config.json").read_text())["auto_map"]
+    assert auto_map == {
+        "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",
+        "AutoModel": "modeling_vanilla_transformer.VanillaTransformerModel",
+        "AutoModelForSeq2SeqLM": "theirs.TheirModel",
+    }
+    assert shipped_files(tmp_path / "saved") == {*SHIPPED, "theirs.py"}

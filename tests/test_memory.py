@@ -1,0 +1,104 @@
+"""In a process of its own: what is set for the C library holds until the end of a process."""
+
+import json
+import platform
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import TrainerState
+
+from hf_vanilla_transformer import memory
+from hf_vanilla_transformer.memory import GiveBackMemory, give_back_freed_memory, keep_freed_memory
+from hf_vanilla_transformer.model.packed_linear import pack
+from tests.invariants.killed import exit_code, start
+
+
+def fresh_pages(times_before: int) -> int:
+    """How many it takes to use 300 MB that were freed, once the heap has its size, after so many times."""
+    import resource
+
+    for _ in range(times_before):
+        use_memory()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    use_memory()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def use_memory() -> None:
+    _tensors = [torch.ones(2_500_000) for _ in range(30)]
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def measure(path: Path) -> None:
+    """Write what `measured` says."""
+    # What the imports have freed would be given back with the rest below.
+    give_back_freed_memory()
+    found = [fresh_pages(1)]
+    assert keep_freed_memory()
+    found.append(fresh_pages(5))
+    # Blocks that are in use lie between those that were freed, so that none of it is at the end of the heap.
+    tensors = [torch.ones(100_000 if place % 2 else 2_500_000) for place in range(60)]
+    tensors = tensors[1::2]
+    for step in (49, 50):
+        GiveBackMemory().on_step_end(None, TrainerState(global_step=step), None)
+        found.append(resident())
+    path.write_text(json.dumps(found))
+
+
+on_glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or not Path("/proc/self/statm").is_file(), reason="it takes glibc"
+)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> list[int]:
+    """Fresh pages where memory is given back at once, and where it is kept; bytes in use before and after that goes."""
+    folder = tmp_path_factory.mktemp("memory")
+    path, log = folder / "found", folder / "log"
+    assert exit_code(start(measure, path, log=log)) == 0, log.read_text()
+    return json.loads(path.read_text())
+
+
+@on_glibc
+def test_freed_memory_is_used_again(measured):
+    given_back, kept, *_ = measured
+    # 300 MB are 73,000 pages of 4 KiB.
+    assert given_back > 20_000
+    assert kept < 1_000
+
+
+@on_glibc
+def test_memory_that_nobody_uses_is_given_back(measured):
+    *_, before, after = measured
+    # 30 blocks of 10 MB.
+    assert 280e6 < before - after < 320e6
+
+
+def test_other_libraries_are_left_alone(monkeypatch):
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("musl", "1.2"))
+    monkeypatch.setattr(memory.ctypes, "CDLL", None)
+    assert not memory.keep_freed_memory()
+    assert not memory.give_back_freed_memory()
+
+
+def test_the_peak_is_that_of_the_system(monkeypatch):
+    resource = pytest.importorskip("resource")
+    unit = 1 if sys.platform == "darwin" else 1024
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    peak = memory.peak_memory()
+    assert before <= peak <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert memory.peak_memory() is None
+
+
+def test_what_was_packed_for_an_evaluation_goes():
+    layer = torch.nn.Linear(8, 8)
+    packed = weakref.ref(pack(layer))
+    memory.GiveBackMemory().on_evaluate(None, None, None)
+    assert packed() is None
