@@ -33,7 +33,7 @@ def keep_freed_memory() -> bool:
     return all(done)
 
 
-def give_back_freed_memory() -> bool:
+def release_freed_memory() -> bool:
     """Give what is kept, but not in use, back to the system, all at once.
 
     Returns:
@@ -47,8 +47,8 @@ def _glibc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
 
-class GiveBackMemory(TrainerCallback):
-    """Calls [`give_back_freed_memory`] every so many updates of a Trainer, and after each evaluation.
+class ReleaseMemory(TrainerCallback):
+    """Calls [`release_freed_memory`] every so many updates of a Trainer, and after each evaluation.
 
     Sentences of ever new lengths cut memory that is kept into pieces that nothing fits into any more, so that a process
     would grow and grow. After an evaluation the weights that were packed for its translations go, too, because by the
@@ -63,11 +63,11 @@ class GiveBackMemory(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self.updates == 0:
-            give_back_freed_memory()
+            release_freed_memory()
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         forget_packed()
-        give_back_freed_memory()
+        release_freed_memory()
 
 
 def peak_memory(device: torch.device | None = None) -> int | None:

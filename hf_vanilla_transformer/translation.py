@@ -11,8 +11,8 @@ import torch
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from .model.cpu_decoder import can_step
-from .model.functional import is_untouched
+from .model.cpu_decoder import supports_cpu_decoder
+from .model.fast_path import is_unmodified
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .model.pipeline_vanilla_transformer import evaluating
@@ -121,8 +121,8 @@ def _may_run_side_by_side(model: Any, options: dict[str, Any]) -> bool:
     return (
         torch.get_num_threads() >= _SIDE_BY_SIDE
         and isinstance(model, VanillaTransformerForConditionalGeneration)
-        and can_step(model)
-        and all(map(is_untouched, model.modules()))
+        and supports_cpu_decoder(model)
+        and all(map(is_unmodified, model.modules()))
         and not next((do_sample for do_sample in said if do_sample is not None), False)
         and _is_plain(list(options.values()))
     )

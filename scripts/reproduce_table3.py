@@ -55,8 +55,8 @@ from hf_vanilla_transformer.cli.arguments import DataArguments, DecodingArgument
 from hf_vanilla_transformer.cli.checks import check_lengths
 from hf_vanilla_transformer.cli.common import parse, plain_errors, score, write
 from hf_vanilla_transformer.data.tokenization import describe_tokenizer
-from hf_vanilla_transformer.evaluation.results import describe_surroundings
-from hf_vanilla_transformer.memory import GiveBackMemory
+from hf_vanilla_transformer.evaluation.environment import describe_environment
+from hf_vanilla_transformer.memory import ReleaseMemory
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.training.arguments import describe_precision
 from scripts.side_by_side import as_they_end, count_one, makespan, side_by_side
@@ -455,7 +455,7 @@ def run_row(row: str, material: Material) -> dict[str, Any]:
         "training_seconds": trained - started,
         "scoring_seconds": time.perf_counter() - trained,
         "settings": material.settings(row),
-        **describe_surroundings(),
+        **describe_environment(),
     }
 
 
@@ -469,7 +469,7 @@ def train_row(row: str, material: Material, max_steps: int, callback: TrainerCal
         training_args,
         train_dataset=material.data["train"],
         data_collator=DataCollatorForSeq2Seq(material.tokenizer, model=model),
-        callbacks=[callback, GiveBackMemory()],
+        callbacks=[callback, ReleaseMemory()],
         optimizers=paper_optimizers(model, training_args, material.args.rate_factor),
     )
     trainer.remove_callback(PrinterCallback)

@@ -12,13 +12,15 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForSeq2SeqLM
 
-from hf_vanilla_transformer.model import functional
+from hf_vanilla_transformer.model import attention as attention_module
+from hf_vanilla_transformer.model import fast_path, functional
+from hf_vanilla_transformer.model.attention import attention
 from hf_vanilla_transformer.model.functional import (
-    attention,
     drop,
     linear,
     smoothed_cross_entropy_of_states,
 )
+from tests.models import patch_everywhere
 
 from .models import VOCAB_SIZE, pad, sentences, small_model
 
@@ -47,14 +49,14 @@ def by_the_formula(query, key, value, mask):
 @pytest.fixture
 def fused_calls(monkeypatch):
     """The lengths of the keys with which torch's fused attention is called."""
-    lengths, fused = [], functional.sdpa_attention_forward
+    lengths, fused = [], attention_module.sdpa_attention_forward
 
     def record(module, query, key, *args, **kwargs):
         lengths.append(key.shape[2])
         return fused(module, query, key, *args, **kwargs)
 
-    monkeypatch.setattr(functional, "sdpa_attention_forward", record)
-    monkeypatch.setattr(functional, "_has_avx512", lambda: True)
+    monkeypatch.setattr(attention_module, "sdpa_attention_forward", record)
+    patch_everywhere(monkeypatch, "has_avx512", lambda: True)
     return lengths
 
 
@@ -120,14 +122,14 @@ class TestAttention:
         assert value.grad.isfinite().all()
 
     def test_long_sentences_go_to_torch(self, fused_calls):
-        longest = functional._LONGEST_FOR_PRODUCTS[torch.float32]
+        longest = attention_module._LONGEST_FOR_PRODUCTS[torch.float32]
         for source in (longest, longest + 1):
             attention(Asker(), *queries_keys_values(source=source), None, scaling=0.5)
         assert fused_calls == [longest + 1]
 
     def test_without_avx512_products_are_for_training_on_short_sentences(self, fused_calls, monkeypatch):
-        monkeypatch.setattr(functional, "_has_avx512", lambda: False)
-        longest = functional._LONGEST_WITHOUT_AVX512
+        patch_everywhere(monkeypatch, "has_avx512", lambda: False)
+        longest = attention_module._LONGEST_WITHOUT_AVX512
         for source in (longest, longest + 1):
             attention(Asker(), *queries_keys_values(source=source), None, 0.5)
         assert fused_calls == [longest + 1]
@@ -136,14 +138,14 @@ class TestAttention:
 
     def test_a_query_that_may_look_nowhere_gets_the_mean_of_the_values(self, monkeypatch):
         for has_avx512 in (True, False):
-            monkeypatch.setattr(functional, "_has_avx512", lambda has_avx512=has_avx512: has_avx512)
+            patch_everywhere(monkeypatch, "has_avx512", lambda has_avx512=has_avx512: has_avx512)
             for source in (7, 100):
                 query, key, value = queries_keys_values(source=source)
                 output, _ = attention(Asker(), query, key, value, torch.zeros(2, 1, 5, source, dtype=torch.bool), 0.5)
                 torch.testing.assert_close(output, value.mean(dim=2).unsqueeze(1).expand_as(output))
 
     def test_where_products_of_float32_are_left_to_onednn(self, fused_calls):
-        longest = functional._LONGEST_FOR_PRODUCTS[torch.float32]
+        longest = attention_module._LONGEST_FOR_PRODUCTS[torch.float32]
         before = torch.get_float32_matmul_precision()
         try:
             torch.set_float32_matmul_precision("medium")
@@ -157,7 +159,7 @@ class TestAttention:
         mask[1, :, :, 4:] = False
         results = []
         for longest in (7, 6):
-            monkeypatch.setattr(functional, "_LONGEST_FOR_PRODUCTS", {torch.float32: longest})
+            monkeypatch.setattr(attention_module, "_LONGEST_FOR_PRODUCTS", {torch.float32: longest})
             inputs = queries_keys_values()
             output, _ = attention(Asker(), *inputs, mask, scaling=0.5)
             output.square().sum().backward()
@@ -188,7 +190,7 @@ class TestAttention:
 
     @pytest.mark.parametrize("name", ["eager", "sdpa"])
     def test_what_is_asked_for_is_obeyed(self, name, tmp_path, monkeypatch):
-        monkeypatch.setattr(functional, "attention", None)
+        monkeypatch.setattr(attention_module, "attention", None)
         small_model().save_pretrained(tmp_path)
         for model in (
             small_model(attn_implementation=name),
@@ -207,7 +209,7 @@ class TestAttention:
             fullgraph=True,
             dynamic=True,
         )
-        for source in (7, functional._LONGEST_FOR_PRODUCTS[torch.float32] + 1):
+        for source in (7, attention_module._LONGEST_FOR_PRODUCTS[torch.float32] + 1):
             query, key, value = queries_keys_values(source=source)
             expected, _ = attention(Asker(), query, key, value, None, scaling=0.5)
             torch.testing.assert_close(compiled(query, key, value), expected)
@@ -529,7 +531,7 @@ def onednn_calls(monkeypatch):
 
     monkeypatch.setattr(functional, "_onednn", record)
     monkeypatch.setattr(functional, "_SMALLEST_FOR_ONEDNN", 1)
-    monkeypatch.setattr(functional, "_has_avx512", lambda: True)
+    patch_everywhere(monkeypatch, "has_avx512", lambda: True)
     return calls
 
 
@@ -560,7 +562,7 @@ class TestLinear:
 
     @pytest.mark.parametrize("change", ["half", "double", "medium", "autocast", "disabled", "small", "AVX2"])
     def test_where_torch_does_as_well(self, onednn_calls, monkeypatch, change):
-        monkeypatch.setattr(functional, "cpu_has_products_in", lambda dtype: True)
+        patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: True)
         layer, inputs = torch.nn.Linear(4, 3), torch.ones(5, 4)
         if change in ("half", "double"):
             dtype = torch.bfloat16 if change == "half" else torch.float64
@@ -582,7 +584,7 @@ class TestLinear:
             monkeypatch.setattr(functional, "_SMALLEST_FOR_ONEDNN", 5 * 4 * 3 + 1)
             linear(layer, inputs)
         else:
-            monkeypatch.setattr(functional, "_has_avx512", lambda: False)
+            patch_everywhere(monkeypatch, "has_avx512", lambda: False)
             linear(layer, inputs)
         assert onednn_calls == []
 
@@ -632,7 +634,7 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_linear_pointwise", "_scaled_dot_p
 @pytest.fixture
 def no_products_in_16_bits(monkeypatch):
     """A CPU without them, and nobody who asks it for one."""
-    monkeypatch.setattr(functional, "cpu_has_products_in", lambda dtype: dtype.itemsize > 2)
+    patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: dtype.itemsize > 2)
 
     class NoneIn16Bits(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -713,7 +715,7 @@ def widened(monkeypatch):
         rows.append(len(x))
         return layer(x)
 
-    monkeypatch.setattr(functional, "cpu_has_products_in", lambda dtype: dtype.itemsize > 2)
+    patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: dtype.itemsize > 2)
     monkeypatch.setattr(functional, "_linear_in_float32", note)
     return rows
 
@@ -734,7 +736,7 @@ def test_few_rows_are_widened_where_the_weights_need_not_be(widened):
 
 
 def test_dtypes_that_differ_are_still_an_error(monkeypatch):
-    monkeypatch.setattr(functional, "cpu_has_products_in", lambda dtype: dtype.itemsize > 2)
+    patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: dtype.itemsize > 2)
     with pytest.raises(RuntimeError, match="same dtype"):
         linear(torch.nn.Linear(4, 3), torch.ones(9, 4).bfloat16())
 
@@ -756,10 +758,10 @@ def test_which_products_a_cpu_has(monkeypatch, capability, supported, dtype, has
     operators = {"_is_mkldnn_bf16_supported": ask, "_is_mkldnn_fp16_supported": ask} if ask else {}
     monkeypatch.setattr(functional.torch.ops, "mkldnn", SimpleNamespace(**operators))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    functional.onednn_computes_in.cache_clear()
-    functional.cpu_has_products_in.cache_clear()
+    fast_path.onednn_supports_matmul_in.cache_clear()
+    fast_path.cpu_supports_matmul_in.cache_clear()
     try:
-        assert functional.cpu_has_products_in(dtype) == has
+        assert fast_path.cpu_supports_matmul_in(dtype) == has
     finally:
-        functional.onednn_computes_in.cache_clear()
-        functional.cpu_has_products_in.cache_clear()
+        fast_path.onednn_supports_matmul_in.cache_clear()
+        fast_path.cpu_supports_matmul_in.cache_clear()

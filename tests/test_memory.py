@@ -11,7 +11,7 @@ import torch
 from transformers import TrainerState
 
 from hf_vanilla_transformer import memory
-from hf_vanilla_transformer.memory import GiveBackMemory, give_back_freed_memory, keep_freed_memory
+from hf_vanilla_transformer.memory import ReleaseMemory, keep_freed_memory, release_freed_memory
 from hf_vanilla_transformer.model.packed_linear import pack
 from tests.invariants.killed import exit_code, start
 
@@ -38,7 +38,7 @@ def resident() -> int:
 def measure(path: Path) -> None:
     """Write what `measured` says."""
     # What the imports have freed would be given back with the rest below.
-    give_back_freed_memory()
+    release_freed_memory()
     found = [fresh_pages(1)]
     assert keep_freed_memory()
     found.append(fresh_pages(5))
@@ -46,7 +46,7 @@ def measure(path: Path) -> None:
     tensors = [torch.ones(100_000 if place % 2 else 2_500_000) for place in range(60)]
     tensors = tensors[1::2]
     for step in (49, 50):
-        GiveBackMemory().on_step_end(None, TrainerState(global_step=step), None)
+        ReleaseMemory().on_step_end(None, TrainerState(global_step=step), None)
         found.append(resident())
     path.write_text(json.dumps(found))
 
@@ -84,7 +84,7 @@ def test_other_libraries_are_left_alone(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("musl", "1.2"))
     monkeypatch.setattr(memory.ctypes, "CDLL", None)
     assert not memory.keep_freed_memory()
-    assert not memory.give_back_freed_memory()
+    assert not memory.release_freed_memory()
 
 
 def test_the_peak_is_that_of_the_system(monkeypatch):
@@ -100,5 +100,5 @@ def test_the_peak_is_that_of_the_system(monkeypatch):
 def test_what_was_packed_for_an_evaluation_goes():
     layer = torch.nn.Linear(8, 8)
     packed = weakref.ref(pack(layer))
-    memory.GiveBackMemory().on_evaluate(None, None, None)
+    memory.ReleaseMemory().on_evaluate(None, None, None)
     assert packed() is None

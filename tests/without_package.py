@@ -35,13 +35,13 @@ def describe(name: str) -> dict:
     with torch.no_grad():
         states = base(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
         steps = sys.modules[type(model).__module__.replace("modeling_vanilla_transformer", "cpu_decoder")]
-        can_step = steps.can_step(model)
+        supports_cpu_decoder = steps.supports_cpu_decoder(model)
     translator = pipeline("translation", model=name, trust_remote_code=True, device="cpu")
     return {
         "classes": [type(loaded).__name__ for loaded in (tokenizer, config, base, model, translator)],
         "modules": [type(loaded).__module__.partition(".")[0] for loaded in (config, base, model, translator)],
         "dtype": str(model.dtype),
-        "can_step": can_step,
+        "supports_cpu_decoder": supports_cpu_decoder,
         "output": model.generate(**inputs).tolist(),
         "greedy": model.generate(**inputs, num_beams=1).tolist(),
         "states": states.tolist(),

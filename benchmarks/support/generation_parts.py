@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hf_vanilla_transformer.model.cpu_decoder import StepDecoder
+from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
 from hf_vanilla_transformer.model.packed_linear import pack
 
 
@@ -32,7 +32,7 @@ def parts(model: Any, sources: torch.Tensor, beams: int, new_tokens: int) -> dic
     inputs = [torch.randn(len(tokens), group[0].in_features, dtype=states.dtype) for group in _layers(model)]
 
     def steps() -> float:
-        decoder = StepDecoder(model, states, mask, beams)
+        decoder = CPUDecoder(model, states, mask, beams)
         return _seconds(lambda: [decoder(tokens) for _ in range(new_tokens)])
 
     def products() -> None:
@@ -42,7 +42,7 @@ def parts(model: Any, sources: torch.Tensor, beams: int, new_tokens: int) -> dic
 
     timed = (
         lambda: _seconds(lambda: model.get_encoder()(sources, mask)),
-        lambda: _seconds(lambda: StepDecoder(model, states, mask, beams)),
+        lambda: _seconds(lambda: CPUDecoder(model, states, mask, beams)),
         steps,
         lambda: _seconds(products),
     )

@@ -153,7 +153,7 @@ def _trainer(section: dict[str, Any]) -> Iterator[str]:
     yield _slower(results, "overhead", {"bare": "bare ms", "trainer": "Trainer ms"}, "Trainer slower by")
     giving_back = [(names, result) for names, result in results if "giving_back_share" in result]
     if giving_back:
-        titles = {"trainer": "Trainer ms", "giving_back": "with GiveBackMemory ms"}
+        titles = {"trainer": "Trainer ms", "giving_back": "with ReleaseMemory ms"}
         yield _slower(giving_back, "giving_back", titles, "slower by")
 
 

@@ -23,7 +23,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     paper_optimizers,
 )
-from hf_vanilla_transformer.memory import GiveBackMemory
+from hf_vanilla_transformer.memory import ReleaseMemory
 
 
 WARM_UP_STEPS = 2
@@ -68,13 +68,13 @@ class Overhead:
 
     @property
     def ways(self) -> dict[str, Callable[[int], tuple[float, Any]]]:
-        """What there is to compare: the bare loop, the Trainer, and the Trainer with `GiveBackMemory`.
+        """What there is to compare: the bare loop, the Trainer, and the Trainer with `ReleaseMemory`.
 
         The last on CPUs, where there are enough updates for memory to be given back.
         """
         ways = {"bare": self.bare, "trainer": self.trainer}
-        if self.device.type == "cpu" and self.updates >= GiveBackMemory().updates:
-            ways["giving_back"] = lambda seed: self.trainer(seed, GiveBackMemory())
+        if self.device.type == "cpu" and self.updates >= ReleaseMemory().updates:
+            ways["giving_back"] = lambda seed: self.trainer(seed, ReleaseMemory())
         return ways
 
     def bare(self, seed: int) -> tuple[float, torch.nn.Module]:

@@ -12,7 +12,8 @@ from transformers import Seq2SeqTrainer
 
 from .. import PaperTrainingArguments
 from ..evaluation.curves import write_curve
-from ..evaluation.results import changed_arguments, describe_surroundings
+from ..evaluation.environment import describe_environment
+from ..evaluation.results import changed_arguments
 from ..hub.card import BUILT_IN, card_metadata, fill_model_card
 from ..hub.folder import staged
 from ..hub.push import describe_error, prepare_repository, push_run
@@ -42,7 +43,7 @@ def describe_run(settings: Settings) -> dict[str, Any]:
     return {
         "base_model": name_of(model_args.model),
         "settings": changed_arguments(model_args, data_args, decoding, scoring, args),
-        **(describe_surroundings(args.device) if result_args.results else {}),
+        **(describe_environment(args.device) if result_args.results else {}),
     }
 
 

@@ -47,7 +47,7 @@ from .. import (
 from ..data.bpe_dropout import tokenize_with_dropout
 from ..evaluation.results import changed_arguments
 from ..hub.folder import files_of_a_run, staged
-from ..memory import GiveBackMemory, keep_freed_memory, peak_memory
+from ..memory import ReleaseMemory, keep_freed_memory, peak_memory
 from ..training.arguments import RunArguments, describe_precision
 from ..training.averaging import last_checkpoints, write_average
 from ..training.checkpoints import (
@@ -242,7 +242,7 @@ def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrain
     for callback in (start.facts, Plan(model.num_parameters(), len(data["train"])), StopWhenDiverged()):
         trainer.add_callback(callback)
     if keeps_freed_memory:
-        trainer.add_callback(GiveBackMemory())
+        trainer.add_callback(ReleaseMemory())
     if args.early_stopping_patience is not None:
         trainer.add_callback(early_stopping(args.early_stopping_patience, start.checkpoint))
     return pairs, trainer

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from .. import translate
 from ..data.sources import iterate_lines
-from ..memory import give_back_freed_memory
+from ..memory import release_freed_memory
 from .arguments import DecodingArguments
 from .common import check_can_write, load, one_line, parse, plain_errors, whole_file
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 )
                 file.writelines(f"{one_line(translation)}\n" for translation in translations)
                 file.flush()
-                give_back_freed_memory()
+                release_freed_memory()
                 count += len(some)
         if is_many:
             seconds = time.perf_counter() - begin

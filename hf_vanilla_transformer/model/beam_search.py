@@ -37,7 +37,7 @@ def exists(scores: torch.Tensor) -> torch.Tensor:
     return scores > _NO_HYPOTHESIS / 2
 
 
-def best_words(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def top_tokens(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The best words behind each hypothesis, best first: their scores and ids, both `(rows, count)`.
 
     Of `(rows, vocabulary)` scores. A single one is the first of equal ones.
@@ -158,7 +158,7 @@ class BeamSearch:
             totals, beams, tokens = totals.gather(1, chosen), chosen // vocabulary, chosen % vocabulary
         else:
             # The best of a sentence are among the best of each of its hypotheses.
-            of_each, tokens = best_words(log_probs, min(self.num_candidates, vocabulary))
+            of_each, tokens = top_tokens(log_probs, min(self.num_candidates, vocabulary))
             totals = (self._scores[..., None] + of_each.view(*self._scores.shape, -1)).flatten(1)
             totals, chosen = totals.topk(min(self.num_candidates, totals.shape[1]))
             beams, tokens = chosen // of_each.shape[1], tokens.view(len(totals), -1).gather(1, chosen)

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .functional import ATTENTION, additive, is_untouched
+from .attention import ATTENTION, additive
+from .fast_path import is_unmodified
 from .packed_linear import Int8Linear, matrix_of, pack
 
 
@@ -28,8 +29,8 @@ _KINDS = (nn.Linear, Int8Linear, nn.LayerNorm, nn.Embedding, nn.ModuleList, nn.R
 _MODEL_FILE = f"{__name__.rpartition('.')[0]}.modeling_vanilla_transformer"
 
 
-def can_step(model: Any) -> bool:
-    """Whether [`StepDecoder`] computes what a model's own modules would: on a CPU, where nobody changes what they do.
+def supports_cpu_decoder(model: Any) -> bool:
+    """Whether [`CPUDecoder`] computes what a model's own modules would: on a CPU, where nobody changes what they do.
 
     Nobody listens with a hook, parametrizes a weight, or puts a module of another kind in the place of one.
     """
@@ -52,7 +53,7 @@ def can_step(model: Any) -> bool:
 def _is_our_own(module: nn.Module) -> bool:
     kind = type(module)
     is_known = kind.__module__ == _MODEL_FILE or kind in _KINDS
-    return is_known and is_untouched(module) and not module.training
+    return is_known and is_unmodified(module) and not module.training
 
 
 def _has_its_shape(attention: Any) -> bool:
@@ -66,11 +67,11 @@ def _has_its_shape(attention: Any) -> bool:
     )
 
 
-class StepDecoder:
+class CPUDecoder:
     """The decoder and the linear transformation before the softmax, with what they remember of the tokens so far.
 
     Args:
-        model (`VanillaTransformerForConditionalGeneration`): one that [`can_step`].
+        model (`VanillaTransformerForConditionalGeneration`): one that [`supports_cpu_decoder`].
         states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
         mask (`torch.Tensor` of shape `(batch, source)`, *optional*): the source's, 1 for real tokens, 0 for padding.
         num_beams (`int`): hypotheses of a sentence.
@@ -166,7 +167,7 @@ class _Layer:
         return self._final_norm(self._fc2.plus(self._fc1.relu(x), x))
 
     def select(self, sentences: torch.Tensor, places: torch.Tensor, positions: int) -> None:
-        """As [`StepDecoder.select`]; see [`_Memory.select`]."""
+        """As [`CPUDecoder.select`]; see [`_Memory.select`]."""
         self._keys.select(sentences, places, positions)
         self._values.select(sentences, places, positions)
         self._cross.select(sentences)
@@ -230,7 +231,7 @@ class _Cross:
         return self._out.plus(_attend(query, self._keys, self._values, mask, self._scaling), x)
 
     def select(self, sentences: torch.Tensor) -> None:
-        """As [`StepDecoder.select`]."""
+        """As [`CPUDecoder.select`]."""
         self._keys, self._values = (each[sentences] for each in (self._keys, self._values))
 
 

@@ -24,8 +24,8 @@ from transformers.generation import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from .beam_search import LENGTH_PENALTIES, BeamSearch, best_words, exists
-from .cpu_decoder import StepDecoder, can_step
+from .beam_search import LENGTH_PENALTIES, BeamSearch, exists, top_tokens
+from .cpu_decoder import CPUDecoder, supports_cpu_decoder
 
 
 PAPER_ALPHA = 0.6
@@ -290,7 +290,7 @@ class CandidateStops:
         return has_ended, is_cut
 
 
-def pays_to_leave(running: int, sentences: int) -> bool:
+def pays_to_prune(running: int, sentences: int) -> bool:
     """Whether so few of the sentences are running that moving these together takes less than going on with all."""
     return 0 < running <= _MOST_TO_MOVE * sentences
 
@@ -477,8 +477,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             logits_processor = [*(logits_processor or []), SentenceForcedEnd(max_lengths, token)]
         return super()._get_logits_processor(generation_config, *args, logits_processor=logits_processor, **kwargs)
 
-    def _can_step(self: Any, input_ids: Any, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]) -> bool:
-        """Whether nothing is asked for but tokens behind `<s>`, so that a [`StepDecoder`] can find them."""
+    def _uses_cpu_decoder(
+        self: Any, input_ids: Any, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]
+    ) -> bool:
+        """Whether nothing is asked for but tokens behind `<s>`, so that a [`CPUDecoder`] can find them."""
         cache, mask = model_kwargs.get("past_key_values"), model_kwargs.get("attention_mask")
         return (
             input_ids.shape[1] == 1
@@ -490,7 +492,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and not (settings.return_dict_in_generate or settings.is_assistant or synced_gpus)
             and {name for name, value in model_kwargs.items() if value is not None} <= _KNOWN_INPUTS
             and (mask is None or mask.shape == model_kwargs["encoder_outputs"].last_hidden_state.shape[:2])
-            and can_step(self)
+            and supports_cpu_decoder(self)
         )
 
     @staticmethod
@@ -498,9 +500,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         # They go by the rows of the whole batch.
         return not (processors or settings.do_sample)
 
-    def _step_decoder(self: Any, num_beams: int, model_kwargs: dict[str, Any]) -> StepDecoder:
+    def _cpu_decoder(self: Any, num_beams: int, model_kwargs: dict[str, Any]) -> CPUDecoder:
         states, mask = model_kwargs["encoder_outputs"].last_hidden_state, model_kwargs.get("attention_mask")
-        return StepDecoder(self, states[::num_beams], None if mask is None else mask[::num_beams], num_beams)
+        return CPUDecoder(self, states[::num_beams], None if mask is None else mask[::num_beams], num_beams)
 
     def _sample(
         self: Any,
@@ -512,20 +514,20 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         streamer: Any = None,
         **model_kwargs: Any,
     ) -> Any:
-        """Greedy search and sampling, as `GenerationMixin._sample`; by [`StepDecoder`] where that is all."""
+        """Greedy search and sampling, as `GenerationMixin._sample`; by [`CPUDecoder`] where that is all."""
         settings = generation_config
-        if not self._can_step(input_ids, settings, synced_gpus, model_kwargs):
+        if not self._uses_cpu_decoder(input_ids, settings, synced_gpus, model_kwargs):
             return super()._sample(
                 input_ids, logits_processor, stopping_criteria, settings, synced_gpus, streamer, **model_kwargs
             )
-        decoder = self._step_decoder(1, model_kwargs)
+        decoder = self._cpu_decoder(1, model_kwargs)
         fills = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
         can_leave = fills and self._rows_may_leave(logits_processor, settings)
         unfinished = input_ids.new_ones(len(input_ids), dtype=torch.bool)
         live, running = unfinished.nonzero()[:, 0], len(input_ids)
         while running:
             scores = logits_processor(input_ids, decoder(input_ids[live, -1:]).float())
-            best = scores.softmax(dim=-1).multinomial(1) if settings.do_sample else best_words(scores, 1)[1]
+            best = scores.softmax(dim=-1).multinomial(1) if settings.do_sample else top_tokens(scores, 1)[1]
             tokens = best[:, 0]
             if len(live) < len(input_ids):
                 tokens = tokens.new_zeros(len(input_ids)).index_copy(0, live, tokens)
@@ -536,7 +538,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                 streamer.put(tokens)
             unfinished &= ~stopping_criteria(input_ids, None)
             running = int(unfinished.sum())
-            if can_leave and pays_to_leave(running, len(live)):
+            if can_leave and pays_to_prune(running, len(live)):
                 decoder.select(unfinished[live].nonzero()[:, 0])
                 live = unfinished.nonzero()[:, 0]
         if streamer is not None:
@@ -561,11 +563,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         prompts = input_ids[:: settings.num_beams]
         search, record = self._new_search(prompts, settings), StepOutputs(settings)
         stops = CandidateStops(stopping_criteria, settings)
-        can_step = self._can_step(input_ids, settings, synced_gpus, model_kwargs)
+        supports_cpu_decoder = self._uses_cpu_decoder(input_ids, settings, synced_gpus, model_kwargs)
         steps: Any = ModuleCalls(self, settings, model_kwargs)
-        if can_step:
-            steps = self._step_decoder(settings.num_beams, model_kwargs)
-        can_leave = can_step and stops.are_plain and self._rows_may_leave(logits_processor, settings)
+        if supports_cpu_decoder:
+            steps = self._cpu_decoder(settings.num_beams, model_kwargs)
+        can_leave = supports_cpu_decoder and stops.are_plain and self._rows_may_leave(logits_processor, settings)
         is_done = False
         while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
             logits = steps(input_ids).to(dtype=torch.float32, device=input_ids.device)
@@ -581,7 +583,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             input_ids = torch.cat([input_ids[search.rows], search.tokens], dim=1)
             running = search.num_running
             is_done = running == 0
-            if can_leave and pays_to_leave(running, search.num_live):
+            if can_leave and pays_to_prune(running, search.num_live):
                 kept = search.drop_finished()
                 steps.select(kept)
                 input_ids = input_ids.unflatten(0, (-1, settings.num_beams))[kept].flatten(0, 1)

@@ -37,17 +37,10 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .attention import ATTENTION, flash_attention
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .functional import (
-    ATTENTION,
-    cast_for_products,
-    drop,
-    flash_attention,
-    is_plain,
-    linear,
-    reads_like_a_plain_linear,
-    smoothed_cross_entropy_of_states,
-)
+from .fast_path import is_plain_cpu_tensor, is_plain_linear
+from .functional import cast_for_matmul, drop, linear, smoothed_cross_entropy_of_states
 from .generation_vanilla_transformer import (
     VanillaTransformerGenerationMixin,
     as_encoder_output,
@@ -184,7 +177,7 @@ class VanillaTransformerAttention(nn.Module):
             The output, `(batch, target, d_model)`, and the weights, `(batch, heads, target, source)`, or None where
             the attention implementation does not give them.
         """
-        hidden_states = cast_for_products(hidden_states)
+        hidden_states = cast_for_matmul(hidden_states)
         query = self._split_heads(linear(self.q_proj, hidden_states), self.key_dim)
         if key_value_states is None:
             key, value = self._self_keys_values(hidden_states, past_key_values)
@@ -206,7 +199,7 @@ class VanillaTransformerAttention(nn.Module):
         return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
     def _project(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        states = cast_for_products(states)
+        states = cast_for_matmul(states)
         key = self._split_heads(linear(self.k_proj, states), self.key_dim)
         return key, self._split_heads(linear(self.v_proj, states), self.value_dim)
 
@@ -833,7 +826,7 @@ def check_labels(labels: torch.Tensor, vocab_size: int, ignore_index: int = -100
     Raises:
         ValueError: if one is not.
     """
-    if not is_plain(labels) or labels.numel() == 0:
+    if not is_plain_cpu_tensor(labels) or labels.numel() == 0:
         return
     lowest, highest = labels.masked_fill(labels == ignore_index, 0).aminmax()
     if lowest < 0 or highest >= vocab_size:
@@ -969,7 +962,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         self, states: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any = None, **kwargs: Any
     ) -> torch.Tensor:
         """The same loss; from the matrix itself where nothing but a plain multiplication would happen to it."""
-        is_plain_product = reads_like_a_plain_linear(self.lm_head) and self.lm_head.bias is None
+        is_plain_product = is_plain_linear(self.lm_head) and self.lm_head.bias is None
         if self.loss_function is not label_smoothed_cross_entropy or not is_plain_product:
             return self._loss(self.lm_head(states), labels, num_items_in_batch=num_items_in_batch, **kwargs)
         check_labels(labels, self.config.vocab_size)
@@ -986,7 +979,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         pad, start = self.config.pad_token_id, self.config.decoder_start_token_id
         if pad is None or start is None:
             raise ValueError(f"pad_token_id is {pad} and decoder_start_token_id is {start}; training needs both.")
-        if is_plain(labels):
+        if is_plain_cpu_tensor(labels):
             ignored = labels == -100
             if (ignored[:, :-1] & ~ignored[:, 1:]).any():
                 raise ValueError(

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from .functional import cpu_has_products_in, is_plain, onednn_computes_in
+from .fast_path import cpu_supports_matmul_in, is_plain_cpu_tensor, onednn_supports_matmul_in
 
 
 # For so many rows weights are packed; it was as fast as any other number at 1 row to 256.
@@ -79,7 +79,7 @@ class Int8Linear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`(..., in)` to `(..., out)`."""
-        if not torch.is_grad_enabled() and is_plain(x) and _Int8PackedLinear.suits([self]):
+        if not torch.is_grad_enabled() and is_plain_cpu_tensor(x) and _Int8PackedLinear.suits([self]):
             return pack(self)(x)
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return nn.functional.linear(x, self.float_weight().to(x.dtype), bias)
@@ -129,7 +129,7 @@ class _OneDNNLinear(PackedLinear):
     @classmethod
     def suits(cls, layers: Sequence[nn.Linear]) -> bool:
         dtype = layers[0].weight.dtype
-        return _has_onednn(layers) and dtype in (torch.float32, torch.bfloat16) and onednn_computes_in(dtype)
+        return _has_onednn(layers) and dtype in (torch.float32, torch.bfloat16) and onednn_supports_matmul_in(dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
@@ -220,7 +220,7 @@ class _WideLinear(_LinearByRows):
 
     @classmethod
     def suits(cls, layers: Sequence[nn.Linear]) -> bool:
-        return _has_onednn(layers) and not cpu_has_products_in(layers[0].weight.dtype)
+        return _has_onednn(layers) and not cpu_supports_matmul_in(layers[0].weight.dtype)
 
 
 class _InFloat32(_OneDNNLinear):

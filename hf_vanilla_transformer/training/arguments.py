@@ -8,7 +8,7 @@ import torch
 from transformers import SchedulerType, Seq2SeqTrainingArguments, TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from ..model.functional import cpu_has_products_in
+from ..model.fast_path import cpu_supports_matmul_in
 
 
 # Section 5.3 is left as soon as one of these is given.
@@ -135,6 +135,6 @@ def describe_precision(args: TrainingArguments) -> str:
         return "float32"
     if args.mixed_precision == "fp16":
         return "float32, because accelerate leaves float16 out on CPUs" if on_cpu else "float16 autocast"
-    if on_cpu and not args.torch_compile and not cpu_has_products_in(torch.bfloat16):
+    if on_cpu and not args.torch_compile and not cpu_supports_matmul_in(torch.bfloat16):
         return "float32, because the CPU has no products in bfloat16"
     return "bfloat16 autocast"

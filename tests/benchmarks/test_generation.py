@@ -19,7 +19,7 @@ from benchmarks.support import generation_entries, generation_parts, measuring, 
 from benchmarks.support.generation_parts import PARTS, parts
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model import packed_linear
-from hf_vanilla_transformer.model.cpu_decoder import StepDecoder
+from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
 
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
@@ -154,8 +154,8 @@ def test_parts_are_of_one_call(beams, monkeypatch):
     """The steps are those of the search, and every linear layer of them is there once."""
     model = generation.base_model(generation.BenchmarkArguments(smallest=True))
     called = []
-    step = StepDecoder.__call__
-    monkeypatch.setattr(StepDecoder, "__call__", lambda self, tokens: called.append(tokens.shape) or step(self, tokens))
+    step = CPUDecoder.__call__
+    monkeypatch.setattr(CPUDecoder, "__call__", lambda self, tokens: called.append(tokens.shape) or step(self, tokens))
     with torch.no_grad():
         found = parts(model, torch.full((2, 5), 7), beams, 3)
         assert all(run() > 0 for run in found.values())

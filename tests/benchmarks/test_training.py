@@ -424,8 +424,8 @@ def test_bare_loop_and_trainer_make_the_same_updates(corpus, pairs, updates):
 
 def test_giving_memory_back_is_timed_where_it_happens(corpus, monkeypatch):
     given_back, clock = [], SimpleNamespace(measure=lambda timed: timed())
-    monkeypatch.setattr(memory, "give_back_freed_memory", lambda: given_back.append(True))
-    monkeypatch.setattr(trainer_overhead, "GiveBackMemory", lambda: memory.GiveBackMemory(updates=3))
+    monkeypatch.setattr(memory, "release_freed_memory", lambda: given_back.append(True))
+    monkeypatch.setattr(trainer_overhead, "ReleaseMemory", lambda: memory.ReleaseMemory(updates=3))
     for updates, times in ((2, 0), (4, 2)):
         overhead = Overhead(SMALLEST.config(), corpus, 64, updates, bf16=False, device=torch.device("cpu"))
         monkeypatch.setattr(overhead, "bare", lambda seed: (2.0, None))

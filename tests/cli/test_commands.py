@@ -27,12 +27,11 @@ from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import average, demo, evaluate, plot, reporting, train, translate
 from hf_vanilla_transformer.cli.arguments import DataArguments, ResultArguments, ScoringArguments
 from hf_vanilla_transformer.cli.common import describe_search, exact_match_by_digits, load, parse
-from hf_vanilla_transformer.model import functional
 from hf_vanilla_transformer.training import arguments as training_arguments
 from hf_vanilla_transformer.training.checkpoints import mark_complete
 from scripts import collect_results
 from tests.cli.tiny_run import TINY_RUN, write_recipe
-from tests.models import decisive_model, small_model
+from tests.models import decisive_model, patch_everywhere, small_model
 from tests.parity.paper_numpy import learning_rate
 
 
@@ -164,8 +163,8 @@ def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_pat
 
     score = reporting.score
     monkeypatch.setattr(reporting, "score", note_logits)
-    for module in (functional, training_arguments):
-        monkeypatch.setattr(module, "cpu_has_products_in", lambda dtype: True)
+    monkeypatch.setattr(training_arguments, "cpu_supports_matmul_in", lambda dtype: True)
+    patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: True)
     folder = train.main([*recipe(tmp_path, max_steps=1), "--bf16", "--use_cpu"])
     assert "training in bfloat16 autocast" in capsys.readouterr().out
     saved = AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -650,7 +649,7 @@ def test_a_long_file_is_translated_some_sentences_at_a_time(decisive, tmp_path, 
 
     monkeypatch.setattr(translate, "translate", record)
     given_back = []
-    monkeypatch.setattr(translate, "give_back_freed_memory", lambda: given_back.append(len(calls)))
+    monkeypatch.setattr(translate, "release_freed_memory", lambda: given_back.append(len(calls)))
     sentences = ["one", "two houses", "", "a small house", "one"]
     (tmp_path / "in.txt").write_text("".join(f"{sentence}\n" for sentence in sentences))
     translate.main(["--model", str(decisive), "--input", str(tmp_path / "in.txt"), "--output", str(output)])
@@ -1075,12 +1074,12 @@ def test_runs_of_one_name_in_a_plot(tmp_path):
 def test_memory_is_given_back_where_it_is_kept(tmp_path, monkeypatch, can_keep):
     steps, asked = [], []
 
-    class Recorder(train.GiveBackMemory):
+    class Recorder(train.ReleaseMemory):
         def on_step_end(self, args, state, control, **kwargs):
             steps.append(state.global_step)
 
     monkeypatch.setattr(train, "keep_freed_memory", lambda: asked.append(1) or can_keep)
-    monkeypatch.setattr(train, "GiveBackMemory", Recorder)
+    monkeypatch.setattr(train, "ReleaseMemory", Recorder)
     train.main(recipe(tmp_path, max_steps=3, use_cpu=True))
     assert asked == [1]
     assert steps == ([1, 2, 3] if can_keep else [])

@@ -9,10 +9,9 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 from hf_vanilla_transformer import PaperTrainingArguments, translate
-from hf_vanilla_transformer.model import functional
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
 from tests.ecosystem.documentation import FIXTURE, blocks, run
-from tests.models import pad, sentences, small_model
+from tests.models import pad, patch_everywhere, sentences, small_model
 from tests.training.toy import copy_task
 
 
@@ -34,7 +33,7 @@ each_half = pytest.mark.parametrize("dtype", HALVES, ids=str)
 def implementation(request, monkeypatch):
     """How attention is computed; ours by products, as on CPUs with AVX-512, for elsewhere it is sdpa in evaluation."""
     if request.param == "vanilla_transformer":
-        monkeypatch.setattr(functional, "_has_avx512", lambda: True)
+        patch_everywhere(monkeypatch, "has_avx512", lambda: True)
     return request.param
 
 
@@ -137,7 +136,7 @@ def test_loss_is_float32_and_gradients_are_finite(dtype, implementation):
 
 @pytest.mark.parametrize("has_products", [True, False])
 def test_trainer_with_bf16_follows_the_one_without(tmp_path, tokenizer, monkeypatch, has_products):
-    monkeypatch.setattr(functional, "cpu_has_products_in", lambda dtype: has_products or dtype.itemsize > 2)
+    patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: has_products or dtype.itemsize > 2)
     losses = {}
     for bf16 in (False, True):
         model = small_model(vocab_size=len(tokenizer), dropout=0.0)

@@ -1,15 +1,11 @@
 import json
-import shutil
 import statistics
-import subprocess
 from dataclasses import dataclass
 from enum import Enum
-from types import SimpleNamespace
 
 import pytest
-import torch
 
-from hf_vanilla_transformer.evaluation import changed_arguments, describe_surroundings, results, table_of_results
+from hf_vanilla_transformer.evaluation import changed_arguments, table_of_results
 
 
 def write_results(folder, name: str, seed: int, **changes) -> str:
@@ -98,47 +94,6 @@ def test_no_file(tmp_path):
         table_of_results([])
     with pytest.raises(FileNotFoundError, match=r"none\.json is not there; name files"):
         table_of_results([tmp_path / "none.json"])
-
-
-def test_surroundings_can_be_written():
-    surroundings = json.loads(json.dumps(describe_surroundings()))
-    assert set(surroundings) == {"machine", "versions", "commit"}
-    assert surroundings["machine"]["cpu"]
-    assert surroundings["machine"]["instructions"]
-    assert {"python", "torch", "transformers", "hf_vanilla_transformer"} <= set(surroundings["versions"])
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [(SimpleNamespace(get_device_name=lambda: "the best"), "the best"), (SimpleNamespace(), "mps")],
-)
-def test_an_accelerator_that_has_no_name(monkeypatch, module, name):
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
-    monkeypatch.setattr(torch, "get_device_module", lambda: module)
-    for device in (None, torch.device("mps")):
-        assert describe_surroundings(device)["machine"]["accelerator"] == name
-    assert describe_surroundings(torch.device("cpu"))["machine"]["accelerator"] is None
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_the_commit_is_that_of_the_repository_around(monkeypatch, tmp_path):
-    def git(*arguments):
-        settings = ["-c", "user.name=someone", "-c", "user.email=someone@here", "-c", "commit.gpgsign=false"]
-        command = ["git", "-C", str(tmp_path), *settings, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    monkeypatch.setattr(results, "__file__", str(tmp_path / "package" / "evaluation" / "results.py"))
-    assert describe_surroundings()["commit"] is None
-    (tmp_path / "tracked").write_text("one")
-    git("init")
-    git("add", "tracked")
-    git("commit", "--message", "One")
-    (tmp_path / "untracked").write_text("two")
-    commit = git("rev-parse", "HEAD")
-    assert describe_surroundings()["commit"] == commit
-    (tmp_path / "tracked").write_text("another")
-    assert describe_surroundings()["commit"] == f"{commit}-dirty"
 
 
 class Kind(Enum):

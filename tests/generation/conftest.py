@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
-from hf_vanilla_transformer.model.cpu_decoder import StepDecoder
+from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
 from tests.generation.by_hand import EOS
 from tests.models import decisive_model, pad, sentences, small_model
 
@@ -55,11 +55,11 @@ def path(request, monkeypatch):
 
     def build(*args):
         built.append(True)
-        return StepDecoder(*args)
+        return CPUDecoder(*args)
 
-    monkeypatch.setattr(generation, "StepDecoder", build)
+    monkeypatch.setattr(generation, "CPUDecoder", build)
     if request.param == "modules":
-        monkeypatch.setattr(generation, "can_step", lambda model: False)
+        monkeypatch.setattr(generation, "supports_cpu_decoder", lambda model: False)
     yield
     assert bool(built) == (request.param == "steps")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hf_vanilla_transformer.model import beam_search
-from hf_vanilla_transformer.model.beam_search import LENGTH_PENALTIES, BeamSearch, best_words
+from hf_vanilla_transformer.model.beam_search import LENGTH_PENALTIES, BeamSearch, top_tokens
 
 
 EOS, WORDS, LIMIT = 0, 4, 5
@@ -275,7 +275,7 @@ def test_the_best_words_are_those_of_a_sort(monkeypatch, words, count, forbidden
         # Each number once, and minus infinity any number of times.
         scores = torch.stack([torch.randperm(words, generator=generator) for _ in range(5)]).float()
         scores[torch.rand(scores.shape, generator=generator) < forbidden] = -torch.inf
-        found, ids = best_words(scores, count)
+        found, ids = top_tokens(scores, count)
         assert torch.equal(found, scores.sort(dim=1, descending=True).values[:, :count])
         assert torch.equal(scores.gather(1, ids), found)
         assert all(len(set(row)) == count for row in ids.tolist())
@@ -284,6 +284,6 @@ def test_the_best_words_are_those_of_a_sort(monkeypatch, words, count, forbidden
 def test_of_words_that_are_as_good_greedy_search_takes_the_first(monkeypatch):
     monkeypatch.setattr(beam_search, "_FEWEST_FOR_GROUPS", 0)
     scores = torch.ones(300, 300).tril()
-    _, ids = best_words(-scores, 1)
+    _, ids = top_tokens(-scores, 1)
     assert ids[:, 0].tolist() == [*range(1, 300), 0]
-    assert best_words(scores, 1)[1][:, 0].tolist() == [0] * 300
+    assert top_tokens(scores, 1)[1][:, 0].tolist() == [0] * 300

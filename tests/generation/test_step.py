@@ -14,12 +14,12 @@ from transformers.generation import EosTokenCriteria, MaxLengthCriteria, Stoppin
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model import cpu_decoder as step
-from hf_vanilla_transformer.model import functional, packed_linear
 from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
-from hf_vanilla_transformer.model.cpu_decoder import StepDecoder, can_step
+from hf_vanilla_transformer.model import packed_linear
+from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder, supports_cpu_decoder
 from tests.generation.by_hand import BOS
 from tests.generation.conftest import SENTENCES, ending_model
-from tests.models import decisive_model, pad, sentences, small_config, small_model
+from tests.models import decisive_model, pad, patch_everywhere, sentences, small_config, small_model
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_steps_equal_the_modules(shape, batch, beams):
 @torch.no_grad()
 def assert_steps_equal_the_modules(model, lengths, beams):
     states, mask = encode(model, sentences(*lengths), side="left", extra=2)
-    decoder, path = StepDecoder(model, states, mask, beams), Path(len(lengths) * beams, beams)
+    decoder, path = CPUDecoder(model, states, mask, beams), Path(len(lengths) * beams, beams)
     for length in range(1, LENGTH):
         found = decoder(path.ids)
         if length % 4 == 0 or length > 30:
@@ -111,7 +111,7 @@ def test_steps_without_onednn_equal_the_modules(batch, beams):
 def test_attention_to_the_source_by_its_length():
     model = small_model()
     lengths = (8, 9)  # Of 4 heads and d_model 32.
-    kinds = [step.StepDecoder(model, *encode(model, sentences(length)), 1)._layers[0]._cross for length in lengths]
+    kinds = [step.CPUDecoder(model, *encode(model, sentences(length)), 1)._layers[0]._cross for length in lengths]
     assert [type(kind) for kind in kinds] == [step._CrossOfOne, step._Cross]
 
 
@@ -120,7 +120,7 @@ def test_attention_to_the_source_by_its_length():
 def test_a_long_source_and_many_positions(beams):
     model = small_model(decoder_layers=1)
     states, mask = encode(model, sentences(*[3] * 16, 140))
-    decoder, path = StepDecoder(model, states, mask, beams), Path(17 * beams, beams)
+    decoder, path = CPUDecoder(model, states, mask, beams), Path(17 * beams, beams)
     for length in range(1, 140):
         found = decoder(path.ids)
         if length in (1, 120, 128, 129, 139):
@@ -132,7 +132,7 @@ def test_a_long_source_and_many_positions(beams):
 def test_a_source_of_padding_alone_is_as_by_the_modules():
     model = small_model()
     states, mask = encode(model, sentences(5))
-    decoder, path = StepDecoder(model, states, 0 * mask, 1), Path(1, 1)
+    decoder, path = CPUDecoder(model, states, 0 * mask, 1), Path(1, 1)
     expected = by_modules(model, states, 0 * mask, path.ids)
     torch.testing.assert_close(decoder(path.ids), expected, atol=2e-5, rtol=1e-5)
 
@@ -142,7 +142,7 @@ def test_a_source_of_padding_alone_is_as_by_the_modules():
 def test_sentences_that_are_done_leave(beams):
     model = small_model()
     states, mask = encode(model, sentences(7, 3, 5, 6))
-    decoder, path = StepDecoder(model, states, mask, beams), Path(4 * beams, beams)
+    decoder, path = CPUDecoder(model, states, mask, beams), Path(4 * beams, beams)
     for kept in ([0, 1, 2, 3], [1, 3], [1]):
         for _ in range(3):
             torch.testing.assert_close(
@@ -255,7 +255,7 @@ def test_packed_weights_can_be_forgotten():
 def test_what_no_hypothesis_continues_is_forgotten():
     model = small_model()
     states, mask = encode(model, sentences(7, 3))
-    decoder, ids = StepDecoder(model, states, mask, 4), torch.full((8, 1), BOS)
+    decoder, ids = CPUDecoder(model, states, mask, 4), torch.full((8, 1), BOS)
     first = torch.tensor([0, 0, 0, 0, 4, 4, 4, 4])
     for token in range(60):
         found = decoder(ids)
@@ -270,8 +270,7 @@ def test_what_no_hypothesis_continues_is_forgotten():
 @pytest.fixture(params=[True, False], ids=["by its products", "without products"])
 def products_in_16_bits(request, monkeypatch):
     """Whether torch has products made for the CPU, by what it says of itself."""
-    for module in (functional, packed_linear):
-        monkeypatch.setattr(module, "cpu_has_products_in", lambda dtype: request.param or dtype.itemsize > 2)
+    patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: request.param or dtype.itemsize > 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -285,7 +284,7 @@ def test_half_precision_is_as_exact_as_the_modules_are(beams, lengths, dtype):
     rows = sentences(*lengths)
     states, mask = encode(model, rows)
     exact_states, _ = encode(exact, rows)
-    decoder, path, errors = StepDecoder(model, states, mask, beams), Path(len(lengths) * beams, beams), []
+    decoder, path, errors = CPUDecoder(model, states, mask, beams), Path(len(lengths) * beams, beams), []
     for _ in range(12):
         expected = by_modules(exact, exact_states, mask, path.ids)
         both = decoder(path.ids), by_modules(model, states, mask, path.ids)
@@ -318,7 +317,7 @@ def scores(model, rows=None, **kwargs):
 def plain_scores(model, monkeypatch, **kwargs):
     """The same by the modules alone."""
     with monkeypatch.context() as patch:
-        patch.setattr(generation, "can_step", lambda model: False)
+        patch.setattr(generation, "supports_cpu_decoder", lambda model: False)
         return scores(model, **kwargs)
 
 
@@ -484,17 +483,17 @@ def test_a_model_that_was_cast_moved_and_copied(monkeypatch):
 
 
 def takes_steps(model, monkeypatch, source=None, **kwargs) -> bool:
-    """Whether a call of generate() goes by `StepDecoder`, with the source's ids or what is given in their place."""
+    """Whether a call of generate() goes by `CPUDecoder`, with the source's ids or what is given in their place."""
     made = []
 
-    class Spy(StepDecoder):
+    class Spy(CPUDecoder):
         def __init__(self, *args):
             super().__init__(*args)
             made.append(self)
 
     (ids, mask), options = pad(SENTENCES), {"max_new_tokens": 3, **kwargs}
     with monkeypatch.context() as patch:
-        patch.setattr(generation, "StepDecoder", Spy)
+        patch.setattr(generation, "CPUDecoder", Spy)
         model.generate(**(source or {"input_ids": ids}), attention_mask=mask, **options)
     return bool(made)
 
@@ -544,7 +543,7 @@ def test_a_class_of_others_decodes_by_its_own_forward(monkeypatch):
 
     model = Loud(small_config()).eval()
     with torch.no_grad():
-        assert not can_step(model)
+        assert not supports_cpu_decoder(model)
     assert not takes_steps(model, monkeypatch)
 
 
@@ -567,7 +566,7 @@ def test_a_learned_table_that_ends_has_a_clear_error(num_beams):
 def test_a_batch_shrinks_and_its_translations_stay(num_beams, monkeypatch):
     sizes = []
 
-    class Spy(StepDecoder):
+    class Spy(CPUDecoder):
         def __call__(self, input_ids):
             sizes.append(len(input_ids))
             return super().__call__(input_ids)
@@ -577,7 +576,7 @@ def test_a_batch_shrinks_and_its_translations_stay(num_beams, monkeypatch):
     alone = [model.generate(row[None], num_beams=num_beams, max_length_offset=6)[0] for row in rows]
     ids, mask = pad(rows)
     with monkeypatch.context() as patch:
-        patch.setattr(generation, "StepDecoder", Spy)
+        patch.setattr(generation, "CPUDecoder", Spy)
         together = model.generate(ids, attention_mask=mask, num_beams=num_beams, max_length_offset=6)
     assert [row[row != 0].tolist() for row in together] == [row.tolist() for row in alone]
     assert sizes[0] == len(rows) * num_beams
@@ -606,7 +605,7 @@ def test_criteria_of_the_caller_are_obeyed(criterion, num_beams, monkeypatch):
         after_ends = [row[row.index(end) + 1 :] for row in found if end in row]
         assert after_ends
         assert all(set(tokens) <= {0} for tokens in after_ends)
-    monkeypatch.setattr(generation, "can_step", lambda model: False)
+    monkeypatch.setattr(generation, "supports_cpu_decoder", lambda model: False)
     assert found == targets()
 
 
@@ -630,7 +629,7 @@ def test_what_one_module_alone_does_is_done(monkeypatch):
     model = ending_model()
     model.model.decoder.layers[0].fc1.compile(backend="eager")
     with torch.no_grad():
-        assert not can_step(model)
+        assert not supports_cpu_decoder(model)
     model, calls = ending_model(), []
     prepare = model.prepare_inputs_for_generation
     model.prepare_inputs_for_generation = lambda *args, **kwargs: calls.append(args) or prepare(*args, **kwargs)
@@ -662,7 +661,7 @@ def test_options_change_the_same_by_steps_as_by_the_modules(option, num_beams, m
     assert takes_steps(model, monkeypatch, num_beams=num_beams, **given)
     found = targets(**given)
     assert found != targets()
-    monkeypatch.setattr(generation, "can_step", lambda model: False)
+    monkeypatch.setattr(generation, "supports_cpu_decoder", lambda model: False)
     assert found == targets(**given)
 
 

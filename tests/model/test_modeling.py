@@ -14,7 +14,6 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
-from hf_vanilla_transformer.model import functional
 from hf_vanilla_transformer.model.functional import drop
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerLayer,
@@ -22,7 +21,7 @@ from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
     sinusoidal_positions,
 )
 from tests import flash
-from tests.models import VOCAB_SIZE, pad, sentences, small_config, small_model
+from tests.models import VOCAB_SIZE, pad, patch_everywhere, sentences, small_config, small_model
 
 
 ATTENTIONS = ["eager", "sdpa", "vanilla_transformer"]
@@ -38,7 +37,7 @@ VOCABULARIES = {
 @pytest.fixture
 def attentions(monkeypatch):
     """Where each way to compute attention does so, and ours by products, for elsewhere it is sdpa in evaluation."""
-    monkeypatch.setattr(functional, "_has_avx512", lambda: True)
+    patch_everywhere(monkeypatch, "has_avx512", lambda: True)
     flash.install(monkeypatch)
 
 
@@ -370,8 +369,8 @@ def test_dropout_only_where_the_paper_has_it(monkeypatch, batch):
         rates.append(rate)
         return drop(x, rate, training)
 
-    for name in ("functional", "modeling"):
-        monkeypatch.setattr(f"hf_vanilla_transformer.{name}_vanilla_transformer.drop", record)
+    for name in ("attention", "functional", "modeling_vanilla_transformer"):
+        monkeypatch.setattr(f"hf_vanilla_transformer.model.{name}.drop", record)
     model = small_model(dropout=0.25).train()
     model(**batch)
     # The embeddings of two stacks, 2 sub-layers in each of 2 encoder layers, 3 in each of 3 decoder layers.
@@ -479,7 +478,7 @@ def test_tuple_output(batch):
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_gradient_checkpointing(batch, use_reentrant, rate, has_avx512, monkeypatch):
-    monkeypatch.setattr(functional, "_has_avx512", lambda: has_avx512)
+    patch_everywhere(monkeypatch, "has_avx512", lambda: has_avx512)
 
     def gradients(checkpointing):
         model = small_model(dropout=rate, attention_dropout=rate, activation_dropout=rate).train()

@@ -16,7 +16,7 @@ from hf_vanilla_transformer import TranslationPipeline, VanillaTransformerModel,
 from tests.models import small_config, small_model
 
 
-FOLDER = Path(__file__).parent / "fixtures" / "numbers_tiny"
+FOLDER = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
 WORDS = ["forty-two", "seven", "one hundred and one", "three thousand, five hundred and eleven", "twenty"]
 
 

@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
-from hf_vanilla_transformer.model.cpu_decoder import can_step
+from hf_vanilla_transformer.model.cpu_decoder import supports_cpu_decoder
 from scripts import reproduce_table3
 from scripts.side_by_side import side_by_side
 from tests.invariants.killed import fork_what_is_spawned
@@ -267,11 +267,11 @@ def test_memory_is_given_back_while_a_row_is_trained(finished, tmp_path, monkeyp
     _, _, material = models[ROWS[1]][1]
     steps = []
 
-    class Recorder(reproduce_table3.GiveBackMemory):
+    class Recorder(reproduce_table3.ReleaseMemory):
         def on_step_end(self, args, state, control, **kwargs):
             steps.append(state.global_step)
 
-    monkeypatch.setattr(reproduce_table3, "GiveBackMemory", Recorder)
+    monkeypatch.setattr(reproduce_table3, "ReleaseMemory", Recorder)
     monkeypatch.setattr(material.args, "output_dir", str(tmp_path))
     reproduce_table3.train_row("C N=2", material, 2, TrainerCallback())
     assert steps == [1, 2]
@@ -346,7 +346,7 @@ def test_rows_are_decoded_the_fast_way(finished):
     _, _, models = finished
     for row in ROWS[1:]:
         with torch.inference_mode():
-            assert can_step(models[row][1][1])
+            assert supports_cpu_decoder(models[row][1][1])
 
 
 def test_only_learned_positions_limit_the_length(files, tmp_path):

@@ -25,13 +25,13 @@ NO_FP16 = "float32, because accelerate leaves float16 out on CPUs"
 )
 def test_precision_is_what_the_cpu_computes_in(tmp_path, monkeypatch, wanted, with_products, without):
     args = PaperTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **wanted)
-    monkeypatch.setattr(arguments, "cpu_has_products_in", lambda dtype: True)
+    monkeypatch.setattr(arguments, "cpu_supports_matmul_in", lambda dtype: True)
     assert describe_precision(args) == with_products
-    monkeypatch.setattr(arguments, "cpu_has_products_in", lambda dtype: dtype != torch.bfloat16)
+    monkeypatch.setattr(arguments, "cpu_supports_matmul_in", lambda dtype: dtype != torch.bfloat16)
     assert describe_precision(args) == without
 
 
 def test_precision_that_accelerate_was_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    monkeypatch.setattr(arguments, "cpu_has_products_in", lambda dtype: True)
+    monkeypatch.setattr(arguments, "cpu_supports_matmul_in", lambda dtype: True)
     assert describe_precision(PaperTrainingArguments(output_dir=str(tmp_path), use_cpu=True)) == BF16
