@@ -1,7 +1,6 @@
-"""Every registration of this package with transformers, in one place. Registering twice changes nothing.
+"""The registrations of this package with transformers. Repeating them changes nothing.
 
-But for that of its attention, which stands in `functional_vanilla_transformer.py`, because saved models carry it with
-them.
+`model/attention.py` registers the attention implementation, because saved folders carry that file.
 """
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipelines
@@ -13,12 +12,12 @@ from .tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 
 def register() -> None:
-    """Make the Auto classes of transformers load this model and its tokenizer, and `pipeline("translation")` work."""
+    """Register the model and its tokenizer with the Auto classes, and the pipeline with `pipeline("translation")`."""
     AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
     AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel, exist_ok=True)
     AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, exist_ok=True)
     AutoTokenizer.register(VanillaTransformerConfig, tokenizer_class=VanillaTransformerTokenizer, exist_ok=True)
-    # Newer versions refuse the tasks of this list before they look at what is registered.
+    # Newer versions of transformers reject the tasks of this list before they read the registry.
     getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
     registry = pipelines.PIPELINE_REGISTRY
     if "translation" not in registry.supported_tasks:

@@ -1,6 +1,6 @@
 """The joint byte-pair encoding of section 5.1 ("a shared source-target vocabulary"), by the tokenizers library.
 
-It works on bytes, so no character is unknown, and every text comes back exactly as it went in.
+It is byte-level: no character is unknown, and decoding restores every text exactly.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,10 +15,10 @@ PAD, BOS, EOS = SPECIAL_TOKENS
 
 
 class VanillaTransformerTokenizer(TokenizersBackend):
-    """Sentences to token ids ending in `</s>`, and back. Everything it knows is in `tokenizer.json`.
+    """Encodes sentences as token ids that end in `</s>`, and decodes them. `tokenizer.json` holds all of its state.
 
-    `tokenizer(sentences)` encodes sources, `tokenizer(text_target=sentences)` targets; a text that spells a special
-    token is encoded as the text it is.
+    `tokenizer(sentences)` encodes sources and `tokenizer(text_target=sentences)` targets. The name of a special token
+    inside a text is encoded as ordinary text.
     """
 
     model_input_names = ["input_ids", "attention_mask"]
@@ -27,12 +27,12 @@ class VanillaTransformerTokenizer(TokenizersBackend):
 def _only_strings(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         if not isinstance(text, str):
-            raise TypeError(f"texts holds {text!r}, a {type(text).__name__}; give sentences, each a string.")
+            raise TypeError(f"texts contains {text!r}, a {type(text).__name__}; give strings.")
         yield text
 
 
-def _cut_at_blanks(tokenizer: Tokenizer) -> None:
-    """A word is a blank and all up to the next one; the first word is given a blank, which decoding takes off."""
+def _split_at_spaces(tokenizer: Tokenizer) -> None:
+    """Make words of a space and all up to the next space; the first word gets a space, which decoding removes."""
     tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(" ", "merged_with_next"), pre_tokenizers.ByteLevel(False, use_regex=False)]
@@ -47,24 +47,24 @@ def train_tokenizer(
     show_progress: bool = True,
     whitespace_words: bool = False,
 ) -> VanillaTransformerTokenizer:
-    """Learn a joint byte-pair encoding from sentences of both languages.
+    """Train a joint byte-pair encoding on sentences of both languages.
 
     Args:
         texts (`Iterable[str]`): sentences, sources and targets alike.
-        vocab_size (`int`, defaults to 37000): the most tokens, with the special ones and the 256 bytes; a small corpus
-            gives fewer: `len(tokenizer)` is what a model's `vocab_size` must be.
-        min_frequency (`int`, defaults to 2): how often a pair must occur to become a token.
+        vocab_size (`int`, defaults to 37000): maximum number of tokens, including special tokens and the 256 bytes; a
+            small corpus gives fewer. Set a model's `vocab_size` to `len(tokenizer)`.
+        min_frequency (`int`, defaults to 2): minimum number of occurrences for a pair to be merged.
         show_progress (`bool`): whether to show a progress bar.
-        whitespace_words (`bool`, defaults to `False`): cut texts into words at blanks alone, for text that is tokenised
-            already: `&apos;` or `t-shirt` may become one token, as in Sennrich et al. 2016, and a word has the same
-            tokens at the beginning of a sentence as elsewhere. Otherwise letters, digits and signs are told apart.
+        whitespace_words (`bool`, defaults to `False`): split texts into words at spaces only, for pre-tokenized text:
+            `&apos;` or `t-shirt` may become one token, as in Sennrich et al. 2016, and a word has the same tokens at
+            the beginning of a sentence as elsewhere. Otherwise letters, digits and punctuation are split.
 
     Returns:
         `VanillaTransformerTokenizer`: with `<pad>`, `<s>`, `</s>` as ids 0, 1, 2.
 
     Raises:
-        ValueError: if `vocab_size` leaves no room for the special tokens and the 256 bytes.
-        TypeError: if `texts` is one string, or holds something else than strings.
+        ValueError: if `vocab_size` is smaller than the number of special tokens plus 256 bytes.
+        TypeError: if `texts` is one string, or contains anything but strings.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     smallest = len(SPECIAL_TOKENS) + len(alphabet)
@@ -78,7 +78,7 @@ def train_tokenizer(
 
     tokenizer = Tokenizer(models.BPE())
     if whitespace_words:
-        _cut_at_blanks(tokenizer)
+        _split_at_spaces(tokenizer)
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()

@@ -1,28 +1,18 @@
 """Text in, text or log-probabilities out."""
 
 import copy
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from tqdm.auto import tqdm
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from .model.cpu_decoder import supports_cpu_decoder
-from .model.fast_path import is_unmodified
 from .model.generation_vanilla_transformer import length_penalty_of
-from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from .model.pipeline_vanilla_transformer import evaluating
 
 
 _ONE_TRANSLATION = {"num_return_sequences": 1, "return_dict_in_generate": False}
-# Batches that are translated at the same time on CPUs, and the least number of batches of each.
-_SIDE_BY_SIDE, _BATCHES_OF_EACH = 2, 2
-# What a thread tells torch of its number of threads is the default of threads to come, too.
-_sharing_threads_out = threading.Lock()
 
 
 @torch.inference_mode()
@@ -34,26 +24,23 @@ def translate(
     show_progress: bool = False,
     **generate_kwargs: Any,
 ) -> list[str]:
-    """Translate sentences, in batches of similar length, and return the translations in the order of the sentences.
-
-    On CPUs two batches are translated at the same time, each with half of torch's threads, where nothing depends on
-    their order: small products are shared out badly among threads. For their shares `torch.set_num_threads` is called,
-    after which torch's fused attention takes longer on CPUs until the process ends.
+    """Translate sentences in batches of similar length; the translations keep the order of the sentences.
 
     Args:
-        model (`PreTrainedModel`): used in evaluation mode, and left in the mode that it was in.
+        model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
-        sentences (`Iterable[str]`): sources; an empty or blank one has an empty translation.
-        batch_tokens (`int`): most source tokens of a batch, padding included; a longer sentence is a batch of its own.
+        sentences (`Iterable[str]`): sources; the translation of an empty or blank sentence is empty.
+        batch_tokens (`int`): maximum number of source tokens per batch, padding included; a longer sentence is its own
+            batch.
         show_progress (`bool`): whether to show a progress bar, in sentences.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`.
 
     Returns:
-        `list[str]`: one translation a sentence.
+        `list[str]`: one translation per sentence.
 
     Raises:
-        TypeError: if `sentences` is one string, or holds something else than strings.
-        ValueError: if `generate_kwargs` asks for more than one translation a sentence, or for more than tokens.
+        TypeError: if `sentences` is one string, or contains anything but strings.
+        ValueError: if `generate_kwargs` requests several translations per sentence, or outputs other than tokens.
     """
     sentences = _list_of_strings("sentences", sentences)
     options = _for_one_translation(generate_kwargs)
@@ -61,113 +48,44 @@ def translate(
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices]).input_ids if indices else []
     progress = tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress)
-
-    @torch.inference_mode()
-    def generate(batch: list[int]) -> torch.Tensor:
-        inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
-        return model.generate(**inputs.to(model.device), **options)
-
     with evaluating(model), progress:
-        lengths = [len(ids) for ids in encoded]
-        at_once = _SIDE_BY_SIDE if sum(lengths) > batch_tokens and _may_run_side_by_side(model, options) else 1
-        if at_once > 1:
-            batch_tokens = min(batch_tokens, -(-sum(lengths) // (at_once * _BATCHES_OF_EACH)))
-        batches = list(_batches(lengths, batch_tokens))
-        with _mapping(at_once) as map_each:
-            for batch, output in zip(batches, map_each(generate, batches), strict=True):
-                for row, text in zip(batch, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True):
-                    translations[indices[row]] = text
-                progress.update(len(batch))
+        for batch in _batches([len(ids) for ids in encoded], batch_tokens):
+            inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
+            output = model.generate(**inputs.to(model.device), **options)
+            for row, text in zip(batch, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True):
+                translations[indices[row]] = text
+            progress.update(len(batch))
     return translations
 
 
 def _for_one_translation(generate_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `generate()` that say, too, what the model's own settings may say otherwise.
+    """Arguments of `generate()` that also override the model's settings: one translation, as token ids.
 
     Raises:
-        ValueError: if they ask for more than one translation a sentence, or for more than tokens.
+        ValueError: if the arguments request several translations per sentence, or outputs other than tokens.
     """
     given = generate_kwargs.get("generation_config")
     for name, single in _ONE_TRANSLATION.items():
-        asked_for = generate_kwargs.get(name), getattr(given, name, None)
-        if any(value not in (None, single) for value in asked_for):
-            raise ValueError(f"{name} does not go with one translation a sentence; call model.generate() for that.")
+        values = generate_kwargs.get(name), getattr(given, name, None)
+        if any(value not in (None, single) for value in values):
+            raise ValueError(f"translate() returns one text per sentence; call model.generate() to use {name}.")
     if given is None:
         return {**generate_kwargs, **_ONE_TRANSLATION}
-    # transformers takes settings or arguments, and not both.
+    # transformers takes settings or arguments, not both.
     settings = copy.deepcopy(given)
     settings.update(**_ONE_TRANSLATION)
     others = {name: value for name, value in generate_kwargs.items() if name not in _ONE_TRANSLATION}
     return {**others, "generation_config": settings}
 
 
-def _is_plain(value: Any) -> bool:
-    # Not lists of another kind, such as transformers' own of processors.
-    if type(value) in (list, tuple):
-        return all(map(_is_plain, value))
-    return isinstance(value, (bool, int, float, str, type(None), GenerationConfig))
-
-
-def _may_run_side_by_side(model: Any, options: dict[str, Any]) -> bool:
-    """Whether batches of a model can be translated in any order, and threads are there for that.
-
-    Nothing is drawn by lot, nothing of the user's own listens or keeps a state, and the model is ours.
-    """
-    # What one leaves open, the next one says.
-    said = [
-        options.get("do_sample"),
-        *(getattr(each, "do_sample", None) for each in (options.get("generation_config"), model.generation_config)),
-    ]
-    return (
-        torch.get_num_threads() >= _SIDE_BY_SIDE
-        and isinstance(model, VanillaTransformerForConditionalGeneration)
-        and supports_cpu_decoder(model)
-        and all(map(is_unmodified, model.modules()))
-        and not next((do_sample for do_sample in said if do_sample is not None), False)
-        and _is_plain(list(options.values()))
-    )
-
-
-@contextmanager
-def _mapping(at_once: int) -> Iterator[Callable]:
-    """What maps a function over arguments, so many at the same time, each in a thread with its share of torch's."""
-    if at_once == 1:
-        yield map
-        return
-    executor = ThreadPoolExecutor(at_once)
-    try:
-        _share_threads_out(executor, at_once)
-        yield executor.map
-    finally:
-        executor.shutdown(cancel_futures=True)
-
-
-def _share_threads_out(executor: ThreadPoolExecutor, workers: int) -> None:
-    """Give each worker its share of torch's threads, and leave the default as it is."""
-    # With a limit, or else one would wait for ever for another that the system did not start.
-    threads, all_here = torch.get_num_threads(), threading.Barrier(workers, timeout=60)
-
-    def take_share(worker: int) -> None:
-        # A thread that has not asked yet would take the default later.
-        torch.get_num_threads()
-        torch.set_num_threads(threads // workers)
-        all_here.wait()
-
-    with _sharing_threads_out:
-        try:
-            list(executor.map(take_share, range(workers)))
-        finally:
-            torch.set_num_threads(threads)
-
-
 class Score(NamedTuple):
-    """How probable a model finds a translation.
+    """The log-probability of a translation.
 
     Args:
-        tokens (`list[str]`): of the translation, `</s>` at the end.
-        log_probs (`list[float]`): of each token after those before it, in nats.
+        tokens (`list[str]`): of the translation, ending in `</s>`.
+        log_probs (`list[float]`): of each token given the tokens before it, in nats.
         total (`float`): their sum, log P(Y | X).
-        normalized (`float`): log P(Y | X) / lp(Y), what the beams of the model's `generation_config` compete by.
+        normalized (`float`): log P(Y | X) / lp(Y), the score of beam search with the model's `generation_config`.
     """
 
     tokens: list[str]
@@ -185,26 +103,27 @@ def score(
     batch_tokens: int = 4096,
     show_progress: bool = False,
 ) -> list[Score]:
-    """Log-probabilities of given translations, from one forward pass for each batch.
+    """Log-probabilities of given translations (forced decoding), from one forward pass per batch.
 
     Args:
-        model (`PreTrainedModel`): used in evaluation mode, and left in the mode that it was in.
+        model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
-        sources, targets (`Iterable[str]`): sentences, and a translation of each.
-        batch_tokens (`int`): most tokens of a batch on each side, padding included; a longer pair is one of its own.
+        sources, targets (`Iterable[str]`): sentences, and one translation of each.
+        batch_tokens (`int`): maximum number of tokens per batch on each side, padding included; a longer pair is its
+            own batch.
         show_progress (`bool`): whether to show a progress bar, in pairs.
 
     Returns:
-        `list[Score]`: of each pair, in their order.
+        `list[Score]`: one per pair, in their order.
 
     Raises:
-        TypeError: if a side is one string, or holds something else than strings.
-        ValueError: if there are more sentences on one side than on the other, or the model's `generation_config` has a
-            length penalty that there is not.
+        TypeError: if a side is one string, or contains anything but strings.
+        ValueError: if the numbers of sources and targets differ, or the `length_penalty_type` of the model's
+            `generation_config` is unknown.
     """
     sources, targets = _list_of_strings("sources", sources), _list_of_strings("targets", targets)
     if len(sources) != len(targets):
-        raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give one target a source.")
+        raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")
     if not sources:
         return []
     source_ids, target_ids = tokenizer(sources).input_ids, tokenizer(text_target=targets).input_ids
@@ -222,10 +141,10 @@ def score(
             labels = target.input_ids.masked_fill(target.attention_mask == 0, -100)
             decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
             logits = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False).logits
-            for row, of_row, ids in zip(batch, logits, target.input_ids, strict=True):
-                # One after the other: all of them take as much memory as the logits.
+            for row, row_logits, ids in zip(batch, logits, target.input_ids, strict=True):
+                # Row by row, because all log-probabilities take as much memory as the logits.
                 log_probs = (
-                    of_row.float().log_softmax(dim=-1).gather(-1, ids[:, None])[: len(target_ids[row]), 0].tolist()
+                    row_logits.float().log_softmax(dim=-1).gather(-1, ids[:, None])[: len(target_ids[row]), 0].tolist()
                 )
                 total = sum(log_probs)
                 tokens: Any = tokenizer.convert_ids_to_tokens(target_ids[row])
@@ -236,16 +155,16 @@ def score(
 
 def _list_of_strings(name: str, sentences: Iterable[str]) -> list[str]:
     if isinstance(sentences, str):
-        raise TypeError(f"{name} is one string; give a list of sentences, of one if need be.")
+        raise TypeError(f"{name} is one string; give a list of sentences.")
     sentences = list(sentences)
     for sentence in sentences:
         if not isinstance(sentence, str):
-            raise TypeError(f"{name} holds {sentence!r}, a {type(sentence).__name__}; give strings.")
+            raise TypeError(f"{name} contains {sentence!r}, a {type(sentence).__name__}; give strings.")
     return sentences
 
 
 def _batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Rows sorted by length, longest first so that too large a batch shows at once, in groups of `batch_tokens`."""
+    """Rows in batches of at most `batch_tokens` tokens, longest first, so that running out of memory shows at once."""
     batch: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
         if batch and (len(batch) + 1) * lengths[batch[0]] > batch_tokens:

@@ -122,14 +122,14 @@ class TestAttention:
         assert value.grad.isfinite().all()
 
     def test_long_sentences_go_to_torch(self, fused_calls):
-        longest = attention_module._LONGEST_FOR_PRODUCTS[torch.float32]
+        longest = attention_module._LONGEST_UNFUSED[torch.float32]
         for source in (longest, longest + 1):
             attention(Asker(), *queries_keys_values(source=source), None, scaling=0.5)
         assert fused_calls == [longest + 1]
 
     def test_without_avx512_products_are_for_training_on_short_sentences(self, fused_calls, monkeypatch):
         patch_everywhere(monkeypatch, "has_avx512", lambda: False)
-        longest = attention_module._LONGEST_WITHOUT_AVX512
+        longest = attention_module._LONGEST_UNFUSED_WITHOUT_AVX512
         for source in (longest, longest + 1):
             attention(Asker(), *queries_keys_values(source=source), None, 0.5)
         assert fused_calls == [longest + 1]
@@ -145,7 +145,7 @@ class TestAttention:
                 torch.testing.assert_close(output, value.mean(dim=2).unsqueeze(1).expand_as(output))
 
     def test_where_products_of_float32_are_left_to_onednn(self, fused_calls):
-        longest = attention_module._LONGEST_FOR_PRODUCTS[torch.float32]
+        longest = attention_module._LONGEST_UNFUSED[torch.float32]
         before = torch.get_float32_matmul_precision()
         try:
             torch.set_float32_matmul_precision("medium")
@@ -159,7 +159,7 @@ class TestAttention:
         mask[1, :, :, 4:] = False
         results = []
         for longest in (7, 6):
-            monkeypatch.setattr(attention_module, "_LONGEST_FOR_PRODUCTS", {torch.float32: longest})
+            monkeypatch.setattr(attention_module, "_LONGEST_UNFUSED", {torch.float32: longest})
             inputs = queries_keys_values()
             output, _ = attention(Asker(), *inputs, mask, scaling=0.5)
             output.square().sum().backward()
@@ -209,7 +209,7 @@ class TestAttention:
             fullgraph=True,
             dynamic=True,
         )
-        for source in (7, attention_module._LONGEST_FOR_PRODUCTS[torch.float32] + 1):
+        for source in (7, attention_module._LONGEST_UNFUSED[torch.float32] + 1):
             query, key, value = queries_keys_values(source=source)
             expected, _ = attention(Asker(), query, key, value, None, scaling=0.5)
             torch.testing.assert_close(compiled(query, key, value), expected)
@@ -359,8 +359,8 @@ class TestLossOfStates:
     @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
     @pytest.mark.parametrize("rows_by_d_model", [0, 1, 2])
     def test_it_is_torch_s_cross_entropy(self, monkeypatch, label_smoothing, rows_by_d_model):
-        monkeypatch.setattr(functional, "_ROWS_AT_ONCE", 7)
-        monkeypatch.setattr(functional, "_ROWS_BY_D_MODEL", rows_by_d_model)
+        monkeypatch.setattr(functional, "_CHUNK_ROWS", 7)
+        monkeypatch.setattr(functional, "_CHUNK_ROWS_PER_D_MODEL", rows_by_d_model)
         states, weight, labels = states_weight_labels()
         loss = smoothed_cross_entropy_of_states(states, weight, labels, label_smoothing)
         expected = plain_loss(states, weight, labels, label_smoothing)
@@ -391,7 +391,7 @@ class TestLossOfStates:
             assert (ours - theirs).norm() < 0.02 * theirs.norm()
 
     def test_the_logits_are_never_all_in_memory(self, monkeypatch):
-        monkeypatch.setattr(functional, "_ROWS_AT_ONCE", 1)
+        monkeypatch.setattr(functional, "_CHUNK_ROWS", 1)
         states, weight, labels = states_weight_labels((20, 50), 500, torch.float32)
         with LargestTensor() as largest:
             smoothed_cross_entropy_of_states(states, weight, labels, 0.1).backward()

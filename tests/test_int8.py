@@ -20,8 +20,8 @@ from transformers import (
 
 from hf_vanilla_transformer import Int8Config, PaperTrainingArguments, translate
 from hf_vanilla_transformer.model import packed_linear
-from hf_vanilla_transformer.model.packed_linear import Int8Linear, _Int8PackedLinear, pack
-from hf_vanilla_transformer.model.quantization import Int8Quantizer
+from hf_vanilla_transformer.model.packed_linear import Int8PackedLinear, pack
+from hf_vanilla_transformer.model.quantization import Int8Linear, Int8Quantizer
 from tests.ecosystem.documentation import FIXTURE, blocks, run
 from tests.generation.test_step import SENTENCES, ending_model, plain_scores, scores, takes_steps
 from tests.invariants.killed import exit_code, start
@@ -72,7 +72,7 @@ def test_integers_are_the_nearest(dtype):
     assert set(np.delete(largest, 3)) <= ({127} if dtype == torch.float32 else {126, 127})
 
 
-@pytest.mark.skipif(not _Int8PackedLinear.suits([Int8Linear.of(layer())]), reason="no int8 products on this machine")
+@pytest.mark.skipif(not Int8PackedLinear.suits([Int8Linear.of(layer())]), reason="no int8 products on this machine")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1,), (5,), (2, 3)], ids=str)
 def test_numbers_are_rounded_on_the_way_without_gradients_alone(shape, bias):

@@ -130,7 +130,7 @@ def test_too_small_a_vocabulary():
 
 @pytest.mark.parametrize("texts", [["a", None], [1], [["a", "b"]]])
 def test_only_strings_are_a_corpus(texts):
-    with pytest.raises(TypeError, match=r"texts holds .*; give sentences, each a string"):
+    with pytest.raises(TypeError, match=r"texts contains .*; give strings"):
         train_tokenizer(texts, show_progress=False)
 
 

@@ -43,15 +43,15 @@ _SOURCE_TOKEN_IDS = ("pad_token_id", "eos_token_id")
 _POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
 
 
-# transformers runs the code of saved folders as modules of a package with this name. Where this package is imported
-# instead, its own pipeline is registered, and the one of a saved folder, which transformers would prefer, is not used.
+# transformers runs the code of saved folders as modules of a package with this name. The installed package registers
+# its own pipeline and ignores a saved folder's, which transformers would prefer.
 _IS_REMOTE_CODE = __name__.startswith("transformers_modules.")
 
 
 def _code_to_ship() -> tuple[dict[str, str], dict[str, Any]]:
-    """Which classes of which files the Auto classes and `pipeline()` take from a saved folder.
+    """The entries `auto_map` and `custom_pipelines` of a saved configuration, for `trust_remote_code=True`.
 
-    transformers copies the files that these imports name, and what they import in turn, into every saved folder.
+    transformers copies the files of these classes, and the files that they import, into every saved folder.
     """
     from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
     from .pipeline_vanilla_transformer import TranslationPipeline
@@ -61,20 +61,20 @@ def _code_to_ship() -> tuple[dict[str, str], dict[str, Any]]:
         "AutoModel": VanillaTransformerModel,
         "AutoModelForSeq2SeqLM": VanillaTransformerForConditionalGeneration,
     }
-    auto_map = {name: _place(shipped) for name, shipped in classes.items()}
-    translation = {"impl": _place(TranslationPipeline), "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+    auto_map = {name: _reference(shipped) for name, shipped in classes.items()}
+    translation = {"impl": _reference(TranslationPipeline), "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
     return auto_map, {"translation": translation}
 
 
 def _of_other_files(auto_map: dict[str, Any], ours: dict[str, str]) -> dict[str, Any]:
-    """Entries that a class of somebody else's has made, such as a model derived from this one."""
-    our_files = {place.partition(".")[0] for place in ours.values()}
-    # An entry of a model of the Hub begins with its name and two dashes.
-    files = {name: str(place).rpartition("--")[-1].partition(".")[0] for name, place in auto_map.items()}
-    return {name: place for name, place in auto_map.items() if files[name] not in our_files}
+    """Entries of files outside this package, such as those of a derived model."""
+    our_files = {reference.partition(".")[0] for reference in ours.values()}
+    # References into the Hub begin with the repository's name and two dashes.
+    files = {name: str(reference).rpartition("--")[-1].partition(".")[0] for name, reference in auto_map.items()}
+    return {name: reference for name, reference in auto_map.items() if files[name] not in our_files}
 
 
-def _place(shipped: type) -> str:
+def _reference(shipped: type) -> str:
     return f"{shipped.__module__.rpartition('.')[-1]}.{shipped.__name__}"
 
 
@@ -92,16 +92,16 @@ class VanillaTransformerConfig(PreTrainedConfig):
     of the encoder only.
 
     Args:
-        vocab_size (`int`, defaults to 37000): rows of the softmax, so of the target vocabulary; "about 37000" for
-            English-German (section 5.1).
-        source_vocab_size (`int`, *optional*): rows of the source embedding where source and target have vocabularies
-            of their own; `None` for one joint vocabulary (section 5.1).
-        encoder_layers, decoder_layers (`int`, default to 6): N of either stack (section 3.1).
+        vocab_size (`int`, defaults to 37000): size of the target vocabulary, so of the output projection; "about
+            37000" for English-German (section 5.1).
+        source_vocab_size (`int`, *optional*): size of the source vocabulary where source and target have separate
+            vocabularies; `None` for one joint vocabulary (section 5.1).
+        encoder_layers, decoder_layers (`int`, default to 6): N of each stack (section 3.1).
         d_model (`int`, defaults to 512): width of embeddings and of every sub-layer's output (section 3.1).
         d_ff (`int`, defaults to 2048): inner width of the feed-forward networks (section 3.3).
         num_heads (`int`, defaults to 8): h, the number of attention heads (section 3.2.2).
         d_k, d_v (`int`, *optional*): width of a head's keys and queries, and of its values; `None` for
-            d_model / num_heads (section 3.2.2; Table 3 row B sets d_k apart).
+            d_model / num_heads (section 3.2.2; Table 3 row B varies d_k).
         dropout (`float`, defaults to 0.1): P_drop, on the output of each sub-layer and on the sums of embeddings and
             positions (section 5.4).
         attention_dropout, activation_dropout (`float`, default to 0.0): dropout on attention weights and after the
@@ -110,20 +110,20 @@ class VanillaTransformerConfig(PreTrainedConfig):
         position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (section 3.5) or `"learned"`
             (Table 3 row E).
         max_position_embeddings (`int`, defaults to 1024): number of learned positions. Sinusoids have no limit.
-        tie_word_embeddings (`bool`, defaults to `True`): both embeddings and the linear transformation before the
-            softmax share one matrix (section 3.4); with `source_vocab_size`, the target's embedding and that one do.
-        attention_bias (`bool`, defaults to `True`): biases in the four projections of attention, as in the authors'
-            code; the paper prints matrices only.
+        tie_word_embeddings (`bool`, defaults to `True`): both embeddings and the output projection share one matrix
+            (section 3.4); with `source_vocab_size`, only the target's embedding and the output projection do.
+        attention_bias (`bool`, defaults to `True`): biases in the four attention projections, as in the authors' code;
+            the paper writes matrices only.
         layer_norm_eps (`float`, defaults to 1e-6): as in the authors' code.
-        activation_function (`str`, defaults to `"relu"`): between the two maps of Eq. 2.
+        activation_function (`str`, defaults to `"relu"`): between the two linear maps of Eq. 2.
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`, default to 0, 1, 2, 1): special
             tokens; decoding starts from `<s>`.
-        use_cache (`bool`, defaults to `True`): whether `forward` returns keys and values for the next step.
+        use_cache (`bool`, defaults to `True`): whether `forward` returns the KV cache.
 
     Raises:
-        ValueError: if a value is outside what the model can be built with, or two aliases of one field disagree.
-        huggingface_hub.errors.StrictDataclassFieldValidationError: if a field's type is wrong, as in any
-            transformers configuration.
+        ValueError: if a value is out of range, or two aliases of one field disagree.
+        huggingface_hub.errors.StrictDataclassFieldValidationError: if a field has a wrong type, as in
+            every transformers configuration.
     """
 
     model_type = "vanilla_transformer"
@@ -139,8 +139,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         "encoder_ffn_dim": "d_ff",
         "decoder_ffn_dim": "d_ff",
     }
-    # The model's classes say which module is shared how among processes. transformers' default for FSDP has a rule for
-    # a last norm, which is not here, and gathers a tied matrix for each of its uses.
+    # The model's classes have their own sharding plans. transformers' default for FSDP names a final norm, which this
+    # model lacks, and gathers a tied matrix once per use.
     base_model_tp_plan = {}
     base_model_fsdp_plan = {}
 
@@ -176,7 +176,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             cls._auto_class = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "VanillaTransformerConfig":
-        # Only here are all names still as the caller wrote them: once set, aliases of one field overwrite each other.
+        # Only here are the caller's names visible: once set, aliases of one field overwrite each other.
         cls._check_aliases(kwargs)
         return super().__new__(cls)
 
@@ -187,7 +187,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         self.validate_architecture()
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save as `PreTrainedConfig.save_pretrained` does, with the code that `trust_remote_code=True` runs."""
+        """Save as `PreTrainedConfig.save_pretrained` does, with the code for `trust_remote_code=True`."""
         self.validate()
         if type(self) is VanillaTransformerConfig:
             auto_map, self.custom_pipelines = _code_to_ship()
@@ -207,10 +207,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
         Args:
             row (`str`): `"base"`, `"big"`, or the letter and the change of a row: `"A h=4"`, `"B d_k=16"`, `"C N=2"`,
                 `"D P_drop=0.2"`, `"E"`, ...
-            **overrides: fields to set differently, for example `vocab_size`.
+            **overrides: fields with other values, for example `vocab_size`.
 
         Raises:
-            ValueError: if there is no such row; the message lists them all.
+            ValueError: if the row is unknown; the message lists all rows.
         """
         if row not in PAPER_ROWS:
             names = ", ".join(f'"{name}"' for name in PAPER_ROWS)
@@ -231,7 +231,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     @property
     def has_joint_vocabulary(self) -> bool:
-        """Whether source and target use one vocabulary."""
+        """Whether source and target share one vocabulary."""
         return self.source_vocab_size is None
 
     @classmethod
@@ -245,7 +245,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             _require(agree, f"{settings} disagree: this model has one {field}; give it once, as {field}.")
 
     def validate_architecture(self) -> None:
-        """Check that a model can be built; also run by transformers after `__init__` and before saving."""
+        """Check that a model can be built; transformers also calls this after `__init__` and before saving."""
         self._check_ranges()
         self._check_heads()
         self._check_choices()
@@ -260,10 +260,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
             _require(value is None or value >= 1, f"{name} is {value}; it must be at least 1, or None.")
         for name in _DEPTHS:
             value = getattr(self, name)
-            _require(value >= 1, f"{name} is {value}; a stack has at least 1 layer.")
+            _require(value >= 1, f"{name} is {value}; it must be at least 1.")
         for name in _RATES:
             value = getattr(self, name)
-            _require(0 <= value <= 1, f"{name} is {value}; it is a rate between 0 and 1.")
+            _require(0 <= value <= 1, f"{name} is {value}; it must be a rate between 0 and 1.")
         _require(self.layer_norm_eps > 0, f"layer_norm_eps is {self.layer_norm_eps}; it must be above 0.")
 
     def _check_heads(self) -> None:
@@ -286,7 +286,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         )
         _require(
             self.activation_function in ACT2FN,
-            f'activation_function is "{self.activation_function}"; the paper\'s is "relu", and transformers knows: '
+            f'activation_function is "{self.activation_function}"; the paper uses "relu", and transformers supports: '
             f"{', '.join(sorted(ACT2FN))}.",
         )
 

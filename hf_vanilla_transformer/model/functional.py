@@ -1,7 +1,7 @@
-"""Dropout, linear maps and the smoothed loss, computed fast. Each equals the formula that its docstring states.
+"""Dropout, linear maps and the smoothed loss, computed fast. Each equals the formula in its docstring.
 
-What is fast depends on device, dtype and length, and is chosen by them; nothing here is an option. Shapes have named
-axes, as in the model's file.
+Device, dtype and size decide which computation is the fastest; there is no option. Shapes have named axes, as in the
+model's file.
 """
 
 from typing import Any
@@ -13,28 +13,28 @@ from torch.autograd.function import once_differentiable
 from .fast_path import has_avx512, is_plain_cpu_tensor, is_plain_linear, lacks_matmul
 
 
-# Multiplications of the smallest matrix product for which oneDNN's longer start pays.
+# Multiply-adds of the smallest matmul that is faster by oneDNN, whose calls take longer to start.
 _SMALLEST_FOR_ONEDNN = 2**21
-# With fewer rows than this, turning a matrix into float32 takes longer than a slow product with it.
-_FEWEST_ROWS_TO_WIDEN = 8
-# Integers as wide as floating-point numbers, by bytes.
+# With fewer rows, casting the weights to float32 takes longer than a slow 16-bit matmul.
+_FEWEST_ROWS_TO_UPCAST = 8
+# Integer dtypes by the bytes of a floating-point element.
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-# Rows of logits in memory at one time, at least, and in multiples of d_model: with fewer, adding up the gradients of
-# the (V, d_model) matrix would take longer than the (rows, V) logits themselves.
-_ROWS_AT_ONCE, _ROWS_BY_D_MODEL = 512, 2
+# Rows of logits per chunk, at least, and in multiples of d_model: with smaller chunks, adding up the gradients of the
+# (V, d_model) matrix would take longer than computing the (rows, V) logits.
+_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL = 512, 2
 
 
 def drop(x: torch.Tensor, rate: float, training: bool = True) -> torch.Tensor:
-    """Section 5.4, dropout: x * keep / (1 - rate), where each number of `keep` is 0 with probability `rate`, or else 1.
+    """Section 5.4, dropout: x * keep / (1 - rate), where each element of `keep` is 0 with probability `rate`, else 1.
 
-    On CPUs `keep` comes from 16 random bits a number, which torch's generator gives many times faster than Bernoulli's
-    zeros and ones. The rate is then the multiple of 2^-16 next to the one asked for, and x is divided by what that rate
-    keeps. Rates of 0 and 1 are exact.
+    On CPUs `keep` takes 16 random bits per element, which torch generates many times faster than Bernoulli samples. The
+    rate is then rounded to a multiple of 2^-16, and x is divided by 1 minus the rounded rate. Rates of 0 and 1 are
+    exact.
 
     Args:
         x (`torch.Tensor`, of any shape).
         rate (`float`): from 0 to 1.
-        training (`bool`): without it, x is returned as it is.
+        training (`bool`): whether to drop anything; if False, returns x.
 
     Returns:
         `torch.Tensor`, of the shape and dtype of x.
@@ -48,9 +48,9 @@ def drop(x: torch.Tensor, rate: float, training: bool = True) -> torch.Tensor:
 
 
 def _random_keep(x: torch.Tensor, dropped: int) -> torch.Tensor:
-    """Integers in the shape of x and as wide as its numbers: 0 with probability `dropped` / 2^16, or else 1."""
+    """Integers of the shape and element size of x: 0 with probability `dropped` / 2^16, else 1."""
     count = x.numel()
-    # Without bounds, random_() leaves the highest of the 64 bits 0.
+    # Without bounds, random_() leaves the highest bit 0.
     bits = x.new_empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]
     integers = _INTEGERS[x.element_size()]
     out = bits if integers == torch.int16 else x.new_empty(count, dtype=integers)
@@ -58,7 +58,7 @@ def _random_keep(x: torch.Tensor, dropped: int) -> torch.Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    """x * keep * scale. Integers are multiplied in place of x's numbers: mixed dtypes are slow, and 0 and 1 exact."""
+    """x * keep * scale. The bits of x are multiplied by 0 or 1 as integers, because mixed dtypes are slow."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, keep: torch.Tensor, scale: float) -> torch.Tensor:
@@ -75,44 +75,44 @@ class _Dropout(torch.autograd.Function):
 def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     """Section 3: layer(x) = x W^T + b, in float32 by oneDNN where that is faster than torch's default.
 
-    Where 16 bits are asked for and the CPU has no products of such matrices, it is computed in float32, unless x has so
-    few rows that this would not pay. The result is then in the dtype of x, under autocast, too.
+    16-bit matmuls that the CPU lacks are computed in float32, unless x has so few rows that casting the weights takes
+    longer. The result then has the dtype of x, under autocast too.
 
     Args:
-        layer (`nn.Linear`): or whatever stands in its place; it is called where it does more than this.
+        layer (`nn.Linear`): a layer, or the module in its place; modified layers and other modules are called.
         x (`torch.Tensor` of shape `(..., in)`).
 
     Returns:
         `torch.Tensor`: `(..., out)`.
     """
-    # On a GPU there is no other way, and to look at the layer would take longer than many a product.
+    # x first: on GPUs there is nothing to choose, and inspecting the layer takes longer than many matmuls.
     if not (is_plain_cpu_tensor(x) and is_plain_linear(layer)):
         return layer(x)
     if _suits_onednn(x, layer.weight):
         return _Linear.apply(x, layer.weight, layer.bias)
-    if lacks_matmul(x) and _pays_to_widen(x, layer.weight):
+    if lacks_matmul(x) and _pays_to_upcast(x, layer.weight):
         return _linear_in_float32(layer, x)
     return layer(x)
 
 
-def _pays_to_widen(x: torch.Tensor, weight: torch.Tensor) -> bool:
+def _pays_to_upcast(x: torch.Tensor, weight: torch.Tensor) -> bool:
     if torch.is_autocast_enabled("cpu") and weight.dtype == torch.float32:
         return True
-    # Without autocast, torch raises an error where dtypes differ.
+    # Without autocast, torch raises an error for different dtypes.
     is_allowed = torch.is_autocast_enabled("cpu") or x.dtype == weight.dtype
-    return is_allowed and x.numel() >= _FEWEST_ROWS_TO_WIDEN * x.shape[-1]
+    return is_allowed and x.numel() >= _FEWEST_ROWS_TO_UPCAST * x.shape[-1]
 
 
 def _linear_in_float32(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    x_wide, weight = x.float(), layer.weight.float()
+    x_float32, weight = x.float(), layer.weight.float()
     bias = None if layer.bias is None else layer.bias.float()
     with torch.autocast("cpu", enabled=False):
-        product = _Linear.apply if _suits_onednn(x_wide, weight) else nn.functional.linear
-        return product(x_wide, weight, bias).to(x.dtype)
+        matmul = _Linear.apply if _suits_onednn(x_float32, weight) else nn.functional.linear
+        return matmul(x_float32, weight, bias).to(x.dtype)
 
 
 def _suits_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether x W^T is a product of plain float32 matrices that is large enough, and torch would leave it to MKL."""
+    """Whether x W^T is a large float32 matmul of plain tensors, which torch would leave to MKL."""
     return (
         x.dtype == weight.dtype == torch.float32
         and has_avx512()
@@ -141,37 +141,38 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         # A second derivative needs operations that torch can differentiate.
-        product = nn.functional.linear if torch.is_grad_enabled() else _onednn
-        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        matmul = nn.functional.linear if torch.is_grad_enabled() else _onednn
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         rows = grad.flatten(0, -2)
         return (
-            product(grad, weight.T) if wants_x else None,
-            product(rows.T, x.flatten(0, -2).T) if wants_weight else None,
-            rows.sum(dim=0) if wants_bias else None,
+            matmul(grad, weight.T) if needs_x else None,
+            matmul(rows.T, x.flatten(0, -2).T) if needs_weight else None,
+            rows.sum(dim=0) if needs_bias else None,
         )
 
 
 def smoothed_cross_entropy_of_states(
     states: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, label_smoothing: float, ignore_index: int = -100
 ) -> torch.Tensor:
-    """Section 5.4: sum of `cross_entropy(states @ weight.T, labels, label_smoothing)`, without all the logits.
+    """Section 5.4: sum of `cross_entropy(states @ weight.T, labels, label_smoothing)`, without all logits in memory.
 
-    They are made for 2 d_model rows at a time, or 512, only where there is a label, and the gradients with them.
+    Logits and their gradients are computed in chunks of max(512, 2 d_model) rows, for rows with a label only.
 
     Args:
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
-        weight (`torch.Tensor` of shape `(vocabulary, d_model)`): of the linear transformation before the softmax.
+        weight (`torch.Tensor` of shape `(vocabulary, d_model)`): of the output projection.
         labels (`torch.LongTensor` of shape `(batch, target)`): `ignore_index` where there is no target.
-        label_smoothing (`float`): epsilon.
+        label_smoothing (`float`): epsilon_ls.
+        ignore_index (`int`): the label of positions without a target.
 
     Returns:
-        `torch.Tensor`: one number, in nats, in float32 at least. It can be differentiated once.
+        `torch.Tensor`: a scalar, in nats, at least in float32. It can be differentiated once.
     """
     labels = labels.to(states.device).flatten()
     rows = (labels != ignore_index).nonzero()[:, 0]
     states, labels = states.flatten(0, 1)[rows], labels[rows]
     if not torch.is_grad_enabled():
-        # A function of autograd is told that a parameter wants a gradient, also where there are none.
+        # An autograd function sees `requires_grad` of a parameter also in `no_grad` mode.
         states, weight = states.detach(), weight.detach()
     if not lacks_matmul(states):
         return _SmoothedCrossEntropy.apply(states, weight, labels, label_smoothing)
@@ -182,9 +183,9 @@ def smoothed_cross_entropy_of_states(
 class _SmoothedCrossEntropy(torch.autograd.Function):
     """The sum over rows, and its gradients, which the backward pass only scales.
 
-    With z the logits and y the label of a row: log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last term is
-    linear in states and matrix, so its share needs no logits. That of the others in the gradient of z is the softmax,
-    less 1 - epsilon at y.
+    A row with logits z and label y has the loss log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last term
+    is linear in states and weight, so it needs no logits. The gradient of the others by z is the softmax, minus
+    1 - epsilon at y.
     """
 
     @staticmethod
@@ -197,25 +198,25 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         sum_of_x, sum_of_w = x.sum(dim=0, dtype=precise), w.sum(dim=0, dtype=precise)
         total = -everywhere * (sum_of_x * sum_of_w).sum()
         grad_states = (-everywhere * sum_of_w).to(x.dtype).repeat(len(x), 1)
-        wants_states, wants_weight = ctx.needs_input_grad[:2]
-        grad_weight = (-everywhere * sum_of_x).repeat(len(w) if wants_weight else 0, 1)
+        needs_states, needs_weight = ctx.needs_input_grad[:2]
+        grad_weight = (-everywhere * sum_of_x).repeat(len(w) if needs_weight else 0, 1)
         of_part = torch.empty_like(grad_weight)
-        rows = max(_ROWS_AT_ONCE, _ROWS_BY_D_MODEL * x.shape[1])
-        # Made once, because fresh memory takes longer than what is computed in it.
+        rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * x.shape[1])
+        # One buffer for all chunks, because allocating memory takes longer than the computation in it.
         precise_logits = None if x.dtype == precise else x.new_empty(min(rows, len(x)), len(w), dtype=precise)
-        product = _onednn if _suits_onednn(x[:rows], w) else nn.functional.linear
+        matmul = _onednn if _suits_onednn(x[:rows], w) else nn.functional.linear
         for begin in range(0, len(x), rows):
             part = slice(begin, begin + rows)
-            logits = product(x[part], w)
+            logits = matmul(x[part], w)
             precise_part = logits if precise_logits is None else precise_logits[: len(logits)].copy_(logits)
             loss, gradient = _loss_and_gradient(precise_part, labels[part], right)
             total += loss
             gradient = logits.copy_(gradient)
-            if wants_states:
-                grad_states[part] += product(gradient, w.T)
-            if wants_weight:
-                grad_weight += of_part.copy_(product(gradient.T, x[part].T))
-        ctx.save_for_backward(grad_states if wants_states else None, grad_weight if wants_weight else None)
+            if needs_states:
+                grad_states[part] += matmul(gradient, w.T)
+            if needs_weight:
+                grad_weight += of_part.copy_(matmul(gradient.T, x[part].T))
+        ctx.save_for_backward(grad_states if needs_states else None, grad_weight if needs_weight else None)
         ctx.dtypes = states.dtype, weight.dtype
         return total
 
@@ -228,20 +229,20 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
 
 def _loss_and_gradient(logits: torch.Tensor, labels: torch.Tensor, right: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum over rows of log(sum(exp(z))) - right * z_y, and its gradient, in the place of the logits, `(rows, V)`."""
+    """Sum over rows of log(sum(exp(z))) - right * z_y, and its gradient `(rows, V)`, which overwrites the logits."""
     labels = labels.unsqueeze(-1)
     of_label, highest = logits.gather(-1, labels), logits.amax(dim=-1)
     softmax = torch.softmax(logits, dim=-1, out=logits)
-    # The highest probability is at least 1 / V, so its logarithm is exact, and no second exponential is needed.
+    # The largest probability is at least 1 / V, so its logarithm is accurate and needs no second exponential.
     log_sum = highest - softmax.amax(dim=-1).log()
     loss = log_sum.sum() - right * of_label.sum()
     return loss, softmax.scatter_add_(-1, labels, softmax.new_full(labels.shape, -right))
 
 
 def cast_for_matmul(x: torch.Tensor) -> torch.Tensor:
-    """x in the dtype in which autocast computes matrix products, so that several of x need one cast; x without it."""
+    """Cast x to autocast's matmul dtype, so that several matmuls of x share one cast; x itself without autocast."""
     device = x.device.type
-    # torch has no autocast for "meta", and raises where it is asked.
+    # torch raises an error for autocast on "meta".
     if (
         device == "meta"
         or not torch.is_autocast_enabled(device)

@@ -1,10 +1,9 @@
-"""Decoding as in section 6.1 of "Attention Is All You Need", through transformers' own `generate()`.
+"""Decoding as in section 6.1 of "Attention Is All You Need", through transformers' `generate()`.
 
-Beam search with 4 beams, the length penalty of Wu et al. 2016 (GNMT) with alpha = 0.6, and an output of at most input
-length + 50 tokens. A new model's `generation_config` says so, and keeps saying so when it is saved.
+Beam search with 4 beams, the length penalty of Wu et al. 2016 (GNMT) with alpha = 0.6, and at most input length + 50
+output tokens. These are the defaults of a new model's `generation_config`, and are saved with it.
 """
 
-import copy
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,36 +12,35 @@ from typing import Any
 import torch
 from transformers import EncoderDecoderCache, GenerationConfig, GenerationMixin, PreTrainedConfig
 from transformers.generation import (
-    EosTokenCriteria,
     GenerateBeamEncoderDecoderOutput,
-    LogitsProcessor,
     LogitsProcessorList,
-    MaxLengthCriteria,
-    MaxTimeCriteria,
-    StoppingCriteria,
     StoppingCriteriaList,
 )
 from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search import LENGTH_PENALTIES, BeamSearch, exists, top_tokens
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
+from .stopping import (
+    CandidateStops,
+    SentenceForcedEOS,
+    SentenceLengthLimit,
+    SettingsToSave,
+    limits_length,
+    without_position_limit,
+)
 
 
 PAPER_ALPHA = 0.6
 PAPER_MAX_LENGTH_OFFSET = 50
 
-# `Seq2SeqTrainer.predict` writes this value of transformers' own defaults into the model's `generation_config`.
-_STOCK_MAX_LENGTH = 20
-# What `generate()` hands to a search of tokens alone; of the last five, labels of `Seq2SeqTrainer` among them, it has
-# taken by then what it needs.
+# Inputs that `generate()` passes to the loop when it returns only token ids. The last five are used up by then;
+# `Seq2SeqTrainer` passes labels.
 _KNOWN_INPUTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_cache", "logits_to_keep"}
 _KNOWN_INPUTS |= {"inputs_embeds", "labels", "tokenizer", "assistant_tokenizer", "assistant_model"}
-# What the settings of a model say of the paper's search, also where transformers' defaults are the same.
-_SEARCH = ("num_beams", "length_penalty", "early_stopping")
-# Entries of `generation_config` that transformers does not have.
+# Entries of `generation_config` that transformers lacks.
 _OWN_SETTINGS = ("length_penalty_type", "max_length_offset")
-# The share of a batch that may still be running when sentences that are done leave it.
-_MOST_TO_MOVE = 0.75
+# Finished sentences are pruned from the batch when at most this share of it is unfinished.
+_MAX_SHARE_TO_PRUNE = 0.75
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +52,8 @@ def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
         config (`VanillaTransformerConfig`): gives the special tokens.
 
     Returns:
-        `GenerationConfig`: 4 beams, `length_penalty` alpha = 0.6 with `length_penalty_type` `"gnmt"`, generated tokens
-        at most source tokens + `max_length_offset`, and a search that ends when no running hypothesis can win any more
+        `GenerationConfig`: 4 beams, `length_penalty` alpha = 0.6 with `length_penalty_type` `"gnmt"`, at most source
+        tokens + `max_length_offset` generated tokens, and a search that ends when no running hypothesis can win
         (`early_stopping="never"`, transformers' name for the bound with the most favourable length).
     """
     return GenerationConfig(
@@ -72,17 +70,17 @@ def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
 
 
 def as_encoder_output(output: Mapping | tuple) -> BaseModelOutput:
-    """What the decoder needs of an encoder's output, by name or else by place; always a new object."""
+    """The parts of an encoder's output that the decoder needs, by name or by position; always a new object."""
     if isinstance(output, Mapping):
         output = tuple(output.get(name) for name in ("last_hidden_state", "hidden_states", "attentions"))
     return BaseModelOutput(*output)
 
 
 def length_penalty_of(settings: GenerationConfig) -> Callable:
-    """lp(Y) of settings, which takes a length |Y| in generated tokens, `</s>` included.
+    """The function lp(Y) of settings; it takes the length |Y| in generated tokens, `</s>` included.
 
     Raises:
-        ValueError: if `length_penalty_type` is none that there is.
+        ValueError: if `length_penalty_type` is unknown.
     """
     alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
     kind = getattr(settings, "length_penalty_type", "hf")
@@ -91,83 +89,8 @@ def length_penalty_of(settings: GenerationConfig) -> Callable:
     return partial(LENGTH_PENALTIES[kind], alpha=alpha)
 
 
-class SettingsToSave(GenerationConfig):
-    """Settings that transformers agrees to save.
-
-    It refuses those of beam search beside a single beam. They are worth keeping: `generate(num_beams=4)` is still to
-    be the paper's search.
-    """
-
-    @classmethod
-    def of(cls, settings: GenerationConfig) -> GenerationConfig:
-        """A copy without transformers' own defaults, which `Seq2SeqTrainer.predict` writes into a model's settings.
-
-        Its `max_length` of 20 is no limit here, and would be one for whoever reads the file without this class.
-        """
-        saved = copy.copy(settings)
-        saved.__class__ = cls
-        if has_defaults_of_predict(settings):
-            for name, value in GenerationConfig._get_default_generation_params().items():
-                if name not in _SEARCH and getattr(saved, name, None) == value:
-                    setattr(saved, name, None)
-        return saved
-
-    def validate(self, strict: bool = False, **kwargs: Any) -> None:
-        looked_at = copy.copy(self)
-        if self.num_beams in (None, 1):
-            looked_at.early_stopping = looked_at.length_penalty = None
-        GenerationConfig.validate(looked_at, strict=strict, **kwargs)
-
-
-def _limit_of_each_hypothesis(max_lengths: torch.Tensor, hypotheses: torch.Tensor) -> torch.Tensor:
-    # A sentence's hypotheses are adjacent rows.
-    return max_lengths.to(hypotheses.device).repeat_interleave(hypotheses.shape[0] // max_lengths.shape[0])
-
-
-class SentenceLengthLimit(StoppingCriteria):
-    """Ends each sentence of a batch at a length of its own.
-
-    Args:
-        max_lengths (`torch.LongTensor` of shape `(sentences,)`): the most target tokens of each sentence, the forced
-            prefix and `</s>` included.
-    """
-
-    eos_token_id: Any
-
-    def __init__(self, max_lengths: torch.LongTensor):
-        self.max_lengths = max_lengths
-
-    def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> Any:
-        """Which of the `(rows, length)` hypotheses are at their limit."""
-        return input_ids.shape[1] >= _limit_of_each_hypothesis(self.max_lengths, input_ids)
-
-
-# They cut a hypothesis; others end it.
-_CUTS = (MaxLengthCriteria, MaxTimeCriteria, SentenceLengthLimit)
-
-
-class SentenceForcedEnd(LogitsProcessor):
-    """`forced_eos_token_id` where each sentence of a batch has a length limit of its own.
-
-    Args:
-        max_lengths (`torch.LongTensor` of shape `(sentences,)`): as [`SentenceLengthLimit`] takes them.
-        eos_token_id (`int` or `list[int]`): the only tokens allowed in a sentence's last place.
-    """
-
-    def __init__(self, max_lengths: torch.LongTensor, eos_token_id: int | list[int]):
-        self.max_lengths = max_lengths
-        self.eos_token_id = eos_token_id
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> Any:
-        """Scores, `(rows, vocabulary)`, of the token that comes behind the `(rows, length)` hypotheses."""
-        forced = torch.full_like(scores, -torch.inf)
-        forced[:, self.eos_token_id] = 0
-        is_last = _limit_of_each_hypothesis(self.max_lengths, input_ids) == input_ids.shape[1] + 1
-        return torch.where(is_last[:, None], forced, scores)
-
-
 def move_padding(ids: torch.Tensor, mask: torch.Tensor, side: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Move padding to one side of each row, the order of the real tokens kept.
+    """Move padding to one side of each row, keeping the order of the real tokens.
 
     Args:
         ids, mask (`torch.Tensor` of shape `(batch, length)`): token ids; 1 for real tokens, 0 for padding.
@@ -181,53 +104,48 @@ def check_prefix_mask(mask: torch.Tensor, prefix: torch.Tensor | None) -> None:
     """Check `decoder_attention_mask` against `decoder_input_ids`, both `(batch, length)`.
 
     Raises:
-        ValueError: if they are of different shapes, or there is a mask alone.
+        ValueError: if their shapes differ, or `decoder_input_ids` is missing.
     """
     if prefix is None or mask.shape != prefix.shape:
         given = "is missing" if prefix is None else f"is of shape {tuple(prefix.shape)}"
         raise ValueError(
             f"decoder_attention_mask is of shape {tuple(mask.shape)}, but decoder_input_ids {given}; give a column for "
-            "each token, 1 for a real one and 0 for padding."
+            "each token, 1 for real tokens and 0 for padding."
         )
 
 
-def _without_positions(criterion: StoppingCriteria) -> StoppingCriteria:
-    """A limit of the length for a model with as many positions as one likes; other criteria stay as they are."""
-    return MaxLengthCriteria(criterion.max_length) if type(criterion) is MaxLengthCriteria else criterion
-
-
 class StepOutputs:
-    """What a search puts out at each step besides tokens, as far as its settings ask for it."""
+    """The outputs of each decoding step besides tokens that the settings request."""
 
     def __init__(self, settings: Any):
-        asked = {
+        requested = {
             "scores": settings.output_scores,
             "logits": settings.output_logits,
             "decoder_attentions": settings.output_attentions,
             "cross_attentions": settings.output_attentions,
             "decoder_hidden_states": settings.output_hidden_states,
         }
-        is_asked = settings.return_dict_in_generate
-        self.steps: dict[str, tuple] = {name: () for name, wanted in asked.items() if is_asked and wanted}
+        is_dict = settings.return_dict_in_generate
+        self.steps: dict[str, tuple] = {name: () for name, wanted in requested.items() if is_dict and wanted}
 
     def add(self, **outputs: Any) -> None:
-        """Outputs of one more step by name; those that nobody asked for may be among them."""
+        """Add the outputs of one step, by name; those that are not requested are ignored."""
         for name in self.steps:
             self.steps[name] += (outputs[name],)
 
     def of_encoder(self, encoder_outputs: Any) -> dict[str, Any]:
-        """The encoder's attentions and hidden states where the decoder's are asked for."""
+        """The encoder's attentions and hidden states, where the decoder's are requested."""
         kinds = ("attentions", "hidden_states")
         return {f"encoder_{kind}": encoder_outputs.get(kind) for kind in kinds if f"decoder_{kind}" in self.steps}
 
 
 class ModuleCalls:
-    """The model's next logits by calling the model, as transformers' own loops do.
+    """The logits of the next token by calling the model, as transformers' loops do.
 
     Args:
-        model (`PreTrainedModel`).
-        settings (`GenerationConfig`).
-        model_kwargs (`dict`): inputs besides the tokens; with `past_key_values`, keys and values of earlier ones.
+        model (`PreTrainedModel`): the model.
+        settings (`GenerationConfig`): of this call of `generate()`.
+        model_kwargs (`dict`): inputs besides the tokens, such as `past_key_values`.
     """
 
     def __init__(self, model: Any, settings: Any, model_kwargs: dict[str, Any]):
@@ -235,7 +153,7 @@ class ModuleCalls:
         self.outputs: Any = None
 
     def __call__(self, input_ids: Any) -> torch.Tensor:
-        """Logits, `(rows, vocabulary)`, in float32, of what comes behind the tokens so far, `(rows, length)`."""
+        """Logits of the next token, `(rows, vocabulary)` in float32, for hypotheses `(rows, length)`."""
         model, kwargs = self.model, self.model_kwargs
         if self.outputs is None:
             self.outputs = model._prefill(input_ids, self.settings, kwargs)
@@ -247,79 +165,25 @@ class ModuleCalls:
         return self.outputs.logits[:, -1].to(torch.float32, copy=True)
 
     def reorder(self, rows: torch.Tensor) -> None:
-        """Have the hypotheses continue those of the rows given, `(rows,)`."""
+        """Make hypothesis i continue the hypothesis of row `rows[i]`; `rows` is `(rows,)`."""
         cache = self.model_kwargs.get("past_key_values")
         if cache is not None:
             self.model_kwargs["past_key_values"] = self.model._reorder_cache(cache, rows)
 
 
-class CandidateStops:
-    """Which candidates of a beam search end, and which are cut: by the stopping criteria of a call.
-
-    Args:
-        criteria (`StoppingCriteriaList`).
-        settings (`GenerationConfig`).
-    """
-
-    def __init__(self, criteria: StoppingCriteriaList, settings: Any):
-        self._ends = StoppingCriteriaList(each for each in criteria if not isinstance(each, _CUTS))
-        self._cuts = StoppingCriteriaList(each for each in criteria if isinstance(each, _CUTS))
-        self._end_tokens = settings._eos_token_tensor
-        end_tokens = [] if self._end_tokens is None else self._end_tokens.tolist()
-        # Hypotheses end with the tokens and at the lengths that the settings say, and that is all.
-        self.are_plain = all(
-            (type(each) is EosTokenCriteria and each.eos_token_id.tolist() == end_tokens)
-            or (type(each) is MaxLengthCriteria and each.max_length == settings.max_length)
-            or (type(each) is SentenceLengthLimit and each.max_lengths is settings.sentence_max_lengths)
-            for each in criteria
-        )
-
-    def __call__(
-        self, input_ids: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, are_full: torch.Tensor, scores: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of candidates: which have ended, and which are cut, `(live, candidates)`.
-
-        Candidates are tokens, `(live, candidates)`, behind the rows of `input_ids`, `(rows, length)`, that `rows`
-        names. `are_full`, `(live, 1)`, tells whether they are as long as the settings let their sentence be.
-        """
-        if self.are_plain:
-            no_end = tokens.new_empty(0)
-            return torch.isin(tokens, no_end if self._end_tokens is None else self._end_tokens), are_full
-        candidates = torch.cat([input_ids[rows.flatten()], tokens.view(-1, 1)], dim=1)
-        has_ended, is_cut = (criteria(candidates, scores).view(tokens.shape) for criteria in (self._ends, self._cuts))
-        return has_ended, is_cut
-
-
-def pays_to_prune(running: int, sentences: int) -> bool:
-    """Whether so few of the sentences are running that moving these together takes less than going on with all."""
-    return 0 < running <= _MOST_TO_MOVE * sentences
-
-
-def has_defaults_of_predict(settings: GenerationConfig) -> bool:
-    """Whether no setting is open that `Seq2SeqTrainer.predict` fills, as nobody fills them by hand."""
-    defaults = GenerationConfig._get_default_generation_params()
-    return all(getattr(settings, name, value) is not None for name, value in defaults.items() if value is not None)
-
-
-def limits_length(settings: GenerationConfig) -> bool:
-    """Whether settings have a limit that takes the place of their `max_length_offset`."""
-    # What `predict` wrote into settings that have a limit of their own was not given by anybody.
-    is_of_predict = (
-        settings.max_length == _STOCK_MAX_LENGTH
-        and hasattr(settings, "max_length_offset")
-        and has_defaults_of_predict(settings)
-    )
-    return settings.max_new_tokens is not None or (settings.max_length is not None and not is_of_predict)
+def pays_to_prune(unfinished: int, active: int) -> bool:
+    """Whether removing finished sentences from the batch takes less time than decoding them further."""
+    return 0 < unfinished <= _MAX_SHARE_TO_PRUNE * active
 
 
 class VanillaTransformerGenerationMixin(GenerationMixin):
-    """`GenerationMixin` with two more entries in `generation_config`, both usable as arguments of `generate()` too.
+    """`GenerationMixin` with two more entries in `generation_config`, which are arguments of `generate()` too.
 
     - `length_penalty_type`: `"gnmt"` for the paper's length penalty, `"hf"` for transformers' `length ** alpha`.
-    - `max_length_offset`: a sentence's generated tokens, `</s>` included, are at most its source tokens (`</s>`
-      included, padding not) plus this. `max_length` or `max_new_tokens` replace it where the caller gives them.
+    - `max_length_offset`: a sentence has at most this many generated tokens more than source tokens, counting `</s>`
+      on both sides and no padding. `max_length` or `max_new_tokens` replace it where the caller gives them.
 
-    `past_key_values` of an earlier `generate()` continues it: `decoder_input_ids` are then all the target tokens so
+    `past_key_values` of an earlier `generate()` continues decoding: `decoder_input_ids` are then all target tokens so
     far, at least one more than the cache holds.
     """
 
@@ -342,7 +206,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         length_is_given = self._caller_limits_length(generation_config, kwargs)
-        # transformers takes arguments for settings only where the model's or the caller's settings have them already.
+        # transformers ignores arguments that neither the model's nor the caller's settings contain.
         own = {name: kwargs.pop(name) for name in _OWN_SETTINGS if name in kwargs}
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         for name, value in own.items():
@@ -350,13 +214,15 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         length_penalty_of(generation_config)
         offset = getattr(generation_config, "max_length_offset", None)
         if offset is not None and (not isinstance(offset, int) or offset < 0):
-            raise ValueError(f"max_length_offset is {offset!r}; it must be a whole number of tokens, like 50.")
+            raise ValueError(
+                f"max_length_offset is {offset!r}; it must be a non-negative whole number of tokens, like 50."
+            )
         if getattr(generation_config, "prefill_chunk_size", None) is not None:
-            # transformers would cut the mask of the source as if it were the target's.
-            raise ValueError("prefill_chunk_size is for models that have a decoder alone; leave it out.")
+            # transformers would truncate the source's mask as if it were the target's.
+            raise ValueError("prefill_chunk_size is for decoder-only models; leave it out.")
         if length_is_given:
             generation_config.max_length_offset = None
-        # What follows is known here and used further on; this copy of the settings lives for one call of generate().
+        # Later hooks read this from the settings, whose copy lives for one call of generate().
         mask: Any = model_kwargs.get("attention_mask")
         has_lengths = mask is not None and mask.ndim == 2
         generation_config.source_lengths = mask.bool().sum(dim=-1) if has_lengths else None
@@ -369,24 +235,24 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return False
         if generation_config is not None and limits_length(generation_config):
             return True
-        # The caller's settings come before the model's.
+        # The caller's settings override the model's.
         if getattr(generation_config, "max_length_offset", None) is not None:
             return False
         return limits_length(self.generation_config)
 
     @staticmethod
     def create_masks_for_generate(attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor | None:
-        """Leave the decoder's mask as it is, `(batch, length)`: the decoder counts positions by it."""
+        """Return the decoder's mask `(batch, length)` unchanged: the decoder counts positions by it."""
         return attention_mask
 
     def _prepare_model_inputs(self, inputs: Any, bos_token_id: Any, model_kwargs: dict[str, Any]) -> Any:
         encoded = model_kwargs.get("encoder_outputs")
         if encoded is not None:
-            # transformers repeats its tensors for each beam, in place: this is a copy, so that the caller's stay.
+            # A copy, because transformers repeats the tensors for each beam in place.
             model_kwargs = {**model_kwargs, "encoder_outputs": as_encoder_output(encoded)}
         prepared = super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
         if len(prepared[0]) == 0:
-            raise ValueError("there are no sentences to translate: the batch is empty; give one at least.")
+            raise ValueError("the batch is empty; give at least one sentence.")
         return prepared
 
     def _prepare_decoder_input_ids_for_generation(
@@ -396,7 +262,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         mask = model_kwargs.pop("decoder_attention_mask", None)
         if mask is not None:
             check_prefix_mask(mask, prefix)
-            # transformers looks for `<s>` in the first column, and puts the next token behind the last one.
+            # transformers expects `<s>` in the first column and appends the next token after the last column.
             prefix, mask = move_padding(prefix, mask, "right")
             model_kwargs.update(decoder_input_ids=prefix, decoder_attention_mask=mask)
         prefix, model_kwargs = super()._prepare_decoder_input_ids_for_generation(
@@ -414,10 +280,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The model's inputs for one step: of the `(rows, target)` tokens so far, those that the cache does not hold.
+        """The model's inputs for one step: of the `(rows, target)` tokens so far, those that are not in the cache.
 
         Raises:
-            ValueError: if the cache to continue from holds them all.
+            ValueError: if the cache holds all of them.
         """
         if next_sequence_length is None and past_key_values is not None:
             past_length = int(past_key_values.get_seq_length())
@@ -425,7 +291,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             if next_sequence_length < 1:
                 raise ValueError(
                     f"past_key_values holds {past_length} tokens, but decoder_input_ids has {input_ids.shape[1]}; to "
-                    "continue, give all the target tokens so far, at least one more than the cache holds."
+                    "continue, give all target tokens so far, at least one more than the cache holds."
                 )
         return super().prepare_inputs_for_generation(
             input_ids, next_sequence_length=next_sequence_length, past_key_values=past_key_values, **kwargs
@@ -450,19 +316,19 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _max_new_tokens(self, limit: int, prefix_length: int) -> int:
         if self.config.position_embedding_type == "sinusoidal":
             return limit
-        # The last token generated is never read, so it needs no position.
+        # The last generated token is never an input, so it needs no position.
         return max(1, min(limit, self.config.max_position_embeddings + 1 - prefix_length))
 
     def _get_stopping_criteria(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
         criteria = super()._get_stopping_criteria(generation_config, *args, **kwargs)
         if self.config.position_embedding_type == "sinusoidal":
-            # Or transformers would warn that sentences are longer than max_position_embeddings, which is for tables.
-            criteria = StoppingCriteriaList(map(_without_positions, criteria))
+            # transformers warns beyond max_position_embeddings, which limits learned positions only.
+            criteria = StoppingCriteriaList(map(without_position_limit, criteria))
         max_lengths = generation_config.sentence_max_lengths
         if max_lengths is not None:
             limit = SentenceLengthLimit(max_lengths)
             if generation_config._pad_token_tensor is not None:
-                # transformers fills sentences that have ended with padding where a criterion has this attribute.
+                # transformers pads finished sentences where a criterion has this attribute.
                 limit.eos_token_id = generation_config._eos_token_tensor
             criteria.append(limit)
         return criteria
@@ -474,13 +340,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         token = generation_config.forced_eos_token_id
         if max_lengths is not None and token is not None:
             generation_config.forced_eos_token_id = None
-            logits_processor = [*(logits_processor or []), SentenceForcedEnd(max_lengths, token)]
+            logits_processor = [*(logits_processor or []), SentenceForcedEOS(max_lengths, token)]
         return super()._get_logits_processor(generation_config, *args, logits_processor=logits_processor, **kwargs)
 
     def _uses_cpu_decoder(
         self: Any, input_ids: Any, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]
     ) -> bool:
-        """Whether nothing is asked for but tokens behind `<s>`, so that a [`CPUDecoder`] can find them."""
+        """Whether this call returns only token ids after `<s>`, so that [`CPUDecoder`] can compute them."""
         cache, mask = model_kwargs.get("past_key_values"), model_kwargs.get("attention_mask")
         return (
             input_ids.shape[1] == 1
@@ -496,8 +362,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         )
 
     @staticmethod
-    def _rows_may_leave(processors: LogitsProcessorList, settings: Any) -> bool:
-        # They go by the rows of the whole batch.
+    def _may_prune(processors: LogitsProcessorList, settings: Any) -> bool:
+        # Logits processors and sampling depend on the rows of the whole batch.
         return not (processors or settings.do_sample)
 
     def _cpu_decoder(self: Any, num_beams: int, model_kwargs: dict[str, Any]) -> CPUDecoder:
@@ -514,33 +380,33 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         streamer: Any = None,
         **model_kwargs: Any,
     ) -> Any:
-        """Greedy search and sampling, as `GenerationMixin._sample`; by [`CPUDecoder`] where that is all."""
+        """Greedy search and sampling, as `GenerationMixin._sample`; by [`CPUDecoder`] where it suffices."""
         settings = generation_config
         if not self._uses_cpu_decoder(input_ids, settings, synced_gpus, model_kwargs):
             return super()._sample(
                 input_ids, logits_processor, stopping_criteria, settings, synced_gpus, streamer, **model_kwargs
             )
         decoder = self._cpu_decoder(1, model_kwargs)
-        fills = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
-        can_leave = fills and self._rows_may_leave(logits_processor, settings)
+        pads = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
+        can_prune = pads and self._may_prune(logits_processor, settings)
         unfinished = input_ids.new_ones(len(input_ids), dtype=torch.bool)
-        live, running = unfinished.nonzero()[:, 0], len(input_ids)
+        active, running = unfinished.nonzero()[:, 0], len(input_ids)
         while running:
-            scores = logits_processor(input_ids, decoder(input_ids[live, -1:]).float())
+            scores = logits_processor(input_ids, decoder(input_ids[active, -1:]).float())
             best = scores.softmax(dim=-1).multinomial(1) if settings.do_sample else top_tokens(scores, 1)[1]
             tokens = best[:, 0]
-            if len(live) < len(input_ids):
-                tokens = tokens.new_zeros(len(input_ids)).index_copy(0, live, tokens)
-            if fills:
+            if len(active) < len(input_ids):
+                tokens = tokens.new_zeros(len(input_ids)).index_copy(0, active, tokens)
+            if pads:
                 tokens = tokens.where(unfinished, settings._pad_token_tensor)
             input_ids = torch.cat([input_ids, tokens[:, None]], dim=1)
             if streamer is not None:
                 streamer.put(tokens)
             unfinished &= ~stopping_criteria(input_ids, None)
             running = int(unfinished.sum())
-            if can_leave and pays_to_prune(running, len(live)):
-                decoder.select(unfinished[live].nonzero()[:, 0])
-                live = unfinished.nonzero()[:, 0]
+            if can_prune and pays_to_prune(running, len(active)):
+                decoder.select(unfinished[active].nonzero()[:, 0])
+                active = unfinished.nonzero()[:, 0]
         if streamer is not None:
             streamer.end()
         return input_ids
@@ -554,12 +420,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Any:
-        """transformers' loop around [`BeamSearch`]; it takes and returns what `GenerationMixin._beam_search` does."""
+        """The loop around [`BeamSearch`], with the arguments and outputs of `GenerationMixin._beam_search`."""
         if model_kwargs.pop("streamer", None) is not None:
-            raise ValueError("beams cannot be streamed: which one wins is known at the end; give num_beams=1.")
+            raise ValueError("beam search cannot stream, because the best beam is known at the end; give num_beams=1.")
         settings = generation_config
         if settings.low_memory:
-            raise ValueError("low_memory is an option of older beam searches; leave it out, or give fewer num_beams.")
+            raise ValueError("low_memory is not supported; leave it out, or give fewer num_beams.")
         prompts = input_ids[:: settings.num_beams]
         search, record = self._new_search(prompts, settings), StepOutputs(settings)
         stops = CandidateStops(stopping_criteria, settings)
@@ -567,13 +433,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         steps: Any = ModuleCalls(self, settings, model_kwargs)
         if supports_cpu_decoder:
             steps = self._cpu_decoder(settings.num_beams, model_kwargs)
-        can_leave = supports_cpu_decoder and stops.are_plain and self._rows_may_leave(logits_processor, settings)
+        can_prune = supports_cpu_decoder and stops.are_plain and self._may_prune(logits_processor, settings)
         is_done = False
         while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
             logits = steps(input_ids).to(dtype=torch.float32, device=input_ids.device)
-            if is_done:  # Other processes are not.
+            if is_done:  # Other processes are still decoding.
                 continue
-            # In the same memory, where nobody asks for the logits: there is much of it with many words.
+            # In place, unless the logits are an output: a large vocabulary takes much memory.
             log_probs = torch.log_softmax(logits, dim=-1, out=None if "logits" in record.steps else logits)
             log_probs = logits_processor(input_ids, log_probs).float()
             record.add(**{**steps.outputs, "scores": log_probs, "logits": logits})
@@ -583,17 +449,16 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             input_ids = torch.cat([input_ids[search.rows], search.tokens], dim=1)
             running = search.num_running
             is_done = running == 0
-            if can_leave and pays_to_prune(running, search.num_live):
+            if can_prune and pays_to_prune(running, search.num_active):
                 kept = search.drop_finished()
                 steps.select(kept)
                 input_ids = input_ids.unflatten(0, (-1, settings.num_beams))[kept].flatten(0, 1)
         generated, scores, rows = search.best()
-        unsaid = int((~exists(scores[:: settings.num_return_sequences])).sum())
-        if unsaid:
+        missing = int((~exists(scores[:: settings.num_return_sequences])).sum())
+        if missing:
             logger.warning(
-                "%d of %d sentences have no translation: the model's scores are no numbers, or a processor forbids "
-                "every token.",
-                unsaid,
+                "%d of %d sentences have no translation: scores are NaN, or a logits processor forbids every token.",
+                missing,
                 len(prompts),
             )
         prompts = prompts.repeat_interleave(settings.num_return_sequences, dim=0)
@@ -610,7 +475,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         )
 
     def _new_search(self, prompts: torch.Tensor, settings: Any) -> BeamSearch:
-        """A search behind prompts, `(batch, length)`."""
+        """A search that continues prompts `(batch, length)`."""
         limits = torch.full((len(prompts),), settings.max_length, device=prompts.device)
         if settings.sentence_max_lengths is not None:
             limits = limits.minimum(settings.sentence_max_lengths.to(prompts.device))
@@ -618,7 +483,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return BeamSearch(
             settings.num_beams,
             num_return_sequences=settings.num_return_sequences,
-            num_ends=0 if eos is None else len(eos),
+            num_eos=0 if eos is None else len(eos),
             length_penalty=length_penalty_of(settings),
             early_stopping=settings.early_stopping,
             limits=limits - prompts.shape[1],
@@ -627,9 +492,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     @staticmethod
     def _reorder_cache(past_key_values: Any, beam_idx: Any) -> Any:
-        """Keys and values for the hypotheses that go on, which continue the rows `beam_idx`, `(batch * beams,)`.
+        """Reorder the KV cache for hypotheses that continue the rows `beam_idx`, `(batch * beams,)`.
 
-        Those of the encoder's output are the same for all hypotheses of a sentence.
+        The cross-attention's keys and values are the same for all hypotheses of a sentence.
         """
         past_key_values.self_attention_cache.reorder_cache(beam_idx)
         return past_key_values

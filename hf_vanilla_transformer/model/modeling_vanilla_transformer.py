@@ -1,7 +1,8 @@
 """The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), from its parts to the whole.
 
-Section 3.5 positions, 3.2 attention, 3.3 feed-forward networks, 3.1 layers and stacks, 3.4 embeddings and softmax, and
-the loss of section 5.4. Post-LN: every sub-layer is LayerNorm(x + Sublayer(x)), and no norm follows the stacks.
+Section 3.5 positions, 3.2 attention, 3.3 feed-forward networks, 3.1 layers and stacks, 3.4 embeddings and output
+projection, and the loss of section 5.4. Post-LN: every sub-layer computes LayerNorm(x + Sublayer(x)), and no norm
+follows the stacks.
 
 Shapes have named axes: batch, source and target (lengths in tokens), heads (h), d_model, d_k, d_v, vocabulary.
 """
@@ -46,26 +47,25 @@ from .generation_vanilla_transformer import (
     as_encoder_output,
     paper_generation_config,
 )
-from .packed_linear import Int8Linear
-from .quantization import register_quantizer
+from .quantization import Int8Linear, register_quantizer
 
 
 _DEVICES_WITH_FLOAT64 = ("cpu", "cuda", "meta")
-# Of transformers: they leave a mask of four dimensions as it is, and the attention takes it for another.
-_TELL_PADDING_ALONE = (flash_attention_mask, flex_attention_mask)
+# These mask functions of transformers pass a 4D mask through unchanged, and their attention misreads it.
+_PADDING_MASKS_ONLY = (flash_attention_mask, flex_attention_mask)
 
 
 def sinusoidal_positions(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
     """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model)).
 
     Args:
-        position_ids (`torch.LongTensor` of shape `(batch, length)`): positions pos, counted from 0, of any size.
+        position_ids (`torch.LongTensor` of shape `(batch, length)`): positions pos, counted from 0, without a limit.
         d_model (`int`): even.
 
     Returns:
         `torch.FloatTensor` of shape `(batch, length, d_model)`, in float32: sines at even, cosines at odd channels.
     """
-    # A float32 angle is off by 0.004 at position 100,000, so angles are float64, which some accelerators lack.
+    # In float64, because a float32 angle is off by 0.004 at position 100,000. Some accelerators lack float64.
     device = position_ids.device if position_ids.device.type in _DEVICES_WITH_FLOAT64 else "cpu"
     two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=device)
     angles = position_ids.to(device).unsqueeze(-1) / 10000 ** (two_i / d_model)
@@ -79,7 +79,7 @@ def count_positions(attention_mask: torch.Tensor | None, length: int, past_lengt
     Args:
         attention_mask (`torch.Tensor` of shape `(batch, past_length + length)`, *optional*): 1 for real tokens, 0 for
             padding. Without a 2D mask every token is real.
-        length (`int`): number of tokens that need a position.
+        length (`int`): number of tokens to position.
         past_length (`int` or scalar tensor): number of tokens before them, in the cache.
         device (`torch.device`): of the result.
 
@@ -87,15 +87,15 @@ def count_positions(attention_mask: torch.Tensor | None, length: int, past_lengt
         `torch.LongTensor` of shape `(batch, length)`, or `(1, length)` without a mask.
 
     Raises:
-        ValueError: if the mask is of another length than the tokens.
+        ValueError: if the mask and the tokens differ in length.
     """
     if attention_mask is None or attention_mask.ndim != 2:
         return (torch.arange(length, device=device) + past_length).unsqueeze(0)
-    # A static cache counts in a tensor, which Python must not look into.
+    # A static cache counts in a tensor; reading it would break the compiled graph.
     if isinstance(past_length, int) and attention_mask.shape[1] != past_length + length:
         raise ValueError(
-            f"the mask is {attention_mask.shape[1]} tokens long, but there are {past_length} tokens in the cache and "
-            f"{length} more; it needs a column for each."
+            f"the mask has {attention_mask.shape[1]} columns, but there are {past_length} tokens in the cache and "
+            f"{length} new ones; give one column per token."
         )
     position_ids = attention_mask.to(device).long().cumsum(dim=-1) - 1
     return position_ids[:, -length:].clamp(min=0)
@@ -114,21 +114,21 @@ def eager_attention_forward(
     """Section 3.2.1, Eq. 1: Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V, for all heads at once.
 
     Args:
-        module (`nn.Module`): the attention that asks; tells whether it is training.
+        module (`nn.Module`): the attention layer; dropout applies in its training mode.
         query, key, value: `(batch, heads, target, d_k)`, `(batch, heads, source, d_k)`, `(batch, heads, source, d_v)`.
-        attention_mask (`(batch, 1, target, source)`, *optional*): where a query may look, as booleans or integers; or
-            floating-point numbers to add to the scores: 0, and the most negative one for the paper's minus infinity.
+        attention_mask (`(batch, 1, target, source)`, *optional*): where a query may attend, as booleans or integers; or
+            floating-point values to add to the scores: 0, and the lowest value for the paper's minus infinity.
         scaling (`float`): 1 / sqrt(d_k).
-        dropout (`float`): rate of dropout on the weights.
+        dropout (`float`): dropout rate of the attention weights.
 
     Returns:
-        The output, `(batch, target, heads, d_v)`, and the weights, `(batch, heads, target, source)`.
+        The output, `(batch, target, heads, d_v)`, and the attention weights, `(batch, heads, target, source)`.
     """
     scores = torch.matmul(query, key.transpose(-2, -1)) * scaling
     if attention_mask is not None and not attention_mask.is_floating_point():
         scores = scores.masked_fill(~attention_mask.bool(), torch.finfo(scores.dtype).min)
     elif attention_mask is not None:
-        # In float16 a low score and the most negative number make minus infinity, and a row of it has no softmax.
+        # In float16 a low score plus the lowest value is minus infinity, and the softmax of a row of it is NaN.
         scores = (scores + attention_mask.to(scores.dtype)).clamp(min=torch.finfo(scores.dtype).min)
     weights = nn.functional.softmax(scores, dim=-1)
     weights = drop(weights, dropout, module.training)
@@ -138,8 +138,8 @@ def eager_attention_forward(
 class VanillaTransformerAttention(nn.Module):
     """Section 3.2.2: Concat(head_1, ..., head_h) W^O, where head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
 
-    The projections of all heads are one matrix each. The three uses of section 3.2.3 differ in where keys and values
-    come from (the same sequence, or the encoder's output) and in `is_causal`.
+    One matrix holds the projections of all heads. The three uses of section 3.2.3 differ in the source of keys and
+    values (the same sequence, or the encoder's output) and in `is_causal`, the look-ahead mask.
     """
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool = False):
@@ -170,12 +170,12 @@ class VanillaTransformerAttention(nn.Module):
         Args:
             hidden_states (`(batch, target, d_model)`): gives the queries.
             key_value_states (`(batch, source, d_model)`, *optional*): the encoder's output, in cross-attention.
-            attention_mask: in the form of the attention implementation in use.
+            attention_mask: in the form that the attention implementation needs.
             past_key_values (`EncoderDecoderCache`, *optional*): earlier keys and values; extended in place.
 
         Returns:
-            The output, `(batch, target, d_model)`, and the weights, `(batch, heads, target, source)`, or None where
-            the attention implementation does not give them.
+            The output, `(batch, target, d_model)`, and the attention weights, `(batch, heads, target, source)`, or None
+            where the attention implementation does not return them.
         """
         hidden_states = cast_for_matmul(hidden_states)
         query = self._split_heads(linear(self.q_proj, hidden_states), self.key_dim)
@@ -184,8 +184,7 @@ class VanillaTransformerAttention(nn.Module):
         else:
             key, value = self._cross_keys_values(key_value_states, past_key_values)
 
-        wants_weights = kwargs.get("output_attentions")
-        implementation = "eager" if wants_weights else self.config._attn_implementation
+        implementation = "eager" if kwargs.get("output_attentions") else self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         if attention is flash_attention_forward:
             attention = flash_attention
@@ -219,14 +218,14 @@ class VanillaTransformerAttention(nn.Module):
         cache = past_key_values.cross_attention_cache
         if past_key_values.is_updated.get(self.layer_idx):
             layer: Any = cache.layers[self.layer_idx]
-            layer.prefetch()  # From where an offloading cache has put it.
+            layer.prefetch()  # An offloading cache may hold it on another device.
             return layer.keys, layer.values
         past_key_values.is_updated[self.layer_idx] = True
         return cache.update(*self._project(states), self.layer_idx)
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
-    """What the layers of both stacks have: self-attention, a feed-forward network, and the sum and norm around each."""
+    """The common parts of both stacks' layers: self-attention, feed-forward network, residual sums and norms."""
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool):
         super().__init__()
@@ -246,7 +245,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
     def add_and_norm(self, x: torch.Tensor, sublayer_x: torch.Tensor, layer_norm: nn.LayerNorm) -> torch.Tensor:
         """Sections 3.1 and 5.4: LayerNorm(x + Dropout(Sublayer(x)))."""
-        # In one dtype, because adding two, as under autocast, is slow on CPUs.
+        # In one dtype, because adding two dtypes, as under autocast, is slow on CPUs.
         return layer_norm(x + drop(sublayer_x, self.dropout, self.training).to(x.dtype))
 
 
@@ -298,7 +297,7 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
-    """What transformers needs to know of every class here, and how weights begin."""
+    """Class attributes that transformers reads, loading and saving, and the initialization of weights."""
 
     config: VanillaTransformerConfig
     base_model_prefix = "model"
@@ -311,7 +310,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
 
     def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
-        # Fields can be set after a configuration was made and checked.
+        # Fields may have been set after the configuration was validated.
         config.validate_architecture()
         super().__init__(config, *args, **kwargs)
 
@@ -319,13 +318,13 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a saved model, as `PreTrainedModel.from_pretrained` does.
 
-        `quantization_config=Int8Config()` makes the weights int8.
+        `quantization_config=Int8Config()` quantizes the weights to int8.
 
         Raises:
-            ValueError: if the file of the weights is cut off or damaged, or does not fit the configuration.
+            ValueError: if the file of weights is truncated or damaged, or does not match the configuration.
         """
         register_quantizer()
-        wants_info = kwargs.pop("output_loading_info", False)
+        output_loading_info = kwargs.pop("output_loading_info", False)
         try:
             loaded: Any = super().from_pretrained(
                 pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
@@ -334,45 +333,46 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             if "ignore_mismatched_sizes" not in str(error):
                 raise
             raise ValueError(
-                f"config.json and the weights in {pretrained_model_name_or_path} do not fit each other ({error}); take "
-                "both from the same run."
+                f"config.json and the weights in {pretrained_model_name_or_path} do not match ({error}); use files "
+                "of one run."
             ) from error
         except Exception as error:
-            # By name: a file that travels with saved models imports torch and transformers only.
+            # By name, because files of saved models import torch and transformers only.
             if type(error).__name__ != "SafetensorError":
                 raise
             raise ValueError(
-                f"the weights in {pretrained_model_name_or_path} are cut off or damaged ({error}); copy or download "
-                "them again, or go back to an earlier checkpoint."
+                f"the weights in {pretrained_model_name_or_path} are truncated or damaged ({error}); copy or download "
+                "them again, or use an earlier checkpoint."
             ) from error
         model, info = loaded
         if any(name.endswith("shared.weight") for name in info["unexpected_keys"]) and info["missing_keys"]:
             raise ValueError(
-                f"the embeddings in {pretrained_model_name_or_path} are one matrix, and would be drawn anew as three; "
-                "load the model without tie_word_embeddings, set model.config.tie_word_embeddings = False, and save it."
+                f"the embeddings in {pretrained_model_name_or_path} are one shared matrix, and would be initialized "
+                "anew as three; load the model without tie_word_embeddings, set "
+                "model.config.tie_word_embeddings = False, and save it."
             )
-        return (model, info) if wants_info else model
+        return (model, info) if output_loading_info else model
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """The attention that was asked for, or else the one that goes by device, dtype and length.
+        """The requested attention implementation; by default this package's, which chooses by device, dtype and length.
 
-        It gives no weights, so it is eager attention where the configuration asks for them.
+        That one returns no attention weights, so the default is eager attention with `config.output_attentions`.
         """
         chosen = "eager" if self.config.output_attentions else ATTENTION
         return super().get_correct_attn_implementation(requested_attention or chosen, is_init_check)
 
     @classmethod
     def maybe_distribute_model(cls, model: Any, distributed_config: Any, mesh_manager: Any) -> Any:
-        """Share a model among processes, as `from_pretrained(..., distributed_config=...)` asks for.
+        """Shard a model over processes, for `from_pretrained(..., distributed_config=...)`.
 
         Raises:
-            ValueError: if tensor parallelism would cut a head in two.
+            ValueError: if tensor parallelism would split a head.
         """
         tp_size, num_heads = getattr(distributed_config, "tp_size", 1), model.config.num_heads
         if num_heads % tp_size != 0:
             raise ValueError(
-                f"tp_size is {tp_size}, but num_heads is {num_heads}; tensor parallelism gives each process whole "
-                "heads, so choose a tp_size that divides num_heads."
+                f"tp_size is {tp_size}, but num_heads is {num_heads}; tensor parallelism assigns whole heads to "
+                "processes, so choose a tp_size that divides num_heads."
             )
         return super().maybe_distribute_model(model, distributed_config, mesh_manager)
 
@@ -384,15 +384,15 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Save as `PreTrainedModel.save_pretrained` does, also where `tie_word_embeddings` was set to False later."""
+        """Save as `PreTrainedModel.save_pretrained` does, also if `tie_word_embeddings` was set to False later."""
         state_dict = self.state_dict_to_save(state_dict)
         super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
 
     def state_dict_to_save(self, state_dict: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor] | None:
-        """The weights as they are loaded again, of the caller's or the model's own; None for the model's own as is."""
+        """The weights to write: those of `state_dict` or the model's; None if the model's need no change."""
         if not hasattr(self.base_model, "shared") or self.config.tie_word_embeddings:
             return state_dict
-        # An untied model loads a matrix for each use, so one that serves several is written under each name.
+        # An untied model loads one matrix per use, so a shared matrix is written under each name.
         weights = (state_dict or self.state_dict()).items()
         return {name: weight.clone() for name, weight in weights if not name.endswith("shared.weight")}
 
@@ -400,13 +400,12 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Glorot-uniform projections, and embeddings of standard deviation d_model^-0.5, as in the authors' code.
 
-        The paper does not say; the matrix before the softmax, which section 3.4 shares with the embeddings, begins as
-        one when it is not shared.
+        The paper is silent. An untied LM head is initialized like the embeddings, to which section 3.4 ties it.
         """
         if isinstance(module, Int8Linear):
             raise ValueError(
-                "the file of the weights lacks int8 matrices that this class has; int8 models are loaded by the class "
-                "that they were saved by, or by one without a softmax."
+                "the file of weights lacks int8 matrices that this class has; load an int8 model with the class that "
+                "saved it, or with a class without an LM head."
             )
         if isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
@@ -424,14 +423,14 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         """Change the size of the joint vocabulary, as `PreTrainedModel.resize_token_embeddings` does.
 
         Raises:
-            ValueError: if source and target have vocabularies of their own, or the weights are int8.
+            ValueError: if source and target have separate vocabularies, or the weights are int8.
         """
         if isinstance(self.get_output_embeddings(), Int8Linear):
-            raise ValueError("the matrix before the softmax is int8; call dequantize() and then change its size.")
+            raise ValueError("the LM head is int8; call dequantize() and then resize the embeddings.")
         if not self.config.has_joint_vocabulary:
             raise ValueError(
-                "source and target have vocabularies of their own here, and resize_token_embeddings() cannot tell "
-                "which one is meant; build a model with the sizes wanted and copy the weights."
+                "source and target have separate vocabularies, and resize_token_embeddings() does not name one; build "
+                "a model of the new sizes and copy the weights."
             )
         decoder = getattr(self.base_model, "decoder", None)
         if decoder is not None and not self.config.tie_word_embeddings:
@@ -442,15 +441,15 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
 
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
-    """What both stacks begin with (Figure 1, bottom): scaled embeddings, plus positions, and dropout.
+    """The input of both stacks (Figure 1, bottom): scaled embeddings plus positions, and dropout.
 
     Args:
-        config (`VanillaTransformerConfig`).
+        config (`VanillaTransformerConfig`): the configuration.
         vocab_size (`int`): rows of this stack's embedding.
         layers (`list[nn.Module]`): N layers.
     """
 
-    # Tensor parallelism: a process has some words, some heads, and some inner channels of the feed-forward networks.
+    # Tensor parallelism splits the vocabulary, the heads, and the inner channels of the feed-forward networks.
     _tp_plan = {
         "embed_tokens": "embedding_rowwise",
         "layers.*.self_attn.q_proj": "colwise",
@@ -472,23 +471,23 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.post_init()
 
     def look_up(self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
-        """Section 3.4: rows of the embedding matrix, `(batch, length, d_model)`, unless the caller brings them.
+        """Section 3.4: rows of the embedding matrix, `(batch, length, d_model)`, unless the caller gives them.
 
         Raises:
-            ValueError: if both are given, or neither, or a token id is outside the vocabulary.
+            ValueError: if both or neither are given, or a token id is outside the vocabulary.
         """
         if input_ids is not None and inputs_embeds is not None:
-            raise ValueError(f"token ids and embeddings were both given to {type(self).__name__}; give one.")
+            raise ValueError(f"token ids and embeddings were both given to {type(self).__name__}; give one of them.")
         if inputs_embeds is not None:
             return inputs_embeds
         if input_ids is None:
-            raise ValueError(f"neither token ids nor embeddings were given to {type(self).__name__}; give one.")
+            raise ValueError(f"neither token ids nor embeddings were given to {type(self).__name__}; give one of them.")
         try:
             return self.embed_tokens(input_ids)
         except IndexError as error:
             rows = self.embed_tokens.num_embeddings
             raise ValueError(
-                f"token ids reach from {int(input_ids.min())} to {int(input_ids.max())}, but the vocabulary of "
+                f"token ids range from {int(input_ids.min())} to {int(input_ids.max())}, but the vocabulary of "
                 f"{type(self).__name__} has ids 0 to {rows - 1}; use the tokenizer that the model was trained with, "
                 "or resize_token_embeddings()."
             ) from error
@@ -500,7 +499,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             positions = self._learned_positions(position_ids)
         else:
             positions = sinusoidal_positions(position_ids, d_model)
-        # In float32 at least, so that half precision rounds once, the sum, and not the product before it.
+        # At least in float32, so that half precision rounds once, after the sum.
         scaled = inputs_embeds.to(torch.promote_types(inputs_embeds.dtype, torch.float32)) * math.sqrt(d_model)
         x = (scaled + positions).to(inputs_embeds.dtype)
         return drop(x, self.config.dropout, self.training)
@@ -511,26 +510,26 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         except IndexError as error:
             raise ValueError(
                 f"a sequence of {int(position_ids.max()) + 1} tokens was given, but this model has learned "
-                f"{self.config.max_position_embeddings} positions (max_position_embeddings); shorten or split it, or "
-                "train a model with sinusoidal positions, which have no limit."
+                f"{self.config.max_position_embeddings} positions (max_position_embeddings); truncate or split it, "
+                "or train a model with sinusoidal positions, which have no limit."
             ) from error
 
     def mask_config(self, output_attentions: bool | None, *masks: torch.Tensor | None) -> VanillaTransformerConfig:
-        """The configuration to make masks by: attention weights are only to be had from eager attention.
+        """The configuration that masks are made for: only eager attention returns attention weights.
 
         Raises:
-            ValueError: if a mask tells more than padding, and the attention in use takes no such masks.
+            ValueError: if the attention implementation takes 2D masks only, and a mask has more dimensions.
         """
         if output_attentions:
             config = copy.copy(self.config)
             config._attn_implementation = "eager"
             return config
         name = self.config._attn_implementation
-        tells_padding_alone = ALL_MASK_ATTENTION_FUNCTIONS.get(name) in _TELL_PADDING_ALONE
-        if tells_padding_alone and any(mask is not None and mask.ndim > 2 for mask in masks):
+        takes_padding_only = ALL_MASK_ATTENTION_FUNCTIONS.get(name) in _PADDING_MASKS_ONLY
+        if takes_padding_only and any(mask is not None and mask.ndim > 2 for mask in masks):
             raise ValueError(
-                f'a mask has more dimensions than (batch, length), but "{name}" takes masks that tell real tokens from '
-                'padding and no more; give such a one, or load the model with attn_implementation="sdpa".'
+                f'a mask has more dimensions than (batch, length), but "{name}" takes padding masks only; give a 2D '
+                'mask, or load the model with attn_implementation="sdpa".'
             )
         return self.config
 
@@ -563,7 +562,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             input_ids (`torch.LongTensor` of shape `(batch, source)`): token ids.
             attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): 1 for real tokens, 0 for padding.
             inputs_embeds (`torch.FloatTensor` of shape `(batch, source, d_model)`, *optional*): rows of the embedding
-                matrix instead of `input_ids`, before they are multiplied by sqrt(d_model).
+                matrix instead of `input_ids`, not yet multiplied by sqrt(d_model).
 
         Returns:
             `BaseModelOutput`: `last_hidden_state`, `(batch, source, d_model)`.
@@ -582,7 +581,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
 
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
-    """Section 3.1: the decoder, a stack of N layers that look at earlier positions and at the encoder's output."""
+    """Section 3.1: the decoder, a stack of N layers that attend to earlier positions and to the encoder's output."""
 
     _tp_plan = {
         **VanillaTransformerStack._tp_plan,
@@ -614,10 +613,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode target tokens, each from those before it and from the source.
+        """Compute a state for each target token from the tokens before it and from the source.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, target)`): token ids, of new tokens only with a cache.
+            input_ids (`torch.LongTensor` of shape `(batch, target)`): token ids; with a cache, of new tokens only.
             attention_mask (`torch.Tensor` of shape `(batch, past + target)`, *optional*): 1 for real tokens, 0 for
                 padding, for the tokens in the cache too.
             encoder_hidden_states (`torch.FloatTensor` of shape `(batch, source, d_model)`): the encoder's output.
@@ -631,16 +630,16 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             `past_key_values`.
 
         Raises:
-            ValueError: as the encoder, or if `encoder_hidden_states` is missing or of another length than its mask, or
-                for flex attention with a static cache.
+            ValueError: as the encoder; if `encoder_hidden_states` is missing or differs in length from its mask; or for
+                flex attention with a static cache.
         """
         if encoder_hidden_states is None:
             raise ValueError("the decoder attends to the encoder's output; give it as encoder_hidden_states.")
         source = encoder_hidden_states.shape[1]
         if encoder_attention_mask is not None and encoder_attention_mask.shape[-1] != source:
             raise ValueError(
-                f"the source's mask is of length {encoder_attention_mask.shape[-1]}, and the encoder's output of "
-                f"{source}; give the mask that the encoder was given."
+                f"the source's mask has length {encoder_attention_mask.shape[-1]}, and the encoder's output has length "
+                f"{source}; give the mask of the encoder's input."
             )
         embeds = self.look_up(input_ids, inputs_embeds)
         cache = self._encoder_decoder_cache(past_key_values, use_cache)
@@ -658,15 +657,15 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     def _causal_mask(
         self, config: VanillaTransformerConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Any
     ) -> Any:
-        """Section 3.2.3: which tokens of the target each one may look at, in the form of the attention in use."""
+        """Section 3.2.3: the look-ahead mask with padding, in the form that the attention implementation needs."""
         makes_masks = ALL_MASK_ATTENTION_FUNCTIONS.get(config._attn_implementation)
         if makes_masks is flex_attention_mask and cache is not None and cache.is_compileable:
-            # It asks a static cache how much is filled when the attention is computed, which has added to it by then.
+            # The mask reads the static cache's length during attention, when the cache has already grown.
             raise ValueError(
-                'flex attention cannot be used with a static cache; take another cache, or attn_implementation="sdpa".'
+                'flex attention does not work with a static cache; use another cache, or attn_implementation="sdpa".'
             )
         if makes_masks is flash_attention_mask and cache is not None and attention_mask is None:
-            # Nothing else tells it how much of a static cache is filled.
+            # Flash attention takes the filled length of a static cache from this mask.
             length = int(cache.get_seq_length()) + x.shape[1]
             attention_mask = torch.ones(len(x), length, dtype=torch.long, device=x.device)
         return create_causal_mask(config, x, attention_mask, cache)
@@ -681,9 +680,9 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
-    """Section 3: encoder and decoder, without the softmax.
+    """Section 3: encoder and decoder, without the LM head.
 
-    With a joint vocabulary and `tie_word_embeddings` both stacks' embeddings are one matrix, `shared` (section 3.4).
+    With a joint vocabulary and `tie_word_embeddings` both stacks share one embedding matrix, `shared` (section 3.4).
     """
 
     def __init__(self, config: VanillaTransformerConfig):
@@ -702,11 +701,11 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             self._tp_plan = {**self.tp_plan, "shared": "embedding_rowwise"}
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """The source's embedding, which is everybody's where it is shared."""
+        """The source's embedding; with shared embeddings, also the target's."""
         return self.shared if hasattr(self, "shared") else self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: Any) -> None:
-        """Replace the source's embedding, which is everybody's where it is shared.
+        """Replace the source's embedding; with shared embeddings, also the target's.
 
         Args:
             value (`nn.Embedding`): `(vocabulary, d_model)`.
@@ -732,21 +731,21 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         """Encode the source, unless `encoder_outputs` is given, and decode.
 
         Args:
-            input_ids, attention_mask, inputs_embeds: the source, as [`VanillaTransformerEncoder`] takes it.
+            input_ids, attention_mask, inputs_embeds: the source, as for [`VanillaTransformerEncoder`].
             decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, past_key_values, use_cache: the target, as
-                [`VanillaTransformerDecoder`] takes it.
-            encoder_outputs (`BaseModelOutput`, another `ModelOutput`, `dict` or `tuple`, *optional*): of an earlier
-                call, instead of encoding.
+                for [`VanillaTransformerDecoder`].
+            encoder_outputs (`BaseModelOutput`, another `ModelOutput`, `dict` or `tuple`, *optional*): the encoder's
+                output of an earlier call.
 
         Returns:
-            `Seq2SeqModelOutput`: `last_hidden_state`, `(batch, target, d_model)`, and what either stack returned.
+            `Seq2SeqModelOutput`: `last_hidden_state`, `(batch, target, d_model)`, and the outputs of both stacks.
 
         Raises:
-            ValueError: if there is nothing to decode, and as the stacks do.
+            ValueError: if there are no decoder inputs, and as both stacks do.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError(
-                "there is nothing to decode: give decoder_input_ids or decoder_inputs_embeds; or, for a loss, give "
+                "decoder inputs are missing: give decoder_input_ids or decoder_inputs_embeds; or, for a loss, give "
                 "labels to VanillaTransformerForConditionalGeneration; or, to translate, call its generate()."
             )
         if encoder_outputs is None:
@@ -793,17 +792,18 @@ def label_smoothed_cross_entropy(
 ) -> torch.Tensor:
     """Section 5.4: cross-entropy with label smoothing, in nats per target token.
 
-    The right token's target probability is 1 - epsilon + epsilon / V, every other's epsilon / V.
+    The target distribution gives the label 1 - epsilon + epsilon / V, and every other token epsilon / V.
 
     Args:
         logits (`(batch, target, vocabulary)`), labels (`(batch, target)`): `ignore_index` where there is no target.
         vocab_size (`int`): V.
-        num_items_in_batch (`int`, *optional*): number of target tokens to divide by: of all the batches that make one
-            update, where it is spread over several. `None` for those in `labels`.
-        label_smoothing (`float`): epsilon.
+        num_items_in_batch (`int`, *optional*): number of target tokens to divide by, of all batches that one update
+            accumulates; `None` for those in `labels`.
+        label_smoothing (`float`): epsilon_ls.
+        ignore_index (`int`): the label of positions without a target.
 
     Returns:
-        `torch.Tensor`: one number, in float32 at least.
+        `torch.Tensor`: a scalar, at least in float32.
 
     Raises:
         ValueError: if a label is outside the vocabulary.
@@ -821,26 +821,26 @@ def label_smoothed_cross_entropy(
 
 
 def check_labels(labels: torch.Tensor, vocab_size: int, ignore_index: int = -100) -> None:
-    """Make sure that labels are in the vocabulary, in eager mode on CPU.
+    """Check that labels are in the vocabulary, in eager mode on CPUs.
 
     Raises:
-        ValueError: if one is not.
+        ValueError: if a label is outside the vocabulary.
     """
     if not is_plain_cpu_tensor(labels) or labels.numel() == 0:
         return
     lowest, highest = labels.masked_fill(labels == ignore_index, 0).aminmax()
     if lowest < 0 or highest >= vocab_size:
         raise ValueError(
-            f"labels reach from {int(lowest)} to {int(highest)}, but the target vocabulary has ids 0 to "
-            f"{vocab_size - 1}; use the tokenizer that the model was trained with, and {ignore_index} where there is "
-            "no target."
+            f"labels range from {int(lowest)} to {int(highest)}, but the target vocabulary has ids 0 to "
+            f"{vocab_size - 1}; use the tokenizer that the model was trained with, and {ignore_index} where there "
+            "is no target."
         )
 
 
 def per_token(
     total: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None, ignore_index: int = -100
 ) -> torch.Tensor:
-    """A sum over target tokens, divided by their number: `num_items_in_batch`, or else of those in `labels`."""
+    """A sum over target tokens divided by their number: `num_items_in_batch`, or the number of `labels`."""
     if num_items_in_batch is None:
         num_items_in_batch = (labels != ignore_index).sum()
     return total / torch.as_tensor(num_items_in_batch, device=total.device).clamp(min=1)
@@ -854,9 +854,9 @@ def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id:
 
 
 class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
-    """Section 3: the whole model of Figure 1, with the pre-softmax linear transformation of section 3.4.
+    """Section 3: the whole model of Figure 1, with the output projection ("pre-softmax linear transformation") of 3.4.
 
-    `lm_head` is the target's embedding matrix with `tie_word_embeddings`, and a matrix of its own without.
+    With `tie_word_embeddings`, `lm_head` is tied to the target's embedding matrix; otherwise it is a separate matrix.
     """
 
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -888,26 +888,27 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
-        """Logits of the next token at every target position, and the loss where `labels` are given.
+        """Logits of the next token at every target position, and the loss if `labels` are given.
 
         Args:
             labels (`torch.LongTensor` of shape `(batch, target)`, *optional*): target tokens, ending in `</s>`; -100
-                where there is none. Without decoder inputs they are shifted right to make these.
-            logits_to_keep (`int` or `torch.Tensor`): compute logits for the last so many target positions, or for the
-                positions given; 0 for all.
-            skip_logits (`bool`, *optional*): with `labels`, compute the loss without all the logits in memory, and
-                return none; `None` for doing so in training mode.
+                where there is no target. Without decoder inputs, the labels shifted right are the decoder inputs
+                (teacher forcing).
+            logits_to_keep (`int` or `torch.Tensor`): compute logits for this many last target positions, or for the
+                given positions; 0 for all.
+            skip_logits (`bool`, *optional*): with `labels`, compute the loss without all logits in memory, and return
+                no logits; `None` does so in training mode.
             num_items_in_batch (`int`, *optional*): see [`label_smoothed_cross_entropy`]; the Trainer passes it.
-            The rest: as [`VanillaTransformerModel`] takes it.
+            Others: as for [`VanillaTransformerModel`].
 
         Returns:
             `Seq2SeqLMOutput`: `logits`, `(batch, target, vocabulary)`, unless they are skipped; `loss`, in nats per
-            target token, smoothed by `config.label_smoothing` in training mode and plain in evaluation mode; and what
-            either stack returned.
+            target token, smoothed by `config.label_smoothing` in training mode and plain in evaluation mode; and the
+            outputs of both stacks.
 
         Raises:
-            ValueError: if there are neither decoder inputs nor labels, or not as many labels as decoder inputs, and as
-                [`VanillaTransformerModel`] does.
+            ValueError: if there are neither decoder inputs nor labels, if labels and decoder inputs differ in shape,
+                and as [`VanillaTransformerModel`] does.
         """
         if labels is not None:
             use_cache = False
@@ -929,8 +930,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         states, logits, loss = outputs.last_hidden_state, None, None
         if labels is not None and labels.shape != states.shape[:2]:
             raise ValueError(
-                f"labels are of shape {tuple(labels.shape)}, and the decoder's inputs of {tuple(states.shape[:2])}; "
-                "each position needs one, -100 where there is no target."
+                f"labels have shape {tuple(labels.shape)}, and the decoder's inputs {tuple(states.shape[:2])}; "
+                "give one label per position, -100 where there is no target."
             )
         if labels is not None and (self.training if skip_logits is None else skip_logits):
             loss = self._loss_without_logits(states, labels, **kwargs)
@@ -961,20 +962,20 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     def _loss_without_logits(
         self, states: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any = None, **kwargs: Any
     ) -> torch.Tensor:
-        """The same loss; from the matrix itself where nothing but a plain multiplication would happen to it."""
-        is_plain_product = is_plain_linear(self.lm_head) and self.lm_head.bias is None
-        if self.loss_function is not label_smoothed_cross_entropy or not is_plain_product:
+        """The same loss; in chunks, from the matrix itself, if the LM head is a plain matmul."""
+        is_plain_matmul = is_plain_linear(self.lm_head) and self.lm_head.bias is None
+        if self.loss_function is not label_smoothed_cross_entropy or not is_plain_matmul:
             return self._loss(self.lm_head(states), labels, num_items_in_batch=num_items_in_batch, **kwargs)
         check_labels(labels, self.config.vocab_size)
         total = smoothed_cross_entropy_of_states(states, self.lm_head.weight, labels, self._label_smoothing)
         return per_token(total, labels, num_items_in_batch)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Decoder inputs for teacher forcing: `labels` behind `<s>`; `(batch, target)` in and out.
+        """Decoder inputs for teacher forcing: `<s>`, then `labels` without the last; `(batch, target)` in and out.
 
         Raises:
-            ValueError: if the configuration lacks one of the two tokens that this takes, or labels are padded on the
-                left (in eager mode on CPU, where a Trainer's collator runs).
+            ValueError: if the configuration lacks the pad token or the start token, or if labels are padded on the left
+                (checked in eager mode on CPUs, where a Trainer's collator runs).
         """
         pad, start = self.config.pad_token_id, self.config.decoder_start_token_id
         if pad is None or start is None:

@@ -1,6 +1,6 @@
-"""Linear layers computed fast where no gradient is wanted, from weights that lie as a processor reads them.
+"""Linear layers without gradients, computed from prepacked weights, in floating point and in int8.
 
-Each equals the one-line formula that its docstring states. Shapes have named axes, as in the model's file.
+Each class equals the formula in its docstring. Shapes have named axes, as in the model's file.
 """
 
 import threading
@@ -13,89 +13,35 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from .fast_path import cpu_supports_matmul_in, is_plain_cpu_tensor, onednn_supports_matmul_in
+from .fast_path import cpu_supports_matmul_in, onednn_supports_matmul_in
 
 
-# For so many rows weights are packed; it was as fast as any other number at 1 row to 256.
+# The number of rows that oneDNN packs weights for; others are no faster at 1 to 256 rows.
 _PACKED_FOR_ROWS = 16
-# Without AVX-512: up to so many numbers of a matrix, oneDNN's longer start does not pay; from so many on, it pays to
-# share the product of one row out among the threads.
-_LARGEST_FOR_MKL, _SMALLEST_TO_SHARE = 2**15, 2**18
-# Integers of weights reach from minus this to this.
-_LARGEST = 127
-# torch's engines with products of int8 matrices whose numbers become int8 on the way.
+# Without AVX-512: the largest matrix, in elements, for which MKL is faster than oneDNN, whose calls take longer to
+# start; and the smallest whose multiplication with one row is worth splitting over threads.
+_LARGEST_FOR_MKL, _SMALLEST_TO_SPLIT = 2**15, 2**18
+# torch's engines for int8 matmuls that quantize their input dynamically.
 _INT8_ENGINES = ("x86", "fbgemm")
 
 
-class Int8Linear(nn.Linear):
-    """Section 3: x (s W)^T + b, where W holds integers from -127 to 127, and s has a number for each of its rows.
-
-    On CPUs for which torch has such products, and without gradients, x is rounded too: to 256 numbers from min(x, 0) to
-    max(x, 0), or to 128 where the processor lacks VNNI. So all sentences of a batch have a say in how each is rounded.
-
-    Args:
-        in_features, out_features (`int`): columns and rows of W.
-        bias (`bool`): whether there is b.
-        device, dtype: of s and b, and the device of W.
-    """
-
-    weight_scale: nn.Parameter
-
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None):
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = in_features, out_features
-        integers = torch.empty(out_features, in_features, device=device, dtype=torch.int8)
-        numbers = torch.empty(2, out_features, device=device, dtype=dtype)
-        self.weight = nn.Parameter(integers, requires_grad=False)
-        self.weight_scale = nn.Parameter(numbers[0].clone(), requires_grad=False)
-        self.register_parameter("bias", nn.Parameter(numbers[1].clone()) if bias else None)
-
-    @classmethod
-    @torch.no_grad()
-    def of(cls, layer: nn.Linear) -> "Int8Linear":
-        """The nearest one to a layer: the largest number of each row of its matrix becomes 127 or -127."""
-        weight = layer.weight
-        new = cls(layer.in_features, layer.out_features, layer.bias is not None, weight.device, weight.dtype)
-        new.weight_scale.copy_(weight.abs().amax(dim=1) / _LARGEST)
-        # A row of zeros stays one.
-        scale = new.weight_scale.float().clamp(min=torch.finfo(torch.float32).tiny)[:, None]
-        new.weight.copy_((weight.float() / scale).round().clamp(-_LARGEST, _LARGEST))
-        new.bias = layer.bias
-        return new.train(layer.training)
-
-    @torch.no_grad()
-    def to_linear(self) -> nn.Linear:
-        """The same without integers: x W'^T + b, where W' = s W."""
-        weight = self.float_weight()
-        sizes = self.in_features, self.out_features, self.bias is not None
-        new = nn.utils.skip_init(nn.Linear, *sizes, device=weight.device, dtype=weight.dtype)
-        new.weight.copy_(weight)
-        new.bias = self.bias
-        return new.train(self.training)
-
-    def float_weight(self) -> torch.Tensor:
-        """s W, `(out, in)`, in the dtype of s."""
-        return self.weight * self.weight_scale[:, None]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`(..., in)` to `(..., out)`."""
-        if not torch.is_grad_enabled() and is_plain_cpu_tensor(x) and _Int8PackedLinear.suits([self]):
-            return pack(self)(x)
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return nn.functional.linear(x, self.float_weight().to(x.dtype), bias)
-
-
 def matrix_of(layer: nn.Linear) -> torch.Tensor:
-    """W of a layer, `(out, in)`, in floating-point numbers."""
-    return layer.float_weight() if isinstance(layer, Int8Linear) else layer.weight
+    """W of a layer, `(out, in)`, in floating point."""
+    return layer.float_weight() if _is_int8(layer) else layer.weight
+
+
+def _is_int8(layer: Any) -> bool:
+    # By its weights: `Int8Linear` packs itself with this file, so this file cannot import it.
+    return layer.weight.dtype == torch.int8
 
 
 class PackedLinear:
-    """Section 3: [x W_1^T + b_1, x W_2^T + b_2, ...] of linear layers side by side, as one product.
+    """Section 3: [x W_1^T + b_1, x W_2^T + b_2, ...] of several linear layers, as one matmul.
 
     Args:
-        weight (`torch.Tensor` of shape `(out, in)`), bias (`torch.Tensor` of shape `(out,)`, *optional*): of all.
-        layers (`nn.Linear`): from which they come.
+        weight (`torch.Tensor` of shape `(out, in)`): of all layers, concatenated.
+        bias (`torch.Tensor` of shape `(out,)`, *optional*): likewise.
+        layers (`nn.Linear`): the layers.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
@@ -104,11 +50,11 @@ class PackedLinear:
 
     @classmethod
     def suits(cls, layers: Sequence[nn.Linear]) -> bool:
-        """Whether these layers can be computed so, here and now."""
+        """Whether this class can compute these layers on this machine."""
         return True
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """`(rows, in)` to `(rows, out)`, where out is the sum of the layers'."""
+        """`(rows, in)` to `(rows, out)`, where out is the sum of the layers' outputs."""
         return nn.functional.linear(x, self._weight, self._bias)
 
     def relu(self, x: torch.Tensor) -> torch.Tensor:
@@ -121,7 +67,7 @@ class PackedLinear:
 
 
 class _OneDNNLinear(PackedLinear):
-    """By oneDNN on CPUs, from weights in its own order: with few rows, reading them is what takes the time."""
+    """By oneDNN on CPUs, from weights in its own layout: with few rows, reading the weights dominates the time."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
         super().__init__(torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS), bias, layers)
@@ -142,31 +88,31 @@ class _OneDNNLinear(PackedLinear):
 
 
 class _LinearByRows(PackedLinear):
-    """One row is computed in one way, and several in another."""
+    """One way to compute a single row, and another to compute several."""
 
-    def __init__(self, of_one: PackedLinear, of_several: PackedLinear):
-        self._of_one, self._of_several = of_one, of_several
+    def __init__(self, one_row: PackedLinear, several_rows: PackedLinear):
+        self._one_row, self._several_rows = one_row, several_rows
 
-    def _of(self, x: torch.Tensor) -> PackedLinear:
-        return self._of_one if len(x) == 1 else self._of_several
+    def _for(self, x: torch.Tensor) -> PackedLinear:
+        return self._one_row if len(x) == 1 else self._several_rows
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._of(x)(x)
+        return self._for(x)(x)
 
     def relu(self, x: torch.Tensor) -> torch.Tensor:
-        return self._of(x).relu(x)
+        return self._for(x).relu(x)
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return self._of(x).plus(x, residual)
+        return self._for(x).plus(x, residual)
 
 
 class _Avx2Linear(_LinearByRows):
-    """In float32 on CPUs with AVX2 alone: MKL starts sooner there than oneDNN, and reads a row's weights as fast."""
+    """In float32 on CPUs without AVX-512, where MKL has less overhead per call than oneDNN and equal bandwidth."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
-        of_one = _SharedLinear if weight.numel() >= _SMALLEST_TO_SHARE else PackedLinear
-        of_several = _OneDNNLinear if weight.numel() > _LARGEST_FOR_MKL else PackedLinear
-        super().__init__(of_one(weight, bias, layers), of_several(weight, bias, layers))
+        one_row = _SplitLinear if weight.numel() >= _SMALLEST_TO_SPLIT else PackedLinear
+        several_rows = _OneDNNLinear if weight.numel() > _LARGEST_FOR_MKL else PackedLinear
+        super().__init__(one_row(weight, bias, layers), several_rows(weight, bias, layers))
 
     @classmethod
     def suits(cls, layers: Sequence[nn.Linear]) -> bool:
@@ -178,15 +124,15 @@ class _Avx2Linear(_LinearByRows):
         )
 
 
-class _SharedLinear(PackedLinear):
-    """W is shared out among the threads, a product for each: MKL leaves one row of x to one of them.
+class _SplitLinear(PackedLinear):
+    """One matmul per thread, each with a part of W, because MKL computes a single row of x in one thread.
 
-    By its columns, from a transpose of W, where there are fewer of them than rows: so MKL reads it faster.
+    W is split by columns, from its transpose, where it has fewer columns than rows: MKL reads that faster.
     """
 
     @cached_property
     def _columns(self) -> torch.Tensor:
-        # Made when a single row first comes. Threads that come together make two, which does no harm.
+        # Made at the first single row. Concurrent threads may make it twice, which is harmless.
         return self._weight.t().contiguous()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -196,27 +142,27 @@ class _SharedLinear(PackedLinear):
         return self._by_columns(x, threads) if inputs < outputs else self._by_rows(x, threads)
 
     def _by_rows(self, x: torch.Tensor, threads: int) -> torch.Tensor:
-        shares = self._weight.view(threads, -1, x.shape[1]).transpose(1, 2)
+        parts = self._weight.view(threads, -1, x.shape[1]).transpose(1, 2)
         x = x.expand(threads, -1, -1)
         if self._bias is None:
-            return torch.bmm(x, shares).view(1, -1)
-        return torch.baddbmm(self._bias.view(threads, 1, -1), x, shares).view(1, -1)
+            return torch.bmm(x, parts).view(1, -1)
+        return torch.baddbmm(self._bias.view(threads, 1, -1), x, parts).view(1, -1)
 
     def _by_columns(self, x: torch.Tensor, threads: int) -> torch.Tensor:
-        shares = self._columns.view(threads, -1, self._columns.shape[1])
-        out = torch.bmm(x.reshape(threads, 1, -1), shares).sum(dim=0)
+        parts = self._columns.view(threads, -1, self._columns.shape[1])
+        out = torch.bmm(x.reshape(threads, 1, -1), parts).sum(dim=0)
         return out if self._bias is None else out.add_(self._bias)
 
 
 class _WideLinear(_LinearByRows):
-    """From weights of 16 bits, on CPUs that have no products of such: in float32, and rounded once, at the end.
+    """16-bit weights on CPUs without 16-bit matmuls: computed in float32 and rounded once, at the end.
 
-    But for one row, because torch's own product then takes as long as reading the weights, which are half as long.
+    One row is left to torch: its matmul then takes as long as reading the weights, which are half as large.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
-        of_several = _InFloat32(weight.float(), None if bias is None else bias.float(), layers)
-        super().__init__(PackedLinear(weight, bias, layers), of_several)
+        several_rows = _InFloat32(weight.float(), None if bias is None else bias.float(), layers)
+        super().__init__(PackedLinear(weight, bias, layers), several_rows)
 
     @classmethod
     def suits(cls, layers: Sequence[nn.Linear]) -> bool:
@@ -224,7 +170,7 @@ class _WideLinear(_LinearByRows):
 
 
 class _InFloat32(_OneDNNLinear):
-    """From what may be in another dtype, to the same, by a product in float32."""
+    """A matmul in float32, with input and output in the dtype of x."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return super().__call__(x.float()).to(x.dtype)
@@ -244,23 +190,23 @@ def _has_onednn(layers: Sequence[nn.Linear]) -> bool:
     )
 
 
-class _Int8PackedLinear(PackedLinear):
-    """From int8 weights on CPUs, x rounded on the way as [`Int8Linear`] says."""
+class Int8PackedLinear(PackedLinear):
+    """From int8 weights on CPUs; x is quantized dynamically, as [`Int8Linear`] states."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[Any]):
         scale = torch.cat([layer.weight_scale for layer in layers]).double()
         with warnings.catch_warnings():
-            # torch says that it may take tensors of this kind away some day; `suits` looks whether it has.
+            # torch has deprecated quantized tensors; `suits` checks that they still exist.
             warnings.simplefilter("ignore")
             whole = torch._make_per_channel_quantized_tensor(weight, scale, torch.zeros_like(scale).long(), 0)
         self._packed = torch.ops.quantized.linear_prepack(whole, None if bias is None else bias.float())
-        # Without these instructions sums of two products may be too large for 16 bits; with 7 bits of x they are not.
+        # Without VNNI, pairs of int8 products are added in 16 bits, which 8 bits of x could overflow and 7 cannot.
         self._reduces_range = not torch.cpu._is_vnni_supported()
 
     @classmethod
     def suits(cls, layers: Sequence[nn.Linear]) -> bool:
         return (
-            type(layers[0]) is Int8Linear
+            _is_int8(layers[0])
             and layers[0].weight.device.type == "cpu"
             and torch.backends.quantized.engine in _INT8_ENGINES
             and hasattr(torch, "_make_per_channel_quantized_tensor")
@@ -274,23 +220,26 @@ class _Int8PackedLinear(PackedLinear):
         return torch.ops.quantized.linear_relu_dynamic(x.float(), self._packed, self._reduces_range).to(x.dtype)
 
 
-# The first that suits is taken.
-_KINDS: tuple[type[PackedLinear], ...] = (_Int8PackedLinear, _WideLinear, _Avx2Linear, _OneDNNLinear, PackedLinear)
-# Of the first of several layers, by their number: copies of what was packed, and what came of it.
+# The first class that suits computes the layers.
+_KINDS: tuple[type[PackedLinear], ...] = (Int8PackedLinear, _WideLinear, _Avx2Linear, _OneDNNLinear, PackedLinear)
+# By the first layer and the number of layers: copies of the weights that were packed, and the packed weights.
 _packed: WeakKeyDictionary[nn.Module, dict[int, tuple[list[torch.Tensor], PackedLinear]]] = WeakKeyDictionary()
-# Threads that translate side by side would pack the same layers twice; and the filters of warnings are everybody's.
+# Concurrent threads would pack the same layers twice, and share the filters of warnings.
 _packing = threading.RLock()
 
 
 @torch.no_grad()
 def pack(*layers: nn.Linear) -> PackedLinear:
-    """Linear layers side by side, as one product, in the fastest way that there is for them.
+    """Several linear layers as one matmul, computed in the fastest way on this machine.
 
-    Weights are packed anew unless those packed before are the same, number by number: optimizers, and writes through
-    `.data`, leave no other trace. So call this wherever weights may have changed.
+    Weights are packed again unless they equal those packed before, element by element: optimizers and writes through
+    `.data` leave no other trace. So call this wherever weights may have changed.
 
     Args:
-        layers (`nn.Linear` or `Int8Linear`): of one kind, of the same d_in, all with a bias or none.
+        layers (`nn.Linear` or `Int8Linear`): of one class, with equal `in_features`, all with a bias or none.
+
+    Returns:
+        [`PackedLinear`].
     """
     with _packing:
         return _pack(layers)
@@ -301,33 +250,33 @@ def _pack(layers: Sequence[nn.Linear]) -> PackedLinear:
     weights = [layer.weight for layer in layers]
     others = [layer._parameters.get(name) for layer in layers for name in ("bias", "weight_scale")]
     tensors = [*weights, *(tensor for tensor in others if tensor is not None)]
-    by_number = _packed.setdefault(layers[0], {})
-    copies, packed = by_number.get(len(layers), ([], None))
-    if type(packed) is kind and len(copies) == len(tensors) and all(map(_are_the_same, copies, tensors)):
+    packed_by_count = _packed.setdefault(layers[0], {})
+    copies, packed = packed_by_count.get(len(layers), ([], None))
+    if type(packed) is kind and len(copies) == len(tensors) and all(map(_are_equal, copies, tensors)):
         return packed
     weight = torch.cat(weights)
-    # The kinds that keep this matrix as it is never write into it.
+    # The classes that keep this matrix never write into it.
     copies = [*weight.split([len(each) for each in weights]), *(tensor.clone() for tensor in tensors[len(weights) :])]
     biases = [layer.bias for layer in layers if layer.bias is not None]
     packed = kind(weight, torch.cat(tuple(biases)) if biases else None, layers)
-    by_number[len(layers)] = copies, packed
+    packed_by_count[len(layers)] = copies, packed
     return packed
 
 
 def forget_packed() -> None:
-    """Forget all that was packed, so that the next use of a layer packs it, as the first one did."""
+    """Drop all packed weights, so that the next use of a layer packs it again."""
     _packed.clear()
 
 
-def _are_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.dtype != other.dtype:
         return False
-    # Integers of eight bytes are compared sooner, where there are many.
-    if one.ndim > 1 and _is_made_of_eight_bytes(one) and _is_made_of_eight_bytes(other):
+    # torch compares large matrices faster as 64-bit integers.
+    if one.ndim > 1 and _fits_int64(one) and _fits_int64(other):
         one, other = one.view(torch.int64), other.view(torch.int64)
     return torch.equal(one, other)
 
 
-def _is_made_of_eight_bytes(x: torch.Tensor) -> bool:
-    of_each = 8 // x.element_size()
-    return x.is_contiguous() and x.shape[-1] % of_each == 0 and x.storage_offset() % of_each == 0
+def _fits_int64(x: torch.Tensor) -> bool:
+    elements = 8 // x.element_size()
+    return x.is_contiguous() and x.shape[-1] % elements == 0 and x.storage_offset() % elements == 0

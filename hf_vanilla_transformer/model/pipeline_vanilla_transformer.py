@@ -1,4 +1,4 @@
-"""`pipeline("translation")`, which transformers 5 took away."""
+"""`pipeline("translation")`, which transformers 5 removed."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,19 +9,19 @@ from transformers import Pipeline
 
 
 class TranslationPipeline(Pipeline):
-    """Sentences in, translations out: by `pipeline("translation", model=...)`, or by this class itself.
+    """Translates sentences: `pipeline("translation", model=...)`.
 
-    It serves other encoder-decoders of transformers too, where languages are not chosen by special tokens or prefixes.
+    It also works with other encoder-decoder models of transformers that need no language tokens or prefixes.
 
     Args:
-        model (`PreTrainedModel`): with `generate()`.
+        model (`PreTrainedModel`): a model with `generate()`.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
-        batch_size (`int`, defaults to 1): sentences that are translated at a time.
-        **kwargs: arguments of [`~transformers.Pipeline`], such as `device`, and of `generate()`, such as `num_beams`.
-            What is not given is as the model's `generation_config` says.
+        batch_size (`int`, defaults to 1): number of sentences per batch.
+        **kwargs: arguments of [`~transformers.Pipeline`], such as `device`, and of `generate()`, such as `num_beams`;
+            defaults come from the model's `generation_config`.
 
     Raises:
-        ValueError: if there is no tokenizer that can pad, or the model has no `generate()`.
+        ValueError: if the tokenizer is missing or has no pad token, or the model has no `generate()`.
     """
 
     model: Any
@@ -34,11 +34,11 @@ class TranslationPipeline(Pipeline):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if self.tokenizer is None or self.tokenizer.pad_token_id is None:
-            raise ValueError("a translation pipeline needs the model's tokenizer, with a token for padding.")
+            raise ValueError("a translation pipeline needs the model's tokenizer, with a pad token.")
         if not self.model.can_generate():
             raise ValueError(
-                f"{type(self.model).__name__} has no generate(); give an encoder-decoder with a softmax, as "
-                "AutoModelForSeq2SeqLM.from_pretrained() loads it."
+                f"{type(self.model).__name__} has no generate(); load an encoder-decoder by "
+                "AutoModelForSeq2SeqLM.from_pretrained()."
             )
 
     def __call__(self, inputs: str | Iterable[str], **kwargs: Any) -> Any:
@@ -46,16 +46,16 @@ class TranslationPipeline(Pipeline):
 
         Args:
             inputs (`str`, or an iterable of them): sentences; an empty or blank one has an empty translation. Iterators
-                and data sets of torch (such as `KeyDataset` of transformers) are read as translations are asked for.
+                and torch datasets (such as `KeyDataset` of transformers) are read lazily.
             return_tensors (`bool`, defaults to `False`): whether to return token ids instead of text.
-            batch_size (`int`, *optional*): sentences that are translated at a time.
+            batch_size (`int`, *optional*): number of sentences per batch.
             **kwargs: arguments of `generate()`.
 
         Returns:
-            A list with a dictionary for each sentence, of one for a string; for an iterator or a data set, an iterator
-            over them. A dictionary has `translation_text` (`str`), or with `return_tensors` `translation_token_ids`
-            (`torch.LongTensor` of shape `(target,)`, without padding). With `num_return_sequences` above 1 there is a
-            list of so many dictionaries for each sentence.
+            A list with a dictionary per sentence (also for one string); for an iterator or a dataset, an iterator over
+            dictionaries. A dictionary has `translation_text` (`str`), or with `return_tensors` `translation_token_ids`
+            (`torch.LongTensor` of shape `(target,)`, without padding). With `num_return_sequences` above 1, a list of
+            dictionaries per sentence.
 
         Raises:
             TypeError: if a sentence is not a string.
@@ -66,9 +66,9 @@ class TranslationPipeline(Pipeline):
         if isinstance(inputs, torch.utils.data.Dataset):
             return super().__call__(inputs, **kwargs)
         if isinstance(inputs, Iterator):
-            # Of all iterators transformers streams generators only.
+            # transformers streams only generators, not other iterators.
             return super().__call__((sentence for sentence in inputs), **kwargs)
-        # Iterating over a table gives the names of its columns.
+        # Iterating over a table yields the names of its columns.
         is_table = isinstance(inputs, Mapping) or hasattr(inputs, "columns")
         is_one = is_table or isinstance(inputs, bytes) or not isinstance(inputs, Iterable)
         sentences = [inputs] if is_one else list(inputs)
@@ -80,11 +80,11 @@ class TranslationPipeline(Pipeline):
         return {}, generate_kwargs, {} if return_tensors is None else {"return_tensors": return_tensors}
 
     def preprocess(self, input_: Any) -> dict[str, torch.Tensor]:
-        """A sentence to tensors of shape `(1, source)`, and whether it is blank, `(1,)`."""
+        """Tokenize a sentence into tensors `(1, source)`, and flag a blank one, `(1,)`."""
         if not isinstance(input_, str):
             raise TypeError(
-                f"an object of type {type(input_).__name__} was given to translate; give strings, for example the "
-                'column dataset["source"] of a data set.'
+                f"the input is of type {type(input_).__name__}; give strings, for example the column "
+                'dataset["source"] of a dataset.'
             )
         encoded = self.tokenizer(input_, return_tensors="pt")
         return {**encoded, "is_blank": torch.tensor([not input_.strip()])}
@@ -98,7 +98,7 @@ class TranslationPipeline(Pipeline):
         return {"token_ids": token_ids}
 
     def postprocess(self, model_outputs: dict[str, torch.Tensor], return_tensors: bool = False) -> Any:
-        """A sentence's token ids, `(1, translations, target)`, to dictionaries, as `__call__` returns them."""
+        """Decode a sentence's token ids `(1, translations, target)` into the dictionaries of `__call__`."""
         rows = [row[row != self.tokenizer.pad_token_id] for row in model_outputs["token_ids"][0]]
         if return_tensors:
             translations = [{"translation_token_ids": row} for row in rows]
@@ -110,7 +110,7 @@ class TranslationPipeline(Pipeline):
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode, as after a training there is dropout, and afterwards the mode of each module from before."""
+    """Set evaluation mode, so that dropout is off, and restore the mode of each module afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

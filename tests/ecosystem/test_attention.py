@@ -85,12 +85,12 @@ def test_masks_of_four_dimensions_are_refused(name, mask_of):
     model, ids = small_model(attn_implementation=name), torch.stack(sentences(5))
     masks = {"attention_mask": mask_of(1, 1, 1, 5).bool(), "decoder_attention_mask": mask_of(1, 1, 5, 5)}
     for name_of_mask, mask in masks.items():
-        with pytest.raises(ValueError, match=f'a mask has more dimensions .* but "{name}" takes masks that tell'):
+        with pytest.raises(ValueError, match=f'a mask has more dimensions .* but "{name}" takes padding masks only'):
             model(input_ids=ids, decoder_input_ids=ids, **{name_of_mask: mask})
 
 
 def test_flex_attention_refuses_a_static_cache():
-    with pytest.raises(ValueError, match="flex attention cannot be used with a static cache; take another cache"):
+    with pytest.raises(ValueError, match="flex attention does not work with a static cache; use another cache"):
         small_model(attn_implementation=FLEX).generate(inputs()["input_ids"], num_beams=1, **STATIC)
 
 

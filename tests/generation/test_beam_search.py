@@ -74,7 +74,7 @@ def search(
     beams = kind(
         num_beams,
         num_return_sequences=wanted,
-        num_ends=1,
+        num_eos=1,
         length_penalty=penalty,
         early_stopping=early_stopping,
         limits=torch.tensor(limits),
@@ -230,7 +230,7 @@ def test_samples_are_drawn_by_their_probabilities():
     beams = PatientSearch(
         2,
         num_return_sequences=1,
-        num_ends=1,
+        num_eos=1,
         length_penalty=penalty_of("gnmt", 0.6),
         early_stopping="never",
         limits=torch.full((count,), LIMIT),

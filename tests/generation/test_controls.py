@@ -253,7 +253,7 @@ def test_streamers_hear_batches(decode, model, mode):
 
 @NEVER_BY_STEPS
 def test_a_setting_that_beams_no_longer_have(decode, model):
-    with pytest.raises(ValueError, match="low_memory is an option of older beam searches; leave it out"):
+    with pytest.raises(ValueError, match="low_memory is not supported; leave it out"):
         decode(model, "beams", SENTENCES[0][None], low_memory=True)
 
 

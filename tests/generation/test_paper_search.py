@@ -70,7 +70,7 @@ def test_what_transformers_does_not_save_is_refused_with_one_beam_too(tmp_path):
 @NEVER_BY_STEPS
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_no_sentences_at_all_are_an_error_in_a_sentence(num_beams):
-    with pytest.raises(ValueError, match="there are no sentences to translate: the batch is empty; give one at least"):
+    with pytest.raises(ValueError, match="the batch is empty; give at least one sentence"):
         small_model().generate(torch.empty(0, 5, dtype=torch.long), num_beams=num_beams)
 
 
@@ -460,7 +460,7 @@ def test_penalty_type_is_checked():
 @NEVER_BY_STEPS
 @pytest.mark.parametrize("offset", [-1, 2.5, "a"])
 def test_offset_is_checked(offset):
-    with pytest.raises(ValueError, match=r"max_length_offset is .*; it must be a whole number of tokens"):
+    with pytest.raises(ValueError, match=r"max_length_offset is .*; it must be a non-negative whole number of tokens"):
         small_model().generate(torch.stack(sentences(5)), max_length_offset=offset)
 
 

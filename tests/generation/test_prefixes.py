@@ -209,7 +209,7 @@ def test_a_cache_that_holds_the_whole_prefix_is_refused(model):
 
 @NEVER_BY_STEPS
 def test_a_prefix_in_chunks_is_refused(model):
-    with pytest.raises(ValueError, match="prefill_chunk_size is for models that have a decoder alone"):
+    with pytest.raises(ValueError, match="prefill_chunk_size is for decoder-only models"):
         model.generate(SENTENCES[0][None], decoder_input_ids=torch.tensor([[BOS, 5, 6]]), prefill_chunk_size=2)
 
 

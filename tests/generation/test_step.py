@@ -112,7 +112,7 @@ def test_attention_to_the_source_by_its_length():
     model = small_model()
     lengths = (8, 9)  # Of 4 heads and d_model 32.
     kinds = [step.CPUDecoder(model, *encode(model, sentences(length)), 1)._layers[0]._cross for length in lengths]
-    assert [type(kind) for kind in kinds] == [step._CrossOfOne, step._Cross]
+    assert [type(kind) for kind in kinds] == [step._SingleSentenceCross, step._Cross]
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -190,7 +190,7 @@ def avx2(monkeypatch):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    for name in ("_LARGEST_FOR_MKL", "_SMALLEST_TO_SHARE"):
+    for name in ("_LARGEST_FOR_MKL", "_SMALLEST_TO_SPLIT"):
         monkeypatch.setattr(packed_linear, name, 0)
 
 
@@ -235,7 +235,7 @@ PRODUCTS = {"aten::bmm", "aten::baddbmm", "aten::addmm", "mkldnn::_linear_pointw
 @torch.no_grad()
 def test_without_avx512_small_products_are_mkl_s(monkeypatch, rows, inputs, outputs, product):
     monkeypatch.setattr(packed_linear, "_LARGEST_FOR_MKL", 60 * 8)
-    monkeypatch.setattr(packed_linear, "_SMALLEST_TO_SHARE", 60 * 128)
+    monkeypatch.setattr(packed_linear, "_SMALLEST_TO_SPLIT", 60 * 128)
     packed, x = packed_linear.pack(nn.Linear(inputs, outputs)), torch.randn(rows, inputs)
     with torch.profiler.profile() as profile:
         packed(x)
@@ -264,7 +264,7 @@ def test_what_no_hypothesis_continues_is_forgotten():
         decoder.reorder(first)
         ids = torch.cat([ids[first], torch.arange(token, token + 8)[:, None] % 60], dim=1)
     # Of each position one place, and all of the last few.
-    assert 60 < decoder._places < 60 + 4 * 2 * step._LEAST_ROOM
+    assert 60 < decoder._slots < 60 + 4 * 2 * step._MIN_GROWTH
 
 
 @pytest.fixture(params=[True, False], ids=["by its products", "without products"])

@@ -276,7 +276,9 @@ def test_a_checkpoint_cut_off_in_the_middle_does_not_load(tmp_path):
     small_model().save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(ValueError, match=f"the weights in {tmp_path} are cut off or damaged .*; copy or download them"):
+    with pytest.raises(
+        ValueError, match=f"the weights in {tmp_path} are truncated or damaged .*; copy or download them"
+    ):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
 
 
@@ -284,7 +286,7 @@ def test_weights_that_do_not_fit_the_configuration(tmp_path):
     model = small_model()
     model.save_pretrained(tmp_path)
     small_config(d_ff=50).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"config\.json and the weights in .* do not fit each other"):
+    with pytest.raises(ValueError, match=r"config\.json and the weights in .* do not match"):
         AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
 
 
@@ -588,13 +590,15 @@ def test_a_traced_layer_does_not_depend_on_the_length(name):
 def test_labels_and_masks_of_another_length(batch):
     labels = batch["decoder_input_ids"]
     for model in (small_model(), small_model().train()):
-        with pytest.raises(ValueError, match=r"labels are of shape \(2, 5\), and the decoder's inputs of \(2, 6\)"):
+        with pytest.raises(ValueError, match=r"labels have shape \(2, 5\), and the decoder's inputs \(2, 6\)"):
             model(**batch, labels=labels[:, 1:])
     encoded = model.get_encoder()(batch["input_ids"])
-    with pytest.raises(ValueError, match="the source's mask is of length 8, and the encoder's output of 9; give the"):
+    with pytest.raises(
+        ValueError, match="the source's mask has length 8, and the encoder's output has length 9; give the"
+    ):
         model(encoder_outputs=encoded, attention_mask=batch["attention_mask"][:, 1:], decoder_input_ids=labels)
     for num_beams in (1, 4):
-        with pytest.raises(ValueError, match="the source's mask is of length 8, and the encoder's output of 9"):
+        with pytest.raises(ValueError, match="the source's mask has length 8, and the encoder's output has length 9"):
             small_model().generate(encoder_outputs=encoded, attention_mask=torch.ones(2, 8), num_beams=num_beams)
 
 
@@ -696,11 +700,11 @@ def test_ids_outside_the_vocabulary(batch):
     model = small_model()
     for ids in (torch.tensor([[3, 60]]), torch.tensor([[3, -1]])):
         with pytest.raises(
-            ValueError, match=r"token ids reach from .* but the vocabulary of VanillaTransformerEncoder"
+            ValueError, match=r"token ids range from .* but the vocabulary of VanillaTransformerEncoder"
         ):
             model(input_ids=ids, decoder_input_ids=batch["decoder_input_ids"][:1])
         with pytest.raises(
-            ValueError, match=r"token ids reach from .* but the vocabulary of VanillaTransformerDecoder"
+            ValueError, match=r"token ids range from .* but the vocabulary of VanillaTransformerDecoder"
         ):
             model(input_ids=batch["input_ids"][:1], decoder_input_ids=ids)
 
@@ -708,7 +712,7 @@ def test_ids_outside_the_vocabulary(batch):
 def test_a_label_outside_the_vocabulary(batch):
     labels = batch["decoder_input_ids"].clone()
     labels[0, -1] = 60
-    with pytest.raises(ValueError, match=r"labels reach from \d+ to 60, but the target vocabulary has ids 0 to 59"):
+    with pytest.raises(ValueError, match=r"labels range from \d+ to 60, but the target vocabulary has ids 0 to 59"):
         small_model()(**batch, labels=labels)
 
 
@@ -720,7 +724,7 @@ def test_labels_padded_on_the_left(batch):
 
 
 def test_nothing_to_decode(batch):
-    with pytest.raises(ValueError, match="there is nothing to decode: give decoder_input_ids"):
+    with pytest.raises(ValueError, match="decoder inputs are missing: give decoder_input_ids"):
         small_model()(input_ids=batch["input_ids"])
 
 
@@ -733,9 +737,9 @@ def test_ids_and_embeddings_together_or_neither(batch):
 
 
 def test_a_mask_of_another_length(batch):
-    with pytest.raises(ValueError, match="the mask is 8 tokens long, but there are 0 tokens in the cache and 9 more"):
+    with pytest.raises(ValueError, match="the mask has 8 columns, but there are 0 tokens in the cache and 9 new"):
         small_model()(**{**batch, "attention_mask": batch["attention_mask"][:, :8]})
-    with pytest.raises(ValueError, match="the mask is 7 tokens long, but there are 0 tokens in the cache and 6 more"):
+    with pytest.raises(ValueError, match="the mask has 7 columns, but there are 0 tokens in the cache and 6 new"):
         small_model()(**batch, decoder_attention_mask=torch.ones(2, 7))
 
 

@@ -198,7 +198,7 @@ def test_a_sentence_longer_than_learned_positions_is_refused(translator):
     ],
 )
 def test_what_is_no_sentence_is_named(translator, wrong, kind):
-    with pytest.raises(TypeError, match=f"type {kind} was given to translate; give strings"):
+    with pytest.raises(TypeError, match=f"the input is of type {kind}; give strings"):
         translator(wrong)
 
 

@@ -104,6 +104,6 @@ def test_static_cache_and_sampling(folder, processes):
 def test_heads_that_cannot_be_shared(processes):
     for process in processes:
         assert process["message"] == (
-            "tp_size is 2, but num_heads is 3; tensor parallelism gives each process whole heads, so choose a tp_size "
-            "that divides num_heads."
+            "tp_size is 2, but num_heads is 3; tensor parallelism assigns whole heads to processes, so choose a "
+            "tp_size that divides num_heads."
         )
