@@ -7,8 +7,10 @@ Importing this package makes `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM` 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .memory import keep_freed_memory
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
+from .model.packed_linear import forget_packed
 from .model.pipeline_vanilla_transformer import TranslationPipeline
 from .model.quantization import Int8Config
 from .registration import register
@@ -17,44 +19,55 @@ from .translation import score, translate
 
 
 if TYPE_CHECKING:
-    from .data import TokenBudgetBatchSampler, filter_pairs, load_pairs, tokenize_pairs
-    from .evaluation import Bleu, ChrF, make_compute_metrics, score_translations
-    from .training import (
-        CompleteCheckpoints,
-        PaperTrainingArguments,
-        average_checkpoints,
-        last_complete_checkpoint,
-        paper_learning_rate,
-        paper_optimizers,
-    )
+    from .data.batches import TokenBudgetBatchSampler
+    from .data.lengths import filter_pairs
+    from .data.sources import load_pairs
+    from .data.tokenization import tokenize_pairs
+    from .evaluation.metrics import Bleu, ChrF, make_compute_metrics, score_translations
+    from .hub.push import push_run
+    from .training.arguments import PaperTrainingArguments
+    from .training.averaging import average_checkpoints
+    from .training.callbacks import DivergedError, ReleaseMemory, StopWhenDiverged
+    from .training.checkpoints import CompleteCheckpoints, last_complete_checkpoint
+    from .training.optimization import paper_learning_rate, paper_optimizers
+    from .training.r_drop import RDropTrainer
 
 
 __version__ = "0.1.0"
 
-# Imported when first asked for: these folders import datasets, evaluate and sacrebleu, which a model does not need.
-_FOLDER_OF = {
-    "Bleu": "evaluation",
-    "ChrF": "evaluation",
-    "CompleteCheckpoints": "training",
-    "PaperTrainingArguments": "training",
-    "TokenBudgetBatchSampler": "data",
-    "average_checkpoints": "training",
-    "filter_pairs": "data",
-    "last_complete_checkpoint": "training",
-    "load_pairs": "data",
-    "make_compute_metrics": "evaluation",
-    "paper_learning_rate": "training",
-    "paper_optimizers": "training",
-    "score_translations": "evaluation",
-    "tokenize_pairs": "data",
+# Imported on first use, because these modules import datasets, evaluate and sacrebleu, which inference does not need.
+_MODULE_OF = {
+    "Bleu": "evaluation.metrics",
+    "ChrF": "evaluation.metrics",
+    "CompleteCheckpoints": "training.checkpoints",
+    "DivergedError": "training.callbacks",
+    "PaperTrainingArguments": "training.arguments",
+    "RDropTrainer": "training.r_drop",
+    "ReleaseMemory": "training.callbacks",
+    "StopWhenDiverged": "training.callbacks",
+    "TokenBudgetBatchSampler": "data.batches",
+    "average_checkpoints": "training.averaging",
+    "filter_pairs": "data.lengths",
+    "last_complete_checkpoint": "training.checkpoints",
+    "load_pairs": "data.sources",
+    "make_compute_metrics": "evaluation.metrics",
+    "paper_learning_rate": "training.optimization",
+    "paper_optimizers": "training.optimization",
+    "push_run": "hub.push",
+    "score_translations": "evaluation.metrics",
+    "tokenize_pairs": "data.tokenization",
 }
 
 __all__ = [
     "Bleu",
     "ChrF",
     "CompleteCheckpoints",
+    "DivergedError",
     "Int8Config",
     "PaperTrainingArguments",
+    "RDropTrainer",
+    "ReleaseMemory",
+    "StopWhenDiverged",
     "TokenBudgetBatchSampler",
     "TranslationPipeline",
     "VanillaTransformerConfig",
@@ -63,11 +76,14 @@ __all__ = [
     "VanillaTransformerTokenizer",
     "average_checkpoints",
     "filter_pairs",
+    "forget_packed",
+    "keep_freed_memory",
     "last_complete_checkpoint",
     "load_pairs",
     "make_compute_metrics",
     "paper_learning_rate",
     "paper_optimizers",
+    "push_run",
     "score",
     "score_translations",
     "tokenize_pairs",
@@ -77,13 +93,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FOLDER_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_FOLDER_OF[name]}", __name__), name)
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_FOLDER_OF})
+    return sorted({*globals(), *_MODULE_OF})
 
 
 register()

@@ -3,12 +3,8 @@
 import ctypes
 import platform
 import sys
-from typing import Any
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-
-from .model.packed_linear import forget_packed
 
 
 # Options of mallopt(), as malloc.h numbers them, and what they are set to.
@@ -45,29 +41,6 @@ def release_freed_memory() -> bool:
 
 def _glibc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
-
-
-class ReleaseMemory(TrainerCallback):
-    """Calls [`release_freed_memory`] every so many updates of a Trainer, and after each evaluation.
-
-    Sentences of ever new lengths cut memory that is kept into pieces that nothing fits into any more, so that a process
-    would grow and grow. After an evaluation the weights that were packed for its translations go, too, because by the
-    next one there are others.
-
-    Args:
-        updates (`int`, defaults to 50): from one time to the next.
-    """
-
-    def __init__(self, updates: int = 50):
-        self.updates = updates
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if state.global_step % self.updates == 0:
-            release_freed_memory()
-
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        forget_packed()
-        release_freed_memory()
 
 
 def peak_memory(device: torch.device | None = None) -> int | None:

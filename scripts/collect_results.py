@@ -11,7 +11,7 @@ if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from hf_vanilla_transformer.cli.common import check_can_write, parse, plain_errors, write
-from hf_vanilla_transformer.evaluation import table_of_results
+from hf_vanilla_transformer.evaluation.results import table_of_results
 
 
 @dataclass

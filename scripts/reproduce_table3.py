@@ -56,9 +56,9 @@ from hf_vanilla_transformer.cli.checks import check_lengths
 from hf_vanilla_transformer.cli.common import parse, plain_errors, score, write
 from hf_vanilla_transformer.data.tokenization import describe_tokenizer
 from hf_vanilla_transformer.evaluation.environment import describe_environment
-from hf_vanilla_transformer.memory import ReleaseMemory
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.training.arguments import describe_precision
+from hf_vanilla_transformer.training.callbacks import ReleaseMemory
 from scripts.side_by_side import as_they_end, count_one, makespan, side_by_side
 
 

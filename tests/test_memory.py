@@ -11,8 +11,9 @@ import torch
 from transformers import TrainerState
 
 from hf_vanilla_transformer import memory
-from hf_vanilla_transformer.memory import ReleaseMemory, keep_freed_memory, release_freed_memory
+from hf_vanilla_transformer.memory import keep_freed_memory, release_freed_memory
 from hf_vanilla_transformer.model.packed_linear import pack
+from hf_vanilla_transformer.training.callbacks import ReleaseMemory
 from tests.invariants.killed import exit_code, start
 
 
@@ -100,5 +101,5 @@ def test_the_peak_is_that_of_the_system(monkeypatch):
 def test_what_was_packed_for_an_evaluation_goes():
     layer = torch.nn.Linear(8, 8)
     packed = weakref.ref(pack(layer))
-    memory.ReleaseMemory().on_evaluate(None, None, None)
+    ReleaseMemory().on_evaluate(None, None, None)
     assert packed() is None

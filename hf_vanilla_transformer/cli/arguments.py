@@ -11,8 +11,8 @@ from sacrebleu.metrics import BLEU
 from transformers import PreTrainedTokenizerBase
 
 from .. import VanillaTransformerConfig, load_pairs
+from ..data.languages import language_of
 from ..data.sources import SPLITS
-from ..hub.card import language_of
 from ..training.arguments import RunArguments
 
 

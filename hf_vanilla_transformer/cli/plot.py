@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..evaluation import plot_curves, read_curve
+from ..evaluation.curves import plot_curves, read_curve
 from .common import check_can_write, parse, plain_errors
 
 

@@ -47,17 +47,16 @@ from .. import (
 from ..data.bpe_dropout import tokenize_with_dropout
 from ..evaluation.results import changed_arguments
 from ..hub.folder import files_of_a_run, staged
-from ..memory import ReleaseMemory, keep_freed_memory, peak_memory
+from ..memory import keep_freed_memory, peak_memory
 from ..training.arguments import RunArguments, describe_precision
 from ..training.averaging import last_checkpoints, write_average
+from ..training.callbacks import DivergedError, ReleaseMemory, StopWhenDiverged, early_stopping
 from ..training.checkpoints import (
     are_all_torn,
-    early_stopping,
     find_checkpoint,
     is_finished,
     remove_checkpoints,
 )
-from ..training.divergence import DivergedError, StopWhenDiverged
 from ..training.facts import FactsOfTheRun
 from ..training.r_drop import RDropTrainer
 from .arguments import (
@@ -419,7 +418,7 @@ def make_trainer(
     if args.ddp_find_unused_parameters is None:
         args.ddp_find_unused_parameters = False  # Every weight takes part in every update.
     optimizers = paper_optimizers(model, args) if args.uses_the_paper_s_schedule else None
-    kind: Any = partial(RDropTrainer, r_drop=args.r_drop) if args.r_drop else Seq2SeqTrainer
+    kind: Any = partial(RDropTrainer, r_drop_alpha=args.r_drop) if args.r_drop else Seq2SeqTrainer
     trainer = kind(
         model=model,
         args=args,

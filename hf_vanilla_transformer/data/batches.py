@@ -14,7 +14,8 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 from transformers.trainer_utils import has_length
 
-from .lengths import check_number, count_and_lengths
+from ..checks import check_number
+from .lengths import count_and_lengths
 
 
 # A key of 64 bits sorts a pair: 16 bits for its longer side, 16 for its place among those as long, 32 for its index.
@@ -86,9 +87,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         check_number("tokens_per_batch", tokens_per_batch, 1)
         check_number("seed", seed, 0)
         check_number("processes", processes, 1)
-        check_number("rank", rank, 0)
-        if rank >= processes:
-            raise ValueError(f"rank is {rank}, but there are {processes} processes; they count from 0.")
+        check_number("rank", rank, 0, processes - 1)
         self.seed, self.largest_first, self.processes, self.rank = seed, largest_first, processes, rank
         self.epoch = 0
         keys = _sorted_keys(data, min(tokens_per_batch, _LONGEST_POSSIBLE))

@@ -12,6 +12,7 @@ from datasets.utils import tqdm
 from numpy.typing import ArrayLike, NDArray
 from transformers import PreTrainedTokenizerBase
 
+from ..checks import check_number
 from .tokenization import check_is_dataset
 
 
@@ -152,18 +153,6 @@ def check_columns(data: Dataset) -> None:
         kind = data.data.column(name).type
         if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
             raise TypeError(f'column "{name}" holds {kind}, not lists of tokens; tokenize_pairs() makes them.')
-
-
-def check_number(name: str, value: int, least: int) -> None:
-    """Make sure that an argument is a whole number of at least so much.
-
-    Raises:
-        TypeError, ValueError: if it is not.
-    """
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; give a whole number.")
-    if value < least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}.")
 
 
 def _chunks_of_table(data: Dataset) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:

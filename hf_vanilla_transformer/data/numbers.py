@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 from datasets import Dataset, DatasetDict
 
+from ..checks import check_number
+
 
 # At most this share of the numbers of one length is kept back for validation and test together.
 _LARGEST_HELD_OUT_SHARE = 0.1
@@ -47,12 +49,10 @@ def number_pairs(
         ValueError: if num2words does not have a language, or a size makes no sense.
     """
     _check_languages(source_language, target_language)
-    sizes = {"train_size": (train_size, 1), "validation_size": (validation_size, 0), "test_size": (test_size, 0)}
-    for name, (value, smallest) in sizes.items():
-        if value < smallest:
-            raise ValueError(f"{name} is {value}; it must be at least {smallest}.")
-    if not 1 <= max_digits <= _MOST_DIGITS:
-        raise ValueError(f"max_digits is {max_digits}; it must lie between 1 and {_MOST_DIGITS}.")
+    check_number("train_size", train_size, 1)
+    check_number("validation_size", validation_size, 0)
+    check_number("test_size", test_size, 0)
+    check_number("max_digits", max_digits, 1, _MOST_DIGITS)
     generator = random.Random(seed)
     short, long = _lengths(max_digits)
     test = _draw_halves(generator, short, long, test_size, taken=set())

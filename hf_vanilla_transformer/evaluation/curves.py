@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..files import whole_file, write_text
+from .metrics import METRICS
+
 
 CURVE = "curve.json"
 PLOT = "curve.png"
@@ -28,8 +31,8 @@ def validation_curve(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str,
         `training_seconds` since the beginning without those of evaluations, and `evaluation_seconds`, of all
         evaluations so far; only what the log holds.
     """
-    names = {"step": "updates", "epoch": "epoch", "eval_loss": "loss", "eval_bleu": "bleu", "eval_chrf": "chrf"}
-    names |= {"training_seconds": "training_seconds", "evaluation_seconds": "evaluation_seconds"}
+    names = {"step": "updates", "epoch": "epoch", **{f"eval_{name}": name for name in ("loss", *METRICS)}}
+    names |= {name: name for name in ("training_seconds", "evaluation_seconds")}
     evaluations = (entry for entry in log_history if any(name.startswith("eval_") for name in entry))
     return [{ours: entry[name] for name, ours in names.items() if name in entry} for entry in evaluations]
 
@@ -72,7 +75,7 @@ def write_curve(
     if not points:
         return None
     curve = summarize_curve(points, targets)
-    (folder / CURVE).write_text(json.dumps(curve, indent=2) + "\n", encoding="utf-8")
+    write_text(folder / CURVE, json.dumps(curve, indent=2) + "\n")
     try:
         plot_curves({"validation": points}, folder / PLOT)
     except (ImportError, ValueError) as error:
@@ -139,12 +142,8 @@ def plot_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: str |
     axes.grid(alpha=0.3)
     if len(curves) > 1:
         axes.legend()
-    temporary = target.with_name(f".{target.name}.part")
-    try:
-        figure.savefig(temporary, format=target.suffix.removeprefix(".") or None, dpi=150)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(target, binary=True) as file:
+        figure.savefig(file, format=target.suffix.removeprefix("."), dpi=150)
     return target
 
 

@@ -1,5 +1,6 @@
 """BLEU and chrF by sacrebleu, behind the interface of `evaluate`, without a network."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,8 +11,17 @@ from sacrebleu.metrics import BLEU, CHRF
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 
+# Metrics of translations, in percent, by the name that `score_translations`, logs and files of results give them.
+METRICS = ("bleu", "chrf")
 IGNORED_LABEL = -100
 
+# Tokenizations of sacrebleu for languages that write no spaces between words.
+_TOKENIZATION_OF = {
+    "zh": "zh",
+    "ja": "ja-mecab",
+    "ko": "ko-mecab",
+    **dict.fromkeys(("th", "lo", "km", "my"), "char"),
+}
 _FEATURES = [
     datasets.Features({"predictions": datasets.Value("string"), "references": datasets.Value("string")}),
     datasets.Features(
@@ -72,6 +82,18 @@ class ChrF(_SacreBleuMetric):
     citation = "Popovic 2015, chrF: character n-gram F-score for automatic MT evaluation, W15-3049"
 
 
+def bleu_tokenization(language: str | None) -> str | None:
+    """The tokenization for BLEU in a target language that writes no spaces between words; None for other languages.
+
+    Args:
+        language (`str`, *optional*): a code such as `"ja"`, `"zh_CN"` or `"zh-Hans"`.
+
+    Returns:
+        `str`: a value for `tokenize` of [`score_translations`], whose default `"13a"` suits all other languages.
+    """
+    return _TOKENIZATION_OF.get(re.split("[_-]", language or "")[0])
+
+
 def make_compute_metrics(
     tokenizer: PreTrainedTokenizerBase, **options: Any
 ) -> Callable[[EvalPrediction], dict[str, float]]:
@@ -88,7 +110,7 @@ def make_compute_metrics(
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         hypotheses, references = (_decode(tokenizer, ids) for ids in (prediction.predictions, prediction.label_ids))
         scores = score_translations(hypotheses, references, **options)
-        return {"bleu": scores["bleu"], "chrf": scores["chrf"]}
+        return {name: scores[name] for name in METRICS}
 
     return compute_metrics
 

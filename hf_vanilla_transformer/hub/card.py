@@ -14,18 +14,14 @@ from transformers import (
 )
 from transformers.training_args import OptimizerNames
 
+from ..data.languages import language_of
+
 
 # In an installed package the template lies beside the modules, in a checkout at the top of the repository.
 _TEMPLATE_PLACES = (Path(__file__).parents[1] / "model_card.md", Path(__file__).parents[2] / "model_card.md")
 BUILT_IN = "numbers"
-# ISO 639-1: what the Hub takes for a language, and a column of a table for its name only if it is one of these.
-_LANGUAGES = (
-    "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo "
-    "es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka "
-    "kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng "
-    "nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su "
-    "sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
-)
+# What the Hub calls the metrics of `score_translations`: a metric's type, and its name on the page.
+_METRICS_ON_THE_HUB = {"bleu": ("sacrebleu", "BLEU"), "chrf": ("chrf", "chrF")}
 
 
 def card_metadata(
@@ -49,7 +45,7 @@ def card_metadata(
         pipeline_tag="translation",
         tags=["translation", "vanilla-transformer", "arxiv:1706.03762"],
         datasets=[hub_dataset] if hub_dataset else None,
-        metrics=["sacrebleu", "chrf"] if scores else None,
+        metrics=[kind for kind, _ in _METRICS_ON_THE_HUB.values()] if scores else None,
         base_model=_hub_name(base_model),
         model_name=title if scores else None,
         eval_results=_eval_results(scores, dataset, dataset_config) if scores else None,
@@ -180,19 +176,13 @@ def _eval_results(scores: dict[str, Any], dataset: str | None, dataset_config: s
             dataset_name=scores["data"],
             dataset_config=dataset_config,
             dataset_split="test",
-            metric_type=metric,
+            metric_type=kind,
             metric_name=label,
             metric_value=round(scores[name], 2),
             metric_args={"signature": scores[f"{name}_signature"]},
         )
-        for metric, name, label in (("sacrebleu", "bleu", "BLEU"), ("chrf", "chrf", "chrF"))
+        for name, (kind, label) in _METRICS_ON_THE_HUB.items()
     ]
-
-
-def language_of(code: str | None) -> str | None:
-    """The ISO 639-1 code of a language without its country, if it is one."""
-    language = (code or "").split("_")[0].split("-")[0]
-    return language if language in _LANGUAGES.split() else None
 
 
 def _direction(source_language: str | None, target_language: str | None) -> str:

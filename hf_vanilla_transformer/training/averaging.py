@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 
+from ..checks import check_number
 from ..hub.card import fill_card_of_average
 from ..hub.folder import TOKENIZER_FILES, files_of_a_run, staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -114,8 +115,7 @@ def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
     Raises:
         ValueError: if `count` is less than 1.
     """
-    if count < 1:
-        raise ValueError(f"the number of checkpoints to average is {count}; it must be at least 1.")
+    check_number("the number of checkpoints to average", count, 1)
     found: list[Path] = []
     for checkpoint in reversed(checkpoints_in(Path(run))):
         fault = fault_of(checkpoint)

@@ -14,13 +14,15 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..files import flush, whole_file
+from .callbacks import evaluations_without_improvement
+
 
 MARK = "complete.json"
-_UNFINISHED_MARK = f".{MARK}.part"
 _FILES_TO_RESUME_FROM = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "model.safetensors")
 _LIMIT = "_save_total_limit"
 
@@ -103,17 +105,16 @@ class CompleteCheckpoints(TrainerCallback):
 
 def mark_complete(checkpoint: Path) -> None:
     """Make sure that a checkpoint's files are on the disk, and then mark it as complete."""
-    (checkpoint / _UNFINISHED_MARK).unlink(missing_ok=True)
     (checkpoint / MARK).unlink(missing_ok=True)
+    # Left by a process that was killed while it wrote the mark.
+    (checkpoint / f".{MARK}.part").unlink(missing_ok=True)
     contents = sorted(checkpoint.rglob("*"))
     for path in (*contents, checkpoint, checkpoint.parent):
-        _flush(path)
+        flush(path)
     sizes = {path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in contents if path.is_file()}
-    unfinished = checkpoint / _UNFINISHED_MARK
-    unfinished.write_text(json.dumps({"files": sizes}, indent=2) + "\n", encoding="utf-8")
-    _flush(unfinished)
-    unfinished.replace(checkpoint / MARK)
-    _flush(checkpoint)
+    with whole_file(checkpoint / MARK, sync=True) as file:
+        file.write(json.dumps({"files": sizes}, indent=2) + "\n")
+    flush(checkpoint)
 
 
 def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
@@ -181,50 +182,11 @@ def are_all_torn(folder: Path) -> bool:
     return not any((checkpoint / name).exists() for checkpoint in checkpoints_in(folder) for name in last)
 
 
-def make_known(callback: TrainerCallback, state: Any) -> None:
-    """Have the Trainer save the state of a callback, also where the checkpoint that it resumed from lacks it.
-
-    It looks every callback's name up here when it saves, and would stop with a KeyError.
-    """
-    state.stateful_callbacks.setdefault(type(callback).__name__, {})
-
-
-class EarlyStopping(EarlyStoppingCallback):
-    """transformers' own, which can also be begun when a run is resumed."""
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        super().on_train_begin(args, state, control, **kwargs)
-        make_known(self, state)
-
-
-def early_stopping(patience: int, checkpoint: Path | None) -> EarlyStopping:
-    """A callback that counts on from a checkpoint, if the run that wrote it counted evaluations without improvement.
-
-    Args:
-        patience (`int`): stop after so many in a row.
-        checkpoint (`Path`, *optional*): that the run is resumed from.
-    """
-    callback = EarlyStopping(patience)
-    if checkpoint is not None:
-        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        callback.early_stopping_patience_counter = _evaluations_without_improvement(state)
-    return callback
-
-
-def _evaluations_without_improvement(state: Any) -> int:
-    """As the callback counted them until the checkpoint; 0 if there was none."""
-    kept = state.stateful_callbacks
-    of_callback = kept.get(EarlyStopping.__name__) or kept.get(EarlyStoppingCallback.__name__) or {}
-    return of_callback.get("attributes", {}).get("early_stopping_patience_counter", 0)
-
-
 def is_finished(args: TrainingArguments, checkpoint: Path) -> bool:
     """Whether a checkpoint is the end of the run that the arguments ask for, stopped early or not."""
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     patience = getattr(args, "early_stopping_patience", None)
-    if patience is not None and _evaluations_without_improvement(state) >= patience:
+    if patience is not None and evaluations_without_improvement(state) >= patience:
         return True
     if args.max_steps > 0:
         return state.global_step >= args.max_steps
@@ -302,14 +264,3 @@ def _is_whole(path: Path) -> bool:
         except ValueError:
             return False
     return True
-
-
-def _flush(path: Path) -> None:
-    """Have the system write a file, or a folder's list of names, to the disk."""
-    if path.is_dir() and os.name == "nt":  # Folders cannot be opened there.
-        return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

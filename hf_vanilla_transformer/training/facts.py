@@ -8,7 +8,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-from .checkpoints import make_known
+from .callbacks import add_to_saved_callbacks
 
 
 class FactsOfTheRun(TrainerCallback, ExportableState):
@@ -60,7 +60,7 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self._started = time.monotonic()
-        make_known(self, state)
+        add_to_saved_callbacks(self, state)
 
     def on_log(
         self,

@@ -6,6 +6,8 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, TrainingArguments
 
+from ..checks import check_number
+
 
 def paper_learning_rate(update: int, d_model: int, warmup_steps: int) -> float:
     """Eq. 3: lrate = d_model^-0.5 min(step_num^-0.5, step_num warmup_steps^-1.5).
@@ -21,8 +23,8 @@ def paper_learning_rate(update: int, d_model: int, warmup_steps: int) -> float:
     Returns:
         `float`: the learning rate of this update.
     """
-    if update < 1 or warmup_steps < 1:
-        raise ValueError(f"update is {update} and warmup_steps is {warmup_steps}; both count from 1.")
+    check_number("update", update, 1)
+    check_number("warmup_steps", warmup_steps, 1)
     return d_model**-0.5 * min(update**-0.5, update * warmup_steps**-1.5)
 
 

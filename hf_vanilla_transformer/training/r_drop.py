@@ -94,18 +94,20 @@ class RDropTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` that trains with R-Drop; evaluation is as ever.
 
     Args:
-        r_drop (`float`): alpha, the weight of the divergence; above 0.
+        r_drop_alpha (`float`): weight of the KL divergence; above 0.
         The rest: as `Seq2SeqTrainer` takes it. The collator must give `decoder_input_ids`, as
             `DataCollatorForSeq2Seq(tokenizer, model=model)` does.
 
     Raises:
-        ValueError: if `r_drop` is not above 0, or the Trainer is given another loss, or another label smoothing than
-            the model's.
+        ValueError: if `r_drop_alpha` is not above 0, or the Trainer is given `compute_loss_func` or
+            `label_smoothing_factor`.
     """
 
-    def __init__(self, *args: Any, r_drop: float, **kwargs: Any):
-        if not r_drop > 0:
-            raise ValueError(f"r_drop is {r_drop}; it must be above 0. Without it, take Seq2SeqTrainer.")
+    def __init__(self, *args: Any, r_drop_alpha: float, **kwargs: Any):
+        if not r_drop_alpha > 0:
+            raise ValueError(
+                f"r_drop_alpha is {r_drop_alpha}; it must be above 0. Use Seq2SeqTrainer to train without R-Drop."
+            )
         if kwargs.get("compute_loss_func") is not None:
             raise ValueError("compute_loss_func was given to a Trainer whose loss is R-Drop's; take Seq2SeqTrainer.")
         super().__init__(*args, **kwargs)
@@ -114,7 +116,7 @@ class RDropTrainer(Seq2SeqTrainer):
                 f"label_smoothing_factor is {self.args.label_smoothing_factor}, but R-Drop takes the model's own rate; "
                 "set config.label_smoothing, or --label_smoothing of scripts/train.py."
             )
-        self.r_drop = r_drop
+        self.r_drop_alpha = r_drop_alpha
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """As the Trainer's, of two passes, which are one of a batch twice as large."""
@@ -128,4 +130,6 @@ class RDropTrainer(Seq2SeqTrainer):
         check_labels(labels, outputs.logits.shape[-1])
         logits = outputs.logits.view(2, labels.numel(), -1)
         smoothing = self.accelerator.unwrap_model(self.model).config.label_smoothing
-        return per_token(r_drop_loss(logits, labels.flatten(), self.r_drop, smoothing), labels, num_items_in_batch)
+        return per_token(
+            r_drop_loss(logits, labels.flatten(), self.r_drop_alpha, smoothing), labels, num_items_in_batch
+        )

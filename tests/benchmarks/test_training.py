@@ -19,7 +19,8 @@ from benchmarks.support.measuring import Clock, Timing, model_flops
 from benchmarks.support.modes import run_modes
 from benchmarks.support.trainer_overhead import Overhead, time_overhead
 from benchmarks.support.training_parts import PARTS, part_of, parts
-from hf_vanilla_transformer import TokenBudgetBatchSampler, VanillaTransformerConfig, memory
+from hf_vanilla_transformer import TokenBudgetBatchSampler, VanillaTransformerConfig
+from hf_vanilla_transformer.training import callbacks
 from tests.invariants.killed import forked
 
 
@@ -424,8 +425,8 @@ def test_bare_loop_and_trainer_make_the_same_updates(corpus, pairs, updates):
 
 def test_giving_memory_back_is_timed_where_it_happens(corpus, monkeypatch):
     given_back, clock = [], SimpleNamespace(measure=lambda timed: timed())
-    monkeypatch.setattr(memory, "release_freed_memory", lambda: given_back.append(True))
-    monkeypatch.setattr(trainer_overhead, "ReleaseMemory", lambda: memory.ReleaseMemory(updates=3))
+    monkeypatch.setattr(callbacks, "release_freed_memory", lambda: given_back.append(True))
+    monkeypatch.setattr(trainer_overhead, "ReleaseMemory", lambda: callbacks.ReleaseMemory(updates=3))
     for updates, times in ((2, 0), (4, 2)):
         overhead = Overhead(SMALLEST.config(), corpus, 64, updates, bf16=False, device=torch.device("cpu"))
         monkeypatch.setattr(overhead, "bare", lambda seed: (2.0, None))

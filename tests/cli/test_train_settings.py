@@ -245,7 +245,7 @@ def test_a_model_is_not_replaced_by_a_job_that_is_started_again(trained, tmp_pat
 def test_a_training_that_diverged_ends(tmp_path, logging_steps, update):
     """And it leaves no model that would look trained."""
     changes = {"learning_rate": math.inf, "logging_steps": logging_steps, "lr_scheduler_type": "constant"}
-    with pytest.raises(SystemExit, match=rf"the training diverged: the loss is nan at update {update}; begin anew"):
+    with pytest.raises(SystemExit, match=rf"the training diverged: the loss is nan at update {update}; start again"):
         train.main(recipe(tmp_path, **changes))
     assert not (tmp_path / "run" / "model.safetensors").exists()
 

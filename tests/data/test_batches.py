@@ -287,7 +287,7 @@ def test_missing_tokens_are_none(pairs):
         (([1], [1]), {"seed": -1}, ValueError, "seed is -1"),
         (([1], [1]), {"processes": 2}, ValueError, "1 pairs for 2 processes"),
         (([7, 8, 9], [7, 8, 9]), {"tokens": 10, "processes": 2}, ValueError, "3 pairs for 2 .* own; leave out 1"),
-        (([1], [1]), {"processes": 2, "rank": 2}, ValueError, "rank is 2, but there are 2 processes"),
+        (([1], [1]), {"processes": 2, "rank": 2}, ValueError, "rank is 2; it must lie between 0 and 1"),
     ],
 )
 def test_wrong_input(data, options, error, message):

@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from hf_vanilla_transformer.evaluation import plot_curves, read_curve, summarize_curve, validation_curve, write_curve
+from hf_vanilla_transformer.evaluation.curves import (
+    plot_curves,
+    read_curve,
+    summarize_curve,
+    validation_curve,
+    write_curve,
+)
 
 
 def evaluation(step: int, bleu: float, training: float, evaluating: float) -> dict:

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hf_vanilla_transformer.evaluation import describe_environment, environment
+from hf_vanilla_transformer.evaluation import environment
+from hf_vanilla_transformer.evaluation.environment import describe_environment
 
 
 def test_environment_can_be_written():

@@ -5,7 +5,7 @@ from enum import Enum
 
 import pytest
 
-from hf_vanilla_transformer.evaluation import changed_arguments, table_of_results
+from hf_vanilla_transformer.evaluation.results import changed_arguments, table_of_results
 
 
 def write_results(folder, name: str, seed: int, **changes) -> str:

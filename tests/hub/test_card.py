@@ -1,17 +1,13 @@
 """The metadata of a model card: only what the Hub can know, in the shape that it demands."""
 
 import ast
-import json
 
 import pytest
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
-from transformers import TrainerState
 
 from hf_vanilla_transformer import PaperTrainingArguments
-from hf_vanilla_transformer.hub import card as model_card
 from hf_vanilla_transformer.hub.card import card_metadata, fill_model_card
-from hf_vanilla_transformer.training.facts import FactsOfTheRun
 from tests.hub.card_rules import card_errors
 from tests.models import small_model
 
@@ -142,22 +138,3 @@ def test_the_example_names_what_can_be_loaded(tmp_path, revision, said):
 )
 def test_the_rules_find_what_is_wrong(metadata):
     assert card_errors(f"---\n{metadata}\n---\n")
-
-
-def test_a_resumed_run_counts_from_its_beginning(tmp_path, monkeypatch):
-    now = iter([100, 130, 500, 507])
-    monkeypatch.setattr(model_card.time, "monotonic", lambda: next(now))
-    first = FactsOfTheRun("user/base", "Adam")
-    first.on_train_begin(None, TrainerState(), None)
-    state = {"stateful_callbacks": {"FactsOfTheRun": first.state()}}
-    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
-    second = FactsOfTheRun.of_checkpoint(tmp_path)
-    second.on_train_begin(None, TrainerState(), None)
-    second.on_train_end(None, None, None)
-    assert (second.base_model, second.optimizer, second.seconds) == ("user/base", "Adam", 37)
-
-
-def test_a_checkpoint_without_facts(tmp_path):
-    (tmp_path / "trainer_state.json").write_text("{}")
-    facts = FactsOfTheRun.of_checkpoint(tmp_path)
-    assert (facts.base_model, facts.optimizer, facts.seconds) == (None, None, 0)

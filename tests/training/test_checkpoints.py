@@ -10,7 +10,7 @@ from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import get_last_checkpoint
 
-from hf_vanilla_transformer import CompleteCheckpoints, PaperTrainingArguments, last_complete_checkpoint
+from hf_vanilla_transformer import CompleteCheckpoints, PaperTrainingArguments, files, last_complete_checkpoint
 from hf_vanilla_transformer.training import checkpoints
 from hf_vanilla_transformer.training.checkpoints import find_checkpoint, mark_complete
 from tests.models import small_model
@@ -53,8 +53,9 @@ def test_the_mark_lists_every_file_with_its_size(tmp_path):
 def test_the_mark_is_written_when_the_files_are_on_the_disk(tmp_path, monkeypatch):
     path = make_checkpoint(tmp_path, 5, marked=False)
     flushed = []
-    flush = checkpoints._flush
-    monkeypatch.setattr(checkpoints, "_flush", lambda path: (flushed.append(path.name), flush(path)))
+    flush = files.flush
+    for module in (files, checkpoints):
+        monkeypatch.setattr(module, "flush", lambda path: (flushed.append(path.name), flush(path)))
     monkeypatch.setattr("pathlib.Path.replace", lambda path, target: flushed.append("named"))
     mark_complete(path)
     *first, unfinished, named, last = flushed

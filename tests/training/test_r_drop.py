@@ -100,7 +100,7 @@ def make_trainer(folder, tokenizer, weight, dropout=0.0, **arguments):
     }
     args = PaperTrainingArguments(output_dir=str(folder), **{**defaults, **arguments})
     model = small_model(vocab_size=len(tokenizer), dropout=dropout).double()
-    kind = Seq2SeqTrainer if weight is None else partial(RDropTrainer, r_drop=weight)
+    kind = Seq2SeqTrainer if weight is None else partial(RDropTrainer, r_drop_alpha=weight)
     return kind(
         model=model,
         args=args,
@@ -155,10 +155,10 @@ def test_evaluation_is_as_ever(tmp_path, tokenizer, predict_with_generate):
 
 
 def test_what_it_refuses(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match=r"r_drop is 0\.0; it must be above 0"):
+    with pytest.raises(ValueError, match=r"r_drop_alpha is 0\.0; it must be above 0"):
         make_trainer(tmp_path, tokenizer, 0.0)
     with pytest.raises(ValueError, match="compute_loss_func was given"):
-        RDropTrainer(r_drop=1.0, compute_loss_func=lambda *args, **kwargs: None)
+        RDropTrainer(r_drop_alpha=1.0, compute_loss_func=lambda *args, **kwargs: None)
     with pytest.raises(ValueError, match=r"label_smoothing_factor is 0\.2, but R-Drop takes the model's own rate"):
         make_trainer(tmp_path, tokenizer, 1.0, label_smoothing_factor=0.2)
     with pytest.raises(ValueError, match=r"r_drop is -1\.0; it must be 0"):

@@ -1,0 +1,25 @@
+"""Checks of arguments that several parts of the package share."""
+
+from numbers import Integral
+from typing import Any
+
+
+def check_number(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Check that an argument is a whole number of at least `least` and, if given, at most `most`.
+
+    Args:
+        name (`str`): the argument's name, for the error.
+        value: the argument.
+        least, most (`int`): the smallest and the largest number allowed.
+
+    Raises:
+        TypeError: if `value` is not a whole number; `True` and `False` are none.
+        ValueError: if it is out of range.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; give a whole number.")
+    number = int(value)
+    if most is None and number < least:
+        raise ValueError(f"{name} is {number}; it must be at least {least}.")
+    if most is not None and not least <= number <= most:
+        raise ValueError(f"{name} is {number}; it must lie between {least} and {most}.")
