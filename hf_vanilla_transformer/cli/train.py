@@ -44,7 +44,6 @@ from .. import (
     tokenize_pairs,
     train_tokenizer,
 )
-from ..data.bpe_dropout import tokenize_with_dropout
 from ..evaluation.results import changed_arguments
 from ..hub.folder import files_of_a_run, staged
 from ..memory import keep_freed_memory, peak_memory
@@ -299,16 +298,10 @@ def load_with_training_pairs(args: RunArguments, data_args: DataArguments) -> Da
 def tokenize(
     args: RunArguments, model_args: ModelArguments, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase
 ) -> DatasetDict:
-    """Token ids of all pairs; of the training pairs with BPE dropout, if asked, and without those that do not fit."""
+    """Token ids of all pairs, without the training pairs that are empty or too long."""
     processes = model_args.preprocessing_num_workers
     with args.main_process_first(desc="tokenising the pairs"):
-        if model_args.bpe_dropout is None:
-            data = tokenize_pairs(pairs, tokenizer, processes)
-        else:
-            others = DatasetDict({split: pairs[split] for split in pairs if split != "train"})
-            data = tokenize_pairs(others, tokenizer, processes)
-            options = (model_args.bpe_dropout, model_args.bpe_dropout_copies, args.seed)
-            data["train"] = tokenize_with_dropout(pairs["train"], tokenizer, *options)
+        data = tokenize_pairs(pairs, tokenizer, processes)
         data["train"] = leave_out(data["train"], tokenizer, model_args.max_tokens)
     return data
 
