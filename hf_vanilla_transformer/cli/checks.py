@@ -8,7 +8,7 @@ from pathlib import Path
 from datasets import DatasetDict
 from transformers import IntervalStrategy, PreTrainedTokenizerBase
 
-from ..data.lengths import count_and_lengths
+from ..data.lengths import pair_lengths
 from ..hub.folder import files_of_a_run
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..training.arguments import PaperTrainingArguments, RunArguments
@@ -221,8 +221,7 @@ def check_lengths(config: VanillaTransformerConfig, data: DatasetDict) -> None:
     if config.position_embedding_type == "sinusoidal":
         return
     for name, split in data.items():
-        _, chunks = count_and_lengths(split)
-        longest = max((int(side.max()) for sides in chunks for side in sides), default=0)
+        longest = max(int(side.max(initial=0)) for side in pair_lengths(split))
         if longest > config.max_position_embeddings:
             raise ValueError(
                 f"the longest sentence of {name} has {longest} tokens, but the model {config.max_position_embeddings} "

@@ -15,23 +15,20 @@ from transformers.trainer_pt_utils import BatchRebalanceSampler
 from transformers.trainer_utils import has_length
 
 from ..checks import check_number
-from .lengths import count_and_lengths
+from .lengths import pair_lengths
 
 
-# A key of 64 bits sorts a pair: 16 bits for its longer side, 16 for its place among those as long, 32 for its index.
-# These parts are read where they lie, from the lowest on, because copies of them for millions of pairs take memory.
-_LONGEST_POSSIBLE = 2**15 - 1
 _FAULTS_TO_NAME = 5
-# Matrix products of so many rows, and multiples of it, are faster than others.
+# Matmuls are faster where the number of rows is a multiple of this.
 _ROWS_MULTIPLE = 8
 
 
-# The Trainer takes batches instead of sentences from this class only, and leaves sharing them out to it.
+# The base class makes the Trainer take whole batches from this sampler, and leave each process its own.
 class TokenBudgetBatchSampler(BatchRebalanceSampler):
-    """Batches of pairs of near-equal lengths that have at most so many tokens on each side, padding included.
+    """Batches of pairs of near-equal lengths with a token budget for each side, padding included.
 
     In every batch, rows x longest source and rows x longest target are at most `tokens_per_batch`. The paper's batches
-    have about 25,000 source and 25,000 target tokens (section 5.1); its authors' code and fairseq bound them like this.
+    have about 25,000 source and 25,000 target tokens (section 5.1); its authors' code and fairseq use the same budget.
 
     With stock `Seq2SeqTrainer`, one line before `trainer.train()`:
 
@@ -39,39 +36,39 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
     TokenBudgetBatchSampler.use_in(trainer, tokens_per_batch=2048)
     ```
 
-    With a `DataLoader`, which has no epochs of its own, `set_epoch` is the caller's:
+    With a `DataLoader` of your own, call `set_epoch` before each epoch:
 
     ```python
     sampler = TokenBudgetBatchSampler(data, tokens_per_batch=2048)
     loader = DataLoader(data, batch_sampler=sampler, collate_fn=collator)
     ```
 
-    A batch of more than 8 rows has a multiple of 8, which makes matrix products faster, but for the last one.
+    The number of rows of a batch with more than 8 rows is a multiple of 8, which makes matmuls faster; only the last
+    batch may differ.
 
-    Pairs are sorted by their longer side, then by source minus target. Batches are cut from that order, so all epochs
-    have batches of the same shapes. What changes with the epoch is which of the pairs with equal lengths are in which
-    batch, and the order of the batches. Both depend on `seed` and the epoch alone, and no global random numbers are
-    drawn. An epoch has every pair exactly once, over all processes; where the number of batches is no multiple of
-    that of processes, the batches with most rows are halved.
+    The sampler sorts pairs by their longer side, then by source minus target, and splits that order into batches, so
+    every epoch has batches of the same shapes. An epoch shuffles pairs of equal lengths among themselves, and the
+    order of the batches. Both depend on `seed` and the epoch only, and leave global random number generators alone.
+    Each epoch has every pair exactly once, over all processes. Where the number of batches is not a multiple of the
+    number of processes, the batches with the most rows are halved.
 
-    Memory for a large corpus, where lengths repeat: 14 bytes a pair while batches are cut, 8 afterwards, and some for
-    each batch.
+    Memory: 28 bytes a pair while the sampler sorts, 5 bytes a pair after that, 9 during an epoch (measured with a
+    million pairs).
 
     Args:
-        data (`Dataset`, or two arrays): tokenised pairs, as of [`tokenize_pairs`], with lists of tokens in the columns
-            `input_ids` and `labels`, of which only the lengths are read; or these: source and target lengths in tokens,
-            each `(pairs,)`.
-        tokens_per_batch (`int`): of a batch of one process, on each side, padding included.
+        data (`Dataset`, or two arrays): tokenized pairs of [`tokenize_pairs`], with lists of tokens in the columns
+            `input_ids` and `labels`, of which only the lengths are read; or source and target lengths in tokens, each
+            `(pairs,)`.
+        tokens_per_batch (`int`): most tokens of one process's batch on each side, padding included.
         seed (`int`): of the shuffle, at least 0.
-        largest_first (`bool`): begin the first epoch with the batches that have most tokens, one for each process, so
-            that the memory that training needs shows at once.
-        processes, rank (`int`): number of processes that train together, and which of them this is.
+        largest_first (`bool`): start the first epoch with the batches of most tokens, one for each process, so that
+            running out of memory shows in the first update.
+        processes, rank (`int`): number of processes that train together, and the rank of this one, from 0.
 
     Raises:
-        TypeError: if `data` has no lengths to ask for, such as an `IterableDataset`, or a number is none.
+        TypeError: if `data` has no lengths, such as an `IterableDataset`, or another argument is not a whole number.
         ValueError: if a column is missing, an argument is out of range, there are fewer pairs than processes, or pairs
-            are empty on one side or longer than the budget (or than 32,767 tokens): they are counted, and the first
-            ones named.
+            are empty on one side or longer than `tokens_per_batch`; the message counts these and names the first ones.
     """
 
     def __init__(
@@ -90,17 +87,15 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         check_number("rank", rank, 0, processes - 1)
         self.seed, self.largest_first, self.processes, self.rank = seed, largest_first, processes, rank
         self.epoch = 0
-        keys = _sorted_keys(data, min(tokens_per_batch, _LONGEST_POSSIBLE))
-        self._equal = _runs(keys.view("<u4")[1::2])
-        longest = keys.view("<u2")[3::4]
-        self._bounds = _halve_until_even(_cut(longest, tokens_per_batch), processes)
-        place = _place(keys)
-        self._source_shape, source_tokens = self._measure(np.minimum(place, longest))
-        np.minimum(np.subtract(2 * longest, place, out=place), longest, out=place)
-        self._target_shape, target_tokens = self._measure(place)
-        self._tokens = source_tokens + target_tokens
-        del place
-        self._order = keys.view("<u4")[::2].copy()
+        source, target = _read_lengths(data, tokens_per_batch)
+        order = _sort(source, target)
+        source, target = source[order], target[order]
+        self._order = order.astype(np.min_scalar_type(len(order)))
+        self._equal = _runs(source, target)
+        self._bounds = _halve_until_even(_batch_bounds(np.maximum(source, target), tokens_per_batch), processes)
+        self._longest_source = np.maximum.reduceat(source, self._bounds[:-1])
+        self._longest_target = np.maximum.reduceat(target, self._bounds[:-1])
+        self._tokens = int(source.sum(dtype=np.int64) + target.sum(dtype=np.int64))
 
     @classmethod
     def use_in(
@@ -111,25 +106,24 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         largest_first: bool = False,
         lengths: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> "TokenBudgetBatchSampler":
-        """Let a stock `Trainer` or `Seq2SeqTrainer` train on token-budget batches.
+        """Make a stock `Trainer` or `Seq2SeqTrainer` train on token-budget batches.
 
-        `per_device_train_batch_size`, `train_sampling_strategy` and `dataloader_drop_last` no longer matter.
-        `gradient_accumulation_steps` counts batches. The seed is `data_seed` of the arguments, or else `seed`. At the
-        end of each epoch [`padding_share`] is logged under that name. A run that is resumed, in the middle of an epoch
-        too, has the batches of one that was not stopped.
+        `per_device_train_batch_size`, `train_sampling_strategy` and `dataloader_drop_last` lose their effect.
+        `gradient_accumulation_steps` counts batches. The seed is `data_seed` of the arguments, or `seed` if that is
+        None. At the end of each epoch the Trainer logs [`padding_share`] under that name. A resumed run, in the middle
+        of an epoch too, has the batches of an uninterrupted one.
 
         Args:
             trainer (`Trainer`): with its `train_dataset`, before `trainer.train()`.
             tokens_per_batch, largest_first: see the class.
-            lengths (two arrays, *optional*): source and target lengths in tokens, each `(pairs,)`; needed where
-                `train_dataset` is no `datasets.Dataset` with columns `input_ids` and `labels`.
+            lengths (two arrays, *optional*): source and target lengths in tokens, each `(pairs,)`; required if
+                `train_dataset` is not a `datasets.Dataset` with the columns `input_ids` and `labels`.
 
         Returns:
-            `TokenBudgetBatchSampler`: of this process.
+            `TokenBudgetBatchSampler`: the sampler of this process.
 
         Raises:
-            TypeError, ValueError: see the class; and if the arguments of the Trainer ask for something that batches
-                of given sentences rule out.
+            TypeError, ValueError: see the class; and if arguments of the Trainer contradict fixed batches.
         """
         args = trainer.args
         pairs = _count_pairs(trainer)
@@ -143,7 +137,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         )
         if len(sampler._order) != pairs:
             raise ValueError(
-                f"there are {len(sampler._order)} lengths and {pairs} training pairs; give one source and one target "
+                f"{len(sampler._order)} lengths were given for {pairs} training pairs; give one source and one target "
                 "length for each pair."
             )
         trainer._get_train_sampler = lambda train_dataset=None: sampler  # type: ignore[method-assign]
@@ -155,15 +149,15 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         return sampler
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose batches the next iteration yields, counted from 0."""
+        """Set the epoch of the next iteration, counted from 0."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Batches of one process in an epoch, the same in all processes and epochs."""
+        """Number of batches of one process in an epoch, equal in all processes and epochs."""
         return (len(self._bounds) - 1) // self.processes
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Batches of this process in this epoch: indices of pairs."""
+        """Yield the batches of this process in this epoch, each a list of indices of pairs."""
         generator = np.random.default_rng((self.seed, self.epoch))
         order = self._order.copy()
         for begin, end in self._equal:
@@ -176,27 +170,23 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
             yield order[self._bounds[number] : self._bounds[number + 1]].tolist()
 
     def padding_share(self) -> float:
-        """Share of padding among the tokens of both sides, the same in all epochs, over all processes; in [0, 1)."""
+        """Share of padding among the tokens of both sides, over all processes; in [0, 1), equal in all epochs."""
         return 1 - self._tokens / int(self._padded_tokens().sum())
 
-    def _measure(self, lengths: NDArray[np.uint16]) -> tuple[NDArray[np.uint16], int]:
-        """Longest sentence of each batch, `(batches,)`, and the sum of all lengths, which are in the sorted order."""
-        return np.maximum.reduceat(lengths, self._bounds[:-1]), int(lengths.sum(dtype=np.int64))
-
     def _padded_tokens(self) -> NDArray[np.int64]:
-        """Tokens of each batch on both sides with padding, `(batches,)`."""
-        return np.diff(self._bounds) * (self._source_shape.astype(np.int64) + self._target_shape)
+        """Tokens of each batch on both sides, padding included, `(batches,)`."""
+        return np.diff(self._bounds) * (self._longest_source.astype(np.int64) + self._longest_target)
 
     def _largest(self) -> NDArray[np.int64]:
-        """The batch with most tokens for each process; of equal ones, the one with longer sentences."""
-        longest = np.maximum(self._source_shape, self._target_shape)
+        """The batch with most tokens for each process; of equal ones, the one with the longer sentences."""
+        longest = np.maximum(self._longest_source, self._longest_target)
         return np.lexsort((longest, self._padded_tokens()))[::-1][: self.processes]
 
 
 class _Epochs(TrainerCallback):
-    """Tells the sampler the epoch, and the log the share of padding.
+    """Sets the sampler's epoch, and logs the share of padding.
 
-    After a resume in several processes, neither the Trainer nor accelerate finds the sampler to tell it the epoch.
+    After a resume in several processes, neither the Trainer nor accelerate finds the sampler to set its epoch.
     """
 
     def __init__(self, sampler: TokenBudgetBatchSampler, trainer: Trainer) -> None:
@@ -215,7 +205,7 @@ class _Epochs(TrainerCallback):
 
 
 def _with_uneven_batches(accelerator: Accelerator, get_dataloader: Callable[[], DataLoader]) -> DataLoader:
-    """The training data, for which accelerate 1.12 must not be asked to even out batches; evaluation needs it."""
+    """The training dataloader, without `even_batches`, for which accelerate 1.12 fails here; evaluation needs it."""
     even_batches, accelerator.even_batches = accelerator.even_batches, False
     try:
         return get_dataloader()
@@ -223,62 +213,54 @@ def _with_uneven_batches(accelerator: Accelerator, get_dataloader: Callable[[], 
         accelerator.even_batches = even_batches
 
 
-def _sorted_keys(data: Dataset | tuple[ArrayLike, ArrayLike], limit: int) -> NDArray[np.uint64]:
-    """Lengths and index of each pair in one number, sorted, `(pairs,)`."""
-    count, chunks = count_and_lengths(data)
-    if count == 0:
-        raise ValueError("there are no pairs to make batches of; give at least one.")
-    keys = np.empty(count, "<u8")
-    begin, faulty = 0, 0
-    named: list[str] = []
-    for source, target in chunks:
-        end = begin + len(source)
-        wrong = np.flatnonzero((np.minimum(source, target) < 1) | (np.maximum(source, target) > limit))
-        faulty += len(wrong)
-        for row in wrong[: _FAULTS_TO_NAME - len(named)]:
-            named.append(f"pair {begin + row} ({source[row]} source, {target[row]} target tokens)")
-        keys[begin:end] = _keys(source, target, begin)
-        begin = end
-    if faulty:
-        more = ", ..." if faulty > len(named) else ""
+def _read_lengths(
+    data: Dataset | tuple[ArrayLike, ArrayLike], limit: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Source and target lengths in tokens, each `(pairs,)`.
+
+    Raises:
+        ValueError: if there are no pairs, or pairs are empty on one side or longer than `limit`.
+    """
+    source, target = pair_lengths(data)
+    if len(source) == 0:
+        raise ValueError("the data set is empty; give at least one pair.")
+    faulty = np.flatnonzero((np.minimum(source, target) < 1) | (np.maximum(source, target) > limit))
+    if len(faulty):
+        named = [f"pair {row} ({source[row]} source, {target[row]} target tokens)" for row in faulty[:_FAULTS_TO_NAME]]
+        more = ", ..." if len(faulty) > len(named) else ""
         raise ValueError(
-            f"{faulty} of {count} pairs are empty on one side or longer than {limit} tokens, the most that a batch may "
-            f"have on a side: {', '.join(named)}{more}; leave them out with filter_pairs() or --max_tokens, split "
-            f"them, or raise tokens_per_batch (sentences have at most {_LONGEST_POSSIBLE} tokens)."
+            f"{len(faulty)} of {len(source)} pairs are empty on one side or longer than tokens_per_batch, which is "
+            f"{limit}: {', '.join(named)}{more}; remove them with filter_pairs() or --max_tokens, split them, or raise "
+            "tokens_per_batch."
         )
-    keys.sort()
-    return keys
+    return source.astype(np.int32, copy=False), target.astype(np.int32, copy=False)
 
 
-def _keys(source: NDArray[Any], target: NDArray[Any], begin: int) -> NDArray[np.uint64]:
-    """Numbers that sort by the longer side, then by source minus target, up and down in turn: neighbours are alike."""
-    source, target = source.astype(np.int64), target.astype(np.int64)
+def _sort(source: NDArray[np.int32], target: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Indices that sort pairs by their longer side, then by source minus target, `(pairs,)`.
+
+    The difference rises where the longer side is even and falls where it is odd, so that neighbours are alike.
+    """
     longest = np.maximum(source, target)
-    place = longest + source - target
-    folded = np.where(longest % 2, 2 * longest - place, place)
-    index = np.arange(begin, begin + len(source))
-    return (longest << 48 | folded << 32 | index).astype(np.uint64)
+    difference = source - target
+    return np.lexsort((np.where(longest % 2, -difference, difference), longest))
 
 
-def _place(keys: NDArray[np.uint64]) -> NDArray[np.uint16]:
-    """The longer side of each pair plus source minus target, `(pairs,)`."""
-    longest = keys.view("<u2")[3::4]
-    odd = longest % 2 == 1
-    place = keys.view("<u2")[2::4].copy()
-    return np.subtract(2 * longest, place, out=place, where=odd)
-
-
-def _runs(lengths: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Begin and end of each run of two or more pairs with equal lengths, `(runs, 2)`."""
-    bounds = np.concatenate([[0], np.flatnonzero(lengths[1:] != lengths[:-1]) + 1, [len(lengths)]])
+def _runs(source: NDArray[np.int32], target: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Begin and end of each run of two or more pairs with equal lengths, `(runs, 2)`; the pairs are sorted."""
+    bounds = _changes((source[1:] != source[:-1]) | (target[1:] != target[:-1]))
     return np.stack([bounds[:-1], bounds[1:]], axis=1)[np.diff(bounds) > 1]
 
 
-def _cut(longest: NDArray[np.uint16], tokens_per_batch: int) -> NDArray[np.int64]:
-    """Where batches begin, and the end of the last, `(batches + 1,)`; `longest`, `(pairs,)`, is sorted."""
-    levels = np.concatenate([[0], np.flatnonzero(longest[1:] != longest[:-1]) + 1, [len(longest)]])
+def _changes(differs: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Bounds of runs, `(runs + 1,)`; `differs`, `(pairs - 1,)`, tells whether a pair differs from the one before."""
+    return np.concatenate([[0], np.flatnonzero(differs) + 1, [len(differs) + 1]])
+
+
+def _batch_bounds(longest: NDArray[np.int32], tokens_per_batch: int) -> NDArray[np.int64]:
+    """First pair of each batch, and the end of the last, `(batches + 1,)`; `longest`, `(pairs,)`, is sorted."""
     begins, begin = [], 0
-    for level, end in pairwise(levels.tolist()):
+    for level, end in pairwise(_changes(longest[1:] != longest[:-1]).tolist()):
         rows = tokens_per_batch // int(longest[level])
         if rows > _ROWS_MULTIPLE:
             rows -= rows % _ROWS_MULTIPLE
@@ -289,19 +271,19 @@ def _cut(longest: NDArray[np.uint16], tokens_per_batch: int) -> NDArray[np.int64
 
 
 def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.int64]:
-    """Halve the batch with most rows until each process has as many batches as the others.
+    """Halve the batch with most rows until every process has the same number of batches.
 
     Raises:
-        ValueError: if there are too few pairs for that.
+        ValueError: if there are too few pairs.
     """
     if bounds[-1] < processes:
-        raise ValueError(f"there are {bounds[-1]} pairs for {processes} processes; each needs at least one.")
+        raise ValueError(f"{bounds[-1]} pairs were given for {processes} processes; each needs at least one.")
     while (len(bounds) - 1) % processes:
         largest = int(np.diff(bounds).argmax())
         if bounds[largest + 1] - bounds[largest] == 1:
             raise ValueError(
-                f"there are {bounds[-1]} pairs for {processes} processes, each a batch of its own; leave out "
-                f"{bounds[-1] % processes}, or raise tokens_per_batch so that two pairs fit."
+                f"{bounds[-1]} pairs, each a batch of its own, cannot be split evenly among {processes} processes; "
+                f"remove {bounds[-1] % processes}, or raise tokens_per_batch so that two pairs fit."
             )
         half = (bounds[largest + 1] - bounds[largest]) // 2
         if half > _ROWS_MULTIPLE:
@@ -311,22 +293,28 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
 
 
 def _count_pairs(trainer: Trainer) -> int:
-    """Number of training pairs; settings that batches of each process's own would silently break are refused."""
+    """Number of training pairs.
+
+    Raises:
+        TypeError, ValueError: if the Trainer has no training data with a length, or arguments that fixed batches break.
+    """
     data = trainer.train_dataset
     if data is None:
         raise ValueError("the Trainer has no train_dataset; give it one.")
     if not has_length(data):
         raise TypeError(
-            f"train_dataset is a {type(data).__name__}, which comes in an order of its own; give a data set with a "
-            "length, such as datasets.Dataset."
+            f"train_dataset is a {type(data).__name__}, which has no length; give a data set with one, such as "
+            "datasets.Dataset."
         )
     if trainer.args.auto_find_batch_size:
-        raise ValueError("auto_find_batch_size looks for a number of sentences; leave it out, and lower the tokens.")
+        raise ValueError("auto_find_batch_size cannot change a token budget; leave it out, and lower tokens_per_batch.")
     if trainer.accelerator.split_batches or trainer.accelerator.dispatch_batches:
-        raise ValueError("accelerator_config splits or dispatches batches, but each process has its own; leave it out.")
+        raise ValueError(
+            "accelerator_config splits or dispatches batches, but each process reads its own batches; leave it out."
+        )
     if trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1:
         raise ValueError(
-            "processes that share sentences (tensor, context or sequence parallelism) would get different batches; "
-            "use DDP or FSDP."
+            "tensor, context and sequence parallelism need the same batch in several processes, but each process gets "
+            "its own; use DDP or FSDP."
         )
     return len(data)

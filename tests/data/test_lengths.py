@@ -46,13 +46,13 @@ def test_without_a_limit_none_is_too_long(data, tokenizer):
     kept, dropped = filter_pairs(data, tokenizer)
     assert dropped == {"empty": EMPTY, "too long": 0}
     assert len(kept) == len(data) - EMPTY
-    with pytest.raises(ValueError, match="none of the 2 pairs would stay: 2 are empty on one side; give other pairs"):
+    with pytest.raises(ValueError, match="none of the 2 pairs would remain: 2 are empty on one side; give other pairs"):
         filter_pairs(Dataset.from_dict({"input_ids": [[2], [2]], "labels": [[50], [50]]}), tokenizer)
 
 
 def test_in_parts(data, tokenizer, monkeypatch):
     whole, dropped = filter_pairs(data, tokenizer, MOST)
-    monkeypatch.setattr("hf_vanilla_transformer.data.lengths._READ_AT_ONCE", 3)
+    monkeypatch.setattr("hf_vanilla_transformer.data.lengths._ROWS_PER_READ", 3)
     parts, again = filter_pairs(data, tokenizer, MOST)
     assert rows(parts) == rows(whole)
     assert again == dropped
@@ -81,7 +81,7 @@ def test_nothing_is_left_out_where_all_fit(data, tokenizer):
 
 
 def test_what_stays_makes_batches(data, tokenizer):
-    with pytest.raises(ValueError, match="longer than 30 tokens"):
+    with pytest.raises(ValueError, match="longer than tokens_per_batch, which is 30"):
         TokenBudgetBatchSampler(data, MOST)
     kept, _ = filter_pairs(data, tokenizer, MOST)
     assert sorted(index for batch in TokenBudgetBatchSampler(kept, MOST) for index in batch) == [0, 1, 2]
@@ -118,7 +118,7 @@ def test_on_disk(write, tokenizer):
     [
         (0, ValueError, "max_tokens is 0; it must be at least 1"),
         (2.5, TypeError, "max_tokens is 2.5; give a whole number"),
-        (1, ValueError, r"none of the 8 pairs would stay: 3 are empty .* and 5 longer than max_tokens, which is 1"),
+        (1, ValueError, r"none of the 8 pairs would remain: 3 are empty .* and 5 longer than max_tokens, which is 1"),
     ],
 )
 def test_wrong_limits(data, tokenizer, limit, error, message):
