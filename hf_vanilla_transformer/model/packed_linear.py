@@ -25,7 +25,7 @@ _LARGEST_FOR_MKL, _SMALLEST_TO_SPLIT = 2**15, 2**18
 _INT8_ENGINES = ("x86", "fbgemm")
 
 
-def matrix_of(layer: nn.Linear) -> torch.Tensor:
+def matrix_of(layer: Any) -> torch.Tensor:
     """W of a layer, `(out, in)`, in floating point."""
     return layer.float_weight() if _is_int8(layer) else layer.weight
 
