@@ -633,7 +633,7 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_linear_pointwise", "_scaled_dot_p
 
 @pytest.fixture
 def no_products_in_16_bits(monkeypatch):
-    """A CPU without them, and nobody who asks it for one."""
+    """A CPU without 16-bit matmuls, in float32."""
     patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: dtype.itemsize > 2)
 
     class NoneIn16Bits(TorchDispatchMode):

@@ -198,7 +198,7 @@ def test_settings_that_ask_for_more_than_one_translation_are_refused(model, toke
 
 
 def test_settings_of_the_model_for_several_translations_do_not_count(model, tokenizer):
-    """Also beside the caller's own, which transformers fills from the model's."""
+    """Also with the caller's settings, which transformers completes from the model's."""
     model = copy.deepcopy(model)
     model.generation_config.update(num_return_sequences=2, num_beams=4, return_dict_in_generate=True)
     given = GenerationConfig(num_beams=4, max_new_tokens=5)

@@ -128,7 +128,7 @@ def test_onnx_positions_are_exact_far_out(onnx, tmp_path):
 
 @pytest.mark.parametrize("kind", ["exported", "onnx"])
 def test_padding_and_long_sources_are_exact(kind, request):
-    """1,500 tokens, far beyond the example, beside two, so that nearly all of a row is padding."""
+    """1,500 tokens, far beyond the example, next to two tokens, so that a row is mostly padding."""
     model, encoder = request.getfixturevalue(kind)[:2]
     inputs = source((1500, 2))
     with torch.no_grad():

@@ -53,7 +53,7 @@ def logits(model):
 
 
 def with_random_adapters(**settings):
-    """A model whose adapters change what it says."""
+    """A model whose adapters change its output."""
     import peft
 
     torch.manual_seed(0)

@@ -75,7 +75,7 @@ def beam_search(
             for (score, tokens), row in zip(running, log_probabilities, strict=True)
             for token in range(len(row))
         ]
-        # As many as leave `num_beams` to go on with, should each beam end in all possible ways.
+        # Enough that `num_beams` remain if each beam finishes with every EOS token.
         candidates = sorted(candidates, reverse=True)[: (1 + len(eos)) * num_beams]
         ended += [(score / penalty(step), tokens) for score, tokens in candidates if tokens[-1] in eos]
         running = [candidate for candidate in candidates if candidate[1][-1] not in eos][:num_beams]

@@ -118,7 +118,7 @@ def generated_lengths(model, output):
 
 
 def until_end(row, eos=(EOS,)):
-    """A row of `generate()`'s output as a list, cut behind its first `</s>`."""
+    """A row of `generate()`'s output as a list, truncated after its first `</s>`."""
     tokens = row.tolist()
     ends = [index for index, token in enumerate(tokens) if token in eos]
     return tokens[: ends[0] + 1] if ends else tokens

@@ -45,7 +45,7 @@ class Language:
 
 
 def everything(language: Language, limit: int, penalty) -> list[tuple[float, tuple[int, ...]]]:
-    """All that can be said in so many words with an end, best first; behind it all that has none."""
+    """All sequences up to a length that end, best first; then all that do not."""
     others = [word for word in range(WORDS) if word != EOS]
     ended = [(*words, EOS) for length in range(limit) for words in itertools.product(others, repeat=length)]
     cut = list(itertools.product(others, repeat=limit))
@@ -61,7 +61,7 @@ def penalty_of(kind: str, alpha: float):
 
 
 class PatientSearch(BeamSearch):
-    """A search that goes on as long as anything may."""
+    """A search that runs while any hypothesis may continue."""
 
     def _is_decided(self, best_running: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(best_running, dtype=torch.bool)
@@ -250,7 +250,7 @@ def test_samples_are_drawn_by_their_probabilities():
         for saying, share in zip(sayings, totals.softmax(-1).tolist(), strict=True):
             # Five standard deviations of a count among so many.
             assert abs(drawn_first[saying] - count * share) <= 5 * math.sqrt(count * share * (1 - share))
-        # All four that there are were drawn, so the same two go on everywhere.
+        # All four candidates were drawn, so the same two continue everywhere.
         beams.prune(tokens == EOS, torch.zeros(tokens.shape, dtype=torch.bool))
         going_on = [pair for pair in zip(totals.tolist(), sayings, strict=True) if pair[1][-1] != EOS]
         running = sorted(going_on, reverse=True)[:2]

@@ -185,7 +185,7 @@ def test_several_end_tokens(decode, model, free_targets, mode):
 
 @pytest.fixture(scope="module")
 def speaker(tokenizer):
-    """A model of the tokenizer's vocabulary that says letters and signs, not parts of them."""
+    """A model of the tokenizer's vocabulary that generates whole characters, not bytes of them."""
     model = decisive_model(seed=25, vocab_size=len(tokenizer))
     texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]
     model.generation_config.suppress_tokens = [
@@ -276,7 +276,7 @@ def test_text_is_streamed(tokenizer, speaker):
 @pytest.mark.parametrize("options", [{}, {"max_new_tokens": None, "max_length_offset": 0}], ids=["ended", "cut"])
 @pytest.mark.parametrize("mode", ["beams", "sampled beams"])
 def test_nobody_is_asked_what_follows_an_end(decode, mode, options):
-    """A sentence that is done waits for the others of its batch, and is not made to say more behind its end."""
+    """A finished sentence stays in its batch, and gets no tokens after its end."""
     asked = set()
 
     def allow(sentence, target):

@@ -98,7 +98,7 @@ def test_with_an_empty_cache_of_the_caller_s_the_same(decode, model, mode, cache
     own_cache = CACHES[cache](model.config.get_text_config(decoder=True))
     targets = all_targets(decode, model, mode)
     assert all_targets(decode, model, mode, past_key_values=own_cache) == targets
-    # All but the last token of the longest, to go on from.
+    # All but the last token of the longest, to continue from.
     assert own_cache.get_seq_length() >= max(map(len, targets)) - 1
 
 

@@ -252,7 +252,7 @@ def test_nobody_is_warned_of_a_limit_that_sinusoids_do_not_have(endless, num_bea
     logger = logging.getLogger("transformers.generation.stopping_criteria")
     type(logger).warning_once.cache_clear()
     logger.addHandler(caplog.handler)
-    # One of the caller's, so that a search by beams looks at criteria at all.
+    # A criterion of the caller, so that the beam search evaluates criteria at all.
     options = {"num_beams": num_beams, "stopping_criteria": [Never()]}
     try:
         length = endless.config.max_position_embeddings = 8

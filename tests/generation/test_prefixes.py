@@ -25,7 +25,7 @@ PREFIXES = [torch.tensor([BOS, *words]) for words in ([5, 6, 7], [8], [9, 10])]
 
 
 def targets_behind(output, prefix_length):
-    """What `generate()` put behind prefixes of that padded length, as lists."""
+    """The tokens that `generate()` appended to prefixes of that padded length, as lists."""
     return [until_end(row[prefix_length:]) for row in output]
 
 

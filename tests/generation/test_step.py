@@ -186,7 +186,7 @@ KINDS = ["PackedLinear", "_OneDNNLinear", "_Avx2Linear", "_InFloat32"]
 
 @pytest.fixture
 def avx2(monkeypatch):
-    """A processor with AVX2 alone and three threads, by what torch says of it, and no matrix too small for anything."""
+    """torch reports AVX2 and three threads, and no matrix is too small for any path."""
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
@@ -269,7 +269,7 @@ def test_what_no_hypothesis_continues_is_forgotten():
 
 @pytest.fixture(params=[True, False], ids=["by its products", "without products"])
 def products_in_16_bits(request, monkeypatch):
-    """Whether torch has products made for the CPU, by what it says of itself."""
+    """Whether torch reports 16-bit matmuls for this CPU."""
     patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: request.param or dtype.itemsize > 2)
 
 
@@ -522,7 +522,7 @@ def test_where_steps_are_taken(num_beams, monkeypatch, tokenizer):
     assert takes(copy.deepcopy(model).half())
     assert not takes(model, use_cache=False)
     assert not takes(model, cache_implementation="static")
-    # A caller may go on from a cache of its own, so it must be filled.
+    # A caller may continue from its own cache, so the cache must be filled.
     assert not takes(model, past_key_values=EncoderDecoderCache(DynamicCache(), DynamicCache()))
     assert not takes(model, return_dict_in_generate=True, output_scores=True)
     assert not takes(model, decoder_input_ids=torch.tensor([[BOS, 7]] * len(SENTENCES)))

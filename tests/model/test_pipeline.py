@@ -126,7 +126,7 @@ def test_generation_arguments(model, tokenizer, translator):
 
 
 def test_our_own_generation_arguments(translator):
-    """The untrained model goes on to its limit."""
+    """The untrained model generates up to its limit."""
     untrained = TranslationPipeline(
         small_model(vocab_size=len(translator.tokenizer)), translator.tokenizer, device="cpu"
     )

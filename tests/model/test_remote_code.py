@@ -73,7 +73,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def without_package(folders, run_in_fork, tmp_path_factory) -> dict:
-    """What a process without the package says of these folders."""
+    """The output of a process without the package for these folders."""
     parent = tmp_path_factory.mktemp("child")
     results = parent / "results.json"
     environment = {**os.environ, "HF_HOME": str(parent / "home"), "HF_HUB_OFFLINE": "1"}
