@@ -523,7 +523,7 @@ print([name for name in {optional!r} if name in sys.modules])
 
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_a_bias_before_the_softmax_is_in_the_loss(batch, label_smoothing):
-    """Of a head that somebody has put there."""
+    """Of a replaced LM head."""
     model = small_model(dropout=0.0, label_smoothing=label_smoothing, tie_word_embeddings=False).train()
     model.set_output_embeddings(torch.nn.Linear(32, VOCAB_SIZE))
     labels = batch["decoder_input_ids"]

@@ -195,7 +195,7 @@ def test_saving_leaves_no_trace_that_would_ask_for_trust(tmp_path):
 
 @pytest.fixture
 def theirs(tmp_path, monkeypatch):
-    """A module of somebody else's, with classes derived from ours."""
+    """A third-party module with classes derived from ours."""
     (tmp_path / "theirs.py").write_text(
         "from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration\n"
         "class TheirConfig(VanillaTransformerConfig):\n"
