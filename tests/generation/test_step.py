@@ -20,6 +20,7 @@ from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder, supports_cpu_de
 from tests.generation.by_hand import BOS
 from tests.generation.conftest import SENTENCES, ending_model
 from tests.models import decisive_model, pad, patch_everywhere, sentences, small_config, small_model
+from tests.rounding import FACTOR, RandomRounding, explained, rms
 
 
 @pytest.fixture
@@ -61,11 +62,12 @@ def encode(model, rows, side="right", extra=0):
     return model.model.encoder(ids, mask).last_hidden_state, mask
 
 
-def by_modules(model, states, mask, ids):
-    """Logits of the last token, `(rows, vocabulary)`, without any cache."""
+def by_modules(model, states, mask, ids, last=None):
+    """Logits of the last token, `(rows, vocabulary)`, or of several, `(rows, last, vocabulary)`, without any cache."""
     beams = len(ids) // len(states)
     states, mask = states.repeat_interleave(beams, 0), mask.repeat_interleave(beams, 0)
-    return model(encoder_outputs=[states], attention_mask=mask, decoder_input_ids=ids, use_cache=False).logits[:, -1]
+    logits = model(encoder_outputs=[states], attention_mask=mask, decoder_input_ids=ids, use_cache=False).logits
+    return logits[:, -1] if last is None else logits[:, -last:]
 
 
 # One short sentence, one long one, several, and many.
@@ -91,6 +93,39 @@ def assert_steps_equal_the_modules(model, lengths, beams):
         if length % 4 == 0 or length > 30:
             torch.testing.assert_close(found, by_modules(model, states, mask, path.ids), atol=2e-5, rtol=1e-5)
         decoder.reorder(path.walk())
+
+
+STEPS = 12
+
+
+@torch.no_grad()
+def three_ways(model, exact, lengths=(7, 3, 5), beams=3, levels=None):
+    """Logits of the same tokens, `(rows, STEPS, vocabulary)`: by steps, by the modules, and by the reference.
+
+    The reference is `exact`, which holds the same weights in float64. Its logits come twice: as they are, and with
+    random rounding to the dtype of `model`, and to so many levels of int8.
+    """
+    states, mask = encode(model, sentences(*lengths))
+    decoder, path, by_steps = CPUDecoder(model, states, mask, beams), Path(len(lengths) * beams, beams), []
+    for _ in range(STEPS):
+        by_steps.append(decoder(path.ids))
+        picked = path.walk()
+        decoder.reorder(picked)
+        by_steps = [logits[picked] for logits in by_steps]
+    ids = path.ids[:, :-1]
+    exact.set_attn_implementation("eager")
+    wide = states.double()
+    reference = by_modules(exact, wide, mask, ids, last=STEPS)
+    with RandomRounding(model.dtype, levels):
+        rounded = by_modules(exact, wide, mask, ids, last=STEPS)
+    return torch.stack(by_steps, dim=1), by_modules(model, states, mask, ids, last=STEPS), reference, rounded
+
+
+def assert_rounding_explains(by_steps, by_modules, reference, rounded):
+    """Both ways are as far from the reference as their roundings make them, and steps no further than modules."""
+    assert explained(by_steps, reference, rounded)
+    assert explained(by_modules, reference, rounded)
+    assert rms(by_steps - reference) <= FACTOR * rms(by_modules - reference)
 
 
 @pytest.fixture
@@ -472,7 +507,7 @@ def test_a_model_that_was_cast_moved_and_copied(monkeypatch):
     model = ending_model()
     before = scores(model)
     model.bfloat16()
-    torch.testing.assert_close(scores(model), plain_scores(model, monkeypatch), atol=0.2, rtol=0.05)
+    assert_rounding_explains(*three_ways(model, copy.deepcopy(model).double()))
     model.float()
     assert not torch.equal(scores(model), before)  # Rounded, and not remembered from before.
     torch.testing.assert_close(scores(model), plain_scores(model, monkeypatch), atol=5e-5, rtol=1e-5)
