@@ -38,8 +38,7 @@ def place(reason: Inapplicable, name: str, folders: dict[str, Path]) -> str:
 
 _ONE_EMBEDDING = "The suite embeds source and target with one module; here each has its own."
 _ONE_SIZE = (
-    "One number cannot tell which of two vocabularies is to be resized, so `resize_token_embeddings` refuses, in one "
-    "sentence."
+    "One size cannot say which of two vocabularies to resize, so `resize_token_embeddings` raises a `ValueError`."
 )
 _EMBEDDED_ALIKE = Inapplicable(
     "tests/test_modeling_common.py",
@@ -52,8 +51,8 @@ _DEFAULT_ATTENTION = Inapplicable(
     "tests/test_modeling_common.py",
     "def test_sdpa_can_dispatch_non_composite_models(",
     'self.assertTrue(model_sdpa.config._attn_implementation == "sdpa")',
-    "Where no implementation is asked for, this model takes `vanilla_transformer`, which is sdpa or two plain "
-    "products, whichever is faster; `tests/test_functional.py` tests that sdpa and eager are obeyed.",
+    "By default this model uses `vanilla_transformer`, which is sdpa or unfused attention, whichever is faster; "
+    "`tests/test_functional.py` tests that sdpa and eager are used if named.",
 )
 
 INAPPLICABLE = {
@@ -64,8 +63,8 @@ INAPPLICABLE = {
         "tests/test_tokenization_common.py",
         "def test_tokenize_special_tokens(",
         "self.assertEqual(len(token_1), 1)",
-        "With `split_special_tokens=True`, this tokenizer's default, a text that spells a special token is cut like "
-        "any other text; the suite `tokenizer-special-tokens` runs this test without it.",
+        "With `split_special_tokens=True`, this tokenizer's default, a text that spells a special token is "
+        "tokenized like any other text; the suite `tokenizer-special-tokens` runs this test without it.",
     ),
     "tokenizers-backend::test_rust_tokenizer_add_prefix_space_0": Inapplicable(
         "transformers/tokenization_utils_tokenizers.py",

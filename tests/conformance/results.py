@@ -174,7 +174,7 @@ def document(
     inapplicable: Mapping[str, tuple[Inapplicable, str]],
     suites_not_run: Mapping[str, tuple[Inapplicable, str]],
 ) -> str:
-    """The text of docs/conformance.md.
+    """The text of docs/compatibility.md.
 
     Args:
         version: of transformers.
@@ -182,16 +182,17 @@ def document(
         suites: what each suite runs on.
         inapplicable, suites_not_run: the reason, and where its line is, as `file:number`.
     """
-    return f"""# transformers' own tests on this package
+    return f"""# Compatibility with transformers
 
-This page is written by `make test-conformance`. Do not edit it by hand.
+Which of transformers' own tests pass on this package. `make test-conformance` writes this page; do
+not edit it by hand.
 
-The command fetches the source distribution of the installed transformers, and unpacks its common test suites into a
-temporary folder. It runs them on this package's classes. It fails
+The command downloads the source distribution of the installed transformers, unpacks its common test
+suites into a temporary folder, and runs them on this package's classes. It fails if
 
-- when a test fails,
-- when a test that is named in `tests/conformance/passed.txt` no longer passes,
-- when fewer tests pass than `tests/conformance/run.py` asks for.
+- a test fails,
+- a test named in `tests/conformance/passed.txt` no longer passes,
+- fewer tests pass than `tests/conformance/run.py` requires.
 
 `{UPDATE}` writes the names of the tests that pass now into `passed.txt`.
 
@@ -199,13 +200,14 @@ The result with transformers {version} on a CPU:
 
 {counts(outcomes, inapplicable, suites)}
 
-A test counts as skipped, too, when all its subtests were. Tests named `test_get_..._features_...` pass without a check:
-they look for methods that only models of images, video and sound have. The training suite makes batches for decoders
-alone; here its hook for batches makes pairs (`_create_text_training_batch` in `tests/conformance/suites.py`).
+A test counts as skipped if all its subtests were. Tests named `test_get_..._features_...` pass
+without a check: they test methods that only models of images, video and sound have. The training
+suite makes batches for decoder-only models; here its hook makes pairs (`_create_text_training_batch`
+in `tests/conformance/suites.py`).
 
 ## Inapplicable tests
 
-These are the only tests that the command leaves out. No test is replaced by one of ours: the command checks this.
+The command leaves out only these tests. It checks that none is replaced by one of ours.
 
 {reason_table("test", inapplicable)}
 
@@ -217,6 +219,6 @@ These are the only tests that the command leaves out. No test is replaced by one
 
 {reason_table("suite", suites_not_run)}
 
-The other files are about images, video, sound, processors, backbones, decision heads, Mistral's tokenizer, and inner
-parts of transformers.
+The other files test images, video, sound, processors, backbones, decision heads, Mistral's tokenizer,
+and internals of transformers.
 """

@@ -1,4 +1,4 @@
-"""Run transformers' common suites on this package, compare with the record, write docs/conformance.md."""
+"""Run transformers' common suites on this package, compare with the record, write docs/compatibility.md."""
 
 import argparse
 import os
@@ -19,9 +19,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 CACHE = ROOT / "build" / "conformance"
 BASELINE = HERE / "passed.txt"
-DOCUMENT = ROOT / "docs" / "conformance.md"
+DOCUMENT = ROOT / "docs" / "compatibility.md"
 
-# The order is the table's in docs/conformance.md.
+# The order is the table's in docs/compatibility.md.
 SUITES = {
     "model": "the paper's model: one joint vocabulary, one matrix for both embeddings and the softmax, sinusoids",
     "model-untied-learned": "three matrices, learned positions (Table 3 row E)",
@@ -111,7 +111,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write_document(text: str) -> None:
-    """Write docs/conformance.md, which tells of CPU runs: an accelerator lets more tests run."""
+    """Write docs/compatibility.md, which tells of CPU runs: an accelerator lets more tests run."""
     from transformers.testing_utils import torch_device
 
     name = DOCUMENT.relative_to(ROOT)

@@ -1,0 +1,44 @@
+"""Hooks of mkdocs: the pages link to files of the repository as on a repository host; the site contains copies of them.
+
+A page links to `../path`. The site serves the file as text at `repository/path.txt`, so that the links of a version show
+the files of that version, and need no host.
+"""
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+
+LOG = logging.getLogger("mkdocs.hooks")
+ROOT = Path(__file__).parents[1]
+LINK = re.compile(r"\]\(\.\./([^)#]+)(#[^)]*)?\)")
+# ```python name: the name is for the tests.
+FENCE_WITH_NAME = re.compile(r"^(```\w+) \w+$", flags=re.MULTILINE)
+# As in transformers' docstrings: [`Name`] is a link there.
+NAME_IN_BRACKETS = re.compile(r"\[(<code>[^<]*</code>)\]")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the files that pages link to outside of docs/."""
+    linked = {match[1] for page in files.documentation_pages() for match in LINK.finditer(page.content_string)}
+    for path in sorted(linked):
+        if not (ROOT / path).is_file():
+            LOG.warning("a page links to %s, which does not exist", path)
+            continue
+        content = (ROOT / path).read_text(encoding="utf-8")
+        files.append(File.generated(config, f"repository/{path}.txt", content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, **kwargs: Any) -> str:
+    """Lead links outside of docs/ to the copies, and drop the names of code blocks."""
+    return FENCE_WITH_NAME.sub(r"\1", LINK.sub(r"](repository/\1.txt)", markdown))
+
+
+def on_page_content(html: str, **kwargs: Any) -> str:
+    """Drop the brackets around names in docstrings."""
+    return NAME_IN_BRACKETS.sub(r"\1", html)
