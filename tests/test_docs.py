@@ -1,10 +1,12 @@
-"""What the pages name is there: files, headings, arguments, and in docs/paper.md code and tests of each section.
+"""What the pages name exists: files, headings, arguments, and in docs/paper.md code and tests of each section.
 
-The Python of some pages runs; that of others is run by the tests of what it is about.
+The Python of the pages runs: here, and for some pages in the tests of their subject. A name after the language of a
+code block, as in ```python tokenizer, selects it.
 """
 
 import re
 import shlex
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer.cli import common
+import hf_vanilla_transformer
 from tests.models import small_model
 
 
@@ -23,37 +25,95 @@ ROOT = Path(__file__).parents[1]
 FIXTURE = ROOT / "tests" / "fixtures" / "numbers_tiny"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 NAMES = re.findall(r"\[`(\w+)`\]\(\.\./([^)#]+\.py)\)", (ROOT / "docs" / "paper.md").read_text(encoding="utf-8"))
+RECIPES = ROOT / "hf_vanilla_transformer" / "recipes"
+# Blocks of Python on each page, and where they run.
+RUN_HERE = {"evaluate.md": 1, "large_corpora.md": 2, "precision_and_memory.md": 1, "train.md": 5, "translate.md": 1}
+RUN_ELSEWHERE = {
+    "distributed_training.md": 2,  # tests/parallel/test_docs.py
+    "ecosystem.md": 9,  # tests/ecosystem and tests/test_int8.py
+    "share.md": 6,  # tests/hub/test_docs.py and tests/model/test_remote_code.py
+}
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}[^\n]*\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+def blocks(page: Path, language: str, name: str | None = None) -> list[str]:
+    """The code blocks of a page in a language, with a name if one is given."""
+    info = rf"{language} {name}" if name else rf"{language}\b[^\n]*"
+    return re.findall(rf"```{info}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-def commands() -> list[tuple[str, list[str]]]:
-    """The command lines of scripts/ and benchmarks/ on all pages: a module's name, and its arguments."""
-    lines = [
-        line for page in PAGES for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()
-    ]
-    found = (re.search(r"((?:scripts|benchmarks)/\w+)\.py([^&]*)", line) for line in lines)
-    return [(match[1].replace("/", "."), shlex.split(match[2], comments=True)) for match in found if match]
+def prose(page: Path) -> str:
+    """A page without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """The command lines on all pages: a module's name, and its arguments."""
+    for page in PAGES:
+        for block in blocks(page, "bash"):
+            for line in block.replace("\\\n", " ").splitlines():
+                if found := re.search(r"\b(?:hf-vanilla-transformer|-m hf_vanilla_transformer) ([a-z]\w*)(.*)", line):
+                    yield f"hf_vanilla_transformer.cli.{found[1]}", shlex.split(found[2], comments=True)
+                elif found := re.search(r"\b((?:scripts|benchmarks)/\w+)\.py(.*)", line):
+                    yield found[1].replace("/", "."), shlex.split(found[2], comments=True)
 
 
 def anchors(page: Path) -> set[str]:
-    """Of the headings, as Markdown pages are shown on the web."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    """Of the headings, as repository hosts and mkdocs make them."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     # Jinja's templates make some of the links of the model card.
-    for target in re.findall(r"\]\(([^){}\s]+)\)", page.read_text(encoding="utf-8")):
+    for target in re.findall(r"\]\(([^){}\s]+)\)", prose(page)):
         if target.startswith(("http://", "https://")):
             continue
         path, _, anchor = target.partition("#")
         found = page.parent / path if path else page
         assert found.exists(), target
         assert not anchor or anchor in anchors(found), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_paths_exist(page):
+    roots = "benchmarks|docs|hf_vanilla_transformer|notebooks|recipes|scripts|tests"
+    for path in re.findall(rf"`((?:{roots})/[\w./-]*)`", prose(page)):
+        base = ROOT / "hf_vanilla_transformer" if path.startswith("recipes/") else ROOT
+        assert (base / path).exists(), path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_have_at_most_100_columns(page):
+    lines = page.read_text(encoding="utf-8").splitlines()
+    # Tables may be wider, and Jinja's templates.
+    assert not [line for line in lines if len(line) > 100 and not line.startswith("|") and "{{" not in line]
+
+
+def test_the_site_has_every_page():
+    def pages(entry: Any) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for each in entry.values() if isinstance(entry, dict) else entry:
+                yield from pages(each)
+
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    there = {page.name for page in (ROOT / "docs").glob("*.md")}
+    assert sorted(pages(nav)) == sorted(there)
+    listed = re.findall(r"\]\((\w+\.md)\)", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
+    assert sorted(listed) == sorted(there - {"index.md"})
+
+
+def test_api_md_has_every_public_name():
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"::: hf_vanilla_transformer\.(\w+)", text)) == sorted(hf_vanilla_transformer.__all__)
+
+
+def test_reference_md_has_every_public_name():
+    (_, table) = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8").split("## Public names")
+    named = {name for row in re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE) for name in row.split(", ")}
+    assert named >= {f"`{name}`" for name in hf_vanilla_transformer.__all__}
 
 
 def test_paper_md_has_names():
@@ -71,57 +131,70 @@ class ParsedError(Exception):
 
 def understand(name: str, arguments: list[str], monkeypatch) -> None:
     """Run a command until it has read its arguments."""
-
-    def stop(*args, **kwargs):
-        common.parse(*args, **kwargs)
-        raise ParsedError
-
     try:
         module = import_module(name)
     except ModuleNotFoundError as error:
         if error.name != "torchao":  # Not installed with the oldest versions.
             raise
         pytest.skip(f"it takes {error.name}")
+    parse = module.parse
+
+    def stop(*args, **kwargs):
+        parse(*args, **kwargs)
+        raise ParsedError
+
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(module, "parse", stop)
     with pytest.raises(ParsedError):
         module.main(arguments)
 
 
-@pytest.mark.parametrize(("name", "arguments"), commands(), ids=lambda each: each if isinstance(each, str) else "")
+@pytest.mark.parametrize(
+    ("name", "arguments"), list(commands()), ids=lambda each: each if isinstance(each, str) else ""
+)
 def test_command_lines_are_understood(name, arguments, monkeypatch):
     understand(name, arguments, monkeypatch)
 
 
 def test_there_are_command_lines():
-    scripts = {f"scripts.{name}" for name in ("train", "evaluate", "translate", "average_checkpoints")}
-    assert {name for name, _ in commands()} >= {*scripts, "benchmarks.training", "benchmarks.generation"}
+    verbs = {f"hf_vanilla_transformer.cli.{verb}" for verb in ("average", "demo", "evaluate", "info", "plot", "score")}
+    verbs |= {f"hf_vanilla_transformer.cli.{verb}" for verb in ("train", "translate")}
+    assert {name for name, _ in commands()} >= {*verbs, "scripts.reproduce_table3", "benchmarks.generation"}
 
 
 def test_keeping_the_best_checkpoint_of_a_recipe(tmp_path, monkeypatch):
-    (block,) = blocks(ROOT / "docs" / "training.md", "yaml")
-    settings = yaml.safe_load(
-        (ROOT / "hf_vanilla_transformer" / "recipes" / "multi30k_en_de.yaml").read_text(encoding="utf-8")
-    )
+    (block,) = blocks(ROOT / "docs" / "train.md", "yaml")
+    settings = yaml.safe_load((RECIPES / "multi30k_en_de.yaml").read_text(encoding="utf-8"))
     del settings["average_last"]
     path = tmp_path / "best.yaml"
     path.write_text(yaml.safe_dump({**settings, **yaml.safe_load(block)}))
-    understand("hf_vanilla_transformer.cli.train", [str(path)], monkeypatch)
+    understand("hf_vanilla_transformer.cli.train", ["--config", str(path)], monkeypatch)
 
 
-def run(page: str, number: int, names: dict[str, Any], *changes: tuple[str, str]) -> None:
-    """Run one of a page's blocks of Python in the working folder, with names that are there and that it adds to."""
-    block = blocks(ROOT / "docs" / page, "python")[number]
+def run(page: str, name: str | None, names: dict[str, Any], *changes: tuple[str, str]) -> None:
+    """Run the blocks of Python of this name of a page, with names that exist and that they add to."""
+    code = blocks(ROOT / "docs" / page, "python", name)
+    assert code
+    for block in code:
+        exec(compile(replaced(block, *changes), page, "exec"), names)
+
+
+def replaced(block: str, *changes: tuple[str, str]) -> str:
     for original, replacement in changes:
         assert original in block
         block = block.replace(original, replacement)
-    exec(compile(block, page, "exec"), names)
+    return block
 
 
-def test_scores_of_decoding_md(capsys):
+def test_translating_of_translate_md(capsys):
+    run("translate.md", "translate", {}, ("runs/numbers", FIXTURE.as_posix()))
+    assert capsys.readouterr().out == "['zweiundvierzig', 'einhunderteins']\n"
+
+
+def test_scores_of_evaluate_md(capsys):
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
     names: dict[str, Any] = {"model": model, "tokenizer": tokenizer}
-    run("decoding.md", 0, names)
+    run("evaluate.md", "score", names)
     found = names["found"]
     inputs = tokenizer(["forty-two"], return_tensors="pt")
     best = model.generate(**inputs, return_dict_in_generate=True, output_scores=True)
@@ -130,20 +203,28 @@ def test_scores_of_decoding_md(capsys):
     assert f"{found.total} {found.normalized}\n" in capsys.readouterr().out
 
 
-def test_the_tokenizer_of_own_data_md():
+def test_the_tokenizer_of_train_md():
     names: dict[str, Any] = {}
-    run("own_data.md", 0, names, ("user/name", FIXTURE.as_posix()))
+    run("train.md", "tokenizer", names, ("user/name", FIXTURE.as_posix()))
     config, expected = names["config"], AutoConfig.from_pretrained(FIXTURE)
     special = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
     assert [getattr(config, name) for name in special] == [getattr(expected, name) for name in special]
 
 
-def test_averages_of_averaging_md(tmp_path, monkeypatch):
+def test_batches_of_train_md(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run("train.md", "batches", {})
+    printed = capsys.readouterr().out
+    assert "% padding" in printed
+    assert "0 pairs left out" in printed
+
+
+def test_averages_of_train_md(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     averaged = [tmp_path / "runs" / "averaged" / f"checkpoint-{step}" for step in (1600, 2000)]
     for seed, folder in enumerate(averaged):
         small_model(seed).save_pretrained(folder)
-    run("averaging.md", 0, {})
+    run("train.md", "average", {})
     first, second, average = (
         load_file(folder / "model.safetensors") for folder in (*averaged, tmp_path / "runs" / "another_average")
     )
@@ -152,21 +233,32 @@ def test_averages_of_averaging_md(tmp_path, monkeypatch):
         assert torch.equal(weight, ((first[name].double() + second[name].double()) / 2).float())
 
 
-def test_long_corpora_of_scaling_md(tmp_path, monkeypatch, tokenizer):
+def test_the_corpus_of_large_corpora_md(tmp_path, monkeypatch, tokenizer):
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"tokenizer": tokenizer}
     (tmp_path / "train.en").write_text("one\ntwo\n" + "one " * 300 + "\n")
     (tmp_path / "train.de").write_text("eins\n\neins\n")
-    # As many processes are not worth while for three sentences.
-    run("scaling.md", 0, names, (", num_proc=8", ""))
+    # For three sentences 8 processes do not pay.
+    run("large_corpora.md", "corpus", names, (", num_proc=8", ""))
     assert names["dropped"] == {"empty": 1, "too long": 1}
     (kept,) = names["data"]
     assert names["tokenizer"].decode(kept["labels"], skip_special_tokens=True) == "eins"
     assert list(names["sampler"]) == [[0]]
 
 
+def test_planning_of_large_corpora_md(capsys):
+    run("large_corpora.md", "plan", {})
+    assert "million pairs/s, 0.6% padding" in capsys.readouterr().out
+
+
+def test_memory_of_precision_and_memory_md(monkeypatch):
+    # The setting would hold for all other tests of this process.
+    monkeypatch.setattr(hf_vanilla_transformer, "keep_freed_memory", lambda: True, raising=False)
+    names: dict[str, Any] = {}
+    run("precision_and_memory.md", None, names)
+    assert [type(each).__name__ for each in names["callbacks"]] == ["CompleteCheckpoints", "ReleaseMemory"]
+
+
 def test_blocks_of_python_are_all_run():
-    """The others of docs/scaling.md by tests/parallel/test_docs.py."""
-    pages = ("averaging.md", "decoding.md", "own_data.md", "scaling.md")
-    count = {page: len(blocks(ROOT / "docs" / page, "python")) for page in pages}
-    assert count == {"averaging.md": 1, "decoding.md": 1, "own_data.md": 1, "scaling.md": 3}
+    count = {page.name: len(blocks(page, "python")) for page in (ROOT / "docs").glob("*.md")}
+    assert {name: blocks for name, blocks in count.items() if blocks} == {**RUN_HERE, **RUN_ELSEWHERE}

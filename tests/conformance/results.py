@@ -194,7 +194,8 @@ suites into a temporary folder, and runs them on this package's classes. It fail
 - a test named in `tests/conformance/passed.txt` no longer passes,
 - fewer tests pass than `tests/conformance/run.py` requires.
 
-`{UPDATE}` writes the names of the tests that pass now into `passed.txt`.
+`{UPDATE}` records the tests that pass now in
+`passed.txt`.
 
 The result with transformers {version} on a CPU:
 
@@ -202,8 +203,8 @@ The result with transformers {version} on a CPU:
 
 A test counts as skipped if all its subtests were. Tests named `test_get_..._features_...` pass
 without a check: they test methods that only models of images, video and sound have. The training
-suite makes batches for decoder-only models; here its hook makes pairs (`_create_text_training_batch`
-in `tests/conformance/suites.py`).
+suite makes batches for decoder-only models; here its hook makes pairs
+(`_create_text_training_batch` in `tests/conformance/suites.py`).
 
 ## Inapplicable tests
 
@@ -219,6 +220,6 @@ The command leaves out only these tests. It checks that none is replaced by one 
 
 {reason_table("suite", suites_not_run)}
 
-The other files test images, video, sound, processors, backbones, decision heads, Mistral's tokenizer,
-and internals of transformers.
+The other files test images, video, sound, processors, backbones, decision heads, Mistral's
+tokenizer, and internals of transformers.
 """

@@ -1,9 +1,7 @@
 """Batches bounded by tokens: their rules, their shuffle, and stock `Seq2SeqTrainer` with them."""
 
 import random
-import re
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +23,6 @@ from tests.training.toy import copy_task, random_words
 
 
 BUDGET = 100
-PAGE = Path(__file__).parents[2] / "docs" / "batches.md"
 
 
 def lengths(count=2000, longest=40, seed=0):
@@ -439,14 +436,3 @@ def test_data_that_cannot_be_planned(tmp_path, tokenizer):
     trainer.train_dataset, trainer.model._tp_size = data, 2
     with pytest.raises(ValueError, match="tensor, context and sequence parallelism"):
         TokenBudgetBatchSampler.use_in(trainer, BUDGET)
-
-
-def test_the_page(tmp_path, monkeypatch, capsys):
-    """The Python of docs/batches.md, as it stands there."""
-    monkeypatch.chdir(tmp_path)
-    code = "".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL))
-    exec(compile(code, PAGE.name, "exec"), {})
-    printed = capsys.readouterr().out
-    assert "% padding" in printed
-    assert "0 pairs left out" in printed
-    assert "million pairs a second, 0.6% padding" in printed

@@ -1,4 +1,4 @@
-"""What docs/hub.md tells to do works."""
+"""The code of docs/share.md works."""
 
 from tests.hub.server import WRITER
 from tests.hub.test_push_pull import ALWAYS_THERE, OF_A_MODEL, OF_A_TOKENIZER

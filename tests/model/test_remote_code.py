@@ -36,13 +36,13 @@ from tests.without_package import SENTENCES
 
 ROOT = Path(__file__).parents[1]
 FIXTURE = ROOT / "fixtures" / "numbers_tiny"
-PAGE = ROOT.parent / "docs" / "hub.md"
+PAGE = ROOT.parent / "docs" / "share.md"
 SHIPPED = {path.name for path in (ROOT.parent / "hf_vanilla_transformer" / "model").glob("[a-z]*.py")}
 ALLOWED = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
 
 
 def block(kind: str, folder: Path) -> str:
-    """The code of docs/hub.md for the use with or without the package, for a model in `folder`."""
+    """The code of docs/share.md for the use with or without the package, for a model in `folder`."""
     (code,) = re.findall(rf"```python {kind}\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert '"runs/numbers"' in code
     return code.replace("runs/numbers", str(folder))
@@ -139,7 +139,7 @@ def test_the_page_s_code_without_the_package(without_package):
 
 
 def test_the_page_s_code_with_the_package(folders, capsys):
-    exec(compile(block("with", folders["saved"]), "docs/hub.md", "exec"), {})
+    exec(compile(block("with", folders["saved"]), "docs/share.md", "exec"), {})
     assert capsys.readouterr().out == "[{'translation_text': 'zweiundvierzig'}]\n"
 
 

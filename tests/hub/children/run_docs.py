@@ -1,4 +1,4 @@
-"""Runs the Python of docs/hub.md, and its training command with a small model; tests run it in a process of its own.
+"""Runs the Python of docs/share.md, and its training command with a small model; tests run it in a process of its own.
 
 Usage: python -I run_docs.py FOLDER_TO_WORK_IN
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
 
-from hf_vanilla_transformer.cli import train  # noqa: E402
+from hf_vanilla_transformer.cli import main  # noqa: E402
 
 
 SMALL = (
@@ -21,19 +21,19 @@ SMALL = (
 )
 
 
-def main() -> None:
+def run() -> None:
     """All blocks in their order, in one namespace."""
     os.chdir(sys.argv[1])
-    text = (ROOT / "docs" / "hub.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "share.md").read_text(encoding="utf-8")
     namespace: dict = {}
     for language, block in re.findall(r"```(python|bash) hub\n(.*?)```", text, flags=re.DOTALL):
         if language == "python":
-            exec(compile(block, "docs/hub.md", "exec"), namespace)
+            exec(compile(block, "docs/share.md", "exec"), namespace)
             continue
-        _, script, recipe, *arguments = shlex.split(block)
-        assert script == "scripts/train.py"
-        train.main([str(ROOT / recipe), *arguments, *SMALL.split(), "--use_cpu"])
+        program, *arguments = shlex.split(block.replace("\\\n", " "))
+        assert program == "hf-vanilla-transformer"
+        main([*arguments, *SMALL.split(), "--use_cpu"])
 
 
 if __name__ == "__main__":
-    main()
+    run()
