@@ -1,7 +1,7 @@
 """Hooks of mkdocs that adapt the pages, which are written for repository hosts, to the site.
 
-A page links to a file outside of docs/ as `../path`. The site contains a copy of it, as text at `repository/path.txt`,
-so that the links of a version show the files of that version, without a host.
+A page links to a file outside of docs/ as `../path`. The site contains a copy of it, as text at
+`repository/path.txt`, so that the links of a version show the files of that version, without a host.
 """
 
 import logging
@@ -24,7 +24,11 @@ NAME_IN_BRACKETS = re.compile(r"\[(<code>[^<]*</code>)\]")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the files that pages link to outside of docs/."""
-    linked = {match[1] for page in files.documentation_pages() for match in LINK.finditer(page.content_string)}
+    linked = {
+        match[1]
+        for page in files.documentation_pages()
+        for match in LINK.finditer(page.content_string)
+    }
     for path in sorted(linked):
         if not (ROOT / path).is_file():
             LOG.warning("a page links to %s, which does not exist", path)

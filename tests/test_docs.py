@@ -86,7 +86,7 @@ def test_named_paths_exist(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_lines_have_at_most_100_columns(page):
     lines = page.read_text(encoding="utf-8").splitlines()
-    # Tables may be wider, and Jinja's templates.
+    # Tables may be wider, and lines of the model card, a Jinja template.
     assert not [line for line in lines if len(line) > 100 and not line.startswith("|") and "{{" not in line]
 
 
