@@ -1,7 +1,7 @@
 """Hooks of mkdocs that adapt the pages, which are written for repository hosts, to the site.
 
 A page links to a file outside of docs/ as `../path`. The site contains a copy of it, as text at
-`repository/path.txt`, so that the links of a version show the files of that version, without a host.
+`repository/path.txt`, so that the links of a version show its files, without a host.
 """
 
 import logging
