@@ -7,7 +7,7 @@ PROCESSES ?= 2
 FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/parity tests/training $(wildcard tests/test_*.py)
 INSTALL := python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup extras demo test test-conformance test-floor lint format clean
+.PHONY: help setup extras demo docs test test-conformance test-floor lint format clean
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,13 @@ $(FLOOR)/.ready: pyproject.toml constraints-floor.txt
 
 demo: $(READY)  ## Train on the built-in number corpus, score unseen numbers, translate some.
 	$(VENV)/bin/python scripts/demo.py
+
+$(VENV)/.docs: $(READY)
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs  ## Build the documentation site into build/site; warnings are errors.
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
 
 # Most tests are too small for several threads; the files are shared out among several processes instead, in the order
 # of tests/conftest.py.
