@@ -53,8 +53,9 @@ def commands() -> Iterator[tuple[str, list[str]]]:
             for line in block.replace("\\\n", " ").splitlines():
                 if found := re.search(r"\b(?:hf-vanilla-transformer|-m hf_vanilla_transformer) ([a-z]\w*)(.*)", line):
                     yield f"hf_vanilla_transformer.cli.{found[1]}", shlex.split(found[2], comments=True)
-                elif found := re.search(r"\b((?:scripts|benchmarks)/\w+)\.py(.*)", line):
-                    yield found[1].replace("/", "."), shlex.split(found[2], comments=True)
+                elif found := re.search(r"-m (benchmarks\.\w+)(.*)|\bscripts/(\w+)\.py(.*)", line):
+                    name, arguments = (found[1], found[2]) if found[1] else (f"scripts.{found[3]}", found[4])
+                    yield name, shlex.split(arguments, comments=True)
 
 
 def anchors(page: Path) -> set[str]:
