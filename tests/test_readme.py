@@ -1,4 +1,4 @@
-"""The Python of the README runs, on a small model."""
+"""The README is short, and its Python runs, on a small model."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FIXTURE = ROOT / "tests" / "fixtures" / "numbers_tiny"
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
 def run(block: str, *changes: tuple[str, str]) -> None:
@@ -27,6 +28,13 @@ def test_training(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(BLOCKS[1], ("max_steps=100_000", "max_steps=2"), ('"base", ', '"C N=2", d_model=16, d_ff=16, num_heads=2, '))
     assert (tmp_path / "runs" / "mine" / "model.safetensors").is_file()
+
+
+def test_it_is_short():
+    lines = README.splitlines()
+    assert len(lines) <= 120
+    beginning = "\n".join(lines[:15])
+    assert all(word in beginning for word in ("pip install", "hf-vanilla-transformer translate", "zweiundvierzig"))
 
 
 def test_there_are_no_other_blocks():

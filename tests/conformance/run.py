@@ -23,8 +23,8 @@ DOCUMENT = ROOT / "docs" / "compatibility.md"
 
 # The order is the table's in docs/compatibility.md.
 SUITES = {
-    "model": "the paper's model: one joint vocabulary, one matrix for both embeddings and the softmax, sinusoids",
-    "model-untied-learned": "three matrices, learned positions (Table 3 row E)",
+    "model": "the paper's model: one joint vocabulary, tied embeddings, sinusoids",
+    "model-untied-learned": "untied embeddings, learned positions (Table 3 row E)",
     "model-two-vocabularies": "a source vocabulary of its own",
     "configuration": "`VanillaTransformerConfig`",
     "tokenizer": "`VanillaTransformerTokenizer`, as `train_tokenizer` makes it",
