@@ -1,4 +1,4 @@
-"""Loads models where hf_vanilla_transformer cannot be imported; tests run it in a process of its own.
+"""Load models where hf_vanilla_transformer cannot be imported; tests run this file in a process of its own.
 
 Usage: python -I without_package.py RESULTS.json NAME_OR_FOLDER ... [--save FOLDER] [--run FILE.py]
 """
@@ -16,8 +16,12 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 SENTENCES = ["forty-two", "seven", "one hundred and one"]
 
 
+# Where the folder's code decides on the fast CPU decoder: the module and function of today, and of version 0.1.0.
+CPU_DECODERS = {"cpu_decoder": "supports_cpu_decoder", "generation_step_vanilla_transformer": "can_step"}
+
+
 class NoPackage(importlib.abc.MetaPathFinder):
-    """Finds nothing, and says so for one name."""
+    """Raises ModuleNotFoundError for the package."""
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "hf_vanilla_transformer":
@@ -25,8 +29,15 @@ class NoPackage(importlib.abc.MetaPathFinder):
         return None
 
 
+def cpu_decoder(model: torch.nn.Module) -> tuple[str, bool]:
+    """The module of the CPU decoder that the model's own module imported, and whether it supports the model."""
+    folder, _, _ = type(model).__module__.rpartition(".")
+    ((module, name),) = ((module, name) for module, name in CPU_DECODERS.items() if f"{folder}.{module}" in sys.modules)
+    return module, getattr(sys.modules[f"{folder}.{module}"], name)(model)
+
+
 def describe(name: str) -> dict:
-    """What the Auto classes and `pipeline()` make of a model, its translations and a checksum of its weights."""
+    """Classes that the Auto classes and `pipeline()` return for a model, its translations and hidden states."""
     tokenizer = AutoTokenizer.from_pretrained(name)
     config = AutoConfig.from_pretrained(name, trust_remote_code=True)
     base = AutoModel.from_pretrained(name, trust_remote_code=True)
@@ -34,14 +45,14 @@ def describe(name: str) -> dict:
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     with torch.no_grad():
         states = base(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
-        steps = sys.modules[type(model).__module__.replace("modeling_vanilla_transformer", "cpu_decoder")]
-        supports_cpu_decoder = steps.supports_cpu_decoder(model)
+        decoder_module, supports = cpu_decoder(model)
     translator = pipeline("translation", model=name, trust_remote_code=True, device="cpu")
     return {
         "classes": [type(loaded).__name__ for loaded in (tokenizer, config, base, model, translator)],
         "modules": [type(loaded).__module__.partition(".")[0] for loaded in (config, base, model, translator)],
         "dtype": str(model.dtype),
-        "supports_cpu_decoder": supports_cpu_decoder,
+        "decoder_module": decoder_module,
+        "supports_cpu_decoder": supports,
         "output": model.generate(**inputs).tolist(),
         "greedy": model.generate(**inputs, num_beams=1).tolist(),
         "states": states.tolist(),
