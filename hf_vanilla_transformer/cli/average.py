@@ -4,25 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import average_checkpoints
-from ..training.averaging import averaged_from, last_checkpoints
-from .common import parse, plain_errors
+from .parsing import parse, plain_errors
 
 
 @dataclass
 class AveragingArguments:
-    """What to average, and where to put the result. The folders come first, as arguments without a name."""
+    """What to average, and where to write the result. The folders come first, as arguments without a name."""
 
     output: str = field(metadata={"help": "Folder to write; it loads like any saved model."})
     last: int | None = field(
-        default=None,
-        metadata={"help": "The one folder is that of a run: average so many of its checkpoints, the newest."},
+        default=None, metadata={"help": "Average the newest N checkpoints of the run in the one given folder."}
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Average as the command line says; returns the folder of the average."""
-    args, folders = parse([AveragingArguments], __doc__, arguments, positional="folders")
+    args, folders = parse([AveragingArguments], __doc__, arguments, positional="folders", verb="average")
+    from ..training.averaging import average_checkpoints, averaged_from
+
     with plain_errors():
         checkpoints = folders if args.last is None else checkpoints_of_run(folders, args.last)
         output = average_checkpoints(checkpoints, args.output)
@@ -34,8 +33,10 @@ def checkpoints_of_run(folders: Sequence[str], count: int) -> list[Path]:
     """The newest complete checkpoints of the one run that is given.
 
     Raises:
-        ValueError: if there are fewer, or not one folder is given.
+        ValueError: if not exactly one folder is given, or it holds fewer checkpoints.
     """
+    from ..training.averaging import last_checkpoints
+
     if len(folders) != 1:
         raise ValueError(f"--last needs the folder of one run; {len(folders)} folders were given.")
     checkpoints = last_checkpoints(folders[0], count)
@@ -45,7 +46,3 @@ def checkpoints_of_run(folders: Sequence[str], count: int) -> list[Path]:
             "or name the folders to average."
         )
     return checkpoints
-
-
-if __name__ == "__main__":
-    main()

@@ -1,54 +1,144 @@
-"""Score a model on test pairs: BLEU and chrF with their signatures, and the share of exact translations."""
+"""Translate test pairs and compute BLEU and chrF with their signatures, and the share of exact translations."""
 
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .arguments import DataArguments, DecodingArguments, ScoringArguments
-from .common import (
-    check_can_write,
-    load,
-    one_line,
-    parse,
-    plain_errors,
-    score,
-    show,
-    write,
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from .. import translate
+from ..files import write_text
+from ..model.generation_vanilla_transformer import limits_length
+from .arguments import (
+    BatchArguments,
+    DataArguments,
+    DecodingArguments,
+    LoadingArguments,
+    ScoringArguments,
+    is_number_corpus,
 )
+from .loading import load_given
+from .parsing import parse, plain_errors
+from .writing import check_can_write, one_line
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 @dataclass
 class EvaluationArguments:
-    """What to score, and where to put the result."""
+    """What to evaluate, and where to write the result."""
 
-    model: str = field(metadata={"help": "A folder or a name on the Hub."})
-    split: str = field(default="test", metadata={"help": "Which split to score."})
-    output: str | None = field(default=None, metadata={"help": "Write the scores into this JSON file, too."})
-    translations: str | None = field(default=None, metadata={"help": "Write the translations into this text file."})
+    split: str = field(default="test", metadata={"help": "The split to translate."})
+    output: str | None = field(default=None, metadata={"help": "Write the scores to this JSON file, too."})
+    translations: str | None = field(default=None, metadata={"help": "Write the translations to this text file."})
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Score as the command line says; returns the scores."""
-    args, data_args, scoring, decoding = parse(
-        [EvaluationArguments, DataArguments, ScoringArguments, DecodingArguments], __doc__, arguments
-    )
+    """Evaluate as the command line says; returns the scores."""
+    kinds = [
+        EvaluationArguments,
+        LoadingArguments,
+        DataArguments,
+        ScoringArguments,
+        DecodingArguments,
+        BatchArguments,
+    ]
+    args, loading, data_args, scoring, decoding, batches = parse(kinds, __doc__, arguments, verb="evaluate")
     with plain_errors():
         check_can_write(args.output, args.translations)
         scoring = scoring.for_target(data_args.languages()[1])
         pairs = data_args.load(args.split)
-        tokenizer, model = load(args.model)
-        data = data_args.describe(args.split)
-        scores, translations = score(model, tokenizer, pairs[args.split], data, decoding, scoring)
-    scores["model"] = args.model
-    show(scores)
+        tokenizer, model = load_given(loading)
+        scores, translations = evaluate_pairs(
+            model,
+            tokenizer,
+            pairs[args.split],
+            data_args.describe(args.split),
+            decoding,
+            scoring,
+            tokens_per_batch=batches.tokens_per_batch,
+        )
+    scores["model"] = loading.model_name_or_path
+    print_scores(scores)
     with plain_errors():
         if args.output is not None:
-            write(args.output, json.dumps(scores, indent=2) + "\n")
+            write_text(args.output, json.dumps(scores, indent=2) + "\n")
         if args.translations is not None:
-            write(args.translations, "".join(f"{one_line(translation)}\n" for translation in translations))
+            write_text(args.translations, "".join(f"{one_line(translation)}\n" for translation in translations))
     return scores
 
 
-if __name__ == "__main__":
-    main()
+def evaluate_pairs(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: "Dataset",
+    data: str,
+    decoding: DecodingArguments,
+    scoring: ScoringArguments,
+    tokens_per_batch: int = BatchArguments.tokens_per_batch,
+    show_progress: bool = True,
+) -> tuple[dict[str, Any], list[str]]:
+    """Translate the sources of pairs and score the translations.
+
+    Returns:
+        The scores with `data` and `decoding` in words, and the translations.
+    """
+    from ..evaluation.metrics import score_translations
+
+    given = decoding.generate_kwargs()
+    hypotheses = translate(model, tokenizer, pairs["source"], tokens_per_batch, show_progress, **given)
+    scores = score_translations(hypotheses, pairs["target"], **scoring.options(pairs))
+    scores |= {"data": data, "decoding": describe_search(model, given)}
+    if is_number_corpus(pairs):
+        scores["exact_match_by_digits"] = exact_match_by_digits(pairs, hypotheses)
+    return scores, hypotheses
+
+
+def exact_match_by_digits(pairs: "Dataset", hypotheses: Sequence[str]) -> dict[str, dict[str, float]]:
+    """For each number of digits: the count of numbers, and the percentage translated exactly."""
+    matches: dict[int, list[bool]] = {}
+    for number, target, hypothesis in zip(pairs["number"], pairs["target"], hypotheses, strict=True):
+        matches.setdefault(len(str(number)), []).append(hypothesis == target)
+    return {
+        str(digits): {"numbers": len(hits), "exact_match": 100 * sum(hits) / len(hits)}
+        for digits, hits in sorted(matches.items())
+    }
+
+
+def print_scores(scores: dict[str, Any]) -> None:
+    """Print scores as lines of text."""
+    print(f"{scores['sentences']} pairs of {scores['data']}")
+    print(f"decoding: {scores['decoding']}")
+    for digits, share in scores.get("exact_match_by_digits", {}).items():
+        unit = "digit: " if digits == "1" else "digits:"
+        print(f"  {digits} {unit} {share['exact_match']:5.1f} % of {share['numbers']}")
+    print(f"exact match: {scores['exact_match']:.1f}")
+    print(f"BLEU: {scores['bleu']:.2f}  {scores['bleu_signature']}")
+    print(f"chrF: {scores['chrf']:.2f}  {scores['chrf_signature']}")
+
+
+def describe_search(model: PreTrainedModel, given: dict[str, Any] | None = None) -> str:
+    """The decoding in words: the model's `generation_config`, overridden by the given settings."""
+    settings = copy.deepcopy(model.generation_config)
+    # Not by update(), which validates settings that the model may carry.
+    for name, value in (given or {}).items():
+        setattr(settings, name, value)
+    beams, limit = settings.num_beams or 1, _describe_limit(settings)
+    if beams == 1:
+        return f"sampling{limit}" if settings.do_sample else "greedy search"
+    alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
+    penalty = f"length penalty {alpha} ({getattr(settings, 'length_penalty_type', 'hf')})"
+    kind = "beam sampling" if settings.do_sample else "beam search"
+    return f"{kind}, {beams} beams, {penalty}{limit}"
+
+
+def _describe_limit(settings: GenerationConfig) -> str:
+    offset = getattr(settings, "max_length_offset", None)
+    limit = settings.max_new_tokens or settings.max_length
+    if offset is not None and not limits_length(settings):
+        limit = f"source + {offset}"
+    return f", at most {limit} tokens" if limit else ""

@@ -1,18 +1,12 @@
 """Section 5 of the paper as defaults of `Seq2SeqTrainingArguments`."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import SchedulerType, Seq2SeqTrainingArguments, TrainingArguments
-from transformers.training_args import OptimizerNames
+from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from ..model.fast_path import cpu_supports_matmul_in
-
-
-# Section 5.3 is left as soon as one of these is given.
-_OPTIMIZER_ARGUMENTS = ("learning_rate", "lr_scheduler_type", "optim")
 
 
 @dataclass
@@ -57,72 +51,6 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the token, which the Trainer would pickle into folders that it pushes. Copies lose it, too."""
         return {**self.__dict__, "hub_token": None}
-
-
-@dataclass
-class RunArguments(PaperTrainingArguments):
-    """What scripts/train.py takes: batches by tokens, and one push of what it has trained, at its end, besides.
-
-    A class of the package, not of the script, because the Trainer pickles it.
-    """
-
-    tokens_per_batch: int | None = field(
-        default=None,
-        metadata={
-            "help": "Most tokens of a batch on each side, padding included, instead of --per_device_train_batch_size."
-        },
-    )
-    largest_first: bool = field(
-        default=False,
-        metadata={"help": "Begin with the largest batch of --tokens_per_batch, so that too large a one shows at once."},
-    )
-    r_drop: float = field(
-        default=0.0,
-        metadata={"help": "Weight of R-Drop: each batch twice, with predictions alike; 2, for example. 0 is without."},
-    )
-    early_stopping_patience: int | None = field(
-        default=None,
-        metadata={
-            "help": "Stop after so many evaluations in a row that are not better than the best, by "
-            "--metric_for_best_model or else by the loss."
-        },
-    )
-    resume_from_checkpoint: str | None = field(
-        default=None,
-        metadata={
-            "help": 'Go on from this checkpoint: a folder, or "last", the newest complete one in --output_dir; "auto" '
-            "is the same, but begins where there is none."
-        },
-    )
-    save_total_limit: int | None = field(
-        default=None,
-        metadata={"help": "Checkpoints to keep, the best among them; 0 keeps all. 10, or more for --average_last."},
-    )
-    hub_strategy: str = field(
-        default="end",
-        metadata={
-            "help": 'When --push_to_hub pushes: "end", or as the Trainer\'s, which also push during the training.'
-        },
-    )
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.r_drop < math.inf:
-            raise ValueError(f"r_drop is {self.r_drop}; it must be 0, which is without, or a weight above it.")
-        if self.early_stopping_patience is not None and self.metric_for_best_model is None:
-            self.metric_for_best_model = "loss"
-        super().__post_init__()
-
-    @property
-    def uses_the_paper_s_schedule(self) -> bool:
-        """Whether optimizer and learning rate were left to section 5.3."""
-        return all(getattr(self, name) == getattr(PaperTrainingArguments, name) for name in _OPTIMIZER_ARGUMENTS)
-
-    def describe_optimizer(self) -> str:
-        """Optimizer and schedule in words."""
-        if self.uses_the_paper_s_schedule:
-            return f"{'AdamW' if self.weight_decay else 'Adam'}, learning rate of Eq. 3"
-        optimizer, schedule = OptimizerNames(self.optim).value, SchedulerType(self.lr_scheduler_type).value
-        return f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}"
 
 
 def describe_precision(args: TrainingArguments) -> str:

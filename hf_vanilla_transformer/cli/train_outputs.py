@@ -1,0 +1,240 @@
+"""What `train` writes after the training: weights, scores, model card, results file, and the push to the Hub."""
+
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from datasets import DatasetDict
+from transformers import Seq2SeqTrainer
+
+from ..evaluation.curves import write_curve
+from ..evaluation.environment import describe_environment
+from ..evaluation.metrics import METRICS
+from ..files import write_text
+from ..hub.card import BUILT_IN, card_metadata, fill_model_card
+from ..hub.folder import staged
+from ..hub.push import describe_error, prepare_repository, push_run
+from ..training.arguments import describe_precision
+from ..training.averaging import averaged_from, last_checkpoints, write_average
+from ..training.facts import FactsOfTheRun
+from .evaluate import evaluate_pairs, print_scores
+from .loading import load
+from .train_arguments import RunArguments, Settings, changed_arguments
+
+
+def prepare_push(settings: Settings, has_scores: bool) -> None:
+    """Check before the training that its result can be pushed, with scores on test pairs if it will have some."""
+    args = settings.args
+    args.hub_model_id = args.hub_model_id or settings.output.absolute().name
+    if args.process_index == 0:
+        placeholders: dict[str, Any] = {}
+        for metric in METRICS:
+            placeholders |= {metric: 0.0, f"{metric}_signature": ""}
+        scores = {**placeholders, "data": settings.data.describe("test")} if has_scores else None
+        args.hub_model_id = prepare_repository(
+            args.hub_model_id,
+            card_metadata(**describe_for_the_hub(settings), scores=scores),
+            token=args.hub_token,
+            private=args.hub_private_repo,
+            revision=args.hub_revision,
+        )
+
+
+def describe_run(settings: Settings) -> dict[str, Any]:
+    """What the results file records of a run in addition to its outcome."""
+    model_args, data_args, decoding, scoring, result_args, args = settings
+    return {
+        "base_model": public_name(model_args.model_name_or_path),
+        "settings": changed_arguments(model_args, data_args, decoding, scoring, args),
+        **(describe_environment(args.device) if result_args.results else {}),
+    }
+
+
+def public_name(model: str | None) -> str | None:
+    """A model's name on the Hub, or the name of its folder without the path."""
+    return Path(model).name if model is not None and Path(model).is_absolute() else model
+
+
+def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
+    """Replace an earlier run's model and tokenizer, each file atomically."""
+    if not trainer.is_world_process_zero():
+        trainer.save_model(_internal_call=True)  # Writes nothing; the main process may need its shards of the weights.
+        return
+    with staged(output, replace_run=True) as folder:
+        # Without _internal_call the Trainer would push, with a card of its own.
+        trainer.save_model(str(folder), _internal_call=True)
+        (folder / "training_args.bin").unlink(missing_ok=True)  # A pickle, which a shared folder should not hold.
+
+
+def save_average(output: Path, count: int) -> None:
+    """Replace the saved model by the average of the last checkpoints, including that of the last update."""
+    checkpoints = last_checkpoints(output, count)
+    if len(checkpoints) < count:
+        print(f"average_last is {count}, but the run left {len(checkpoints)} complete checkpoints; these are averaged")
+    try:
+        with staged(output, replace_run=True) as folder:
+            write_average(checkpoints, folder)
+    except (OSError, ValueError) as error:
+        rest = f" The model in {output} has the weights of the last update, not an average."
+        sys.exit(f"error: {error}{rest if any(output.glob('*.safetensors')) else ''}")
+
+
+def report(
+    trainer: Seq2SeqTrainer, settings: Settings, pairs: DatasetDict, record: dict[str, Any], started: float | None
+) -> None:
+    """Evaluate the saved model, write curve, scores, card and results, print the scores, and push if asked.
+
+    Args:
+        record: what `describe_run` returned, for the results file.
+        started: time of the start by `time.monotonic()`; None if the run was resumed.
+    """
+    # Not `start.facts`: restore_callback_states_from_checkpoint replaces callbacks by copies.
+    facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, FactsOfTheRun))
+    with staged(settings.output) as folder:
+        curve = write_curve(folder, trainer.state.log_history, settings.results.bleu_targets)
+    scores = evaluate_saved("test", settings, pairs)
+    save_card(trainer, settings, pairs, scores, facts)
+    if scores is not None:
+        print_scores(scores)
+    print(f"the model is in {settings.output}")
+    if settings.results.results:
+        record["data"] = {split: settings.data.describe(split) for split in pairs}
+        record["scores"] = {"validation": evaluate_saved("validation", settings, pairs), "test": scores}
+        record["total_seconds"] = None if started is None else time.monotonic() - started
+        save_results(settings.results.results, trainer, facts, curve, record)
+    if settings.args.push_to_hub:
+        push(settings, trainer.state.global_step, scores)
+
+
+def evaluate_saved(split: str, settings: Settings, pairs: DatasetDict) -> dict[str, Any] | None:
+    """Scores of the saved model on a split, with the model's own search; None if the data has no such split.
+
+    The model in memory may still use the precision of the training; users load the saved one.
+    """
+    if split not in pairs:
+        return None
+    tokenizer, model = load(str(settings.output), settings.args.device)
+    data = settings.data.describe(split)
+    return evaluate_pairs(model, tokenizer, pairs[split], data, settings.decoding, settings.scoring)[0]
+
+
+def save_card(
+    trainer: Seq2SeqTrainer,
+    settings: Settings,
+    pairs: DatasetDict,
+    scores: dict[str, Any] | None,
+    facts: FactsOfTheRun,
+) -> None:
+    """Write the model card and the scores into the model's folder."""
+    args = settings.args
+    model: Any = trainer.model
+    card = fill_model_card(
+        model,
+        args,
+        **describe_for_the_hub(settings),
+        data=settings.data.describe("train"),
+        precision=describe_precision(args),
+        **describe_location(settings),
+        scores=scores,
+        # A sentence of the user's data may be private.
+        example_source=pairs["train"][0]["source"]
+        if settings.data.dataset_name == BUILT_IN
+        else "A sentence to translate.",
+        training_facts={
+            "optimizer": facts.optimizer,
+            "pairs": f"{len(pairs['train']):,}",
+            "updates": f"{trainer.state.global_step:,}",
+            "seconds": round(facts.seconds),
+            **describe_regularizers(args),
+            **describe_best(trainer),
+        },
+        averaged_from=averaged_from(settings.output),
+    )
+    with staged(settings.output) as folder:
+        (folder / "README.md").write_text(card.content, encoding="utf-8")
+        if scores is not None:
+            (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+
+
+def describe_regularizers(args: RunArguments) -> dict[str, str]:
+    """Regularization that the paper does not use."""
+    return {"R-Drop": f"weight {args.r_drop_alpha:g}"} if args.r_drop_alpha else {}
+
+
+def describe_best(trainer: Seq2SeqTrainer) -> dict[str, str]:
+    """The update that the weights come from, if it is not the last one."""
+    args, best = trainer.args, trainer.state.best_global_step
+    if not args.load_best_model_at_end or best is None:
+        return {}
+    return {"weights": f"of update {best:,}, the best by {args.metric_for_best_model}"}
+
+
+def save_results(
+    path: str, trainer: Seq2SeqTrainer, facts: FactsOfTheRun, curve: dict[str, Any] | None, record: dict[str, Any]
+) -> None:
+    """Write the outcome of a run and its record into one JSON file."""
+    model: Any = trainer.model
+    results = {
+        "seed": trainer.args.seed,
+        **record,
+        "parameters": model.num_parameters(),
+        "optimizer": facts.optimizer,
+        "precision": describe_precision(trainer.args),
+        "updates": trainer.state.global_step,
+        **describe_best(trainer),
+        "training_seconds": facts.seconds - facts.evaluation_seconds,
+        "evaluation_seconds": facts.evaluation_seconds,
+        "curve": curve,
+    }
+    write_text(path, json.dumps(results, indent=2) + "\n")
+    print(f"the results are in {path}")
+
+
+def describe_for_the_hub(settings: Settings) -> dict[str, Any]:
+    """The metadata of the model card that does not depend on the outcome of the training."""
+    args = settings.args
+    source_language, target_language = settings.data.languages()
+    name = (args.hub_model_id if args.push_to_hub else None) or str(args.output_dir)
+    return {
+        "title": Path(name).absolute().name,
+        "dataset": settings.data.dataset_name,
+        "dataset_config": settings.data.dataset_config_name,
+        "source_language": source_language,
+        "target_language": target_language,
+        "base_model": settings.model.model_name_or_path,
+        "license": settings.model.license,
+    }
+
+
+def describe_location(settings: Settings) -> dict[str, Any]:
+    """Where the model card's example loads the model from."""
+    args = settings.args
+    if args.push_to_hub:
+        return {"location": args.hub_model_id, "revision": args.hub_revision}
+    # An absolute path would describe this machine.
+    return {"location": settings.output.name if settings.output.is_absolute() else str(args.output_dir)}
+
+
+def push(settings: Settings, updates: int, scores: dict[str, Any] | None) -> None:
+    """Push the output folder; if that fails, print the command that pushes it later, because the model is trained."""
+    args, output = settings.args, str(settings.args.output_dir)
+    repository = str(args.hub_model_id)
+    message = f"Train for {updates:,} updates"
+    if scores is not None:
+        message += f": BLEU {scores['bleu']:.2f}"
+    try:
+        address = push_run(
+            settings.output, repository, message=message, token=args.hub_token, revision=args.hub_revision
+        )
+    except Exception as error:  # The network, the Hub, or the access rights.
+        revision = ["--revision", args.hub_revision] if args.hub_revision else []
+        excluded = ["--exclude", "checkpoint-*", "--exclude", "training_args.bin", "--exclude", ".*"]
+        command = shlex.join(["hf", "upload", repository, output, ".", *revision, *excluded])
+        sys.exit(
+            f"error: the model could not be pushed to {repository} ({describe_error(error)}). It is complete in "
+            f"{output}; push it later with: {command}"
+        )
+    print(f"the model is pushed to {repository}: {address}")
