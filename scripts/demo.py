@@ -1,4 +1,4 @@
-"""Train on the built-in number corpus, score and translate: `hf-vanilla-transformer demo`, from a checkout."""
+"""Train on the built-in number corpus, evaluate and translate: `hf-vanilla-transformer demo`, from a checkout."""
 
 from hf_vanilla_transformer.cli.demo import main
 

@@ -1,4 +1,4 @@
-"""Score a model on test pairs: `hf-vanilla-transformer evaluate`, from a checkout."""
+"""Compute BLEU and chrF on test pairs: `hf-vanilla-transformer evaluate`, from a checkout."""
 
 from hf_vanilla_transformer.cli.evaluate import main
 

@@ -1,4 +1,4 @@
-"""Draw the validation curves of runs: `hf-vanilla-transformer plot`, from a checkout."""
+"""Draw validation curves: `hf-vanilla-transformer plot`, from a checkout."""
 
 from hf_vanilla_transformer.cli.plot import main
 

@@ -1,28 +1,22 @@
-"""Train every row of Table 3 at a small scale, and print the table with the paper's figures beside ours.
+"""Train every row of Table 3 at a small scale, and print a table that compares our figures with the paper's.
 
-Without files it reads Multi30k from the folder that MULTI30K_DIR names. On a CPU, as many rows are trained at once as
-there are cores. Rows that the output folder has are not trained again, so a run that was stopped goes on with the
-others.
+Without files it reads Multi30k from the folder that MULTI30K_DIR names. On a CPU it trains one row per core at a time.
+It skips rows whose results are in the output folder, so the same command resumes a run that was stopped.
 """
 
 import hashlib
 import json
 import math
+import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, Executor
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from itertools import chain, pairwise, repeat
+from itertools import chain
 from pathlib import Path
-from statistics import median
 from typing import Any
-
-
-# Run as a file, Python looks in the file's folder first, where evaluate.py hides the library of that name.
-if not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import torch
 from datasets import Dataset, DatasetDict
@@ -34,10 +28,6 @@ from transformers import (
     PreTrainedTokenizerBase,
     PrinterCallback,
     Seq2SeqTrainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
     set_seed,
 )
 
@@ -49,17 +39,19 @@ from hf_vanilla_transformer import (
     paper_optimizers,
     tokenize_pairs,
     train_tokenizer,
-    translate,
 )
+from hf_vanilla_transformer.checks import check_number
 from hf_vanilla_transformer.cli.arguments import DataArguments, DecodingArguments, ScoringArguments
-from hf_vanilla_transformer.cli.checks import check_lengths
-from hf_vanilla_transformer.cli.common import parse, plain_errors, score, write
+from hf_vanilla_transformer.cli.evaluate import evaluate_pairs
+from hf_vanilla_transformer.cli.parsing import parse, plain_errors
+from hf_vanilla_transformer.cli.train_checks import check_lengths
 from hf_vanilla_transformer.data.tokenization import describe_tokenizer
 from hf_vanilla_transformer.evaluation.environment import describe_environment
+from hf_vanilla_transformer.files import write_text
+from hf_vanilla_transformer.memory import keep_freed_memory
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.training.arguments import describe_precision
 from hf_vanilla_transformer.training.callbacks import ReleaseMemory
-from scripts.side_by_side import as_they_end, count_one, makespan, side_by_side
 
 
 # Table 3: perplexity and BLEU on newstest2013, and millions of parameters where the paper prints them.
@@ -91,9 +83,6 @@ PAPER_RESULTS: dict[str, tuple[float, float, int | None]] = {
 WIDTH_DIVISOR, DEPTH_DIVISOR = 4, 2
 VOCAB_SIZE = 40960 // 8
 TOKENS_PER_BATCH = 1024
-MINUTES = 100
-# The first updates are slower: every shape of a batch is new.
-TIMED_UPDATES, UNTIMED_UPDATES, TIMED_SENTENCES = 16, 6, 64
 SYMBOLS = {
     "encoder_layers": "N",
     "d_model": "d_model",
@@ -109,7 +98,7 @@ SYMBOLS = {
 
 @dataclass
 class TableArguments:
-    """Which rows, how long, and where the results go."""
+    """Which rows to train, for how long, and where to write the results."""
 
     _argument_group_name = "table"
 
@@ -123,13 +112,12 @@ class TableArguments:
     rate_factor: float = field(
         default=1 / 3, metadata={"help": "Constant before Eq. 3, of every row; the paper's is 1."}
     )
-    seed: int = field(default=1, metadata={"help": "Of weights, dropout and the order of the sentences."})
-    output_dir: str = field(default="runs/table3", metadata={"help": "Folder of the results, one file a row."})
+    seed: int = field(default=1, metadata={"help": "Seed of weights, dropout and the order of the sentences."})
+    output_dir: str = field(default="runs/table3", metadata={"help": "Folder of the results, one file per row."})
 
     def __post_init__(self) -> None:
         for name, least in (("max_steps", 1), ("warmup_steps", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
+            check_number(name, getattr(self, name), least)
         if not 0 < self.rate_factor < math.inf:
             raise ValueError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
         if Path(self.output_dir).is_file():
@@ -139,7 +127,7 @@ class TableArguments:
         """The rows in the paper's order, each once.
 
         Raises:
-            ValueError: if there is no row of such a name.
+            ValueError: if Table 3 has no row of a name.
         """
         for row in self.rows or []:
             VanillaTransformerConfig.from_paper(row)
@@ -148,7 +136,7 @@ class TableArguments:
 
 @dataclass
 class Material:
-    """What all rows have in common."""
+    """What all rows share."""
 
     args: TableArguments
     scoring: ScoringArguments
@@ -163,12 +151,12 @@ class Material:
         """A row's configuration at the small scale."""
         return scaled_config(row, len(self.tokenizer))
 
-    def training_args(self, max_steps: int) -> PaperTrainingArguments:
-        """Of a Trainer that makes so many updates of a row."""
+    def training_args(self) -> PaperTrainingArguments:
+        """Arguments of the Trainer for each row."""
         accelerated = torch.accelerator.is_available()
         return PaperTrainingArguments(
             self.args.output_dir,
-            max_steps=max_steps,
+            max_steps=self.args.max_steps,
             warmup_steps=self.args.warmup_steps,
             seed=self.args.seed,
             bf16=True,
@@ -180,7 +168,7 @@ class Material:
         )
 
     def settings(self, row: str) -> dict[str, Any]:
-        """All that a row's result depends on, but for the software."""
+        """Everything that a row's result depends on, except the software."""
         config = self.config(row)
         return {
             **{symbol: getattr(config, name) for name, symbol in SYMBOLS.items()},
@@ -189,7 +177,7 @@ class Material:
             "warmup_steps": self.args.warmup_steps,
             "rate_factor": self.args.rate_factor,
             "tokens_per_batch": TOKENS_PER_BATCH,
-            "precision": describe_precision(self.training_args(self.args.max_steps)),
+            "precision": describe_precision(self.training_args()),
             "device": str(torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"),
             "seed": self.args.seed,
             "tokenizer_sha256": self.tokenizer_digest,
@@ -197,23 +185,6 @@ class Material:
             "data_sha256": self.digest,
             **self.scoring.options(self.pairs["validation"]),
         }
-
-
-class Ends(TrainerCallback):
-    """Notes when each update ended."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.seconds.append(time.perf_counter())
-
-
-class Count(TrainerCallback):
-    """Counts the updates of all rows."""
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        count_one()
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
@@ -237,69 +208,79 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         failed = train_rows(missing, material, results) if missing else []
     except BrokenExecutor:
         sys.exit(
-            "error: a process ended before its row did, perhaps for lack of memory; the same command goes on with the "
-            "missing rows, and with OMP_NUM_THREADS=1 it trains one at a time."
+            "error: a process ended before its row was finished, perhaps for lack of memory; the same command trains "
+            "the missing rows, and with OMP_NUM_THREADS=1 it trains one row at a time."
         )
     if failed:
-        sys.exit(f"error: there is no table without {', '.join(failed)}; the same command tries them again.")
+        sys.exit(f"error: the table lacks {', '.join(failed)}; the same command trains these rows again.")
     table = make_table({row: results[row] for row in rows})
-    write(folder / "table3.md", table)
+    write_text(folder / "table3.md", table)
     print(f"\n{table}")
     total = sum(map(minutes, results.values()))
-    print(f"the table is in {folder / 'table3.md'}; added up, its rows took {total:.1f} minutes")
+    print(f"the table is in {folder / 'table3.md'}; its rows took {total:.1f} minutes in total")
     return folder / "table3.md"
 
 
-def rows_at_once() -> int:
-    """On CPUs one on each core, because the work of such small models is shared out badly among several."""
+def rows_in_parallel() -> int:
+    """On CPUs one row per core, because several threads gain little with such small models."""
     return 1 if torch.accelerator.is_available() else torch.get_num_threads()
 
 
+def make_executor(workers: int) -> Executor:
+    """Worker processes with one thread each."""
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), start_worker)
+
+
+def start_worker() -> None:
+    torch.set_num_threads(1)
+    keep_freed_memory()
+
+
 def train_rows(rows: Sequence[str], material: Material, results: dict[str, dict[str, Any]]) -> list[str]:
-    """Train rows, write each result as soon as it is there, and add it to those given; returns the rows that failed.
+    """Train rows, write each result when its row is finished, and add it to `results`; returns the rows that failed.
 
     Raises:
-        BrokenExecutor: if a process is gone.
+        BrokenExecutor: if a worker process ended.
     """
-    folder, max_steps = Path(material.args.output_dir), material.args.max_steps
-    processes, failed = min(rows_at_once(), len(rows)), []
-    with side_by_side(processes) as (executor, count):
-        with plain_errors():
-            longest_first = plan(rows, material, processes, executor, is_new=not results)
-        count.value = 0
-        training = {executor.submit(run_row, row, material): row for row in longest_first}
-        for future in as_they_end(training, count, total=len(rows) * max_steps, unit=" updates"):
-            row = training[future]
-            try:
-                results[row] = future.result()
-            except BrokenExecutor:
-                raise
-            except Exception as error:
-                # Whatever it was, hours of other rows may be under way.
-                tqdm.write(f"{row}: {str(error) or repr(error)}")
-                failed.append(row)
-                continue
-            write(folder / file_name(row), json.dumps(results[row], indent=2) + "\n")
-            tqdm.write(describe_result(row, results[row]))
+    folder, failed = Path(material.args.output_dir), []
+    with make_executor(min(rows_in_parallel(), len(rows))) as executor:
+        # The last row is the big model, which takes the longest.
+        training = {executor.submit(run_row, row, material): row for row in reversed(rows)}
+        try:
+            for future in tqdm(as_completed(training), "training", len(rows), unit=" rows"):
+                row = training[future]
+                try:
+                    results[row] = future.result()
+                except BrokenExecutor:
+                    raise
+                except Exception as error:  # One row's error must not stop the others.
+                    tqdm.write(f"{row}: {str(error) or repr(error)}")
+                    failed.append(row)
+                    continue
+                write_text(folder / file_name(row), json.dumps(results[row], indent=2) + "\n")
+                tqdm.write(describe_result(row, results[row]))
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
     return failed
 
 
 def describe_result(row: str, result: dict[str, Any]) -> str:
-    """What came out of a row, in a line."""
+    """A row's result in one line."""
     return f"{row}: perplexity {result['perplexity']:.2f}, BLEU {result['bleu']:.2f}, {minutes(result):.1f} minutes"
 
 
 def prepare(args: TableArguments, data_args: DataArguments, scoring: ScoringArguments, rows: Sequence[str]) -> Material:
-    """The pairs, their joint encoding, and their tokens.
+    """Load the pairs, train the joint BPE, and tokenize the pairs.
 
     Raises:
-        ValueError: if no pairs are given, or none for validation, or one is too long for one of the rows.
+        ValueError: if training or validation pairs are missing, or a sentence is too long for one of the rows.
     """
     name_files(data_args)
     pairs = data_args.load()
     for split in ("train", "validation"):
         if split not in pairs:
-            raise ValueError(f"there are no {split} pairs; there is: {', '.join(pairs)}. Give --{split}_files.")
+            raise ValueError(f"the data has no {split} pairs, only {', '.join(pairs)}; give --{split}_file.")
     pairs = DatasetDict({split: pairs[split] for split in ("train", "validation")})
     texts = chain(pairs["train"]["source"], pairs["train"]["target"])
     tokenizer = train_tokenizer(texts, vocab_size=VOCAB_SIZE)
@@ -307,41 +288,41 @@ def prepare(args: TableArguments, data_args: DataArguments, scoring: ScoringArgu
     description = "; ".join(data_args.describe(split) for split in pairs)
     for row in rows:
         check_lengths(scaled_config(row, len(tokenizer)), data)
-    of_tokenizer = digest(describe_tokenizer(tokenizer))
-    return Material(args, scoring, description, tokenizer, pairs, data, digest(sentences_of(pairs)), of_tokenizer)
+    digests = digest(sentences_of(pairs)), digest(describe_tokenizer(tokenizer))
+    return Material(args, scoring, description, tokenizer, pairs, data, *digests)
 
 
 def name_files(data_args: DataArguments) -> None:
-    """Where no pairs are named, take Multi30k.
+    """Use Multi30k if no pairs are given.
 
     Raises:
-        ValueError: if nothing says where that is.
+        ValueError: if MULTI30K_DIR is not set.
     """
-    if data_args.dataset or data_args.train_files or data_args.validation_files:
+    if data_args.dataset_name or data_args.train_file or data_args.validation_file:
         return
     folder = os.environ.get("MULTI30K_DIR")
     if not folder:
         raise ValueError(
-            "no pairs are given; give --train_files and --validation_files, or set MULTI30K_DIR to the folder that "
+            "no pairs are given; give --train_file and --validation_file, or set MULTI30K_DIR to the folder that "
             "holds train.en, train.de, val.en and val.de of Multi30k."
         )
-    data_args.train_files, data_args.validation_files = (
+    data_args.train_file, data_args.validation_file = (
         [str(Path(folder, f"{name}.{language}")) for language in ("en", "de")] for name in ("train", "val")
     )
 
 
 def sentences_of(pairs: DatasetDict) -> list[str]:
-    """All sentences, because files of one name may hold different ones."""
+    """All sentences, because the content of a file may change."""
     return [sentence for split in pairs.values() for column in ("source", "target") for sentence in split[column]]
 
 
 def digest(content: Any) -> str:
-    """A fingerprint."""
+    """SHA-256 of a value that JSON can express."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def scaled_config(row: str, vocab_size: int) -> VanillaTransformerConfig:
-    """A row of Table 3 at the small scale: the same change in proportion, so d_ff is still 4 d_model, and so on."""
+    """A row of Table 3 at the small scale, in the same proportions: d_ff is still 4 d_model, and so on."""
     paper = VanillaTransformerConfig.from_paper(row)
     return VanillaTransformerConfig.from_paper(
         row,
@@ -355,15 +336,15 @@ def scaled_config(row: str, vocab_size: int) -> VanillaTransformerConfig:
 
 
 def file_name(row: str) -> str:
-    """Of a row's result."""
+    """The file of a row's result."""
     return f"{row.replace(' ', '_')}.json"
 
 
 def read_result(folder: Path, row: str, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The result of a row that an earlier run left; None if there is none.
+    """Read the result of a row from an earlier run; None without one.
 
     Raises:
-        ValueError: if it was made with other settings, or is no result.
+        ValueError: if the result has other settings, or the file holds something else.
     """
     path = folder / file_name(row)
     if not path.is_file():
@@ -372,7 +353,7 @@ def read_result(folder: Path, row: str, settings: dict[str, Any]) -> dict[str, A
         result = json.loads(path.read_text(encoding="utf-8"))
         made_with = dict(result["settings"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no result of this command; remove it to train the row anew.") from error
+        raise ValueError(f"{path} does not hold a result of this command; remove it to train the row again.") from error
     differing = [name for name in {**settings, **made_with} if settings.get(name) != made_with.get(name)]
     if differing:
         there, wanted = (
@@ -380,63 +361,24 @@ def read_result(folder: Path, row: str, settings: dict[str, Any]) -> dict[str, A
         )
         raise ValueError(
             f"{path} was made with {there}, but {wanted} is asked for; name another --output_dir, or remove the file "
-            "to train the row anew."
+            "to train the row again."
         )
     return result
-
-
-def plan(rows: Sequence[str], material: Material, processes: int, executor: Executor, is_new: bool) -> list[str]:
-    """Print how long each row will take, from a few updates and translations of each; returns the longest first."""
-    started = time.perf_counter()
-    max_steps = material.args.max_steps
-    estimated = tqdm(executor.map(estimate_seconds, rows, repeat(material)), "timing the rows", len(rows), unit=" rows")
-    estimates = dict(zip(rows, estimated, strict=True))
-    seconds = {row: max_steps * an_update + scoring for row, (an_update, scoring) in estimates.items()}
-    for row in rows:
-        print(f"  {row:16} about {seconds[row] / 60:4.1f} minutes")
-    longest_first = sorted(rows, key=seconds.__getitem__, reverse=True)
-    total = makespan([seconds[row] for row in longest_first], processes)
-    print(
-        f"estimated time: {total / 60:.0f} minutes, {processes} at a time, after {time.perf_counter() - started:.0f} "
-        "seconds for this estimate"
-    )
-    scoring = makespan([estimates[row][1] for row in longest_first], processes)
-    # Rows that are there already would have to be trained again.
-    if is_new and total > 60 * MINUTES > scoring:
-        fitting = max(1, int(max_steps * (60 * MINUTES - scoring) / (total - scoring)))
-        print(f"that is more than {MINUTES} minutes; --max_steps {fitting} would fit, in another --output_dir")
-    sys.stdout.flush()
-    return longest_first
-
-
-def estimate_seconds(row: str, material: Material) -> tuple[float, float]:
-    """Seconds of an update of a row, and of its scores."""
-    ends = Ends()
-    model = train_row(row, material, TIMED_UPDATES, ends)
-    seconds_an_update = median(end - begin for begin, end in pairwise(ends.seconds[UNTIMED_UPDATES:]))
-    validation = material.pairs["validation"]
-    sample = range(min(TIMED_SENTENCES, len(validation)))
-    longest = max(len(ids) for ids in material.data["validation"].select(sample)["labels"])
-    started = time.perf_counter()
-    # Left alone, a model that has learnt nothing goes on to the limit.
-    translate(model, material.tokenizer, validation.select(sample)["source"], max_new_tokens=longest)
-    seconds_a_sentence = (time.perf_counter() - started) / len(sample)
-    return seconds_an_update, len(validation) * seconds_a_sentence
 
 
 def run_row(row: str, material: Material) -> dict[str, Any]:
     """Train and score a row.
 
     Raises:
-        ValueError: if its perplexity is no number.
+        ValueError: if its perplexity is not finite.
     """
     started = time.perf_counter()
-    model = train_row(row, material, material.args.max_steps, Count())
+    model = train_row(row, material)
     trained = time.perf_counter()
     found = perplexity(model, material.data["validation"], material.tokenizer)
     if not math.isfinite(found):
         raise ValueError(f"the perplexity is {found}: the training diverged; lower the rate_factor.")
-    scores, _ = score(
+    scores, _ = evaluate_pairs(
         model,
         material.tokenizer,
         material.pairs["validation"],
@@ -459,23 +401,23 @@ def run_row(row: str, material: Material) -> dict[str, Any]:
     }
 
 
-def train_row(row: str, material: Material, max_steps: int, callback: TrainerCallback) -> PreTrainedModel:
-    """A row's model after so many updates."""
+def train_row(row: str, material: Material) -> PreTrainedModel:
+    """Train a row's model."""
     set_seed(material.args.seed)
     model = VanillaTransformerForConditionalGeneration(material.config(row))
-    training_args = material.training_args(max_steps)
+    training_args = material.training_args()
     trainer = Seq2SeqTrainer(
         model,
         training_args,
         train_dataset=material.data["train"],
         data_collator=DataCollatorForSeq2Seq(material.tokenizer, model=model),
-        callbacks=[callback, ReleaseMemory()],
+        callbacks=[ReleaseMemory()],
         optimizers=paper_optimizers(model, training_args, material.args.rate_factor),
     )
     trainer.remove_callback(PrinterCallback)
     TokenBudgetBatchSampler.use_in(trainer, TOKENS_PER_BATCH)
     trainer.train()
-    # Anew, because what training in bfloat16 wraps around a model stays with it.
+    # A new model, because the wrappers of bfloat16 training would stay around the old one.
     trained = VanillaTransformerForConditionalGeneration(material.config(row)).to(model.device)
     trained.load_state_dict(trainer.accelerator.unwrap_model(trainer.model).state_dict())
     return trained.eval()
@@ -483,11 +425,11 @@ def train_row(row: str, material: Material, max_steps: int, callback: TrainerCal
 
 @torch.inference_mode()
 def perplexity(model: PreTrainedModel, data: Dataset, tokenizer: PreTrainedTokenizerBase) -> float:
-    """exp of the mean cross-entropy, not smoothed, of a target token, `</s>` among them: "per-wordpiece", as Table 3.
+    """exp of the mean cross-entropy per target token including EOS, without smoothing: "per-wordpiece", as in Table 3.
 
     Args:
-        model (`PreTrainedModel`): is put into evaluation mode.
-        data (`Dataset`): tokenised pairs, as of `tokenize_pairs`.
+        model (`PreTrainedModel`): is set to evaluation mode.
+        data (`Dataset`): tokenized pairs from `tokenize_pairs`.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
     """
     model.eval()
@@ -502,12 +444,12 @@ def perplexity(model: PreTrainedModel, data: Dataset, tokenizer: PreTrainedToken
 
 
 def minutes(result: dict[str, Any]) -> float:
-    """That a row took."""
+    """The duration of a row."""
     return (result["training_seconds"] + result["scoring_seconds"]) / 60
 
 
 def make_table(results: dict[str, dict[str, Any]]) -> str:
-    """Results beside the paper's as a Markdown table; in brackets, how much more or less than the base model."""
+    """Our results and the paper's as a Markdown table, with the difference from the base model in brackets."""
     lines = [
         "| row | at this scale | 10^6 parameters | perplexity | BLEU | paper: 10^6 parameters | perplexity | BLEU |",
         "|---|---|---|---|---|---|---|---|",
@@ -529,7 +471,7 @@ def make_table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def with_differences(figures: tuple[float, float], base: tuple[float, float] | None) -> tuple[str, str]:
-    """Perplexity and BLEU as they are printed, with what differs from the base model's, if that is given."""
+    """Perplexity and BLEU as text, with the difference from the base model's figures if these are given."""
     perplexity_cell, bleu_cell = f"{figures[0]:.2f}", f"{figures[1]:.1f}"
     if base is None:
         return perplexity_cell, bleu_cell
@@ -537,7 +479,7 @@ def with_differences(figures: tuple[float, float], base: tuple[float, float] | N
 
 
 def describe_change(row: str) -> str:
-    """What a row changes at the small scale; of the base model, what it is."""
+    """The fields that a row changes at the small scale; for the base model, all fields."""
     base, config = scaled_config("base", VOCAB_SIZE), scaled_config(row, VOCAB_SIZE)
     changed = [name for name in SYMBOLS if row == "base" or getattr(config, name) != getattr(base, name)]
     return ", ".join(f"{SYMBOLS[name]}={getattr(config, name)}" for name in changed)

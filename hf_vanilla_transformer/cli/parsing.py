@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import HfArgumentParser
+from transformers.hf_argparser import string_to_bool
 
 from .. import __version__
 from . import PROGRAM
@@ -66,6 +67,10 @@ def parse(
     parser.add_argument("--config", help=f"A YAML or JSON file of arguments, or a recipe: {', '.join(recipes())}.")
     if positional is not None:
         parser.add_argument(positional, nargs="*")
+    for action in parser._actions:
+        # HfArgumentParser does this only for arguments whose default is not None.
+        if action.type is string_to_bool and action.nargs is None:
+            action.nargs, action.const = "?", True
     rejected = rejected or {}
     for name in rejected:
         _remove(parser, name)

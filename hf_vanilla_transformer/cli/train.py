@@ -13,7 +13,7 @@ from .train_arguments import ModelArguments, ResultArguments, RunArguments, Sett
 
 
 DEFAULT_CONFIG = "numbers"
-_KINDS = [ModelArguments, DataArguments, DecodingArguments, ScoringArguments, ResultArguments, RunArguments]
+KINDS = [ModelArguments, DataArguments, DecodingArguments, ScoringArguments, ResultArguments, RunArguments]
 # Arguments of the Trainer that would have no effect here, or stop the run.
 _NO_EFFECT = {
     "do_train": "`train` always trains",
@@ -37,7 +37,7 @@ REJECTED |= {name: f"{name} is not supported, because {why}; leave it out." for 
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Train as the command line says; returns the folder of the trained model."""
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--config", DEFAULT_CONFIG]
-    settings = Settings(*parse(_KINDS, __doc__, arguments, verb="train", rejected=REJECTED))
+    settings = Settings(*parse(KINDS, __doc__, arguments, verb="train", rejected=REJECTED))
     # Not at the top, because --help needs neither the Trainer nor the data.
     from .train_run import run
 

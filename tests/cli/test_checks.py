@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_vanilla_transformer.cli.checks import check_vocabulary
+from hf_vanilla_transformer.cli.train_checks import check_vocabulary
 from tests.models import small_config
 
 

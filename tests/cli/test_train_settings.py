@@ -12,8 +12,10 @@ import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import train_tokenizer
-from hf_vanilla_transformer.cli import arguments, checks, reporting, train
+from hf_vanilla_transformer.cli import train, train_arguments, train_checks, train_outputs, train_run, train_setup
 from hf_vanilla_transformer.cli.arguments import DataArguments
+from hf_vanilla_transformer.cli.parsing import parse
+from hf_vanilla_transformer.training import arguments as training_arguments
 from tests.cli.tiny_run import TINY_RUN, write_recipe
 
 
@@ -31,18 +33,25 @@ def trained(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"largest_first": True}, "largest_first is about batches by tokens; give --tokens_per_batch"),
+        ({"largest_first": True}, "largest_first needs batches by tokens; give --tokens_per_batch"),
         ({"config_overrides": {"layers": 2}}, "config_overrides has layers, which is no field"),
         ({"config_overrides": "{"}, "config_overrides is '{'; give a JSON object of names and values"),
         ({"config_overrides": "[2]"}, r"config_overrides is '\[2\]'; give a JSON object of names and values"),
-        ({"tokenizer": "somewhere", "vocab_size": 300}, "tokenizer is somewhere, so none is learnt; leave out"),
+        (
+            {"tokenizer_name": "somewhere", "vocab_size": 300},
+            "tokenizer_name is somewhere, so no tokenizer is trained; leave out",
+        ),
         ({"tokens_per_batch": 0}, "tokens_per_batch is 0; it must be at least 1"),
-        ({"auto_find_batch_size": True}, "auto_find_batch_size begins anew with fewer sentences, but not the learning"),
-        ({"bpe_dropout": 1.5}, "bpe_dropout is 1.5; it must lie between 0 and 1"),
-        ({"bpe_dropout": 0.1, "bpe_dropout_copies": 0}, "bpe_dropout_copies is 0; it must be at least 1"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size restarts with a smaller batch, but keeps"),
         ({"max_tokens": 0}, "max_tokens is 0; it must be at least 1"),
-        ({"model": "somewhere", "row": "big"}, "row is big, but sizes and tokenizer are those of somewhere"),
-        ({"model": "somewhere", "tokenizer": "elsewhere", "vocab_size": 37000}, "tokenizer is elsewhere, but sizes"),
+        (
+            {"model_name_or_path": "somewhere", "preset": "big"},
+            "preset is big, but somewhere has sizes and a tokenizer",
+        ),
+        (
+            {"model_name_or_path": "somewhere", "tokenizer_name": "elsewhere", "vocab_size": 37000},
+            "tokenizer_name is elsewhere, but somewhere has sizes",
+        ),
     ],
 )
 def test_what_does_not_go_together(tmp_path, changes, message):
@@ -54,7 +63,7 @@ def test_what_does_not_go_together(tmp_path, changes, message):
 def test_the_base_of_a_fine_tuned_model_is_not_replaced(trained, tmp_path):
     before = sorted(trained.rglob("*"))
     for model in (trained, trained / "checkpoint-2"):
-        changes = {"model": str(model), "output_dir": str(trained), "overwrite": True}
+        changes = {"model_name_or_path": str(model), "output_dir": str(trained), "overwrite": True}
         with pytest.raises(SystemExit, match=r"lies in .*, which the run replaces; name another --output_dir"):
             train.main(recipe(tmp_path, **changes))
     assert sorted(trained.rglob("*")) == before
@@ -63,13 +72,19 @@ def test_the_base_of_a_fine_tuned_model_is_not_replaced(trained, tmp_path):
 def test_one_process_does_not_take_several_gpus():
     args = SimpleNamespace(n_gpu=4, world_size=1)
     with pytest.raises(ValueError, match=r"4 GPUs for one process; .*--nproc-per-node 4 .* CUDA_VISIBLE_DEVICES=0"):
-        checks.check_processes(args)
-    checks.check_processes(SimpleNamespace(n_gpu=1, world_size=1))
+        train_checks.check_processes(args)
+    train_checks.check_processes(SimpleNamespace(n_gpu=1, world_size=1))
 
 
 def test_more_of_the_configuration(tmp_path, capsys):
     overrides = {"decoder_layers": 2, "position_embedding_type": "learned", "hidden_size": 32}
-    changes = {"config_overrides": overrides, "d_model": None, "max_steps": 1, "dataset": "numbers", "max_digits": 1}
+    changes = {
+        "config_overrides": overrides,
+        "d_model": None,
+        "max_steps": 1,
+        "dataset_name": "numbers",
+        "max_digits": 1,
+    }
     config = AutoConfig.from_pretrained(train.main(recipe(tmp_path, **changes)))
     assert (config.encoder_layers, config.decoder_layers, config.d_model) == (1, 2, 32)
     assert config.position_embedding_type == "learned"
@@ -77,7 +92,7 @@ def test_more_of_the_configuration(tmp_path, capsys):
 
 
 def test_a_tokenizer_that_is_there_is_taken(trained, tmp_path):
-    changes = {"tokenizer": str(trained), "vocab_size": 37000, "train_size": 30, "max_steps": 1}
+    changes = {"tokenizer_name": str(trained), "vocab_size": 37000, "train_size": 30, "max_steps": 1}
     folder = train.main(recipe(tmp_path, **changes))
     assert (folder / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
     assert AutoConfig.from_pretrained(folder).vocab_size == len(AutoTokenizer.from_pretrained(trained))
@@ -91,53 +106,51 @@ def test_a_tokenizer_that_pads_on_the_left_and_has_holes(trained, tmp_path):
     (*_, last) = sorted(fields["model"]["vocab"], key=fields["model"]["vocab"].get)
     fields["model"]["vocab"][last] += 5
     path.write_text(json.dumps(fields))
-    folder = train.main(recipe(tmp_path, tokenizer=str(tmp_path / "left"), vocab_size=37000, max_steps=1))
+    folder = train.main(recipe(tmp_path, tokenizer_name=str(tmp_path / "left"), vocab_size=37000, max_steps=1))
     assert AutoConfig.from_pretrained(folder).vocab_size == len(tokenizer) + 5
     assert AutoTokenizer.from_pretrained(folder).padding_side == "right"
 
 
 def test_what_has_no_effect_is_said(trained, tmp_path, capsys):
-    changes = {"model": str(trained), "vocab_size": 500, "num_layers": None, "max_steps": 1}
-    changes |= {"bpe_dropout": 0.1, "preprocessing_num_workers": 2}
+    changes = {"model_name_or_path": str(trained), "vocab_size": 500, "num_layers": None, "max_steps": 1}
     train.main(recipe(tmp_path, **changes))
     printed = capsys.readouterr().out
-    assert f"vocab_size: without effect, because {trained} has its own tokenizer\n" in printed
-    assert "preprocessing_num_workers: without effect on the training pairs, because of bpe_dropout\n" in printed
+    assert f"vocab_size: without effect, because {trained} has a tokenizer\n" in printed
 
 
 def test_all_processes_go_on_from_one_checkpoint(monkeypatch):
     of_the_first = Path("checkpoint-2")
-    monkeypatch.setattr(train, "broadcast_object_list", lambda given: [of_the_first])
-    train.check_common(of_the_first)
-    with pytest.raises(ValueError, match="goes on from checkpoint-2, but this one from the beginning; give all"):
-        train.check_common(None)
+    monkeypatch.setattr(train_run, "broadcast_object_list", lambda given: [of_the_first])
+    train_run.check_same_checkpoint(of_the_first)
+    with pytest.raises(ValueError, match="resumes from checkpoint-2, but this one from no checkpoint; give all"):
+        train_run.check_same_checkpoint(None)
 
 
 def test_the_update_of_the_best_weights_is_told():
     args = SimpleNamespace(load_best_model_at_end=True, metric_for_best_model="bleu")
     trainer = SimpleNamespace(args=args, state=SimpleNamespace(best_global_step=1200))
-    assert reporting.describe_best(trainer) == {"weights": "of update 1,200, the best by bleu"}
+    assert train_outputs.describe_best(trainer) == {"weights": "of update 1,200, the best by bleu"}
     args.load_best_model_at_end = False
-    assert reporting.describe_best(trainer) == {}
+    assert train_outputs.describe_best(trainer) == {}
 
 
 def test_special_tokens_are_the_tokenizer_s():
     numbers = {"pad_token_id": 5, "bos_token_id": None, "eos_token_id": 7}
-    of_marian = arguments.special_tokens(SimpleNamespace(**numbers))
+    of_marian = train_arguments.special_tokens(SimpleNamespace(**numbers))
     assert of_marian == {"pad_token_id": 5, "eos_token_id": 7, "decoder_start_token_id": 5}
-    ours = arguments.special_tokens(train_tokenizer(["a b"], vocab_size=260, show_progress=False))
+    ours = train_arguments.special_tokens(train_tokenizer(["a b"], vocab_size=260, show_progress=False))
     assert ours == {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
 def test_a_tokenizer_that_ends_no_sentence_is_refused():
     tokenizer = train_tokenizer(["a b"], vocab_size=260, show_progress=False)
-    checks.check_tokenizer("mine", tokenizer)
+    train_checks.check_tokenizer("mine", tokenizer)
     tokenizer.backend_tokenizer.post_processor = None
-    with pytest.raises(ValueError, match="the tokenizer of mine does not end a sentence with </s>"):
-        checks.check_tokenizer("mine", tokenizer)
+    with pytest.raises(ValueError, match="the tokenizer of mine does not append </s>"):
+        train_checks.check_tokenizer("mine", tokenizer)
     tokenizer.pad_token = None
     with pytest.raises(ValueError, match="the tokenizer of mine has no pad_token"):
-        checks.check_tokenizer("mine", tokenizer)
+        train_checks.check_tokenizer("mine", tokenizer)
 
 
 def test_what_is_trained_is_said(tmp_path, capsys):
@@ -146,19 +159,19 @@ def test_what_is_trained_is_said(tmp_path, capsys):
     printed = capsys.readouterr().out
     parameters = AutoModelForSeq2SeqLM.from_pretrained(folder).num_parameters()
     assert f"training in float32: {parameters:,} parameters, 60 pairs, 4 updates of at most 300 tokens on" in printed
-    assert "the learning rate rises for 4 updates, so to the end; see --warmup_steps" in printed
+    assert "the learning rate rises for 4 updates, so until the end; see --warmup_steps" in printed
 
 
 @pytest.mark.parametrize("largest_first", [False, True])
 def test_the_largest_batch_comes_first_where_it_is_asked_for(tmp_path, monkeypatch, largest_first):
     tokens = []
-    step = train.Seq2SeqTrainer.training_step
+    step = train_setup.Seq2SeqTrainer.training_step
 
     def record(self, model, inputs, *args):
         tokens.append(inputs["input_ids"].numel() + inputs["labels"].numel())
         return step(self, model, inputs, *args)
 
-    monkeypatch.setattr(train.Seq2SeqTrainer, "training_step", record)
+    monkeypatch.setattr(train_setup.Seq2SeqTrainer, "training_step", record)
     changes = {"tokens_per_batch": 60, "num_train_epochs": 1, "max_steps": -1, "seed": 3, "save_strategy": "no"}
     train.main(recipe(tmp_path, **changes, largest_first=largest_first))
     assert len(tokens) > 4
@@ -170,18 +183,18 @@ def test_a_run_that_is_resumed_says_what_has_changed(trained, tmp_path, capsys):
     train.main(recipe(tmp_path, **checkpoint))
     assert "written with other settings" not in capsys.readouterr().out
     other = {"per_device_train_batch_size": 4, "train_size": 30, "output_dir": str(tmp_path / "other")}
-    train.main(recipe(tmp_path, **checkpoint, **other, r_drop=1.0))
+    train.main(recipe(tmp_path, **checkpoint, **other, r_drop_alpha=1.0))
     said = next(line for line in capsys.readouterr().out.splitlines() if "written with other settings" in line)
     assert said.startswith(f"{trained / 'checkpoint-2'} was written with other settings; now: ")
     changes = said.partition("now: ")[2].split("; ")
     assert sorted(changes) == [
         "per_device_train_batch_size 4, not as by default",
-        "r_drop 1.0, not as by default",
+        "r_drop_alpha 1.0, not as by default",
         "train_size 30, not 60",
     ]
     # From then on, these are the settings.
     again = {"resume_from_checkpoint": str(tmp_path / "other" / "checkpoint-4"), "max_steps": 5}
-    train.main(recipe(tmp_path, **again, **{**other, "output_dir": str(tmp_path / "again")}, r_drop=1.0))
+    train.main(recipe(tmp_path, **again, **{**other, "output_dir": str(tmp_path / "again")}, r_drop_alpha=1.0))
     assert "now: max_steps 5, not 4" in capsys.readouterr().out
 
 
@@ -206,7 +219,7 @@ def test_a_schedule_without_warm_up_is_not_said_to_rise(tmp_path, capsys, schedu
 
 
 def test_all_checkpoints_are_kept_where_it_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "USUAL_CHECKPOINTS", 1)
+    monkeypatch.setattr(train_run, "CHECKPOINTS_KEPT", 1)
     folder = train.main(recipe(tmp_path, save_steps=1, average_last=2, save_total_limit=0))
     assert len(list(folder.glob("checkpoint-*"))) == 4
 
@@ -221,7 +234,7 @@ def test_a_job_that_is_started_again(tmp_path, capsys):
     assert "checkpoint-2 was written with other settings; now: max_steps 4, not 2" in capsys.readouterr().out
     train.main(recipe(tmp_path, resume_from_checkpoint="auto"))
     printed = capsys.readouterr().out
-    assert "checkpoint-4 is the end of the run already, so nothing is left to train" in printed
+    assert "checkpoint-4 is the end of the run, so no updates are left" in printed
     assert "training in" not in printed
 
 
@@ -251,7 +264,7 @@ def test_a_training_that_diverged_ends(tmp_path, logging_steps, update):
 
 
 def test_old_checkpoints_of_a_long_run_are_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "USUAL_CHECKPOINTS", 2)
+    monkeypatch.setattr(train_run, "CHECKPOINTS_KEPT", 2)
     folder = train.main(recipe(tmp_path, save_steps=1))
     assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-4"]
     kept = train.main(recipe(tmp_path, save_steps=1, average_last=3, output_dir=str(tmp_path / "averaged")))
@@ -262,10 +275,10 @@ def test_blank_lines_are_left_out(tmp_path, capsys):
     (tmp_path / "a.en").write_text("one\n\ntwo\nthree\n")
     (tmp_path / "a.fr").write_text("un\n\n  \ntrois\n")
     files = [str(tmp_path / "a.en"), str(tmp_path / "a.fr")]
-    changes = {"dataset": None, "source": "source", "target": "target", "train_files": files, "max_steps": 1}
+    changes = {"dataset_name": None, "source_lang": None, "target_lang": None, "train_file": files, "max_steps": 1}
     folder = train.main(recipe(tmp_path, **changes))
     printed = capsys.readouterr().out
-    assert "left out 2 of 4 training pairs: 2 empty on one side\n" in printed
+    assert "removed 2 of 4 training pairs: 2 empty on one side\n" in printed
     assert ": 2 pairs, 1 updates" in printed.replace("parameters, ", ": ")
     # The languages are those of the files.
     assert "from en to fr" in (folder / "README.md").read_text()
@@ -273,34 +286,34 @@ def test_blank_lines_are_left_out(tmp_path, capsys):
 
 def test_validation_pairs_that_nobody_asks_for(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("source,target\none,un\ntwo,deux\n")
-    files = {f"{split}_files": str(tmp_path / "a.csv") for split in ("train", "validation")}
-    changes = {"dataset": None, "source": "source", "target": "target", **files, "max_steps": 1}
+    files = {f"{split}_file": str(tmp_path / "a.csv") for split in ("train", "validation")}
+    changes = {"dataset_name": None, "source_lang": None, "target_lang": None, **files, "max_steps": 1}
     train.main(recipe(tmp_path, **changes, eval_steps=2, predict_with_generate=True, bleu_targets=[30]))
     assert (
-        "without effect while it trains: eval_steps, predict_with_generate, validation_files, bleu_targets; "
-        "--eval_strategy steps or epoch gives evaluations"
+        "without effect during training: eval_steps, predict_with_generate, validation_file, bleu_targets; "
+        "--eval_strategy steps or epoch adds evaluations"
     ) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("given", "languages"),
     [
-        ({"train_files": ["a.en", "a.zh"]}, ("en", "zh")),
-        ({"train_files": ["a.en", "a.zh"], "target": "zh_TW"}, ("en", "zh_TW")),
-        ({"train_files": ["a.csv"], "test_files": ["b.de", "b.en"]}, ("de", "en")),
-        ({"train_files": ["source.txt", "target.txt"]}, (None, None)),
-        ({"train_files": ["a.en", "b.en"]}, (None, None)),
-        ({"train_files": ["a.csv", "b.csv"], "source": "en", "target": "cs"}, ("en", "cs")),
+        ({"train_file": ["a.en", "a.zh"]}, ("en", "zh")),
+        ({"train_file": ["a.en", "a.zh"], "target_lang": "zh_TW"}, ("en", "zh_TW")),
+        ({"train_file": ["a.csv"], "test_file": ["b.de", "b.en"]}, ("de", "en")),
+        ({"train_file": ["source.txt", "target.txt"]}, (None, None)),
+        ({"train_file": ["a.en", "b.en"]}, (None, None)),
+        ({"train_file": ["a.csv", "b.csv"], "source_lang": "en", "target_lang": "cs"}, ("en", "cs")),
     ],
 )
 def test_languages_of_files(given, languages):
     assert DataArguments(**given).languages() == languages
 
 
-@pytest.mark.parametrize("said", [{"source": "en", "target": "de"}, {"target": "de"}])
+@pytest.mark.parametrize("said", [{"source_lang": "en", "target_lang": "de"}, {"target_lang": "de"}])
 def test_files_in_the_wrong_order_are_refused(said):
     with pytest.raises(ValueError, match=r"and de, but the files end in de and en; name the file of the sources"):
-        DataArguments(train_files=["a.de", "a.en"], **said)
+        DataArguments(train_file=["a.de", "a.en"], **said)
 
 
 def test_no_sentence_of_a_data_set_is_in_the_card(tmp_path):
@@ -308,7 +321,7 @@ def test_no_sentence_of_a_data_set_is_in_the_card(tmp_path):
     (tmp_path / "mine").mkdir()
     lines = "\n".join(["source,target", *(f"secret {word},{word}" for word in "abcdefgh")])
     (tmp_path / "mine" / "train.csv").write_text(lines)
-    changes = {"dataset": str(tmp_path / "mine"), "source": "source", "target": "target", "max_steps": 1}
+    changes = {"dataset_name": str(tmp_path / "mine"), "source_lang": None, "target_lang": None, "max_steps": 1}
     folder = train.main(recipe(tmp_path, **changes))
     card = (folder / "README.md").read_text()
     assert "secret" not in card
@@ -316,16 +329,84 @@ def test_no_sentence_of_a_data_set_is_in_the_card(tmp_path):
 
 
 def test_tokens_cut_by_several_processes_are_the_same(trained, tmp_path, monkeypatch):
-    asked, tokenize = [], train.tokenize_pairs
+    asked, tokenize = [], train_setup.tokenize_pairs
 
     def note(pairs, tokenizer, num_proc=None):
         asked.append(num_proc)
         return tokenize(pairs, tokenizer, num_proc)
 
-    monkeypatch.setattr(train, "tokenize_pairs", note)
+    monkeypatch.setattr(train_setup, "tokenize_pairs", note)
     changes = {"preprocessing_num_workers": 2, "output_dir": str(tmp_path / "run")}
     folder = train.main(recipe(tmp_path, **changes))
     assert asked == [2]
     one, other = (torch.load(path / "checkpoint-4" / "optimizer.pt") for path in (trained, folder))
     for number, state in one["state"].items():
         torch.testing.assert_close(state["exp_avg"], other["state"][number]["exp_avg"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "supported", "given", "expected"),
+    [
+        (False, True, {}, True),
+        (False, False, {}, False),
+        (False, True, {"bf16": False}, False),
+        (False, False, {"bf16": True}, True),
+        (False, True, {"fp16": True}, False),
+        (True, True, {}, True),
+        (True, False, {}, False),
+        (True, False, {"use_cpu": True}, True),
+    ],
+)
+def test_bfloat16_is_chosen_by_the_machine(tmp_path, monkeypatch, gpu, supported, given, expected):
+    """On a machine with a GPU, the CPU has matmuls in bfloat16 here, and the GPU if `supported`."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(train_arguments, "is_torch_bf16_gpu_available", lambda: supported)
+    monkeypatch.setattr(train_arguments, "cpu_supports_matmul_in", lambda dtype: gpu or supported)
+    monkeypatch.setattr(train_arguments.PaperTrainingArguments, "__post_init__", lambda self: None)
+    args = train_arguments.RunArguments(str(tmp_path), **given)
+    assert args.bf16 is expected
+    assert args.use_cpu is (not gpu or "use_cpu" in given)
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_the_precision_that_was_chosen_is_recorded(tmp_path, monkeypatch, chosen):
+    monkeypatch.setattr(train_arguments, "computes_in_bfloat16", lambda use_cpu: chosen)
+    monkeypatch.setattr(training_arguments, "cpu_supports_matmul_in", lambda dtype: True)
+    results = tmp_path / "results.json"
+    folder = train.main(recipe(tmp_path, bf16=None, max_steps=1, results=str(results)))
+    precision = "bfloat16 autocast" if chosen else "float32"
+    found = json.loads(results.read_text())
+    assert (found["precision"], found["settings"]["bf16"]) == (precision, chosen)
+    assert f"| precision | {precision} |" in (folder / "README.md").read_text()
+
+
+def test_the_device_of_a_training(tmp_path):
+    settings = train_arguments.Settings(*parse(train.KINDS, "", [*recipe(tmp_path), "--device", "cpu"], verb="train"))
+    assert settings.args.use_cpu
+    assert settings.args.device == torch.device("cpu")
+    train_checks.check_device_of_trainer(torch.device("cuda"), torch.device("cuda:0"))
+    for given in ("cuda:1", "cpu"):
+        with pytest.raises(
+            ValueError, match=f"device is {given}, but the Trainer uses cuda:0; choose a GPU with CUDA_"
+        ):
+            train_checks.check_device_of_trainer(torch.device(given), torch.device("cuda:0"))
+    with pytest.raises(SystemExit, match="error: device is meta, but the Trainer uses cpu"):
+        train.main([*recipe(tmp_path), "--device", "meta"])
+
+
+def test_fine_tuning_from_a_revision_with_a_token(trained, tmp_path, monkeypatch):
+    asked = []
+
+    def note(cls, name, **options):
+        asked.append({name: options.get(name) for name in ("revision", "token", "trust_remote_code")})
+        return from_pretrained(name, **options)
+
+    from_pretrained = AutoConfig.from_pretrained
+    monkeypatch.setattr(AutoConfig, "from_pretrained", classmethod(note))
+    results = tmp_path / "results.json"
+    given = {"revision": "small", "token": "hf_mine", "max_steps": 1, "results": str(results)}
+    folder = train.main(recipe(tmp_path, model_name_or_path=str(trained), **given))
+    assert {"revision": "small", "token": "hf_mine", "trust_remote_code": False} in asked
+    written = [path for path in folder.rglob("*") if path.is_file()] + [results]
+    assert not [path for path in written if b"hf_mine" in path.read_bytes()]

@@ -1,15 +1,20 @@
-"""Arguments for a run of scripts/train.py that takes a second."""
+"""Arguments for runs of `train` that take a second, and what tests read from such runs."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import safetensors.numpy
 import yaml
+
+from hf_vanilla_transformer import load_pairs
 
 
 TINY_RUN = {
-    "dataset": "numbers",
-    "source": "en",
-    "target": "de",
+    "dataset_name": "numbers",
+    "source_lang": "en",
+    "target_lang": "de",
     "max_digits": 2,
     "train_size": 60,
     "bleu_tokenize": "char",
@@ -21,7 +26,9 @@ TINY_RUN = {
     "per_device_train_batch_size": 8,
     "warmup_steps": 3,
     "disable_tqdm": True,
-    # What has learned nothing yet would go on to the source's length + 50.
+    # The same precision on every machine.
+    "bf16": False,
+    # An untrained model would generate up to the limit of source + 50 tokens.
     "max_new_tokens": 12,
 }
 
@@ -31,3 +38,35 @@ def write_recipe(settings: dict[str, Any], folder: Path, **changes: Any) -> list
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump({**settings, "output_dir": str(folder / "run"), **changes}))
     return [str(path)]
+
+
+TINY = {**TINY_RUN, "target_lang": "fr", "max_steps": 6, "save_steps": 3}
+recipe = partial(write_recipe, TINY)
+
+
+def lines(translations: list[str]) -> str:
+    return "".join(f"{' '.join(translation.splitlines())}\n" for translation in translations)
+
+
+def weights_of(folder: Path) -> dict[str, np.ndarray]:
+    return safetensors.numpy.load_file(folder / "model.safetensors")
+
+
+def assert_is_mean(weights, folders):
+    parts = [weights_of(folder) for folder in folders]
+    assert weights.keys() == parts[0].keys()
+    for name, weight in weights.items():
+        assert np.array_equal(weight, np.mean([part[name] for part in parts], axis=0, dtype=float).astype(weight.dtype))
+    assert any((parts[0][name] != parts[-1][name]).any() for name in weights)
+
+
+def evaluated(folder: Path) -> dict:
+    """Arguments of a run with validation pairs, which the built-in corpus has only where there are more numbers."""
+    train, test = load_pairs("numbers", source="en", target="fr", max_digits=2, train_size=60).values()
+    files = {"train_file": train, "validation_file": test, "test_file": train.select(range(8))}
+    for name, pairs in files.items():
+        pairs.select_columns(["source", "target"]).rename_columns({"source": "en", "target": "fr"}).to_csv(
+            folder / f"{name}.csv"
+        )
+    paths = {name: str(folder / f"{name}.csv") for name in files}
+    return {"dataset_name": None, **paths, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}

@@ -146,7 +146,7 @@ def _child(run, arguments, place, log, environment):
 
 
 def fork_what_is_spawned(monkeypatch):
-    """Have processes that would be spawned forked from the server; tests/test_side_by_side.py has some that are not."""
+    """Fork processes from the server that would be spawned, which saves their imports."""
     get_context = multiprocessing.get_context
     monkeypatch.setattr(
         multiprocessing, "get_context", lambda method=None: forked if method == "spawn" else get_context(method)

@@ -1,12 +1,10 @@
-"""Table 3 at a small scale: its sizes, and the whole way on a few sentences and updates."""
+"""Table 3 at a small scale: its sizes, and whole runs on a few sentences and updates."""
 
 import json
 import math
-from collections.abc import Iterator
+import os
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +14,6 @@ from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.model.cpu_decoder import supports_cpu_decoder
 from scripts import reproduce_table3
-from scripts.side_by_side import side_by_side
 from tests.invariants.killed import fork_what_is_spawned
 from tests.parity.paper_numpy import learning_rate
 
@@ -91,7 +88,7 @@ def test_matrices_have_a_32nd_of_the_paper_s_weights(row):
 
 
 class Here(Executor):
-    """Does all work at once, in this process."""
+    """Computes at submission, in this process."""
 
     def submit(self, function, /, *args):
         future: Future = Future()
@@ -102,19 +99,18 @@ class Here(Executor):
         return future
 
 
-@contextmanager
-def here(processes: int) -> Iterator[tuple[Executor, SimpleNamespace]]:
-    yield Here(), SimpleNamespace(value=0)
+@pytest.fixture(scope="module")
+def make_executor():
+    """The script's own, which most tests replace."""
+    return reproduce_table3.make_executor
 
 
 @pytest.fixture(scope="module", autouse=True)
-def batches_of_a_few_sentences_in_this_process():
-    """So that the 8 validation pairs come in several batches, of different sizes, and tests may change what is done."""
+def batches_of_a_few_sentences_in_this_process(make_executor):
+    """So that the 8 validation pairs form several batches of different sizes, and tests may patch functions."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reproduce_table3, "TOKENS_PER_BATCH", 24)
-        patch.setattr(reproduce_table3, "TIMED_UPDATES", reproduce_table3.UNTIMED_UPDATES + 2)
-        patch.setattr(reproduce_table3, "side_by_side", here)
-        patch.setattr(reproduce_table3, "rows_at_once", lambda: 1)
+        patch.setattr(reproduce_table3, "make_executor", lambda workers: Here())
         yield
 
 
@@ -129,40 +125,31 @@ def files(tmp_path_factory) -> list[str]:
     for name, lines in texts.items():
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     paths = [str(folder / name) for name in texts]
-    return ["--train_files", *paths[:2], "--validation_files", *paths[2:]]
+    return ["--train_file", *paths[:2], "--validation_file", *paths[2:]]
 
 
 def run(files: list[str], folder: Path, *more: str) -> Path:
     return reproduce_table3.main([*files, "--rows", *ROWS, "--max_steps", "2", "--output_dir", str(folder), *more])
 
 
-def no_estimate(row, material) -> tuple[float, float]:
-    return 1.0, 0.0
-
-
 @pytest.fixture(scope="module")
 def finished(files, tmp_path_factory):
-    """The folder of a run of three rows that was interrupted behind the first, and its models."""
+    """The folder of a run of three rows that was interrupted after the first, its files then, and its models."""
     folder = tmp_path_factory.mktemp("results") / "table3"
     models = {}
-    train_row, estimate_seconds = reproduce_table3.train_row, reproduce_table3.estimate_seconds
+    train_row = reproduce_table3.train_row
 
-    def the_first_takes_longest(row, material):
-        estimate_seconds(row, material)
-        return len(ROWS) - ROWS.index(row), 0
-
-    def keep_model(row, material, max_steps, callback):
-        trained = train_row(row, material, max_steps, callback)
-        models.setdefault(row, []).append((max_steps, trained, material))
+    def keep_model(row, material):
+        trained = train_row(row, material)
+        models.setdefault(row, []).append((trained, material))
         return trained
 
     def interrupt(row, result):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reproduce_table3, "estimate_seconds", the_first_takes_longest)
-        with patch.context() as behind_a_row:
-            behind_a_row.setattr(reproduce_table3, "describe_result", interrupt)
+        with patch.context() as after_a_row:
+            after_a_row.setattr(reproduce_table3, "describe_result", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 run(files, folder)
         after_the_interrupt = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -175,15 +162,12 @@ def results_in(folder: Path) -> dict[str, dict]:
     return {row: json.loads((folder / reproduce_table3.file_name(row)).read_text()) for row in ROWS}
 
 
-def test_an_interrupted_run_goes_on_with_the_missing_rows(finished):
+def test_an_interrupted_run_trains_only_the_missing_rows(finished):
     folder, after_the_interrupt, models = finished
-    assert list(after_the_interrupt) == ["base.json"]
-    assert (folder / "base.json").read_bytes() == after_the_interrupt["base.json"]
-    assert "base" not in models
-    # Each missing row is trained twice: a few updates for the estimate, then all of them.
-    assert {row: [updates for updates, *_ in trained] for row, trained in models.items()} == {
-        row: [reproduce_table3.TIMED_UPDATES, 2] for row in ROWS[1:]
-    }
+    (kept,) = after_the_interrupt
+    assert (folder / kept).read_bytes() == after_the_interrupt[kept]
+    missing = [row for row in ROWS if reproduce_table3.file_name(row) != kept]
+    assert {row: len(trained) for row, trained in models.items()} == dict.fromkeys(missing, 1)
     assert {path.name for path in folder.iterdir()} == {"base.json", "B_d_k=16.json", "D_eps_ls=0.2.json", "table3.md"}
 
 
@@ -199,41 +183,46 @@ def test_a_finished_run_trains_nothing(finished, files, monkeypatch, capsys):
 
 def test_a_row_does_not_depend_on_those_before_it(finished, files, tmp_path, monkeypatch):
     folder, *_ = finished
-    monkeypatch.setattr(reproduce_table3, "estimate_seconds", no_estimate)
     reproduce_table3.main([*files, "--rows", ROWS[2], "--max_steps", "2", "--output_dir", str(tmp_path)])
     alone = json.loads((tmp_path / reproduce_table3.file_name(ROWS[2])).read_text())
     for name in ("parameters", "perplexity", "bleu", "settings"):
         assert alone[name] == results_in(folder)[ROWS[2]][name]
 
 
-def test_rows_side_by_side_are_those_one_after_the_other(files, tmp_path, monkeypatch, capfd):
+def test_rows_trained_in_parallel_are_those_trained_one_by_one(files, tmp_path, monkeypatch, capfd, make_executor):
     monkeypatch.setattr(reproduce_table3, "TOKENS_PER_BATCH", 1024)
-    # Processes compute with one thread; sums of several would be rounded otherwise.
+    # Workers compute with one thread; sums of several would be rounded differently.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(reproduce_table3, "estimate_seconds", no_estimate)
-        run(files, tmp_path / "here")
+    run(files, tmp_path / "here")
     torch.set_num_threads(threads)
-    monkeypatch.setattr(reproduce_table3, "side_by_side", side_by_side)
+    monkeypatch.setattr(reproduce_table3, "make_executor", make_executor)
     fork_what_is_spawned(monkeypatch)
-    monkeypatch.setattr(reproduce_table3, "rows_at_once", lambda: 2)
-    run(files, tmp_path / "side by side")
-    here, there = (results_in(tmp_path / name) for name in ("here", "side by side"))
+    monkeypatch.setattr(reproduce_table3, "rows_in_parallel", lambda: 2)
+    run(files, tmp_path / "parallel")
+    here, there = (results_in(tmp_path / name) for name in ("here", "parallel"))
     for row in ROWS:
         for name in ("parameters", "perplexity", "bleu", "settings", "decoding"):
             assert there[row][name] == here[row][name]
-    output = capfd.readouterr()
-    assert "minutes, 2 at a time" in output.out
-    # Two updates of three rows.
-    assert "6/6" in output.err
+    assert "3/3" in capfd.readouterr().err
+
+
+def end_at_once(row, material):
+    os._exit(1)
+
+
+def test_the_end_of_a_worker_is_one_sentence(files, tmp_path, monkeypatch, make_executor):
+    monkeypatch.setattr(reproduce_table3, "make_executor", make_executor)
+    monkeypatch.setattr(reproduce_table3, "run_row", end_at_once)
+    fork_what_is_spawned(monkeypatch)
+    with pytest.raises(SystemExit, match="error: a process ended before its row was finished, perhaps for lack of"):
+        run(files, tmp_path)
 
 
 def test_perplexity_by_hand(finished):
     folder, _, models = finished
-    for row in ROWS[1:]:
-        _, model, material = models[row][1]
-        # As it is loaded anew, without what training wraps around it.
+    for row, ((model, material),) in models.items():
+        # A new model, without the wrappers of the training.
         fresh = VanillaTransformerForConditionalGeneration(material.config(row)).double().eval()
         fresh.load_state_dict(model.state_dict())
         log_probabilities = []
@@ -249,7 +238,7 @@ def test_perplexity_by_hand(finished):
 
 def test_updates_follow_the_paper_s_schedule(finished, tmp_path, monkeypatch):
     _, _, models = finished
-    _, _, material = models[ROWS[1]][1]
+    ((_, material),) = next(iter(models.values()))
     rates = []
 
     class Rates(TrainerCallback):
@@ -258,13 +247,15 @@ def test_updates_follow_the_paper_s_schedule(finished, tmp_path, monkeypatch):
 
     monkeypatch.setattr(material.args, "output_dir", str(tmp_path))
     monkeypatch.setattr(material.args, "warmup_steps", 2)
-    reproduce_table3.train_row("C d_model=256", material, 3, Rates())
+    monkeypatch.setattr(material.args, "max_steps", 3)
+    monkeypatch.setattr(reproduce_table3, "ReleaseMemory", Rates)
+    reproduce_table3.train_row("C d_model=256", material)
     assert rates == pytest.approx([learning_rate(step, 64, 2) / 3 for step in (1, 2, 3)])
 
 
-def test_memory_is_given_back_while_a_row_is_trained(finished, tmp_path, monkeypatch):
+def test_freed_memory_is_released_while_a_row_is_trained(finished, tmp_path, monkeypatch):
     _, _, models = finished
-    _, _, material = models[ROWS[1]][1]
+    ((_, material),) = next(iter(models.values()))
     steps = []
 
     class Recorder(reproduce_table3.ReleaseMemory):
@@ -273,7 +264,7 @@ def test_memory_is_given_back_while_a_row_is_trained(finished, tmp_path, monkeyp
 
     monkeypatch.setattr(reproduce_table3, "ReleaseMemory", Recorder)
     monkeypatch.setattr(material.args, "output_dir", str(tmp_path))
-    reproduce_table3.train_row("C N=2", material, 2, TrainerCallback())
+    reproduce_table3.train_row("C N=2", material)
     assert steps == [1, 2]
 
 
@@ -301,63 +292,38 @@ def test_the_table(finished):
     assert cells[2][3] == f"{results[ROWS[2]]['perplexity']:.2f} ({difference:+.2f})"
 
 
-def test_the_time_is_told_before_the_first_row(files, tmp_path, monkeypatch, capsys):
-    def stop(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(reproduce_table3, "run_row", stop)
-    monkeypatch.setattr(reproduce_table3, "estimate_seconds", lambda row, material: (20 * 60, 10 * 60))
-    with pytest.raises(KeyboardInterrupt):
-        run(files, tmp_path)
-    printed = capsys.readouterr().out
-    assert "about 50.0 minutes" in printed
-    assert "estimated time: 150 minutes" in printed
-    # 30 minutes of scoring and 60 of each update.
-    assert "more than 100 minutes; --max_steps 1 would fit" in printed
-
-
-def test_a_run_that_goes_on_is_not_advised_to_begin_anew(finished, files, tmp_path, monkeypatch, capsys):
-    _, after_the_interrupt, _ = finished
-    (tmp_path / "base.json").write_bytes(after_the_interrupt["base.json"])
-    monkeypatch.setattr(reproduce_table3, "estimate_seconds", lambda row, material: (60 * 60, 0))
-    run(files, tmp_path)
-    printed = capsys.readouterr().out
-    assert "estimated time: 240 minutes" in printed
-    assert "would fit" not in printed
-
-
 def test_a_row_that_diverges_does_not_stop_the_others(files, tmp_path, monkeypatch, capsys):
     perplexity = reproduce_table3.perplexity
 
     def diverged(model, data, tokenizer):
         return math.nan if model.config.key_dim == 4 else perplexity(model, data, tokenizer)
 
-    monkeypatch.setattr(reproduce_table3, "estimate_seconds", no_estimate)
     with monkeypatch.context() as patch:
         patch.setattr(reproduce_table3, "perplexity", diverged)
-        with pytest.raises(SystemExit, match="there is no table without B d_k=16; the same command tries them again"):
+        with pytest.raises(SystemExit, match="the table lacks B d_k=16; the same command trains these rows again"):
             run(files, tmp_path)
     assert "B d_k=16: the perplexity is nan: the training diverged" in capsys.readouterr().out
     assert {path.name for path in tmp_path.iterdir()} == {"base.json", "D_eps_ls=0.2.json"}
     assert run(files, tmp_path).is_file()
 
 
-def test_rows_are_decoded_the_fast_way(finished):
+def test_rows_are_decoded_by_the_cpu_decoder(finished):
     _, _, models = finished
-    for row in ROWS[1:]:
+    for ((model, _),) in models.values():
         with torch.inference_mode():
-            assert supports_cpu_decoder(models[row][1][1])
+            assert supports_cpu_decoder(model)
 
 
-def test_only_learned_positions_limit_the_length(files, tmp_path):
+def test_only_learned_positions_limit_the_length(files, tmp_path, capsys):
     long = [name if name.startswith("--") else str(tmp_path / Path(name).name) for name in files]
     for old, new in zip(files, long, strict=True):
         if old != new:
             Path(new).write_text(f"{'z ' * 3000}\n" + Path(old).read_text())
     with pytest.raises(SystemExit, match="but the model 1024 learned positions"):
         reproduce_table3.main([*long, "--rows", "base", "E", "--output_dir", str(tmp_path / "results")])
-    with pytest.raises(SystemExit, match="tokens_per_batch"):
+    with pytest.raises(SystemExit, match="error: the table lacks base"):
         reproduce_table3.main([*long, "--rows", "base", "--output_dir", str(tmp_path / "results")])
+    assert "raise tokens_per_batch" in capsys.readouterr().out
 
 
 def test_other_settings_are_refused(finished, files):
@@ -398,7 +364,7 @@ def test_other_sentences_in_files_of_the_same_name_are_refused(finished, files, 
 
 def test_a_damaged_result_is_refused(files, tmp_path):
     (tmp_path / "base.json").write_text('{"perplexity": 1')
-    with pytest.raises(SystemExit, match=r"base\.json is no result of this command; remove it to train the row anew"):
+    with pytest.raises(SystemExit, match=r"base\.json does not hold a result of this command; remove it"):
         run(files, tmp_path)
 
 
@@ -410,7 +376,7 @@ def test_a_damaged_result_is_refused(files, tmp_path):
         (["--warmup_steps", "0"], "warmup_steps is 0; it must be at least 1"),
         (["--rate_factor", "0"], r"rate_factor is 0\.0; it must be above 0"),
         (["--seed", "-1"], "seed is -1; it must be at least 0"),
-        ([], "no pairs are given; give --train_files and --validation_files, or set MULTI30K_DIR"),
+        ([], "no pairs are given; give --train_file and --validation_file, or set MULTI30K_DIR"),
         (["--output_dir", __file__], "is a file; name a folder for the results"),
     ],
 )
@@ -427,11 +393,11 @@ def test_bleu_goes_by_the_target_language(tmp_path, monkeypatch):
 
     monkeypatch.setattr(reproduce_table3, "prepare", stop)
     with pytest.raises(SystemExit, match="error: words of zh"):
-        reproduce_table3.main(["--target", "zh", "--output_dir", str(tmp_path)])
+        reproduce_table3.main(["--target_lang", "zh", "--output_dir", str(tmp_path)])
 
 
 def test_pairs_for_validation_are_missing(files, tmp_path):
-    with pytest.raises(SystemExit, match=r"there are no validation pairs; there is: train\. Give --validation_files"):
+    with pytest.raises(SystemExit, match=r"the data has no validation pairs, only train; give --validation_file"):
         reproduce_table3.main([*files[:3], "--output_dir", str(tmp_path / "results")])
 
 

@@ -1,0 +1,139 @@
+"""`evaluate`: scores, and the search in words."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from datasets import Dataset
+from transformers import GenerationConfig
+
+from hf_vanilla_transformer import load_pairs
+from hf_vanilla_transformer import translate as translate_sentences
+from hf_vanilla_transformer.cli import evaluate, train
+from hf_vanilla_transformer.cli.arguments import ScoringArguments
+from hf_vanilla_transformer.cli.evaluate import describe_search, exact_match_by_digits
+from hf_vanilla_transformer.cli.loading import load
+from tests.cli.tiny_run import lines, recipe
+from tests.models import small_model
+
+
+def test_numbers_are_scored_by_character_if_not_told_otherwise():
+    numbers = Dataset.from_dict({"number": [1], "source": ["one"], "target": ["eins"]})
+    assert ScoringArguments().options(numbers)["tokenize"] == "char"
+    assert ScoringArguments().options(numbers.remove_columns("number"))["tokenize"] == "13a"
+    assert ScoringArguments("none").options(numbers)["tokenize"] == "none"
+
+
+def test_languages_without_blanks_are_cut_their_own_way(monkeypatch):
+    pairs = Dataset.from_dict({"source": ["one"], "target": ["eins"]})
+    for language, tokenize in (("zh", "zh"), ("zh-CN", "zh"), ("th", "char"), ("de", "13a"), (None, "13a")):
+        assert ScoringArguments().for_target(language).options(pairs)["tokenize"] == tokenize
+    assert ScoringArguments("none").for_target("zh").options(pairs)["tokenize"] == "none"
+
+    def lack(tokenize):
+        raise RuntimeError("Please install the extra.")
+
+    monkeypatch.setattr("sacrebleu.metrics.BLEU", lack)
+    lack.TOKENIZERS = ["ja-mecab"]
+    with pytest.raises(ValueError, match=r"is \"ja-mecab\": Please install the extra\. Or give --bleu_tokenize char"):
+        ScoringArguments().for_target("ja")
+
+
+def test_the_search_in_words():
+    model = small_model()
+    of_paper = "beam search, 4 beams, length penalty 0.6 (gnmt), at most source + 50 tokens"
+    assert describe_search(model) == of_paper
+    assert describe_search(model, {"num_beams": 1}) == "greedy search"
+    assert (
+        describe_search(model, {"num_beams": 1, "do_sample": True, "max_new_tokens": 9}) == "sampling, at most 9 tokens"
+    )
+    marian = SimpleNamespace(generation_config=GenerationConfig(num_beams=6, max_length=512))
+    assert describe_search(marian) == "beam search, 6 beams, length penalty 1.0 (hf), at most 512 tokens"
+
+
+def test_a_search_that_transformers_would_not_take_has_words_too():
+    model = small_model()
+    model.generation_config.update(num_return_sequences=4)
+    assert describe_search(model, {"num_beams": 1}) == "greedy search"
+
+
+def test_what_predict_writes_into_settings_is_not_in_the_words_of_a_search():
+    model = small_model()
+    said = describe_search(model)
+    model.generation_config.update(**GenerationConfig._get_default_generation_params(), defaults_only=True)
+    assert model.generation_config.max_length == 20
+    assert describe_search(model) == said
+    assert describe_search(model, {"max_new_tokens": 7}) == said.replace("source + 50", "7")
+
+
+def test_evaluate(decisive, tmp_path, capsys):
+    output, translations = tmp_path / "scores.json", tmp_path / "translations.txt"
+    data = [
+        "--dataset_name",
+        "numbers",
+        "--source_lang",
+        "en",
+        "--target_lang",
+        "fr",
+        "--max_digits",
+        "2",
+        "--train_size",
+        "9",
+    ]
+    files = ["--output", str(output), "--translations", str(translations)]
+    evaluate.main(["--model_name_or_path", str(decisive), *data, *files, "--num_beams", "1", "--bleu_tokenize", "char"])
+    printed = capsys.readouterr().out
+    scores = json.loads(output.read_text())
+    assert f"exact match: {scores['exact_match']:.1f}" in printed
+    assert scores["bleu_signature"] in printed
+    assert scores["decoding"] == "greedy search"
+    assert scores["data"] == "numbers of up to 2 digits written out in words (test)"
+    assert sum(share["numbers"] for share in scores["exact_match_by_digits"].values()) == scores["sentences"]
+    tokenizer, model = load(str(decisive))
+    sources = list(load_pairs("numbers", target="fr", max_digits=2, train_size=9)["test"]["source"])
+    greedy = translate_sentences(model, tokenizer, sources, num_beams=1)
+    assert greedy != translate_sentences(model, tokenizer, sources)
+    assert translations.read_text(encoding="utf-8") == lines(greedy)
+
+
+def test_exact_matches_by_the_length_of_a_number():
+    numbers = {"number": [7, 8, 42, 100], "target": ["sept", "huit", "quarante-deux", "cent"]}
+    assert exact_match_by_digits(Dataset.from_dict(numbers), ["sept", "sept", "quarante-deux", "Cent"]) == {
+        "1": {"numbers": 2, "exact_match": 50.0},
+        "2": {"numbers": 1, "exact_match": 100.0},
+        "3": {"numbers": 1, "exact_match": 0.0},
+    }
+
+
+def test_evaluating_another_split_whatever_the_case(decisive, write):
+    files = {
+        "--validation_file": write("validation.csv", "source,target\none,UN\ntwo,DEUX\n"),
+        "--test_file": write("test.csv", "source,target\none,un\n"),
+    }
+    named = [word for name, path in files.items() for word in (name, str(path))]
+    scores = evaluate.main(["--model_name_or_path", str(decisive), *named, "--split", "validation", "--lowercase"])
+    assert (scores["sentences"], scores["data"]) == (2, "validation.csv")
+    assert "case:lc" in scores["bleu_signature"]
+    assert "case:lc" in scores["chrf_signature"]
+
+
+def test_bleu_goes_by_the_target_language(decisive, tmp_path, write):
+    path = str(write("a.csv", "en,zh\none,一\ntwo,二\n"))
+    languages = ["--source_lang", "en", "--target_lang", "zh"]
+    scores = evaluate.main(["--model_name_or_path", str(decisive), "--test_file", path, *languages])
+    assert "tok:zh" in scores["bleu_signature"]
+    files = {"dataset_name": None, "train_file": path, "test_file": path}
+    folder = train.main(recipe(tmp_path, **files, target_lang="zh", bleu_tokenize=None, max_steps=1))
+    assert "tok:zh" in json.loads((folder / "scores.json").read_text())["bleu_signature"]
+
+
+def test_evaluating_a_split_that_is_not_there(trained, tmp_path):
+    (tmp_path / "a.csv").write_text("source,target\none,un\n")
+    with pytest.raises(SystemExit, match='the data has no split "test", only train'):
+        evaluate.main(["--model_name_or_path", str(trained), "--train_file", str(tmp_path / "a.csv")])
+
+
+def test_one_file_for_two_outputs(trained, tmp_path):
+    path = str(tmp_path / "out")
+    with pytest.raises(SystemExit, match="is given twice; write to different files"):
+        evaluate.main(["--model_name_or_path", str(trained), "--output", path, "--translations", path])

@@ -1,0 +1,75 @@
+"""`hf-vanilla-transformer VERB`: dispatch, `--help` and `--version`, and what these import."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_vanilla_transformer import __version__, cli
+from tests.cli import in_fresh_process
+
+
+ROOT = Path(__file__).parents[2]
+# Optional or slow libraries; importing the package imports none of them.
+LIBRARIES = {"datasets", "evaluate", "matplotlib", "sacrebleu", "torchao"}
+COMMANDS = [[], *([verb] for verb in cli.VERBS), ["plot", "curve"]]
+SCRIPTS = {path.stem: path for path in (ROOT / "scripts").glob("[a-z]*.py")}
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory) -> dict[str, dict]:
+    """What `COMMAND --help` and `COMMAND --version` print, and the libraries that they import."""
+    commands = [[*command, option] for command in COMMANDS for option in ("--help", "--version")]
+    child = [sys.executable, in_fresh_process.__file__, json.dumps(commands), json.dumps(sorted(LIBRARIES))]
+    # Outside of the project's folder, where the installed package is found.
+    result = subprocess.run(child, capture_output=True, text=True, cwd=tmp_path_factory.mktemp("elsewhere"))
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("command", [" ".join(command) for command in COMMANDS])
+def test_help_and_version(answers, command):
+    helped, versioned = answers[f"{command} --help".strip()], answers[f"{command} --version".strip()]
+    assert helped["code"] == versioned["code"] == 0
+    assert helped["output"].startswith(f"usage: hf-vanilla-transformer {command}".rstrip())
+    assert versioned["output"] == f"hf-vanilla-transformer {__version__}\n"
+    assert helped["imported"] == versioned["imported"] == []
+
+
+def test_help_lists_the_verbs(answers):
+    assert all(f"\n  {verb} " in answers["--help"]["output"] for verb in cli.VERBS)
+
+
+def test_every_verb_has_a_script():
+    of_verbs = {"evaluate_model" if verb == "evaluate" else verb for verb in cli.VERBS}
+    assert of_verbs <= set(SCRIPTS)
+    assert all(len(SCRIPTS[name].read_text(encoding="utf-8").splitlines()) <= 10 for name in of_verbs)
+
+
+def test_no_verb_is_help(capsys):
+    cli.main([])
+    assert capsys.readouterr().out.startswith("usage: hf-vanilla-transformer VERB")
+
+
+def test_an_unknown_verb_is_one_sentence():
+    verbs = "demo, train, translate, evaluate, score, average, plot, info"
+    with pytest.raises(
+        SystemExit, match=f'^error: "trian" is not a verb of hf-vanilla-transformer; use one of {verbs}'
+    ):
+        cli.main(["trian"])
+
+
+def test_the_package_runs_as_a_module(tmp_path):
+    command = [sys.executable, "-m", "hf_vanilla_transformer", "score", "--format", "csv"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "COLUMNS": "80"})
+    assert result.returncode != 0
+    assert "Traceback" not in result.stderr
+
+
+def test_a_verb_returns_no_exit_code(monkeypatch):
+    """The installed program passes the result of `main` to `sys.exit`."""
+    monkeypatch.setattr("hf_vanilla_transformer.cli.info.main", lambda arguments: {"versions": {}})
+    assert cli.main(["info"]) is None

@@ -1,0 +1,359 @@
+"""`train`: what a run writes, what it refuses, and fine-tuning, on a model too small to learn anything."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from datasets import Dataset
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer.cli import train, train_outputs, train_run, train_setup
+from hf_vanilla_transformer.cli.train_arguments import RunArguments
+from hf_vanilla_transformer.training import arguments as training_arguments
+from tests.cli.tiny_run import TINY, recipe, weights_of
+from tests.models import patch_everywhere, small_model
+from tests.parity.paper_numpy import learning_rate
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_what_a_trained_folder_holds(trained):
+    code = {path.name for path in (ROOT / "hf_vanilla_transformer" / "model").glob("[a-z]*.py")}
+    assert {path.name for path in trained.iterdir() if path.is_file()} == code | {
+        "README.md",
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "scores.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained)
+    assert model.config.vocab_size == len(tokenizer)
+    assert model.generation_config.num_beams == 4
+
+
+def test_the_model_card_is_filled(trained):
+    card = ModelCard.load(trained / "README.md")
+    scores = json.loads((trained / "scores.json").read_text())
+    assert card.data.language == ["en", "fr"]
+    assert card.data.pipeline_tag == "translation"
+    assert card.data.license is None
+    assert "The weights' licence is not stated" in card.text
+    assert {result.metric_type for result in card.data.eval_results} == {"sacrebleu", "chrf"}
+    assert card.data.eval_results[0].metric_value == round(scores["bleu"], 2)
+    assert card.data.eval_results[0].dataset_name == "numbers of up to 2 digits written out in words (test)"
+    for words in (
+        "| data | numbers of up to 2 digits written out in words (train) |",
+        "pairs of numbers of up to 2 digits written out in words (test), decoded with beam search, 4 beams",
+        scores["bleu_signature"],
+        "| optimizer | Adam, learning rate of Eq. 3 |",
+        "| updates | 6 |",
+    ):
+        assert words in card.text
+    assert "{{" not in card.content
+    assert "{%" not in card.content
+
+
+def test_a_licence_is_the_user_s(tmp_path):
+    folder = train.main([*recipe(tmp_path), "--max_steps", "1", "--license", "cc-by-4.0"])
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.license == "cc-by-4.0"
+    assert "The weights are under cc-by-4.0" in card.text
+
+
+def test_a_second_run_does_not_overwrite(trained, tmp_path):
+    arguments = recipe(tmp_path, output_dir=str(trained))
+    before = (trained / "model.safetensors").read_bytes()
+    with pytest.raises(SystemExit, match=r"already holds a model or checkpoints \(.*\); name another folder"):
+        train.main(arguments)
+    assert (trained / "model.safetensors").read_bytes() == before
+
+
+def test_overwriting_when_told(tmp_path):
+    arguments = recipe(tmp_path)
+    first = load_file(train.main(arguments) / "model.safetensors")
+    (tmp_path / "a.csv").write_text("en,fr\none,un\n")
+    files = {"dataset_name": None, "train_file": str(tmp_path / "a.csv"), "max_steps": 1, "vocab_size": 280}
+    folder = train.main([*recipe(tmp_path, **files), "--overwrite"])
+    assert load_file(folder / "model.safetensors").keys() == first.keys()
+    assert not list(folder.glob("checkpoint-[36]"))
+    assert not (folder / "scores.json").exists()
+
+
+def test_wrong_input_does_not_remove_what_is_to_be_overwritten(tmp_path, finished):
+    before = sorted(finished.rglob("*"))
+    with pytest.raises(SystemExit, match="is not there"):
+        train.main([*recipe(tmp_path, dataset_name=None, train_file=["nowhere.csv"]), "--overwrite"])
+    assert sorted(finished.rglob("*")) == before
+
+
+def test_a_model_is_kept_when_scoring_fails(tmp_path, monkeypatch):
+    def fail(*args):
+        raise RuntimeError("scoring failed")
+
+    monkeypatch.setattr(train_outputs, "evaluate_saved", fail)
+    with pytest.raises(RuntimeError, match="scoring failed"):
+        train.main(recipe(tmp_path))
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
+
+
+def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_path, monkeypatch, capsys):
+    ids = torch.tensor([[5, 6, 7]])
+    scored = []
+
+    def note_logits(model, *args):
+        scored.append(model.eval()(input_ids=ids, decoder_input_ids=ids).logits)
+        return evaluate_pairs(model, *args)
+
+    evaluate_pairs = train_outputs.evaluate_pairs
+    monkeypatch.setattr(train_outputs, "evaluate_pairs", note_logits)
+    monkeypatch.setattr(training_arguments, "cpu_supports_matmul_in", lambda dtype: True)
+    patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: True)
+    folder = train.main([*recipe(tmp_path, max_steps=1), "--bf16", "--use_cpu"])
+    assert "training in bfloat16 autocast" in capsys.readouterr().out
+    saved = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert torch.equal(scored[0], saved(input_ids=ids, decoder_input_ids=ids).logits)
+
+
+def test_fine_tuning(trained, tmp_path):
+    folder = train.main(
+        [*recipe(tmp_path), "--model_name_or_path", str(trained), "--max_steps", "2", "--dropout", "0.25"]
+    )
+    assert (folder / "tokenizer.json").read_text() == (trained / "tokenizer.json").read_text()
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert model.config.dropout == 0.25
+    card = (folder / "README.md").read_text()
+    assert f"trained from `{trained.name}`" in card
+    assert str(trained.parent) not in card
+    assert "base_model:" not in card
+
+
+def test_fine_tuning_with_another_s_tokenizer(trained, tmp_path, tokenizer):
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained)
+    model.resize_token_embeddings(100)
+    model.save_pretrained(tmp_path / "mixed")
+    tokenizer.save_pretrained(tmp_path / "mixed")
+    with pytest.raises(SystemExit, match=r"has \d+ tokens, but the model's vocabulary 100; fine-tune a model with"):
+        train.main([*recipe(tmp_path), "--model_name_or_path", str(tmp_path / "mixed")])
+    assert not (tmp_path / "run").exists()
+
+
+def test_batches_by_tokens(tmp_path):
+    folder = train.main(recipe(tmp_path, tokens_per_batch=96, gradient_accumulation_steps=2, save_steps=6))
+    history = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())["log_history"]
+    assert any("padding_share" in entry for entry in history)
+    assert "| tokens an update and side, at most | 192 |" in (folder / "README.md").read_text()
+
+
+def test_pairs_longer_than_a_batch(tmp_path):
+    with pytest.raises(SystemExit, match="error: 60 of 60 pairs are empty on one side or longer than 1 tokens"):
+        train.main(recipe(tmp_path, tokens_per_batch=1))
+
+
+def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, capsys):
+    data = Dataset.from_dict({"input_ids": [[2], [50, 2], [50, 51, 52, 2]], "labels": [[50, 2]] * 3})
+    assert train_setup.remove_unfit(data, tokenizer, 3).to_list() == [{"input_ids": [50, 2], "labels": [50, 2]}]
+    printed = capsys.readouterr().out
+    assert printed == "removed 2 of 3 training pairs: 1 empty on one side, 1 longer than 3 tokens\n"
+    with pytest.raises(SystemExit, match="error: none of the 60 pairs would stay"):
+        train.main(recipe(tmp_path, max_tokens=1))
+
+
+def test_words_between_spaces(trained, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(train.main(recipe(tmp_path, whitespace_words=True, max_steps=1)))
+
+    def words(tokenizer):
+        return [word for word, _ in tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(" forty-two")]
+
+    assert words(tokenizer) == ["Ġforty-two"]
+    assert words(AutoTokenizer.from_pretrained(trained)) == ["Ġforty", "-", "two"]
+
+
+@pytest.mark.parametrize("fine_tunes", [False, True])
+def test_attention_and_checkpointing_are_as_told(trained, tmp_path, monkeypatch, fine_tunes):
+    found = []
+    run = train_run.train
+
+    def note(trainer, checkpoint):
+        run(trainer, checkpoint)
+        model = trainer.model
+        layers = [*model.model.encoder.layers, *model.model.decoder.layers]
+        found.append((model.config._attn_implementation, {layer.gradient_checkpointing for layer in layers}))
+
+    monkeypatch.setattr(train_run, "train", note)
+    changes = {"attn_implementation": "eager", "gradient_checkpointing": True, "max_steps": 1}
+    train.main(recipe(tmp_path, **changes, model_name_or_path=str(trained) if fine_tunes else None))
+    assert found == [("eager", {True})]
+
+
+def test_aligned_files_and_the_paper_s_schedule(tmp_path):
+    (tmp_path / "a.en").write_text("one house\ntwo houses\n" * 8)
+    (tmp_path / "a.fr").write_text("une maison\ndeux maisons\n" * 8)
+    files = [str(tmp_path / "a.en"), str(tmp_path / "a.fr")]
+    settings = {name: value for name, value in TINY.items() if name not in ("dataset_name", "train_size", "max_digits")}
+    path = tmp_path / "recipe.json"
+    changes = {"output_dir": str(tmp_path / "run"), "train_file": files, "logging_steps": 1}
+    path.write_text(json.dumps({**settings, **changes}))
+    folder = train.main([str(path)])
+    assert "Not evaluated: no test pairs were given." in (folder / "README.md").read_text()
+    assert not (folder / "scores.json").exists()
+    state = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())
+    rates = [entry["learning_rate"] for entry in state["log_history"] if "learning_rate" in entry]
+    assert rates[:2] == [pytest.approx(learning_rate(update, 16, 3)) for update in (1, 2)]
+    card = (folder / "README.md").read_text()
+    assert "| data | a.en, a.fr |" in card
+    assert "one house" not in card
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dataset_name": None, "train_file": ["nowhere.csv"]}, r"error: nowhere\.csv is not there"),
+        ({"preset": "A h=3"}, r'error: "A h=3" is no row of Table 3; choose one of'),
+        ({"num_heads": 3}, r"error: d_model \(16\) is not divisible by num_heads \(3\)"),
+        ({"model_name_or_path": "no/such/folder"}, "error: there is no folder no/such/folder, and the Hub answered: "),
+        ({"warmup_steps": 0.5}, r"error: warmup_steps is 0\.5; the paper's schedule counts whole updates"),
+        ({"bf16": True, "use_cpu": False, "fp16": True}, "error: "),
+        (
+            {"per_device_train_batch_size": 0},
+            "error: per_device_train_batch_size is 0; it must be at least 1",
+        ),
+        (
+            {"gradient_accumulation_steps": 0},
+            "error: gradient_accumulation_steps is 0; it must be at least 1",
+        ),
+        ({"bleu_tokenize": "foo"}, 'error: bleu_tokenize is "foo"; choose one of: .*13a'),
+    ],
+)
+def test_wrong_input_is_one_sentence(tmp_path, changes, message):
+    with pytest.raises(SystemExit, match=message):
+        train.main(recipe(tmp_path, **changes))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sentence_longer_than_a_learned_table(tmp_path):
+    (tmp_path / "a.csv").write_text("en,fr\none,un\n")
+    (tmp_path / "long.csv").write_text("en,fr\none," + "un " * 3000 + "\n")
+    for split in ("train_file", "test_file"):
+        files = {"dataset_name": None, "train_file": str(tmp_path / "a.csv"), split: str(tmp_path / "long.csv")}
+        with pytest.raises(SystemExit, match=r"error: the longest sentence of .* tokens, but the model 1024 learned"):
+            train.main(recipe(tmp_path, preset="E", **files))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("argument", "there"), [("num_layers", 1), ("d_model", 16), ("d_ff", 16), ("num_heads", 2)])
+def test_another_size_than_the_model_s(trained, tmp_path, argument, there):
+    with pytest.raises(SystemExit, match=rf"{argument} is 32, but .* has {there}, which training does not change"):
+        train.main(recipe(tmp_path, model_name_or_path=str(trained), **{argument: 32}))
+
+
+class StubTrainer:
+    """Stands for `Seq2SeqTrainer` with an engine that cannot be started here."""
+
+    is_deepspeed_enabled = is_fsdp_enabled = False
+
+    def __init__(self, **kwargs):
+        pass
+
+
+def test_deepspeed_is_not_given_the_paper_s_schedule(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(train_setup, "Seq2SeqTrainer", type("Stub", (StubTrainer,), {"is_deepspeed_enabled": True}))
+    model, data = small_model(vocab_size=300), {"train": None}
+    with pytest.raises(ValueError, match=r"DeepSpeed needs an optimizer that the Trainer makes.* give --learning_rate"):
+        train_setup.make_trainer(RunArguments(str(tmp_path)), tokenizer, model, data)
+    train_setup.make_trainer(RunArguments(str(tmp_path), learning_rate=0.1), tokenizer, model, data)
+
+
+def test_fsdp_is_given_one_module_for_a_matrix(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(train_setup, "Seq2SeqTrainer", type("Stub", (StubTrainer,), {"is_fsdp_enabled": True}))
+    model = small_model(vocab_size=300)
+    assert model.model.encoder.embed_tokens is not model.model.shared
+    with pytest.raises(ValueError, match=r"FSDP needs an optimizer that the Trainer makes.* give --learning_rate"):
+        train_setup.make_trainer(RunArguments(str(tmp_path)), tokenizer, model, {"train": None})
+    train_setup.make_trainer(RunArguments(str(tmp_path), learning_rate=0.1), tokenizer, model, {"train": None})
+    assert model.model.encoder.embed_tokens is model.model.decoder.embed_tokens is model.model.shared
+
+
+def test_no_training_pairs(tmp_path):
+    (tmp_path / "a.csv").write_text("en,fr\none,un\n")
+    with pytest.raises(SystemExit, match="error: the data has no training pairs, only test"):
+        train.main(recipe(tmp_path, dataset_name=None, test_file=str(tmp_path / "a.csv")))
+
+
+def test_a_model_s_name_does_not_say_where_it_lies(trained):
+    assert train_outputs.public_name(str(trained)) == trained.name
+    assert train_outputs.public_name("user/name") == "user/name"
+    assert train_outputs.public_name(None) is None
+
+
+def test_an_optimizer_of_one_s_own_is_not_the_paper_s(tmp_path):
+    folder = train.main([*recipe(tmp_path), "--max_steps", "1", "--optim", "sgd", "--save_strategy", "no"])
+    assert "| optimizer | sgd, learning rate 0.000698771, schedule inverse_sqrt |" in (folder / "README.md").read_text()
+
+
+def test_another_kind_of_model(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(SystemExit, match="is a marian model; this command trains vanilla_transformer"):
+        train.main([*recipe(tmp_path), "--model_name_or_path", str(tmp_path)])
+
+
+def test_without_arguments_it_is_the_recipe_of_the_number_corpus(monkeypatch):
+    given = []
+
+    def stop(settings):
+        given.append(settings)
+        raise ValueError("it would train now")
+
+    monkeypatch.setattr(train_run, "begin", stop)
+    with pytest.raises(SystemExit, match="it would train now"):
+        train.main([])
+    (settings,) = given
+    recipe_of_numbers = yaml.safe_load(
+        (ROOT / "hf_vanilla_transformer" / "recipes" / "numbers.yaml").read_text(encoding="utf-8")
+    )
+    assert settings.data.dataset_name == recipe_of_numbers["dataset_name"] == "numbers"
+    assert settings.model.vocab_size == recipe_of_numbers["vocab_size"]
+    assert settings.args.max_steps == recipe_of_numbers["max_steps"]
+
+
+def test_r_drop_changes_the_training_and_is_written_down(tmp_path):
+    changes = {"max_steps": 4, "dropout": 0.3, "results": str(tmp_path / "results.json")}
+    found = []
+    for weight in (0.0, 3.0):
+        train.main(recipe(tmp_path, **changes, r_drop_alpha=weight, overwrite=True))
+        results = json.loads((tmp_path / "results.json").read_text())
+        found.append((results["settings"].get("r_drop_alpha"), weights_of(tmp_path / "run")))
+    assert [weight for weight, _ in found] == [None, 3.0]
+    assert "| R-Drop | weight 3 |" in (tmp_path / "run" / "README.md").read_text()
+    assert any((weight != found[1][1][name]).any() for name, weight in found[0][1].items())
+
+
+@pytest.mark.parametrize("can_keep", [True, False])
+def test_memory_is_given_back_where_it_is_kept(tmp_path, monkeypatch, can_keep):
+    steps, asked = [], []
+
+    class Recorder(train_run.ReleaseMemory):
+        def on_step_end(self, args, state, control, **kwargs):
+            steps.append(state.global_step)
+
+    monkeypatch.setattr(train_run, "keep_freed_memory", lambda: asked.append(1) or can_keep)
+    monkeypatch.setattr(train_run, "ReleaseMemory", Recorder)
+    train.main(recipe(tmp_path, max_steps=3, use_cpu=True))
+    assert asked == [1]
+    assert steps == ([1, 2, 3] if can_keep else [])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_fine_tuning_weights_of_16_bits(trained, tmp_path, dtype):
+    AutoModelForSeq2SeqLM.from_pretrained(trained, dtype=dtype).save_pretrained(tmp_path / "half")
+    AutoTokenizer.from_pretrained(trained).save_pretrained(tmp_path / "half")
+    folder = train.main([*recipe(tmp_path), "--model_name_or_path", str(tmp_path / "half"), "--max_steps", "1"])
+    assert {weight.dtype.name for weight in weights_of(folder).values()} == {"float32"}

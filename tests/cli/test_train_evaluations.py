@@ -1,0 +1,227 @@
+"""`train` with evaluations during training, and `--average_last`."""
+
+import json
+import resource
+import shutil
+
+import pytest
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer import load_pairs, score_translations
+from hf_vanilla_transformer import translate as translate_sentences
+from hf_vanilla_transformer.cli import plot, train, train_outputs
+from tests.cli.tiny_run import assert_is_mean, evaluated, recipe, weights_of
+
+
+def test_training_that_ends_with_an_average(tmp_path, monkeypatch):
+    scored = []
+
+    def note_weights(model, *args):
+        scored.append(model.lm_head.weight.detach().cpu().numpy())
+        return evaluate_pairs(model, *args)
+
+    evaluate_pairs = train_outputs.evaluate_pairs
+    monkeypatch.setattr(train_outputs, "evaluate_pairs", note_weights)
+    # The last update is no multiple of save_steps; its checkpoint counts all the same.
+    arguments = recipe(tmp_path, save_steps=2, max_steps=5, train_sampling_strategy="random")
+    averaging = [*arguments, "--average_last", "2"]
+    folder = train.main([*averaging, "--save_total_limit", "2"])
+    checkpoints = [folder / "checkpoint-4", folder / "checkpoint-5"]
+    average = weights_of(folder)
+    assert_is_mean(average, checkpoints)
+    assert (scored[0] == average["model.shared.weight"]).all()
+    assert "| weights | average of 2 checkpoints: checkpoint-4, checkpoint-5 |" in (folder / "README.md").read_text()
+    assert AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config.num_beams == 4
+
+    train.main([*averaging, "--resume_from_checkpoint", str(checkpoints[0])])
+    assert all((weight == average[name]).all() for name, weight in weights_of(folder).items())
+    more = ["--max_steps", "7", "--save_steps", "7", "--average_last", "3", "--resume_from_checkpoint", "last"]
+    train.main([*averaging, *more])
+    # A resumed run keeps its interval; what it wrote before counts, too.
+    assert_is_mean(weights_of(folder), [folder / f"checkpoint-{step}" for step in (5, 6, 7)])
+
+    train.main([*arguments, "--max_steps", "7", "--resume_from_checkpoint", "last"])
+    assert not (folder / "averaged_from.json").exists()
+    assert "average of" not in (folder / "README.md").read_text()
+
+
+def test_a_run_that_left_fewer_checkpoints_than_are_to_be_averaged(tmp_path, capsys):
+    (path,) = recipe(tmp_path, max_steps=-1, num_train_epochs=1, save_steps=5, average_last=4)
+    folder = train.main([path])
+    checkpoints = sorted(folder.glob("checkpoint-*"))
+    assert_is_mean(weights_of(folder), checkpoints)
+    assert f"average_last is 4, but the run left {len(checkpoints)} complete checkpoints" in capsys.readouterr().out
+
+
+def test_a_model_is_kept_when_averaging_fails(tmp_path, monkeypatch):
+    def fail(*args):
+        raise OSError("The disk is full.")
+
+    monkeypatch.setattr(train_outputs, "write_average", fail)
+    message = r"error: The disk is full\. The model in .*run is that of the last update, not an average"
+    with pytest.raises(SystemExit, match=message):
+        train.main(recipe(tmp_path, average_last=2))
+    last = weights_of(tmp_path / "run" / "checkpoint-6")
+    assert all((weight == last[name]).all() for name, weight in weights_of(tmp_path / "run").items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"average_last": 0}, "average_last is 0; it must be at least 1"),
+        ({"save_strategy": "no"}, 'average_last is 2, which needs complete checkpoints; give --save_strategy "steps"'),
+        ({"save_only_model": True}, "which needs complete checkpoints; .* leave out --save_only_model"),
+        ({"save_total_limit": 1}, "average_last is 2, but save_total_limit 1; it must be at least 2"),
+        (
+            {"save_total_limit": 2, "metric_for_best_model": "loss", "eval_strategy": "epoch"},
+            "average_last is 2, but save_total_limit 2; it must be at least 3",
+        ),
+        (
+            {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 3},
+            "average_last and load_best_model_at_end choose different weights; give one of the two",
+        ),
+        ({"save_steps": 6}, "average_last is 2, but the run writes only 1; save more often or average less"),
+        ({"save_steps": 0.9, "average_last": 3}, "average_last is 3, but the run writes only 1"),
+        ({"save_strategy": "epoch", "max_steps": -1, "num_train_epochs": 1}, "the run writes only 1"),
+    ],
+)
+def test_averages_that_a_run_cannot_end_with(tmp_path, changes, message):
+    with pytest.raises(SystemExit, match=f"error: .*{message}"):
+        train.main(recipe(tmp_path, **{"average_last": 2, **changes}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_average_of_a_run_that_has_ended_elsewhere(trained, tmp_path):
+    message = "checkpoint-6 is the end of the run, so .*run would get no checkpoints to average"
+    with pytest.raises(SystemExit, match=f"error: .*{message}"):
+        train.main(recipe(tmp_path, average_last=2, resume_from_checkpoint=str(trained / "checkpoint-6")))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_average_of_a_run_that_goes_on_with_another_rate_of_dropout(tmp_path, finished):
+    changes = {"dropout": 0.25, "label_smoothing": 0.0, "max_steps": 9, "resume_from_checkpoint": "last"}
+    folder = train.main(recipe(tmp_path, average_last=3, **changes))
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert (model.config.dropout, model.config.label_smoothing) == (0.25, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metric_for_best_model": "BLEU"}, 'metric_for_best_model is BLEU; choose one of "loss", "bleu", "chrf"'),
+        ({"metric_for_best_model": "eval_bleu"}, "which needs translations; add --predict_with_generate"),
+        (
+            {"load_best_model_at_end": True, "save_steps": 4},
+            "save_steps is 4 and eval_steps 2, so the best model may not be saved; give both the same number",
+        ),
+        ({"neftune_noise_alpha": 5}, "neftune_noise_alpha is 5.*leave it out, and give --dropout instead"),
+        ({"optim_args": "amsgrad=True"}, "optim_args is amsgrad=True, but .* section 5.3, without options"),
+        ({"lr_scheduler_kwargs": {"a": 1}}, "lr_scheduler_kwargs is .*, but .* section 5.3, without options"),
+    ],
+)
+def test_settings_without_an_effect(tmp_path, changes, message):
+    with pytest.raises(SystemExit, match=f"error: .*{message}"):
+        train.main(recipe(tmp_path, **{**evaluated(tmp_path), **changes}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    results_file = tmp_path / "tiny_seed42.json"
+    changes = {"predict_with_generate": True, "generation_num_beams": 1, "metric_for_best_model": "chrf"}
+    changes |= {"load_best_model_at_end": True, "tokens_per_batch": 96}
+    changes |= {"max_steps": 90, "eval_steps": 30, "save_steps": 30, "learning_rate": 0.01}
+    changes |= {"d_model": 64, "d_ff": 64, "dropout": 0.0}
+    changes |= {"num_beams": 3, "length_penalty": 0.9, "whitespace_words": True}
+    changes |= {"results": str(results_file), "bleu_targets": [0, 101]}
+    arguments = recipe(tmp_path, **{**evaluated(tmp_path), **changes})
+    folder = train.main(arguments)
+    curve = json.loads((folder / "curve.json").read_text())
+    points = curve["points"]
+    assert [point["updates"] for point in points] == [30, 60, 90]
+    assert curve["reached"] == {"0": points[0], "101": None}
+    assert (folder / "curve.png").is_file()
+
+    best = max(points, key=lambda point: point["chrf"])
+    checkpoint = folder / f"checkpoint-{best['updates']}"
+    whole = weights_of(folder)
+    assert all((weight == whole[name]).all() for name, weight in weights_of(checkpoint).items())
+    pairs = load_pairs(train_files=tmp_path / "validation_file.csv", source="en", target="fr")["train"]
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
+    translations = translate_sentences(model, tokenizer, pairs["source"], num_beams=1)
+    expected = score_translations(translations, pairs["target"], tokenize="char")
+    assert best["chrf"] > 0
+    assert best["bleu"] == pytest.approx(expected["bleu"])
+    assert best["chrf"] == pytest.approx(expected["chrf"])
+
+    saved = AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config
+    assert (saved.num_beams, saved.length_penalty) == (3, 0.9)
+    results = json.loads(results_file.read_text())
+    assert results["curve"] == curve
+    assert results["scores"]["test"] == json.loads((folder / "scores.json").read_text())
+    assert results["scores"]["validation"]["decoding"].startswith("beam search, 3 beams, length penalty 0.9")
+    assert results["settings"]["whitespace_words"] is True
+    assert results["base_model"] is None
+    assert results["precision"] == "float32"
+    assert str(tmp_path) not in results_file.read_text()
+    assert 0 < results["peak_memory_bytes"] <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert results["training_seconds"] >= points[-1]["training_seconds"]
+    assert results["evaluation_seconds"] == pytest.approx(points[-1]["evaluation_seconds"])
+    assert results["total_seconds"] > results["training_seconds"] + results["evaluation_seconds"]
+
+    drawn = plot.main(["curve", str(folder), str(results_file), "--output", str(tmp_path / "plot.png")])
+    assert drawn.is_file()
+
+    train.main([*arguments, "--resume_from_checkpoint", str(folder / "checkpoint-60")])
+    resumed = json.loads((folder / "curve.json").read_text())["points"]
+    assert resumed[:2] == points[:2]
+    assert resumed[2]["chrf"] == points[2]["chrf"]
+    assert json.loads(results_file.read_text())["total_seconds"] is None
+    for name in ("training_seconds", "evaluation_seconds"):
+        assert resumed[2][name] > resumed[1][name] > resumed[0][name] > 0
+    assert all((weight == whole[name]).all() for name, weight in weights_of(folder).items())
+
+
+def test_stopping_early(tmp_path):
+    """Nothing is learnt, so the first evaluation stays the best."""
+    changes = {**evaluated(tmp_path), "max_steps": 20, "early_stopping_patience": 2, "learning_rate": 0.0}
+    folder = train.main(recipe(tmp_path, **changes))
+    last = folder / "checkpoint-6"
+    assert json.loads((last / "trainer_state.json").read_text())["global_step"] == 6
+    assert not (folder / "checkpoint-8").exists()
+    # As where it died before the scores: nothing is left to train.
+    weights = weights_of(folder)
+    (folder / "model.safetensors").unlink()
+    train.main([*recipe(tmp_path, **changes), "--resume_from_checkpoint", "last"])
+    assert not (folder / "checkpoint-8").exists()
+    assert all((weight == weights[name]).all() for name, weight in weights_of(folder).items())
+    # The one before the checkpoint counts.
+    shutil.rmtree(last)
+    train.main([*recipe(tmp_path, **changes), "--resume_from_checkpoint", "last"])
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"early_stopping_patience": 2}, "early_stopping_patience is 2, but the run has no evaluations; give"),
+        (
+            {"eval_strategy": "steps", "early_stopping_patience": 0},
+            "early_stopping_patience is 0; it must be at least 1",
+        ),
+        (
+            {"eval_strategy": "steps", "metric_for_best_model": "bleu"},
+            "metric_for_best_model is bleu, which needs translations",
+        ),
+        (
+            {"eval_strategy": "epoch"},
+            "eval_strategy is epoch, but the data has no validation pairs, only train, test; give",
+        ),
+        ({"results": "nowhere/results.json"}, "nowhere is not there; create the folder"),
+        ({"r_drop_alpha": -1.0}, r"r_drop_alpha is -1.0; give 0 for training without R-Drop"),
+    ],
+)
+def test_wrong_arguments_of_validation(tmp_path, changes, message):
+    with pytest.raises(SystemExit, match=f"error: {message}"):
+        train.main(recipe(tmp_path, **changes))
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,175 @@
+"""`translate`: files, arguments and standard input."""
+
+import inspect
+import io
+import re
+import sys
+
+import pytest
+
+from hf_vanilla_transformer import translate as translate_sentences
+from hf_vanilla_transformer.cli import (
+    evaluate,
+    translate,
+)
+from hf_vanilla_transformer.cli.loading import load
+from tests.cli.tiny_run import lines
+
+
+def test_translations_do_not_replace_their_sources(trained, tmp_path):
+    path = tmp_path / "a.en"
+    path.write_text("seven\n")
+    with pytest.raises(SystemExit, match="is also the input; write the translations to another file"):
+        translate.main(
+            ["--model_name_or_path", str(trained), "--input", str(path), "--output", str(tmp_path / "." / "a.en")]
+        )
+    assert path.read_text() == "seven\n"
+
+
+@pytest.fixture
+def expected_translations(decisive):
+    tokenizer, model = load(str(decisive))
+    return lines(translate_sentences(model, tokenizer, ["one", "two"]))
+
+
+def test_translating_a_file(decisive, tmp_path, expected_translations):
+    (tmp_path / "in.txt").write_text("one\ntwo\n")
+    translate.main(
+        [
+            "--model_name_or_path",
+            str(decisive),
+            "--input",
+            str(tmp_path / "in.txt"),
+            "--output",
+            str(tmp_path / "out.txt"),
+        ]
+    )
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == expected_translations
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+
+def test_a_long_file_is_translated_some_sentences_at_a_time(decisive, tmp_path, monkeypatch, capsys):
+    """And what is there so far is no translation of the file. Memory goes back after each time."""
+    monkeypatch.setattr(translate, "CHUNK_SIZE", 2)
+    calls, output = [], tmp_path / "out.txt"
+
+    def record(model, tokenizer, sentences, *args, **kwargs):
+        assert not output.exists()
+        calls.append(sentences)
+        return translate_sentences(model, tokenizer, sentences, *args, **kwargs)
+
+    monkeypatch.setattr(translate, "translate", record)
+    given_back = []
+    monkeypatch.setattr(translate, "release_freed_memory", lambda: given_back.append(len(calls)))
+    sentences = ["one", "two houses", "", "a small house", "one"]
+    (tmp_path / "in.txt").write_text("".join(f"{sentence}\n" for sentence in sentences))
+    translate.main(
+        ["--model_name_or_path", str(decisive), "--input", str(tmp_path / "in.txt"), "--output", str(output)]
+    )
+    assert calls == [sentences[:2], sentences[2:4], sentences[4:]]
+    assert given_back == [1, 2, 3]
+    assert re.search(r"^5 sentences in \d+\.\d s: \d+\.\d sentences/s$", capsys.readouterr().err, re.MULTILINE)
+    tokenizer, model = load(str(decisive))
+    assert output.read_text(encoding="utf-8") == lines(translate_sentences(model, tokenizer, sentences))
+
+
+def test_what_is_translated_before_an_error_is_kept(decisive, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(translate, "CHUNK_SIZE", 1)
+    (tmp_path / "in.txt").write_text("one\ntwo\nthree\n")
+
+    def fail_at_last(model, tokenizer, sentences, *args, **kwargs):
+        if sentences == ["three"]:
+            raise ValueError("no more")
+        return translate_sentences(model, tokenizer, sentences, *args, **kwargs)
+
+    monkeypatch.setattr(translate, "translate", fail_at_last)
+    with pytest.raises(SystemExit, match="error: no more"):
+        translate.main(
+            [
+                "--model_name_or_path",
+                str(decisive),
+                "--input",
+                str(tmp_path / "in.txt"),
+                "--output",
+                str(tmp_path / "out.txt"),
+            ]
+        )
+    kept = tmp_path / ".out.txt.part"
+    tokenizer, model = load(str(decisive))
+    assert kept.read_text(encoding="utf-8") == lines(translate_sentences(model, tokenizer, ["one", "two"]))
+    assert f"the part that was written is in {kept}" in capsys.readouterr().err
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_translating_arguments_by_another_search(decisive, capsys):
+    sentences = ["one", "two houses", "a small house"]
+    translate.main([*sentences, "--model_name_or_path", str(decisive), "--num_beams", "1", "--max_new_tokens", "20"])
+    tokenizer, model = load(str(decisive))
+    expected = translate_sentences(model, tokenizer, sentences, num_beams=1, max_new_tokens=20)
+    assert expected != translate_sentences(model, tokenizer, sentences, max_new_tokens=20)
+    assert expected != translate_sentences(model, tokenizer, sentences, num_beams=1)
+    written = capsys.readouterr()
+    assert written.out == lines(expected)
+    assert "sentences/s" not in written.err
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [(translate, "hf_vanilla_transformer.cli.translate"), (evaluate, "hf_vanilla_transformer.cli.evaluate")],
+)
+def test_batches_are_as_large_as_asked_for(decisive, write, monkeypatch, command, place):
+    given = []
+
+    def note(*args, **kwargs):
+        given.append(inspect.signature(translate_sentences).bind(*args, **kwargs).arguments["batch_tokens"])
+        return translate_sentences(*args, **kwargs)
+
+    monkeypatch.setattr(f"{place}.translate", note)
+    pairs = write("test.csv", "source,target\none,un\n")
+    sentences = ["one"] if command is translate else ["--test_file", str(pairs)]
+    command.main([*sentences, "--model_name_or_path", str(decisive), "--tokens_per_batch", "77"])
+    assert given == [77]
+
+
+def test_translating_standard_input(decisive, monkeypatch, capsys, expected_translations):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbfone\n\ntwo\r\n"), encoding="ascii"))
+    translate.main(["--model_name_or_path", str(decisive)])
+    first, second = expected_translations.splitlines()
+    assert capsys.readouterr().out == f"{first}\n\n{second}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--num_beams", "0"], "error: num_beams is 0; it must be at least 1"),
+        (["--length_penalty", "nan"], "error: length_penalty is nan; it must lie between -100 and 100"),
+        (["--tokens_per_batch", "-5"], "error: tokens_per_batch is -5; it must be at least 1"),
+        (["--output", "."], r"error: \. is a folder; name a file to write"),
+    ],
+)
+def test_wrong_arguments_of_translating(trained, arguments, message):
+    with pytest.raises(SystemExit, match=message):
+        translate.main(["one", "--model_name_or_path", str(trained), *arguments])
+
+
+def test_a_translation_stays_on_its_line(trained, capsys, monkeypatch):
+    monkeypatch.setattr(
+        sys.modules["hf_vanilla_transformer.cli.translate"], "translate", lambda *args, **kwargs: ["a\nb", "c"]
+    )
+    translate.main(["one", "two", "--model_name_or_path", str(trained)])
+    assert capsys.readouterr().out == "a b\nc\n"
+
+
+def test_a_sentence_may_end_like_the_name_of_a_file(trained, capsys):
+    translate.main(["one.json", "--model_name_or_path", str(trained)])
+    assert capsys.readouterr().out
+
+
+def test_translating_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(SystemExit, match=r"error: .*in\.txt is not there; check the path"):
+        translate.main(["--model_name_or_path", "not looked at", "--input", str(tmp_path / "in.txt")])
+
+
+def test_translating_arguments_and_a_file_at_once(trained):
+    with pytest.raises(SystemExit, match="given both as arguments and as a file"):
+        translate.main(["one", "--model_name_or_path", str(trained), "--input", "in.txt"])
