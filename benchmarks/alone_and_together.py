@@ -16,7 +16,9 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer.cli.common import check_can_write, parse, plain_errors, write
+from hf_vanilla_transformer.cli.parsing import parse, plain_errors
+from hf_vanilla_transformer.cli.writing import check_can_write
+from hf_vanilla_transformer.files import write_text
 from hf_vanilla_transformer.model.generation_vanilla_transformer import length_penalty_of
 
 
@@ -96,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
             f"{figures[name]['ties']} ties, {figures[name]['others']} others"
         )
     if args.output is not None:
-        write(args.output, json.dumps(figures, indent=2) + "\n")
+        write_text(args.output, json.dumps(figures, indent=2) + "\n")
     return figures
 
 

@@ -40,7 +40,7 @@ from benchmarks.support.generation_parts import parts
 from benchmarks.support.measuring import Clock, describe_machine, in_turns, keep_freed_memory
 from benchmarks.support.modes import Figures, run_modes
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, translate
-from hf_vanilla_transformer.cli.common import parse
+from hf_vanilla_transformer.cli.parsing import parse
 from hf_vanilla_transformer.model.generation_vanilla_transformer import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
 
 

@@ -42,8 +42,10 @@ from hf_vanilla_transformer import (
     tokenize_pairs,
     train_tokenizer,
 )
-from hf_vanilla_transformer.cli.common import check_can_write, parse, plain_errors, write
+from hf_vanilla_transformer.cli.parsing import parse, plain_errors
+from hf_vanilla_transformer.cli.writing import check_can_write
 from hf_vanilla_transformer.data.sources import iterate_lines
+from hf_vanilla_transformer.files import write_text
 
 
 WORDS, LETTERS = 20_000, "etaoinshrdlucmfwypvbgkjqxz"
@@ -289,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     result = {"versions": versions, "cores": os.cpu_count(), "arguments": vars(args)}
     result |= {str(size): each for size, each in zip(sizes, figures, strict=True)}
     if args.output is not None:
-        write(args.output, json.dumps(result, indent=2) + "\n")
+        write_text(args.output, json.dumps(result, indent=2) + "\n")
     return result
 
 

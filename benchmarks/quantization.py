@@ -28,7 +28,10 @@ from benchmarks.support import report
 from benchmarks.support.measuring import Clock, in_turns
 from hf_vanilla_transformer import Int8Config, translate
 from hf_vanilla_transformer.cli.arguments import DataArguments, DecodingArguments, ScoringArguments
-from hf_vanilla_transformer.cli.common import check_can_write, parse, plain_errors, score, write
+from hf_vanilla_transformer.cli.evaluate import evaluate_pairs
+from hf_vanilla_transformer.cli.parsing import parse, plain_errors
+from hf_vanilla_transformer.cli.writing import check_can_write
+from hf_vanilla_transformer.files import write_text
 
 
 LOADING: dict[str, dict[str, Any]] = {
@@ -85,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
     models = {name: AutoModelForSeq2SeqLM.from_pretrained(args.model, **loading) for name, loading in LOADING.items()}
     figures, translations = {}, {}
     for name, model in models.items():
-        scored = score(model, tokenizer, pairs, data_args.describe("test"), decoding, scoring)
+        scored = evaluate_pairs(model, tokenizer, pairs, data_args.describe("test"), decoding, scoring)
         figures[name], translations[name] = scored
     sentences, options = list(pairs["source"]), {"batch_tokens": decoding.batch_tokens, **decoding.generate_kwargs()}
     runs = {name: partial(time_translation, model, tokenizer, sentences, **options) for name, model in models.items()}
@@ -109,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
         )
     print(report.describe_noise({"noise": clock.noise()}))
     if args.output is not None:
-        write(args.output, json.dumps(figures, indent=2) + "\n")
+        write_text(args.output, json.dumps(figures, indent=2) + "\n")
     return figures
 
 

@@ -47,7 +47,7 @@ from benchmarks.support.modes import Figures, run_modes
 from benchmarks.support.trainer_overhead import Overhead, time_overhead
 from benchmarks.support.training_parts import parts
 from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.cli.common import parse
+from hf_vanilla_transformer.cli.parsing import parse
 
 
 TINY = {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "vocab_size": 10_000}

@@ -10,8 +10,10 @@ from pathlib import Path
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from hf_vanilla_transformer.cli.common import check_can_write, parse, plain_errors, write
+from hf_vanilla_transformer.cli.parsing import parse, plain_errors
+from hf_vanilla_transformer.cli.writing import check_can_write
 from hf_vanilla_transformer.evaluation.results import table_of_results
+from hf_vanilla_transformer.files import write_text
 
 
 @dataclass
@@ -23,13 +25,13 @@ class TableArguments:
 
 def main(arguments: Sequence[str] | None = None) -> str:
     """Collect as the command line says; returns the table."""
-    args, files = parse([TableArguments], __doc__, arguments, positional="results", takes_file=False)
+    args, files = parse([TableArguments], __doc__, arguments, positional="results")
     with plain_errors():
         check_can_write(args.output)
         table = table_of_results(files)
     print(table, end="")
     if args.output is not None:
-        write(args.output, table)
+        write_text(args.output, table)
     return table
 
 

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_vanilla_transformer.cli.common import check_can_write, plain_errors, write
+from hf_vanilla_transformer.cli.parsing import plain_errors
+from hf_vanilla_transformer.cli.writing import check_can_write
+from hf_vanilla_transformer.files import write_text
 
 
 REPORT = "report"
@@ -44,7 +46,7 @@ def run_modes(
                 raise ValueError(f"there are no figures in {output}; measure first, or name another --output.")
             for measured in measure[mode]() if mode != REPORT else ():
                 figures[mode] = measured
-                write(path, json.dumps(figures, indent=2) + "\n")
+                write_text(path, json.dumps(figures, indent=2) + "\n")
         print("\n\n".join(tables(figures)))
         if plot_folder is not None:
             for drawn in plot(figures, Path(plot_folder)):

@@ -10,7 +10,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from .. import translate
 from ..files import write_text
-from ..model.generation_vanilla_transformer import limits_length
+from ..model.stopping import limits_length
 from .arguments import (
     BatchArguments,
     DataArguments,

@@ -1,61 +1,17 @@
-"""Results of a run in one JSON file, with what it takes to make them again, and a table of several runs'."""
+"""A table of several runs' results."""
 
 import json
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 
-# Arguments that say where things are, or who someone is, and not what a run does.
-_PLACES = (
-    "hub_model_id",
-    "hub_token",
-    "disable_tqdm",
-    "logging_dir",
-    "model",
-    "output_dir",
-    "overwrite",
-    "preprocessing_num_workers",
-    "resume_from_checkpoint",
-    "run_name",
-    "test_files",
-    "tokenizer",
-    "train_files",
-    "validation_files",
-)
-# Others are made of these.
-_SETTINGS = (bool, int, float, str, list, dict)
 # What the Trainer makes of None by itself.
 _EMPTY: tuple[list, dict] = ([], {})
 _SECONDS_IN_A_MINUTE = 60
 _BYTES_IN_A_GIGABYTE = 10**9
-
-
-def changed_arguments(*arguments: Any) -> dict[str, Any]:
-    """What differs from the defaults in dataclasses of arguments, without places, which say nothing to others.
-
-    Args:
-        *arguments: dataclasses. They are not built anew to see the defaults: arguments of a Trainer would then forget
-            the processes that they train with.
-    """
-    changed: dict[str, Any] = {}
-    for given in arguments:
-        for item in fields(given):
-            usual = item.default if item.default_factory is MISSING else item.default_factory()
-            value, usual = _plain(getattr(given, item.name)), _plain(usual)
-            if value in _EMPTY or value == usual or item.name in _PLACES:
-                continue
-            if isinstance(value, _SETTINGS):
-                changed[item.name] = value
-    return changed
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else value
 
 
 def table_of_results(paths: Sequence[str | os.PathLike[str]]) -> str:

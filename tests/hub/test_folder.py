@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_vanilla_transformer.cli.checks import check_output_folder, check_writable
+from hf_vanilla_transformer.cli.train_checks import check_output_folder, check_writable
 from hf_vanilla_transformer.hub.folder import files_of_a_run, staged
 from hf_vanilla_transformer.training.checkpoints import remove_checkpoints
 from tests.models import small_model

@@ -1,15 +1,17 @@
-"""scripts/train.py in two processes that train together."""
+"""`train` in two processes that train together."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import last_complete_checkpoint
-from hf_vanilla_transformer.cli import train
+from hf_vanilla_transformer.cli import train, train_setup
+from hf_vanilla_transformer.cli.train_checks import check_processes
 from tests.invariants.checkpoints import assert_same_checkpoint, assert_same_weights
 from tests.invariants.killed import MAX_STEPS, exit_code, start, two_ranks
 
@@ -31,7 +33,7 @@ def run_of_two(arguments, logs, place_of_the_second=None):
 def train_as_one_of_two(arguments):
     """Only the main process may learn a tokenizer."""
     if os.environ["RANK"] == "1":
-        train.train_tokenizer = None
+        train_setup.train_tokenizer = None
     train.main(arguments)
 
 
@@ -41,7 +43,7 @@ def launched(tmp_path_factory, recipe):
     folder = tmp_path_factory.mktemp("two") / "run"
     launch = ["-m", "accelerate.commands.launch", "--config_file", str(DDP), "--num_processes", "2"]
     result = subprocess.run(
-        [sys.executable, *launch, train.__file__, recipe, "--output_dir", str(folder)],
+        [sys.executable, *launch, "-m", "hf_vanilla_transformer", "train", recipe, "--output_dir", str(folder)],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -99,8 +101,8 @@ def test_a_process_that_dies_leaves_no_checkpoint_that_looks_complete(tmp_path, 
     assert_same_weights(run, launched[0])
 
 
-def test_processes_that_would_train_apart(monkeypatch, tmp_path, recipe):
+def test_processes_that_would_train_apart(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(SystemExit, match=r"2 processes were launched, but they cannot train together .*add --use_cpu"):
-        train.main([recipe, "--output_dir", str(tmp_path / "run"), "--use_cpu", "false"])
-    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=r"2 processes were launched, but they cannot train together .*add --use_cpu"):
+        check_processes(SimpleNamespace(n_gpu=1, world_size=1))
+    check_processes(SimpleNamespace(n_gpu=1, world_size=2))

@@ -9,8 +9,8 @@ from torch import nn
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 from hf_vanilla_transformer import PaperTrainingArguments, paper_optimizers
+from hf_vanilla_transformer.cli.train_arguments import RunArguments
 from hf_vanilla_transformer.training import r_drop
-from hf_vanilla_transformer.training.arguments import RunArguments
 from hf_vanilla_transformer.training.r_drop import RDropTrainer, r_drop_loss
 from tests.models import small_model
 from tests.training.toy import Gradients, copy_task
@@ -161,5 +161,5 @@ def test_what_it_refuses(tmp_path, tokenizer):
         RDropTrainer(r_drop_alpha=1.0, compute_loss_func=lambda *args, **kwargs: None)
     with pytest.raises(ValueError, match=r"label_smoothing_factor is 0\.2, but R-Drop takes the model's own rate"):
         make_trainer(tmp_path, tokenizer, 1.0, label_smoothing_factor=0.2)
-    with pytest.raises(ValueError, match=r"r_drop is -1\.0; it must be 0"):
-        RunArguments(output_dir=str(tmp_path), r_drop=-1.0)
+    with pytest.raises(ValueError, match=r"r_drop_alpha is -1\.0; give 0"):
+        RunArguments(output_dir=str(tmp_path), r_drop_alpha=-1.0)

@@ -53,7 +53,7 @@ def main() -> None:
         "reader": ("user/refused", "--hub_token", "hf_reader"),
         "reader-of-what-is-there": ("user/there", "--hub_token", "hf_reader"),
         "someone-else": ("other/refused", "--hub_token", "hf_writer"),
-        "no-data": ("user/refused", "--hub_token", "hf_writer", "--train_files", "nope.en", "nope.de"),
+        "no-data": ("user/refused", "--hub_token", "hf_writer", "--train_file", "nope.en", "nope.de"),
         "licence": ("user/licence", "--hub_token", "hf_writer", "--license", "my own"),
     }
     results = {name: run(name, *PUSH, *arguments) for name, arguments in refused.items()}
@@ -64,8 +64,8 @@ def main() -> None:
     results["named-by-its-folder"] = run("named-by-its-folder", "--push_to_hub", *token, *private)
     results["every-save"] = run("every-save", *PUSH, "user/every-save", *token, "--hub_strategy", "every_save")
     results["cut off"] = run("cut off", *PUSH, "user/cut", *token)
-    fine_tuned = ("--model", "user/every-save", "--max_steps", "1")
-    results["from-the-hub"] = run("from-the-hub", *PUSH, "user/from-the-hub", *token, "--dataset", "user/pairs")
+    fine_tuned = ("--model_name_or_path", "user/every-save", "--max_steps", "1")
+    results["from-the-hub"] = run("from-the-hub", *PUSH, "user/from-the-hub", *token, "--dataset_name", "user/pairs")
     results["fine-tuned"] = run("fine-tuned", *PUSH, "user/fine-tuned", *token, *fine_tuned)
     resumed = ("--resume_from_checkpoint", "last", "--max_steps", "2")
     results["resumed"] = run("fine-tuned", *PUSH, "user/fine-tuned", *token, *resumed)
