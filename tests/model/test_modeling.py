@@ -539,7 +539,7 @@ def test_a_bias_before_the_softmax_is_in_the_loss(batch, label_smoothing):
 def test_a_tied_folder_cannot_be_loaded_untied(tmp_path):
     small_model().save_pretrained(tmp_path)
     for kind in (VanillaTransformerForConditionalGeneration, VanillaTransformerModel):
-        with pytest.raises(ValueError, match=r"are one shared matrix, .*; load the model without tie_word_embeddings, set"):
+        with pytest.raises(ValueError, match=r"are one shared matrix, .*; load the model without tie_word"):
             kind.from_pretrained(tmp_path, tie_word_embeddings=False)
     model, info = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]
