@@ -1,4 +1,4 @@
-"""Averages of checkpoints, which are better than the last one (section 6.1)."""
+"""Averages of checkpoints (section 6.1)."""
 
 import hashlib
 import json
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from ..checks import check_number
 from ..hub.card import fill_card_of_average
@@ -24,10 +25,9 @@ PROVENANCE = "averaged_from.json"
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-_FILES_BESIDE_WEIGHTS = ("config.json", "generation_config.json", *TOKENIZER_FILES, "*.py")
+_OTHER_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES, "*.py")
 _DTYPES = ("F64", "F32", "F16", "BF16")
-_BLOCK = 2**20
-# They tell who wrote a file, how it was trained, or how a tokenizer was last called, not what it is.
+# Fields that may differ between checkpoints of one model: who wrote it, and how it was trained.
 _NOT_OF_THE_MODEL = (
     "_name_or_path",
     "transformers_version",
@@ -36,13 +36,14 @@ _NOT_OF_THE_MODEL = (
     "activation_dropout",
     "label_smoothing",
 )
+# Settings of the last call, which tokenizers save too.
 _NOT_OF_THE_TOKENIZER = ("padding", "truncation")
 
 logger = logging.getLogger(__name__)
 
 
 class _StoredTensor(NamedTuple):
-    """Where a tensor lies, and what it is."""
+    """A tensor's file, dtype and shape."""
 
     file: Path
     dtype: str
@@ -57,15 +58,16 @@ class _Checkpoint(NamedTuple):
 
 
 def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:
-    """Average the weights of checkpoints, or of saved models, of one architecture and one tokenizer.
+    """Average the weights of checkpoints, or of saved models, of one architecture with one tokenizer.
 
     Section 6.1 averages the last 5 checkpoints of the base model and the last 20 of the big one. Each tensor is summed
-    in float64, divided by their number, and rounded once, to the dtype that it has in the checkpoints. One tensor is in
-    memory at a time: at most 16 bytes for each element of the largest one, however many checkpoints there are.
+    in float64, divided by the number of checkpoints, and rounded once, to its dtype in the checkpoints. However many
+    checkpoints there are, memory holds the average of one file of weights (of one shard, if the last checkpoint has
+    shards), and up to 20 bytes for each element of the tensor in work.
 
-    `output` becomes a folder for `from_pretrained`: configuration, generation settings, tokenizer and code are those of
-    the last path. `averaged_from.json` names the folders, with the updates after which they were written, and the model
-    card, README.md, names them, too.
+    `output` becomes a folder for `from_pretrained`: configuration, generation settings, tokenizer and code are copies
+    of those of the last path. `averaged_from.json` lists the folders and the updates after which they were written;
+    the model card, README.md, lists the folders too.
 
     Args:
         paths (`list` of `str` or `PathLike`): folders with `model.safetensors`, whole or in shards, and `config.json`.
@@ -75,13 +77,13 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
         `Path`: the folder.
 
     Raises:
-        FileExistsError: if `output` holds a model already.
-        FileNotFoundError: if there is no such folder, or it has no weights or no configuration.
+        FileExistsError: if `output` already holds a model.
+        FileNotFoundError: if a folder does not exist, or has no weights or no configuration.
         NotADirectoryError: if `output` is a file.
         TypeError: if `paths` is one string.
-        ValueError: if no path is given, or one twice; if a checkpoint is cut off or lacks the mark that the others of
-            its run have; if names, shapes or dtypes of the weights, tokenizers or configurations differ, but for the
-            rates of dropout and label smoothing.
+        ValueError: if no path is given, or one twice; if a checkpoint is truncated, or lacks the mark that others of
+            its run have; if names, shapes or dtypes of the weights, tokenizers or configurations differ, other than in
+            the rates of dropout and label smoothing.
     """
     if isinstance(paths, (str, os.PathLike)):
         raise TypeError(f"paths is one path, {os.fspath(paths)}; give a list of the folders to average.")
@@ -99,18 +101,18 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
 
 
 def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> None:
-    """As [`average_checkpoints`], without a card, into a folder that is there; a failure leaves half a model."""
+    """[`average_checkpoints`] without a model card, into an existing folder; an error leaves an incomplete model."""
     _write_average(_read_matching(paths), folder)
 
 
 def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
-    """The newest complete checkpoints of a run, oldest first: `count` of them, or as many as there are.
+    """The newest complete checkpoints of a run, oldest first: `count` of them, or all if there are fewer.
 
-    Checkpoints that are passed over are named, with the reason, by a warning of `logging`.
+    Logs a warning, with the reason, for each checkpoint that it skips.
 
     Args:
         run (`str` or `PathLike`): folder of a run that was trained with [`CompleteCheckpoints`].
-        count (`int`): how many.
+        count (`int`): most checkpoints to return.
 
     Raises:
         ValueError: if `count` is less than 1.
@@ -122,26 +124,26 @@ def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
         if fault is None:
             found.append(checkpoint)
         else:
-            logger.warning("%s is passed over: %s.", checkpoint, fault)
+            logger.warning("skipping %s: %s.", checkpoint, fault)
         if len(found) == count:
             break
     return found[::-1]
 
 
 def averaged_from(folder: str | os.PathLike[str]) -> list[str]:
-    """Names of the folders that a model is the average of, as `averaged_from.json` tells; none for any other model."""
+    """Names of the averaged folders in a model's `averaged_from.json`; empty for a model that is not an average."""
     path = Path(folder) / PROVENANCE
     return [part["name"] for part in _read_json(path)["checkpoints"]] if path.is_file() else []
 
 
 def _read_matching(paths: Iterable[str | os.PathLike[str]]) -> list[_Checkpoint]:
-    """What is in each checkpoint, without the weights, when they can be averaged."""
+    """Read all but the weights of each checkpoint, and check that the checkpoints can be averaged."""
     folders = [Path(path) for path in paths]
     if not folders:
-        raise ValueError("there is nothing to average; name at least one checkpoint or saved model.")
+        raise ValueError("no checkpoint is given; name at least one checkpoint or saved model.")
     resolved = [folder.resolve() for folder in folders]
-    for folder, place in zip(folders, resolved, strict=True):
-        if resolved.count(place) > 1:
+    for folder, path in zip(folders, resolved, strict=True):
+        if resolved.count(path) > 1:
             raise ValueError(f"{folder} is given twice; name each checkpoint once.")
     checkpoints = [_read_checkpoint(folder) for folder in folders]
     for checkpoint in checkpoints[:-1]:
@@ -151,7 +153,7 @@ def _read_matching(paths: Iterable[str | os.PathLike[str]]) -> list[_Checkpoint]
 
 def _read_checkpoint(folder: Path) -> _Checkpoint:
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not there; name the folder of a checkpoint or of a saved model.")
+        raise FileNotFoundError(f"{folder} does not exist; name the folder of a checkpoint or of a saved model.")
     _check_mark(folder)
     config = folder / "config.json"
     if not config.is_file():
@@ -159,12 +161,11 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
     fields = _read_json(config)
     if fields.get("model_type") != VanillaTransformerConfig.model_type:
         raise ValueError(
-            f"{folder} is a {fields.get('model_type')} model; only {VanillaTransformerConfig.model_type} models are "
-            "averaged."
+            f"{folder} holds a {fields.get('model_type')} model; give {VanillaTransformerConfig.model_type} models."
         )
     return _Checkpoint(
         folder,
-        # Another version may have written fewer fields.
+        # Earlier versions wrote fewer fields.
         _without({**VanillaTransformerConfig().to_dict(), **fields}, _NOT_OF_THE_MODEL),
         _read_tokenizer(folder),
         _read_layout(folder),
@@ -172,7 +173,7 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
 
 
 def _read_tokenizer(folder: Path) -> dict[str, Any]:
-    """What tells tokenizers apart, by the names of their files."""
+    """The content of a tokenizer's files, by their names, for comparison."""
     paths = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     found: dict[str, Any] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
     if _TOKENIZER in found:
@@ -184,17 +185,17 @@ def _read_tokenizer(folder: Path) -> dict[str, Any]:
 
 
 def _check_mark(folder: Path) -> None:
-    """Refuse a checkpoint that is cut off, or that is not marked in a run that marks its checkpoints."""
-    place = folder.resolve()
-    of_the_run = checkpoints_in(place.parent)
-    run_marks = place in of_the_run and any((checkpoint / MARK).exists() for checkpoint in of_the_run)
+    """Raise ValueError if a checkpoint is truncated, or is not marked in a run that marks its checkpoints."""
+    path = folder.resolve()
+    of_the_run = checkpoints_in(path.parent)
+    run_marks = path in of_the_run and any((checkpoint / MARK).exists() for checkpoint in of_the_run)
     fault = fault_of(folder) if run_marks or (folder / MARK).exists() else None
     if fault is not None:
-        raise ValueError(f"{folder} is not complete: {fault}; take another checkpoint.")
+        raise ValueError(f"{folder} is not complete: {fault}; use another checkpoint.")
 
 
 def _read_layout(folder: Path) -> dict[str, _StoredTensor]:
-    """Every tensor by name, from the headers of the files."""
+    """File, dtype and shape of every tensor, by name, from the headers of the files."""
     tensors: dict[str, _StoredTensor] = {}
     for file in _weight_files(folder):
         try:
@@ -203,11 +204,11 @@ def _read_layout(folder: Path) -> dict[str, _StoredTensor]:
                     part = stored.get_slice(name)
                     tensors[name] = _StoredTensor(file, part.get_dtype(), tuple(part.get_shape()))
         except (OSError, SafetensorError) as error:
-            raise ValueError(f"{file} is missing, cut off or damaged ({error}); take another checkpoint.") from error
+            raise ValueError(f"{file} is missing, truncated or damaged ({error}); use another checkpoint.") from error
     unfit = [name for name, tensor in tensors.items() if tensor.dtype not in _DTYPES]
     if unfit:
         raise ValueError(
-            f"{unfit[0]} in {folder} is of type {tensors[unfit[0]].dtype}, which has no average; the weights must be "
+            f"{unfit[0]} in {folder} has the dtype {tensors[unfit[0]].dtype}, which cannot be averaged; it must be one "
             f"of {', '.join(_DTYPES)}."
         )
     return tensors
@@ -218,22 +219,22 @@ def _weight_files(folder: Path) -> list[Path]:
     whole, index = folder / _WEIGHTS, folder / _INDEX
     shards = _read_json(index).get("weight_map", {}) if index.is_file() and not whole.is_file() else {}
     if not (shards or whole.is_file()):
-        raise FileNotFoundError(f"{folder} holds no weights: neither {_WEIGHTS} nor {_INDEX}; name another folder.")
+        raise FileNotFoundError(f"{folder} has neither {_WEIGHTS} nor {_INDEX}; name another folder.")
     return [folder / name for name in sorted(set(shards.values()))] or [whole]
 
 
 def _check_match(one: _Checkpoint, last: _Checkpoint) -> None:
-    """Make sure that the mean of two checkpoints means something."""
-    places = f"{one.folder} and {last.folder}"
+    """Raise ValueError if two checkpoints differ in their architecture, tokenizer or tensors."""
+    both = f"{one.folder} and {last.folder}"
     fields = [name for name in {**one.config, **last.config} if one.config.get(name) != last.config.get(name)]
     if fields:
-        values = f"{fields[0]} is {one.config.get(fields[0])} in the one and {last.config.get(fields[0])} in the other"
-        raise ValueError(f"{places} are different models: {values}; average checkpoints of one model.")
+        values = f"{fields[0]} is {one.config.get(fields[0])} in one and {last.config.get(fields[0])} in the other"
+        raise ValueError(f"{both} are different models: {values}; average checkpoints of one model.")
     if one.tokenizer != last.tokenizer:
-        raise ValueError(f"{places} have different tokenizers; average checkpoints of one model.")
+        raise ValueError(f"{both} have different tokenizers; average checkpoints of one model.")
     names = [name for name in {**one.tensors, **last.tensors} if not (name in one.tensors and name in last.tensors)]
     if names:
-        raise ValueError(f"only one of {places} has weights {names[0]}; average checkpoints of one model.")
+        raise ValueError(f"only one of {both} has {names[0]}; average checkpoints of one model.")
     for name, tensor in last.tensors.items():
         _, dtype, shape = one.tensors[name]
         if (dtype, shape) != (tensor.dtype, tensor.shape):
@@ -248,21 +249,46 @@ def _write_average(checkpoints: Sequence[_Checkpoint], folder: Path) -> None:
     for file in dict.fromkeys(tensor.file for tensor in last.tensors.values()):
         _write_weights(file, checkpoints, folder / file.name)
     index = () if (last.folder / _WEIGHTS).is_file() else (_INDEX,)
-    for path in (path for pattern in (*_FILES_BESIDE_WEIGHTS, *index) for path in last.folder.glob(pattern)):
+    for path in (path for pattern in (*_OTHER_FILES, *index) for path in last.folder.glob(pattern)):
         shutil.copyfile(path, folder / path.name)
     names = _names([checkpoint.folder.resolve() for checkpoint in checkpoints])
     parts = [_describe(name, checkpoint) for name, checkpoint in zip(names, checkpoints, strict=True)]
     (folder / PROVENANCE).write_text(json.dumps({"checkpoints": parts}, indent=2) + "\n", encoding="utf-8")
 
 
+def _write_weights(file: Path, checkpoints: Sequence[_Checkpoint], target: Path) -> None:
+    """Write a file like one of the last checkpoint, metadata included, with the mean of all checkpoints."""
+    with safe_open(file, framework="pt") as stored:
+        names, metadata = stored.keys(), stored.metadata()
+    means = {name: _mean([checkpoint.tensors[name].file for checkpoint in checkpoints], name) for name in names}
+    save_file(means, target, metadata=metadata)
+
+
+def _mean(files: Sequence[Path], name: str) -> torch.Tensor:
+    """The mean of one tensor, summed in float64, in the dtype of the files."""
+    # The sum starts from a tensor, because 0 + -0 is 0.
+    total = _read_tensor(files[0], name)
+    dtype = total.dtype
+    total = total.to(torch.float64, copy=True)
+    for file in files[1:]:
+        total += _read_tensor(file, name)
+    return total.div_(len(files)).to(dtype)
+
+
+def _read_tensor(file: Path, name: str) -> torch.Tensor:
+    # An open file keeps the pages of every tensor that was read from it, so it is opened anew for each.
+    with safe_open(file, framework="pt") as stored:
+        return stored.get_tensor(name)
+
+
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The names of folders, with those of the folders around them where two have the same."""
+    """Names of folders, preceded by their parents' names if two are equal."""
     names = [folder.name for folder in folders]
     return names if len(set(names)) == len(names) else [f"{folder.parent.name}/{folder.name}" for folder in folders]
 
 
 def _describe(name: str, checkpoint: _Checkpoint) -> dict[str, Any]:
-    """Where a part of an average comes from; an average itself has parts, too."""
+    """The name and updates of one averaged folder, and its own parts if it is an average itself."""
     earlier = checkpoint.folder / PROVENANCE
     return {
         "name": name,
@@ -278,46 +304,8 @@ def _write_card(checkpoints: Sequence[_Checkpoint], folder: Path, *, title: str)
     (folder / "README.md").write_text(card.content, encoding="utf-8")
 
 
-def _write_weights(file: Path, checkpoints: Sequence[_Checkpoint], target: Path) -> None:
-    """Write a file like the last checkpoint's, with the mean in the place of each of its tensors.
-
-    The header is taken over as it is: it says where each tensor lies, and which names tied weights have.
-    """
-    with file.open("rb") as source, target.open("wb") as written:
-        length = source.read(8)
-        written.write(length + source.read(int.from_bytes(length, "little")))
-        with safe_open(file, framework="pt") as stored:
-            names = stored.offset_keys()
-        for name in names:
-            mean = _mean([checkpoint.tensors[name].file for checkpoint in checkpoints], name)
-            written.write(mean.reshape(-1).view(torch.uint8).numpy().data)
-
-
-def _mean(files: Sequence[Path], name: str) -> torch.Tensor:
-    """The mean of one tensor, summed in float64, in the dtype of the files."""
-    mean = _read_tensor(files[0], name)
-    dtype = mean.dtype
-    # Beginning with zeros would make 0 of -0.
-    mean = mean.to(torch.float64, copy=True)
-    for file in files[1:]:
-        _add(mean, _read_tensor(file, name))
-    return mean.div_(len(files)).to(dtype)
-
-
-def _add(total: torch.Tensor, part: torch.Tensor) -> None:
-    """Add in blocks: torch makes a float64 copy of what it adds."""
-    for block, addend in zip(total.view(-1).split(_BLOCK), part.view(-1).split(_BLOCK), strict=True):
-        block += addend
-
-
-def _read_tensor(file: Path, name: str) -> torch.Tensor:
-    # An open file keeps the pages of all that was read from it.
-    with safe_open(file, framework="pt") as stored:
-        return stored.get_tensor(name)
-
-
 def _updates(checkpoint: _Checkpoint) -> int | None:
-    """How many updates a checkpoint of the Trainer has behind it; None for a saved model."""
+    """Number of updates before a checkpoint of the Trainer; None for a saved model."""
     state = checkpoint.folder / "trainer_state.json"
     return _read_json(state).get("global_step") if state.is_file() else None
 
@@ -326,7 +314,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
-        raise ValueError(f"{path} is cut off or damaged ({error}); take another checkpoint.") from error
+        raise ValueError(f"{path} is truncated or damaged ({error}); use another checkpoint.") from error
 
 
 def _without(fields: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

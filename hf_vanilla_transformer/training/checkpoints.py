@@ -1,7 +1,7 @@
-"""Checkpoints to go on from, told apart from those that a killed run left unfinished.
+"""Resume only from complete checkpoints, not from those that a killed run left unfinished.
 
 The Trainer writes its files straight into `checkpoint-N` and resumes from the highest N. Here a checkpoint gets a mark
-when everything else is on the disk: `complete.json`, which lists every file with its size in bytes.
+after all its files are flushed to the disk: `complete.json`, which lists every file with its size in bytes.
 """
 
 import json
@@ -30,44 +30,44 @@ logger = logging.getLogger(__name__)
 
 
 class CompleteCheckpoints(TrainerCallback):
-    """Marks every checkpoint of a stock `Trainer` when it is complete, so that none is resumed from that is not.
+    """Marks every checkpoint of a stock `Trainer` when it is complete, so that no run resumes from an incomplete one.
 
     ```python
     trainer = Seq2SeqTrainer(..., callbacks=[CompleteCheckpoints()])
     trainer.train(resume_from_checkpoint=last_complete_checkpoint(args.output_dir))
     ```
 
-    The mark is written when all processes have written their files and these are on the disk. Checkpoints with a higher
-    step than the one that a run starts from lose their marks, because the run is about to write its own.
+    The callback writes the mark after all processes have written their files and these are flushed to the disk. At the
+    start of a run it removes the marks of checkpoints with a higher step, because the run will write these steps anew.
 
-    It is this callback, too, that removes the checkpoints beyond `save_total_limit`: the Trainer does so before the new
-    checkpoint can be marked, and a run killed in between would have none left. The best checkpoint and the newest stay,
-    also at the end of a run with `save_total_limit=1`.
+    The callback also removes checkpoints beyond `save_total_limit`. The Trainer would do so before the new checkpoint
+    is marked, and a run killed in between would have no checkpoint left. The best and the newest checkpoint stay, even
+    at the end of a run with `save_total_limit=1`.
 
-    And it makes the order of the sentences under `group_by_length` depend on the seed and the epoch alone. The Trainer
-    draws it from random numbers that are others after a resume.
+    Under `group_by_length` it makes the order of sentences depend on the seed and the epoch only. The Trainer draws
+    the order from a random state that differs after a resume.
 
-    With `save_only_model=True` there is nothing to resume from: nothing is marked, and a warning says so. Nor are the
-    checkpoints of `enable_jit_checkpoint`, which the Trainer writes without telling callbacks.
+    With `save_only_model=True` no checkpoint can be resumed from: the callback marks none and logs a warning. It does
+    not mark the checkpoints of `enable_jit_checkpoint` either, because the Trainer does not call callbacks for them.
 
     Raises:
-        ValueError: at the start of a hyper-parameter search, whose trials have folders of their own.
+        ValueError: at the start of a hyper-parameter search, because each trial has its own folder.
     """
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if state.is_hyper_param_search:
-            raise ValueError("CompleteCheckpoints knows one run's folder; leave it out of a hyper-parameter search.")
+            raise ValueError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
         if args.should_save:
             for checkpoint in checkpoints_in(Path(str(args.output_dir))):
                 if _step(checkpoint) > state.global_step:
                     (checkpoint / MARK).unlink(missing_ok=True)
         if args.save_only_model:
-            logger.warning("save_only_model is set: no run can be resumed from these checkpoints; none is marked.")
+            logger.warning("save_only_model is set: no run can resume from these checkpoints; none is marked.")
             return
         if args.save_total_limit is not None:
-            # Kept on the arguments: a run that breaks off does not put it back, and the next one with them needs it.
+            # Stored on the arguments, because a run that fails does not restore it and the next one needs it.
             vars(args)[_LIMIT], args.save_total_limit = args.save_total_limit, None
 
     def on_epoch_begin(
@@ -79,7 +79,7 @@ class CompleteCheckpoints(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         batches = getattr(train_dataloader, "batch_sampler", None)
-        # With several processes each has its share of the batches.
+        # With several processes accelerate wraps the sampler of batches.
         batches = getattr(batches, "batch_sampler", batches)
         sampler = getattr(batches, "sampler", None)
         if isinstance(sampler, LengthGroupedSampler):
@@ -89,7 +89,7 @@ class CompleteCheckpoints(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if args.save_only_model:
             return
-        # The other processes may still be writing their files, such as the state of their random numbers.
+        # Other processes may still be writing their files, such as random states.
         PartialState().wait_for_everyone()
         if args.should_save:
             newest = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
@@ -104,9 +104,9 @@ class CompleteCheckpoints(TrainerCallback):
 
 
 def mark_complete(checkpoint: Path) -> None:
-    """Make sure that a checkpoint's files are on the disk, and then mark it as complete."""
+    """Flush a checkpoint's files to the disk, then mark it as complete."""
     (checkpoint / MARK).unlink(missing_ok=True)
-    # Left by a process that was killed while it wrote the mark.
+    # A process that was killed while it wrote the mark leaves this file.
     (checkpoint / f".{MARK}.part").unlink(missing_ok=True)
     contents = sorted(checkpoint.rglob("*"))
     for path in (*contents, checkpoint, checkpoint.parent):
@@ -120,70 +120,70 @@ def mark_complete(checkpoint: Path) -> None:
 def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
     """The newest complete checkpoint of a run, for `trainer.train(resume_from_checkpoint=...)`.
 
-    Checkpoints that are passed over are named, with the reason, by a warning of `logging`.
+    Logs a warning, with the reason, for each checkpoint that it skips.
 
-    A run that has ended in the middle of an epoch needs no resuming: from its last checkpoint the stock Trainer makes
-    one update more. scripts/train.py does not.
+    Do not resume a run that has finished in the middle of an epoch: from its last checkpoint the stock Trainer makes
+    one more update. `hf-vanilla-transformer train` does not.
 
     Args:
         output_dir (`str` or `PathLike`): folder of a run that was trained with [`CompleteCheckpoints`].
 
     Returns:
-        `str`: the checkpoint's folder; None if there is none to go on from, so that the run begins anew.
+        `str`: the checkpoint's folder; None if no checkpoint can be resumed from, so that the run starts from scratch.
 
     Raises:
-        ValueError: if none is marked, but one looks as if the Trainer had finished it. A run without
-            [`CompleteCheckpoints`] writes such ones. To go on from it, give its name to `trainer.train`.
+        ValueError: if no checkpoint is marked, but the files of one look complete, as after a run without
+            [`CompleteCheckpoints`]. To resume from it, pass its path to `trainer.train`.
     """
     checkpoints = checkpoints_in(Path(output_dir))
     for checkpoint in reversed(checkpoints):
         fault = fault_of(checkpoint)
         if fault is None:
             return str(checkpoint)
-        logger.warning("%s is passed over: %s.", checkpoint, fault)
+        logger.warning("skipping %s: %s.", checkpoint, fault)
     unmarked = [checkpoint for checkpoint in checkpoints if not (checkpoint / MARK).exists()]
     finished = [checkpoint.name for checkpoint in unmarked if _looks_finished(checkpoint)]
     if finished:
         raise ValueError(
-            f"no checkpoint in {output_dir} is marked as complete, but {finished[-1]} may be: name it as "
-            "resume_from_checkpoint to go on from it, or remove it to begin anew."
+            f"no checkpoint in {output_dir} is marked as complete, but {finished[-1]} may be: give its path as "
+            "resume_from_checkpoint to resume from it, or remove it to start from scratch."
         )
     return None
 
 
 def find_checkpoint(wanted: str, folder: Path) -> Path | None:
-    """The checkpoint to go on from; None where the run is to begin.
+    """The checkpoint to resume from; None if the run is to start from scratch.
 
     Args:
-        wanted (`str`): a checkpoint's folder, `"last"` for the newest complete one in `folder`, or `"auto"` for that
-            one if there is any, as in a job that may be started again.
-        folder (`Path`): where the run writes.
+        wanted (`str`): a checkpoint's folder; `"last"`, the newest complete one in `folder`; or `"auto"`, which is
+            `"last"` but allows that no checkpoint exists, for jobs that are restarted.
+        folder (`Path`): the run's output folder.
 
     Raises:
-        ValueError: if there is none, or files are missing or cut off that the training goes on from.
+        ValueError: if no such checkpoint exists, or files needed to resume are missing or truncated.
     """
     if wanted in ("last", "auto"):
         last = last_complete_checkpoint(folder)
         if last is None and wanted == "last":
-            raise ValueError(f"{folder} holds no checkpoint to resume from; leave out --resume_from_checkpoint.")
+            raise ValueError(f"{folder} holds no complete checkpoint; leave out --resume_from_checkpoint.")
         return None if last is None else Path(last)
     checkpoint = Path(wanted)
     if not checkpoint.is_dir():
-        raise ValueError(f'{wanted} is no folder; name a checkpoint with its path, or say "last" or "auto".')
+        raise ValueError(f'{wanted} is not a folder; give the path of a checkpoint, "last" or "auto".')
     fault = fault_of(checkpoint) if (checkpoint / MARK).is_file() else _visible_fault(checkpoint)
     if fault is not None:
-        raise ValueError(f"{wanted} is no checkpoint to resume from: {fault}; take an earlier checkpoint.")
+        raise ValueError(f"{wanted} cannot be resumed from: {fault}; use an earlier checkpoint.")
     return checkpoint
 
 
 def are_all_torn(folder: Path) -> bool:
-    """Whether the checkpoints in a folder, if there are any, all lack the Trainer's last file, as of a killed run."""
+    """Whether every checkpoint in a folder lacks the file that the Trainer writes last; True without checkpoints."""
     last = (MARK, "trainer_state.json")
     return not any((checkpoint / name).exists() for checkpoint in checkpoints_in(folder) for name in last)
 
 
 def is_finished(args: TrainingArguments, checkpoint: Path) -> bool:
-    """Whether a checkpoint is the end of the run that the arguments ask for, stopped early or not."""
+    """Whether a checkpoint is the last of the run that the arguments describe, early stopping included."""
     state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     patience = getattr(args, "early_stopping_patience", None)
     if patience is not None and evaluations_without_improvement(state) >= patience:
@@ -210,7 +210,7 @@ def _step(checkpoint: Path) -> int:
 
 
 def _remove_surplus(folder: Path, limit: int | None, keep: list[Path]) -> None:
-    """Remove checkpoints until `limit` are left: first those without a mark, then the oldest."""
+    """Remove checkpoints until `limit` remain: first those without a mark, then the oldest."""
     if limit is None or limit < 1:
         return
     checkpoints = checkpoints_in(folder)
@@ -223,7 +223,7 @@ def _remove_surplus(folder: Path, limit: int | None, keep: list[Path]) -> None:
 
 
 def _marked_sizes(checkpoint: Path) -> dict[str, int] | None:
-    """Size in bytes of each file that the mark lists; None without a whole mark."""
+    """Size in bytes of each file that the mark lists; None if the mark is missing or truncated."""
     try:
         return dict(json.loads((checkpoint / MARK).read_text(encoding="utf-8"))["files"])
     except (FileNotFoundError, KeyError, TypeError, ValueError):
@@ -234,22 +234,22 @@ def fault_of(checkpoint: Path) -> str | None:
     """Why a checkpoint is not complete; None if it is."""
     sizes = _marked_sizes(checkpoint)
     if sizes is None:
-        return f"it has no mark ({MARK}), so the run stopped while it was written, or CompleteCheckpoints was not used"
+        return f"it has no mark ({MARK}): the run stopped while writing it, or did not use CompleteCheckpoints"
     files = {name: checkpoint / name for name in sizes}
     wrong = [name for name, path in files.items() if not path.is_file() or path.stat().st_size != sizes[name]]
-    return f"{', '.join(wrong)}: missing or cut off" if wrong else None
+    return f"{', '.join(wrong)}: missing or truncated" if wrong else None
 
 
 def _visible_fault(checkpoint: Path) -> str | None:
-    """Why a checkpoint without a mark cannot be resumed from; None if the usual files look whole."""
-    # Of a tokenizer there may be other files than ours has.
+    """Why a checkpoint without a mark cannot be resumed from; None if the files needed look complete."""
+    # Includes the files of other tokenizers.
     names = dict.fromkeys((*_FILES_TO_RESUME_FROM, *sorted(path.name for path in checkpoint.glob("*.json"))))
     torn = [name for name in names if not _is_whole(checkpoint / name)]
-    return f"{', '.join(torn)}: missing or cut off" if torn else None
+    return f"{', '.join(torn)}: missing or truncated" if torn else None
 
 
 def _looks_finished(checkpoint: Path) -> bool:
-    """Whether there is what the Trainer writes last, and what it writes only where a run can go on."""
+    """Whether a checkpoint has the file that the Trainer writes last, and the random state that a resume needs."""
     return _is_whole(checkpoint / "trainer_state.json") and any(checkpoint.glob("rng_state*.pth"))
 
 

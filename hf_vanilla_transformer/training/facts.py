@@ -1,4 +1,4 @@
-"""What a run records about itself and keeps in its checkpoints, because it may be resumed."""
+"""What a run records about itself for its model card; checkpoints keep it across a resume."""
 
 import json
 import time
@@ -12,14 +12,14 @@ from .callbacks import add_to_saved_callbacks
 
 
 class FactsOfTheRun(TrainerCallback, ExportableState):
-    """What a model card tells of a whole run, kept in its checkpoints because it may be resumed.
+    """Facts for the model card that cover a whole run, resumed or not; the Trainer saves them in checkpoints.
 
     Args:
-        base_model (`str`, *optional*): what is fine-tuned.
-        optimizer (`str`, *optional*): optimizer and schedule in words, which a resumed run takes from its checkpoint.
-        seconds (`float`, defaults to 0): that it was trained before.
-        evaluation_seconds (`float`, defaults to 0): how many of these went into evaluations.
-        settings (`dict`, *optional*): what it is trained with, by name.
+        base_model (`str`, *optional*): the model that is fine-tuned.
+        optimizer (`str`, *optional*): optimizer and schedule in words; a resumed run takes them from its checkpoint.
+        seconds (`float`, defaults to 0): training time before the resume.
+        evaluation_seconds (`float`, defaults to 0): the part of it that evaluations took.
+        settings (`dict`, *optional*): arguments of the run by name.
     """
 
     def __init__(
@@ -39,21 +39,21 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
 
     @classmethod
     def of_checkpoint(cls, checkpoint: Path) -> "FactsOfTheRun":
-        """What a checkpoint tells of the run that wrote it; nothing if that did not use this callback."""
+        """Read the facts from a checkpoint; all are empty if its run did not use this callback."""
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
         return cls(**state.get("stateful_callbacks", {}).get(cls.__name__, {}).get("args", {}))
 
     def go_on_with(self, settings: dict[str, Any]) -> dict[str, str]:
-        """Take new settings; returns in words, by name, which differ from those before, if these are known."""
+        """Replace the settings; returns the changes in words, by name; none if the checkpoint has no settings."""
         before, self.settings = self.settings, settings
         if before is None:
             return {}
         names = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
-        return {name: f"{name} {_said(settings, name)}, not {_said(before, name)}" for name in names}
+        return {name: f"{name} {_value(settings, name)}, not {_value(before, name)}" for name in names}
 
     @property
     def seconds(self) -> float:
-        """That the run has trained, before and after it was resumed."""
+        """Training time in seconds, before and after the resume."""
         return self._seconds_before + (0 if self._started is None else time.monotonic() - self._started)
 
     def on_train_begin(
@@ -70,7 +70,7 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Note the time in the log: `training_seconds`, and apart from them `evaluation_seconds`, since the start."""
+        """Add to the log `training_seconds`, without evaluations, and `evaluation_seconds`, since the start."""
         if self._started is None:
             return
         self.evaluation_seconds += (logs or {}).get("eval_runtime", 0)
@@ -83,11 +83,11 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
         self._seconds_before, self._started = self.seconds, None
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, in the shape that the Trainer wants."""
+        """The content that the Trainer saves in a checkpoint."""
         facts: dict[str, Any] = {"base_model": self.base_model, "optimizer": self.optimizer}
         facts |= {"seconds": self.seconds, "evaluation_seconds": self.evaluation_seconds, "settings": self.settings}
         return {"args": facts, "attributes": {}}
 
 
-def _said(settings: dict[str, Any], name: str) -> Any:
-    return settings.get(name, "as by default")
+def _value(settings: dict[str, Any], name: str) -> Any:
+    return settings.get(name, "by default")

@@ -1,4 +1,4 @@
-"""Section 5.3: Adam, and a learning rate that rises linearly, then falls with the inverse square root of the step."""
+"""Section 5.3: Adam, with linear warm-up and inverse square root decay of the learning rate."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def paper_learning_rate(update: int, d_model: int, warmup_steps: int) -> float:
     Args:
         update (`int`): step_num, from 1.
         d_model (`int`): width of the model.
-        warmup_steps (`int`): updates during which the rate rises.
+        warmup_steps (`int`): number of warm-up updates.
 
     Raises:
         ValueError: if `update` or `warmup_steps` is below 1.
@@ -31,27 +31,27 @@ def paper_learning_rate(update: int, d_model: int, warmup_steps: int) -> float:
 def paper_optimizers(
     model: PreTrainedModel, args: TrainingArguments, factor: float = 1.0
 ) -> tuple[torch.optim.Adam, LambdaLR]:
-    """Adam and the schedule of section 5.3, for stock `Seq2SeqTrainer(..., optimizers=paper_optimizers(model, args))`.
+    """Optimizer and schedule of section 5.3, for stock `Seq2SeqTrainer(..., optimizers=paper_optimizers(model, args))`.
 
-    Update k = 1, 2, ... uses Eq. 3 at k, after a resume too.
+    Update k = 1, 2, ... uses Eq. 3 at k, also after a resume.
 
     Args:
-        model (`PreTrainedModel`): its `config.d_model` is the formula's.
-        args (`TrainingArguments`): `warmup_steps` (updates), `adam_beta1`, `adam_beta2`, `adam_epsilon` and
-            `weight_decay` are used. `learning_rate` is not: the formula has none. The paper has no weight decay; one
-            above 0 is that of AdamW, and of matrices alone, as the Trainer's own is.
-        factor (`float`): constant before Eq. 3; the paper's is 1. Less suits batches much smaller than the paper's
-            25,000 tokens of each side.
+        model (`PreTrainedModel`): Eq. 3 uses its `config.d_model`.
+        args (`TrainingArguments`): supplies `warmup_steps` (updates), `adam_beta1`, `adam_beta2`, `adam_epsilon` and
+            `weight_decay`; `learning_rate` is ignored, because Eq. 3 has none. The paper has no weight decay; a value
+            above 0 selects AdamW and decays matrices only, as the Trainer does.
+        factor (`float`): multiplies Eq. 3; the paper's is 1. Smaller factors suit batches much smaller than the
+            paper's 25,000 tokens on each side.
 
     Returns:
-        `tuple[Adam, LambdaLR]`: the optimizer, AdamW with weight decay, and the schedule.
+        `tuple[Adam, LambdaLR]`: the optimizer (AdamW with weight decay) and the schedule.
 
     Raises:
         ValueError: if `args.warmup_steps` is not a whole number of updates.
     """
     warmup_steps = args.warmup_steps
     if warmup_steps < 1 or warmup_steps != int(warmup_steps):
-        raise ValueError(f"warmup_steps is {warmup_steps}; the paper's schedule counts whole updates, 4000 of them.")
+        raise ValueError(f"warmup_steps is {warmup_steps}; give a whole number of updates, such as 4000.")
     trained: list[Any] = [parameter for parameter in model.parameters() if parameter.requires_grad]
     betas = args.adam_beta1, args.adam_beta2
     options: dict[str, Any] = {"lr": factor, "betas": betas, "eps": args.adam_epsilon, "fused": True}
@@ -63,5 +63,5 @@ def paper_optimizers(
     else:
         optimizer = torch.optim.Adam(trained, **options)
     d_model = model.config.d_model
-    # The scheduler counts updates done, so the next one is one more.
+    # LambdaLR passes the number of updates done so far.
     return optimizer, LambdaLR(optimizer, lambda done: paper_learning_rate(done + 1, d_model, int(warmup_steps)))

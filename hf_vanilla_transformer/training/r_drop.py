@@ -1,7 +1,7 @@
-"""R-Drop (Liang et al. 2021, "R-Drop: Regularized Dropout for Neural Networks"), which the paper does not have.
+"""R-Drop (Liang et al. 2021, "R-Drop: Regularized Dropout for Neural Networks"); the paper does not use it.
 
-Every batch goes through the model twice at once, with other neurons dropped, and the loss also asks the two predictions
-to be alike. The model stays the paper's.
+The model reads every batch twice in one forward pass, with different dropout masks, and the loss adds the KL divergence
+between the two predictions. The model does not change.
 """
 
 from typing import Any
@@ -14,9 +14,9 @@ from transformers import Seq2SeqTrainer
 from ..model.modeling_vanilla_transformer import check_labels, per_token
 
 
-# Tokens that are looked at at one time, so that what is computed of them on the way stays near the processor, or, on
-# GPUs, takes little memory.
-_TOKENS_AT_ONCE, _TOKENS_AT_ONCE_ELSEWHERE = 128, 2048
+# The loss is computed in chunks of this many tokens: intermediate results fit in a CPU's cache, or take little GPU
+# memory.
+_TOKENS_AT_ONCE, _TOKENS_AT_ONCE_ON_GPUS = 128, 2048
 
 
 def r_drop_loss(
@@ -24,28 +24,28 @@ def r_drop_loss(
 ) -> torch.Tensor:
     """Liang et al. 2021, Eq. 4, halved and summed over tokens: (CE_1 + CE_2 + weight * (KL(1||2) + KL(2||1)) / 2) / 2.
 
-    Half of it, so that two predictions that are equal have the loss of one.
+    It is halved so that the loss of two equal predictions is the cross-entropy of one.
 
     Args:
-        logits (`torch.Tensor` of shape `(2, tokens, vocabulary)`): of the same tokens in two passes.
-        labels (`torch.LongTensor` of shape `(tokens,)`): the right tokens; `ignore_index` where there is none.
-        weight (`float`): alpha; the more, the more alike.
-        label_smoothing (`float`): epsilon of section 5.4, in both cross-entropies.
-        ignore_index (`int`): the label of tokens that do not count.
+        logits (`torch.Tensor` of shape `(2, tokens, vocabulary)`): logits of the same tokens in two passes.
+        labels (`torch.LongTensor` of shape `(tokens,)`): target tokens, or `ignore_index`.
+        weight (`float`): alpha, the weight of the KL divergence.
+        label_smoothing (`float`): epsilon_ls of section 5.4, in both cross-entropies.
+        ignore_index (`int`): label of tokens without a loss.
 
     Returns:
-        `torch.Tensor`: one number, in nats, in float32 at least. It can be differentiated once.
+        `torch.Tensor` of shape `()`: the loss in nats, in float32 or float64. It can be differentiated once.
     """
-    there = (labels != ignore_index).nonzero()[:, 0]
-    return _RDropLoss.apply(logits, labels, there, weight, label_smoothing)
+    valid = (labels != ignore_index).nonzero()[:, 0]
+    return _RDropLoss.apply(logits, labels, valid, weight, label_smoothing)
 
 
 class _RDropLoss(torch.autograd.Function):
-    """The loss, and its gradient, which the backward pass only scales.
+    """The forward pass computes the loss and its gradient; the backward pass only scales the gradient.
 
-    With p the softmax of the logits z of one pass, q that of the other, y the label, and r the sum of p log(p/q), the
-    gradients by z are those of the cross-entropy, p - epsilon / V, less 1 - epsilon at y, and of the two divergences,
-    p (log(p/q) - r) + p - q.
+    Let p be the softmax of the logits z of one pass, q that of the other, y the label, and r = sum p log(p/q). The
+    gradient of the cross-entropy with respect to z is p - epsilon / V, minus 1 - epsilon at y; that of the two KL
+    divergences is p (log(p/q) - r) + p - q.
     """
 
     @staticmethod
@@ -53,7 +53,7 @@ class _RDropLoss(torch.autograd.Function):
         ctx: Any,
         logits: torch.Tensor,
         labels: torch.Tensor,
-        there: torch.Tensor,
+        valid: torch.Tensor,
         weight: float,
         label_smoothing: float,
     ) -> torch.Tensor:
@@ -63,19 +63,19 @@ class _RDropLoss(torch.autograd.Function):
         total = logits.new_zeros((), dtype=precise)
         gradient = torch.zeros_like(logits)
         minus_everywhere = total - of_entropy * everywhere
-        # log(p/q) of the second pass is minus that of the first.
+        # log(p/q) changes its sign between the two passes.
         signed = of_divergence * total.new_tensor([1, -1])[:, None, None]
-        at_once = _TOKENS_AT_ONCE if logits.device.type == "cpu" else _TOKENS_AT_ONCE_ELSEWHERE
-        for tokens in there.split(at_once):
+        at_once = _TOKENS_AT_ONCE if logits.device.type == "cpu" else _TOKENS_AT_ONCE_ON_GPUS
+        for tokens in valid.split(at_once):
             log_p = logits[:, tokens].to(precise).log_softmax(dim=-1)
             p = log_p.exp()
-            products = p * (log_p[0] - log_p[1])
-            divergences = signed * products.sum(dim=-1, keepdim=True)
+            p_log_ratio = p * (log_p[0] - log_p[1])
+            divergences = signed * p_log_ratio.sum(dim=-1, keepdim=True)
             right_tokens = labels[tokens].expand(2, -1)[..., None]
             entropies = right * log_p.gather(-1, right_tokens).sum() + everywhere * log_p.sum()
             total += divergences.sum() - of_entropy * entropies
             of_part = torch.addcmul(minus_everywhere, p, of_entropy + of_divergence - divergences)
-            of_part.addcmul_(products, signed)
+            of_part.addcmul_(p_log_ratio, signed)
             of_part[0].sub_(p[1], alpha=of_divergence)
             of_part[1].sub_(p[0], alpha=of_divergence)
             of_part.scatter_add_(-1, right_tokens, of_part.new_full(right_tokens.shape, -of_entropy * right))
@@ -91,11 +91,11 @@ class _RDropLoss(torch.autograd.Function):
 
 
 class RDropTrainer(Seq2SeqTrainer):
-    """`Seq2SeqTrainer` that trains with R-Drop; evaluation is as ever.
+    """`Seq2SeqTrainer` that trains with R-Drop; evaluation does not change.
 
     Args:
         r_drop_alpha (`float`): weight of the KL divergence; above 0.
-        The rest: as `Seq2SeqTrainer` takes it. The collator must give `decoder_input_ids`, as
+        *args, **kwargs: arguments of `Seq2SeqTrainer`. The collator must return `decoder_input_ids`, as
             `DataCollatorForSeq2Seq(tokenizer, model=model)` does.
 
     Raises:
@@ -109,17 +109,17 @@ class RDropTrainer(Seq2SeqTrainer):
                 f"r_drop_alpha is {r_drop_alpha}; it must be above 0. Use Seq2SeqTrainer to train without R-Drop."
             )
         if kwargs.get("compute_loss_func") is not None:
-            raise ValueError("compute_loss_func was given to a Trainer whose loss is R-Drop's; take Seq2SeqTrainer.")
+            raise ValueError("compute_loss_func was given, but RDropTrainer has its own loss; use Seq2SeqTrainer.")
         super().__init__(*args, **kwargs)
         if self.args.label_smoothing_factor:
             raise ValueError(
-                f"label_smoothing_factor is {self.args.label_smoothing_factor}, but R-Drop takes the model's own rate; "
-                "set config.label_smoothing, or --label_smoothing of scripts/train.py."
+                f"label_smoothing_factor is {self.args.label_smoothing_factor}, but R-Drop uses the model's rate; set "
+                "config.label_smoothing, or --label_smoothing on the command line."
             )
         self.r_drop_alpha = r_drop_alpha
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """As the Trainer's, of two passes, which are one of a batch twice as large."""
+        """The Trainer's loss; in training, of a batch that holds every sentence twice."""
         self.compute_loss_func = self._loss if model.training else None
         if model.training:
             inputs = {name: torch.cat([value, value]) for name, value in inputs.items()}

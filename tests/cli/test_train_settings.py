@@ -188,8 +188,8 @@ def test_a_run_that_is_resumed_says_what_has_changed(trained, tmp_path, capsys):
     assert said.startswith(f"{trained / 'checkpoint-2'} was written with other settings; now: ")
     changes = said.partition("now: ")[2].split("; ")
     assert sorted(changes) == [
-        "per_device_train_batch_size 4, not as by default",
-        "r_drop_alpha 1.0, not as by default",
+        "per_device_train_batch_size 4, not by default",
+        "r_drop_alpha 1.0, not by default",
         "train_size 30, not 60",
     ]
     # From then on, these are the settings.

@@ -92,7 +92,7 @@ def test_script(tmp_path, recipe, whole_script_run, place):
     arguments = [recipe, "--output_dir", str(run)]
     run_and_die(train.main, arguments, log=log, place=place)
     run_to_the_end(train.main, [*arguments, "--resume_from_checkpoint", "last"], log=log)
-    passed_over = re.findall(r"(checkpoint-\d) is passed over: it has no mark \(complete\.json\)", log.read_text())
+    passed_over = re.findall(r"(checkpoint-\d): it has no mark \(complete\.json\)", log.read_text())
     assert passed_over == ([TORN] if PLACES[place][1] == SAVE_STEPS else [])
     assert_same_checkpoint(run / LAST, whole_script_run / LAST)
     assert_same_weights(run, whole_script_run)

@@ -9,8 +9,8 @@ from hf_vanilla_transformer.training.arguments import describe_precision
 
 
 BF16 = "bfloat16 autocast"
-NO_BF16 = "float32, because the CPU has no products in bfloat16"
-NO_FP16 = "float32, because accelerate leaves float16 out on CPUs"
+NO_BF16 = "float32, because the CPU has no matmuls in bfloat16"
+NO_FP16 = "float32, because accelerate does not use float16 on CPUs"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def save_checkpoint(run: Path, step: int, marked=True) -> Path:
     return folder
 
 
-def cut_off(path: Path) -> None:
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
@@ -149,7 +149,7 @@ def test_shards(tmp_path, sizes):
     assert all(torch.equal(weight, expected[name]) for name, weight in weights.items())
 
 
-def test_an_index_beside_a_whole_file_is_not_looked_at(two, tmp_path):
+def test_an_index_next_to_a_whole_file_is_ignored(two, tmp_path):
     (two[1] / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00001-of-00002.safetensors"}}')
     output = average_checkpoints(two, tmp_path / "out")
     assert not (output / "model.safetensors.index.json").exists()
@@ -169,7 +169,7 @@ def grow(small: Path, outputs: list[Path], folders: list[Path], path: Path) -> N
     del ballast
 
 
-def test_memory_depends_on_the_largest_tensor_alone(tmp_path):
+def test_memory_does_not_depend_on_the_number_of_checkpoints(tmp_path):
     largest = 2**23
     tensors = {f"t{index}": torch.zeros(2**20) for index in range(12)}
     first = save_tensors(tmp_path / "0", t=torch.zeros(largest // 4, 4), **tensors)
@@ -182,7 +182,8 @@ def test_memory_depends_on_the_largest_tensor_alone(tmp_path):
     outputs = [tmp_path / "small_average", tmp_path / "average"]
     path, log = tmp_path / "grown", tmp_path / "log"
     assert exit_code(start(grow, small, outputs, folders, path, log=log)) == 0, log.read_text()
-    assert int(path.read_text()) < 16 * largest
+    one_file = (first / "model.safetensors").stat().st_size
+    assert int(path.read_text()) < one_file + 20 * largest
 
 
 def test_what_was_averaged_is_written_down(tmp_path):
@@ -215,7 +216,7 @@ def test_checkpoints_of_several_runs_and_averages_of_averages(tmp_path):
 
 
 def test_no_checkpoint(tmp_path):
-    with pytest.raises(ValueError, match=r"there is nothing to average; name at least one checkpoint"):
+    with pytest.raises(ValueError, match=r"no checkpoint is given; name at least one checkpoint"):
         average_checkpoints([], tmp_path / "out")
 
 
@@ -232,7 +233,7 @@ def test_the_same_checkpoint_twice(two, tmp_path):
 
 
 def damage(name):
-    return lambda folder: cut_off(folder / name)
+    return lambda folder: truncate(folder / name)
 
 
 def remove(name):
@@ -252,19 +253,19 @@ def vanish(folder):
 @pytest.mark.parametrize(
     ("spoil", "error", "message"),
     [
-        (vanish, FileNotFoundError, "two is not there; name the folder of a checkpoint or of a saved model"),
+        (vanish, FileNotFoundError, "two does not exist; name the folder of a checkpoint or of a saved model"),
         (remove("config.json"), FileNotFoundError, r"two has no config\.json"),
-        (remove("model.safetensors"), FileNotFoundError, r"two holds no weights: neither model\.safetensors nor model"),
-        (lose_a_shard, ValueError, r"two/model-00001-of-00002\.safetensors is missing, cut off or damaged"),
+        (remove("model.safetensors"), FileNotFoundError, r"two has neither model\.safetensors nor model"),
+        (lose_a_shard, ValueError, r"two/model-00001-of-00002\.safetensors is missing, truncated or damaged"),
         (
             damage("model.safetensors"),
             ValueError,
-            r"two/model\.safetensors is missing, cut off or damaged \(.*\); take",
+            r"two/model\.safetensors is missing, truncated or damaged \(.*\); use",
         ),
-        (damage("config.json"), ValueError, r"two/config\.json is cut off or damaged"),
+        (damage("config.json"), ValueError, r"two/config\.json is truncated or damaged"),
     ],
 )
-def test_a_file_that_is_missing_or_cut_off(two, tmp_path, spoil, error, message):
+def test_a_file_that_is_missing_or_truncated(two, tmp_path, spoil, error, message):
     spoil(two[1])
     before = sorted(tmp_path.rglob("*"))
     for paths in (two, two[::-1]):
@@ -276,12 +277,15 @@ def test_a_file_that_is_missing_or_cut_off(two, tmp_path, spoil, error, message)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"b": [1.0]}, "only one of .*one and .*two has weights b; average checkpoints of one model"),
+        ({"b": [1.0]}, "only one of .*one and .*two has b; average checkpoints of one model"),
         ({"a": [1.0]}, r"a is F32 \[2\] in .*one and F32 \[1\] in .*two; average"),
         ({"a": torch.ones(2).bfloat16()}, r"a is F32 \[2\] in .*one and BF16 \[2\] in .*two; average"),
-        ({"config": {"d_ff": 7}}, "one and .*two are different models: d_ff is 2048 in the one and 7 in the other"),
-        ({"config": {"model_type": "marian"}}, "two is a marian model; only vanilla_transformer models are averaged"),
-        ({"a": [1, 2]}, "a in .*two is of type I64, which has no average; the weights must be of F64, F32, F16, BF16"),
+        ({"config": {"d_ff": 7}}, "one and .*two are different models: d_ff is 2048 in one and 7 in the other"),
+        ({"config": {"model_type": "marian"}}, "two holds a marian model; give vanilla_transformer models"),
+        (
+            {"a": [1, 2]},
+            "a in .*two has the dtype I64, which cannot be averaged; it must be one of F64, F32",
+        ),
     ],
 )
 def test_models_that_do_not_match(tmp_path, changes, message):
@@ -345,15 +349,15 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
 def test_checkpoints_that_a_run_did_not_complete(tmp_path):
     whole, torn = save_checkpoint(tmp_path, 1), save_checkpoint(tmp_path, 2)
     unmarked = save_checkpoint(tmp_path, 3, marked=False)
-    cut_off(torn / "trainer_state.json")
+    truncate(torn / "trainer_state.json")
     with pytest.raises(
-        ValueError, match=r"checkpoint-2 is not complete: trainer_state\.json: missing or cut off; take"
+        ValueError, match=r"checkpoint-2 is not complete: trainer_state\.json: missing or truncated; use"
     ):
         average_checkpoints([whole, torn], tmp_path / "out")
-    with pytest.raises(ValueError, match=r"checkpoint-3 is not complete: it has no mark \(complete\.json\), so"):
+    with pytest.raises(ValueError, match=r"checkpoint-3 is not complete: it has no mark \(complete\.json\): the run"):
         average_checkpoints([whole, unmarked], tmp_path / "out")
     torn.rename(tmp_path / "renamed")
-    with pytest.raises(ValueError, match=r"renamed is not complete: trainer_state\.json: missing or cut off"):
+    with pytest.raises(ValueError, match=r"renamed is not complete: trainer_state\.json: missing or truncated"):
         average_checkpoints([whole, tmp_path / "renamed"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -370,7 +374,7 @@ def test_the_last_checkpoints_of_a_run(tmp_path, caplog):
     assert not caplog.messages
     assert last_checkpoints(str(tmp_path), 2) == [folders[1], folders[3]]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert caplog.messages[0].startswith(f"{folders[2]} is passed over: it has no mark")
+    assert caplog.messages[0].startswith(f"skipping {folders[2]}: it has no mark")
     assert last_checkpoints(tmp_path, 9) == [*folders[:2], folders[3]]
     assert last_checkpoints(tmp_path / "nowhere", 2) == []
     with pytest.raises(ValueError, match="the number of checkpoints to average is 0; it must be at least 1"):

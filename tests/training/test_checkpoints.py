@@ -18,9 +18,7 @@ from tests.training.toy import copy_task
 
 
 FILES = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "model.safetensors", "tokenizer.json", "rng_state.pth")
-UNMARKED = (
-    r"it has no mark (complete.json), so the run stopped while it was written, or CompleteCheckpoints was not used"
-)
+UNMARKED = r"it has no mark (complete.json): the run stopped while writing it, or did not use CompleteCheckpoints"
 
 
 def make_checkpoint(folder, step, files=FILES, cut_off=None, marked=True):
@@ -76,7 +74,7 @@ def test_the_last_complete_checkpoint(tmp_path, caplog):
     torn = make_checkpoint(tmp_path, 110, FILES[:3], marked=False)
     assert find_checkpoint("last", tmp_path) == expected
     assert last_complete_checkpoint(tmp_path) == str(expected)
-    assert caplog.messages == [f"{torn} is passed over: {UNMARKED}."] * 2
+    assert caplog.messages == [f"skipping {torn}: {UNMARKED}."] * 2
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
@@ -85,33 +83,33 @@ def test_a_file_that_is_cut_off_after_the_mark(tmp_path, caplog, name):
     whole = make_checkpoint(tmp_path, 5)
     cut_off = make_checkpoint(tmp_path, 6, cut_off=name)
     assert last_complete_checkpoint(tmp_path) == str(whole)
-    reason = UNMARKED if name == "complete.json" else f"{name}: missing or cut off"
-    assert caplog.messages == [f"{cut_off} is passed over: {reason}."]
+    reason = UNMARKED if name == "complete.json" else f"{name}: missing or truncated"
+    assert caplog.messages == [f"skipping {cut_off}: {reason}."]
 
 
 def test_a_file_that_is_gone_after_the_mark(tmp_path, caplog):
     (make_checkpoint(tmp_path, 6) / "rng_state.pth").unlink()
     assert last_complete_checkpoint(tmp_path) is None
-    assert "rng_state.pth: missing or cut off" in caplog.text
+    assert "rng_state.pth: missing or truncated" in caplog.text
 
 
 def test_nothing_to_go_on_from(tmp_path):
     assert last_complete_checkpoint(tmp_path / "nowhere") is None
     make_checkpoint(tmp_path, 5, FILES[1:], marked=False)
     assert last_complete_checkpoint(tmp_path) is None
-    with pytest.raises(ValueError, match="holds no checkpoint to resume from; leave out --resume_from_checkpoint"):
+    with pytest.raises(ValueError, match="holds no complete checkpoint; leave out --resume_from_checkpoint"):
         find_checkpoint("last", tmp_path)
 
 
-def test_a_finished_checkpoint_without_a_mark_is_not_passed_over_in_silence(tmp_path):
+def test_a_finished_checkpoint_without_a_mark_raises(tmp_path):
     make_checkpoint(tmp_path, 5, marked=False)
-    with pytest.raises(ValueError, match="is marked as complete, but checkpoint-5 may be: name it as resume_from_ch"):
+    with pytest.raises(ValueError, match="is marked as complete, but checkpoint-5 may be: give its path as"):
         last_complete_checkpoint(tmp_path)
 
 
 def test_a_checkpoint_is_named_with_its_path(tmp_path):
     make_checkpoint(tmp_path, 5)
-    with pytest.raises(ValueError, match='checkpoint-5 is no folder; name a checkpoint with its path, or say "last"'):
+    with pytest.raises(ValueError, match='checkpoint-5 is not a folder; give the path of a checkpoint, "last"'):
         find_checkpoint("checkpoint-5", tmp_path)
 
 
@@ -124,14 +122,14 @@ def test_a_named_checkpoint_needs_no_mark(tmp_path):
 @pytest.mark.parametrize("name", ["trainer_state.json", "optimizer.pt", "scheduler.pt", "tokenizer.json"])
 def test_a_named_checkpoint_with_a_file_cut_off(tmp_path, name, marked):
     cut_off = make_checkpoint(tmp_path, 6, cut_off=name, marked=marked)
-    with pytest.raises(ValueError, match=rf"checkpoint-6 is no checkpoint to resume from: {name}: missing or cut off"):
+    with pytest.raises(ValueError, match=rf"checkpoint-6 cannot be resumed from: {name}: missing or truncated"):
         find_checkpoint(str(cut_off), tmp_path)
 
 
 def test_a_named_checkpoint_without_its_random_state(tmp_path):
     path = make_checkpoint(tmp_path, 6)
     (path / "rng_state.pth").unlink()
-    with pytest.raises(ValueError, match=r"is no checkpoint to resume from: rng_state\.pth: missing or cut off"):
+    with pytest.raises(ValueError, match=r"cannot be resumed from: rng_state\.pth: missing or truncated"):
         find_checkpoint(str(path), tmp_path)
 
 
@@ -248,20 +246,20 @@ def test_what_is_removed_first(tmp_path, limit, kept):
 
 def test_only_models_are_saved(tmp_path, tokenizer, caplog):
     make_trainer(tmp_path, tokenizer, save_only_model=True, save_total_limit=2).train()
-    assert "save_only_model is set: no run can be resumed from these checkpoints; none is marked" in caplog.text
+    assert "save_only_model is set: no run can resume from these checkpoints; none is marked" in caplog.text
     assert names(tmp_path) == ["checkpoint-4", "checkpoint-6"]
     assert not list(tmp_path.rglob("complete.json"))
-    with pytest.raises(ValueError, match=r"checkpoint-6 is no checkpoint to resume from: optimizer\.pt, scheduler\.pt"):
+    with pytest.raises(ValueError, match=r"checkpoint-6 cannot be resumed from: optimizer\.pt, scheduler\.pt"):
         find_checkpoint(str(tmp_path / "checkpoint-6"), tmp_path)
     assert last_complete_checkpoint(tmp_path) is None
 
 
-def test_a_search_for_hyper_parameters_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="knows one run's folder; leave it out of a hyper-parameter search"):
+def test_a_hyper_parameter_search_raises(tmp_path):
+    with pytest.raises(ValueError, match="serves one output folder; leave it out of a hyper-parameter search"):
         CompleteCheckpoints().on_train_begin(None, SimpleNamespace(is_hyper_param_search=True), None)
 
 
-def test_each_epoch_has_an_order_of_its_own(tmp_path):
+def test_each_epoch_has_its_own_order(tmp_path):
     sampler = LengthGroupedSampler(batch_size=4, lengths=list(range(100)))
     loader = SimpleNamespace(batch_sampler=SimpleNamespace(sampler=sampler))
     args = TrainingArguments(str(tmp_path), seed=3)

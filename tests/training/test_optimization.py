@@ -91,7 +91,7 @@ def test_bad_steps(tmp_path):
     with pytest.raises(ValueError, match="update is 0; it must be at least 1"):
         paper_learning_rate(0, 512, 5)
     args = PaperTrainingArguments(output_dir=str(tmp_path), warmup_steps=0.1)
-    with pytest.raises(ValueError, match=r"warmup_steps is 0\.1; the paper's schedule counts whole updates"):
+    with pytest.raises(ValueError, match=r"warmup_steps is 0\.1; give a whole number of updates"):
         paper_optimizers(small_model(), args)
 
 

@@ -159,7 +159,7 @@ def test_what_it_refuses(tmp_path, tokenizer):
         make_trainer(tmp_path, tokenizer, 0.0)
     with pytest.raises(ValueError, match="compute_loss_func was given"):
         RDropTrainer(r_drop_alpha=1.0, compute_loss_func=lambda *args, **kwargs: None)
-    with pytest.raises(ValueError, match=r"label_smoothing_factor is 0\.2, but R-Drop takes the model's own rate"):
+    with pytest.raises(ValueError, match=r"label_smoothing_factor is 0\.2, but R-Drop uses the model's rate"):
         make_trainer(tmp_path, tokenizer, 1.0, label_smoothing_factor=0.2)
     with pytest.raises(ValueError, match=r"r_drop_alpha is -1\.0; give 0"):
         RunArguments(output_dir=str(tmp_path), r_drop_alpha=-1.0)
