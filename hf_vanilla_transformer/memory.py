@@ -1,4 +1,4 @@
-"""Memory of the process on CPUs."""
+"""Keeping, releasing and measuring the memory of a process on CPUs."""
 
 import ctypes
 import platform
@@ -7,19 +7,20 @@ import sys
 import torch
 
 
-# Options of mallopt(), as malloc.h numbers them, and what they are set to.
+# Options of mallopt() by their numbers in malloc.h, and the values that keep_freed_memory() sets.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 _NEVER, _NONE, _BYTES_AT_ONCE = -1, 0, 2**28
 
 
 def keep_freed_memory() -> bool:
-    """Let the process keep the memory that torch frees on CPUs, for what torch needs next.
+    """Make the process keep the CPU memory that torch frees, and reuse it.
 
-    Otherwise the C library gives much of it back after every update and asks for it again, in fresh pages, which the
-    system fills with zeros. It holds for the whole process until its end.
+    By default the C library returns much of it to the operating system after every update and requests it again as new
+    pages, which the system fills with zeros. The setting lasts until the process ends.
 
     Returns:
-        `bool`: whether it could be set. That takes glibc, the C library of most Linux systems; others are left alone.
+        `bool`: whether the setting took effect. It needs glibc, the C library of most Linux systems; with another
+            library the function does nothing.
     """
     library = _glibc()
     if library is None:
@@ -30,10 +31,10 @@ def keep_freed_memory() -> bool:
 
 
 def release_freed_memory() -> bool:
-    """Give what is kept, but not in use, back to the system, all at once.
+    """Release all freed memory to the operating system.
 
     Returns:
-        `bool`: whether there was something. That takes glibc; other libraries are left alone.
+        `bool`: whether there was any. It needs glibc; with another library the function does nothing.
     """
     library = _glibc()
     return library is not None and bool(library.malloc_trim(0))
@@ -44,10 +45,10 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def peak_memory(device: torch.device | None = None) -> int | None:
-    """Most memory that the process has had so far, in bytes; None where the system does not tell.
+    """Peak memory of the process so far, in bytes; None on systems that do not report it.
 
     Args:
-        device (`torch.device`, *optional*): of an NVIDIA or AMD GPU, for what torch has taken of its memory instead.
+        device (`torch.device`, *optional*): an NVIDIA or AMD GPU, for the peak memory that torch has reserved on it.
     """
     if device is not None and device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)

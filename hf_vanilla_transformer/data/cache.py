@@ -1,6 +1,6 @@
-"""Tables of text into the cache of `datasets`, some rows at a time.
+"""Write tables of text into the cache of `datasets`, a chunk of rows at a time.
 
-Apart from the rest, because `datasets` changes names such as `open` in the module of a builder.
+This is a module of its own because `datasets` patches names such as `open` in the module of a builder.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,19 +22,19 @@ from datasets.exceptions import DatasetGenerationError
 
 
 def cached_pairs(key: str, tables: Callable[[], Iterator[pa.Table]]) -> Dataset:
-    """Tables one below the other, as one file of the cache, mapped into memory.
+    """Concatenate tables into one file of the cache, which is memory-mapped.
 
     Args:
-        key (`str`): what is in the cache under the same key is taken from there.
-        tables: called where it is not, gives tables with strings in the columns `source` and `target`. If it fails,
-            nothing stays in the cache.
+        key (`str`): identifies the content; an entry of the cache with the same key is reused.
+        tables: returns tables with strings in the columns `source` and `target`; called if the cache has no entry. If
+            it fails, the cache keeps nothing.
 
     Returns:
-        `Dataset`: with these columns.
+        `Dataset`: the rows of all tables.
 
     Raises:
         OSError: if the cache cannot be written.
-        Exception: what `tables` raises.
+        Exception: any error that `tables` raises.
     """
     try:
         builder = _PairsBuilder(dataset_name="pairs", config_id=key, tables=tables)
@@ -44,7 +44,7 @@ def cached_pairs(key: str, tables: Callable[[], Iterator[pa.Table]]) -> Dataset:
     except OSError as error:
         raise OSError(
             f"{config.HF_DATASETS_CACHE}, the cache of datasets, cannot be written ({error}); set HF_DATASETS_CACHE to "
-            "a folder that can."
+            "a writable folder."
         ) from error
     return builder.as_dataset("train")
 

@@ -1,7 +1,7 @@
-"""The built-in corpus: numbers written out in two languages by num2words.
+"""The built-in corpus: numbers spelled out in two languages by num2words.
 
-Real translation with reordering ("forty-two", "zweiundvierzig"), without end, free of licences, and checkable to the
-letter: every number has one right translation.
+It is real translation with reordering ("forty-two", "zweiundvierzig"), has no licence, is as large as needed, and can
+be scored exactly, because every number has one correct translation.
 """
 
 import os
@@ -13,10 +13,10 @@ from datasets import Dataset, DatasetDict
 from ..checks import check_number
 
 
-# At most this share of the numbers of one length is kept back for validation and test together.
+# Most numbers of one length, as a share, that validation and test take together.
 _LARGEST_HELD_OUT_SHARE = 0.1
-_PAIRS_WORTH_A_PROCESS = 5000
-# A column of numbers holds 64 bits.
+_PAIRS_PER_PROCESS = 5000
+# Longer numbers do not fit in 64 bits.
 _MOST_DIGITS = 18
 
 
@@ -29,24 +29,24 @@ def number_pairs(
     max_digits: int = 9,
     seed: int = 0,
 ) -> DatasetDict:
-    """Numbers from 0 to 10^max_digits - 1, spelled in two languages; the three splits have no number in common.
+    """Numbers from 0 to 10^max_digits - 1, spelled in two languages; the three splits are disjoint.
 
-    Training numbers are drawn evenly by number of digits, as far as there are numbers. Half of the validation and test
-    numbers have more than two thirds of `max_digits` (7 or more of 9), the other half fewer.
+    Training numbers are drawn evenly by number of digits, as far as enough numbers of each length exist. Half of the
+    validation and test numbers have more than two thirds of `max_digits` digits (7 or more of 9), the other half fewer.
 
     Args:
-        source_language, target_language (`str`): codes of num2words, `"en"`, `"de"`, `"fr"`, `"pt_BR"`, ...
-        train_size, validation_size, test_size (`int`): number of pairs; fewer where there are not as many numbers.
+        source_language, target_language (`str`): codes of num2words, such as `"en"`, `"de"`, `"fr"`, `"pt_BR"`.
+        train_size, validation_size, test_size (`int`): number of pairs; fewer if not enough numbers exist.
         max_digits (`int`): digits of the longest numbers.
-        seed (`int`): of the drawing.
+        seed (`int`): of the random numbers.
 
     Returns:
-        `DatasetDict`: splits `train`, `validation`, `test` with columns `number`, `source` and `target`; a split that
-            would be empty is left out.
+        `DatasetDict`: splits `train`, `validation`, `test` with columns `number`, `source` and `target`; empty splits
+            are omitted.
 
     Raises:
         ImportError: if num2words is missing; the message names the extra to install.
-        ValueError: if num2words does not have a language, or a size makes no sense.
+        TypeError, ValueError: if num2words does not have a language, or a size is out of range.
     """
     _check_languages(source_language, target_language)
     check_number("train_size", train_size, 1)
@@ -68,14 +68,14 @@ def _check_languages(*languages: str) -> None:
         from num2words import CONVERTER_CLASSES
     except ImportError as error:
         raise ImportError(
-            'the number corpus is written by num2words; install it: pip install "/path/to/the/repository[numbers]".'
+            'the number corpus needs num2words; install it: pip install "/path/to/the/repository[numbers]".'
         ) from error
     for language in languages:
         if language not in CONVERTER_CLASSES:
             known = ", ".join(sorted(CONVERTER_CLASSES))
-            raise ValueError(f'num2words has no language "{language}"; choose one of: {known}.')
+            raise ValueError(f'num2words has no language "{language}"; use one of: {known}.')
     if len(set(languages)) == 1:
-        raise ValueError(f'source and target language are both "{languages[0]}"; choose two different ones.')
+        raise ValueError(f'source and target language are both "{languages[0]}"; give two different ones.')
 
 
 def _lengths(max_digits: int) -> tuple[list[int], list[int]]:
@@ -96,7 +96,7 @@ def _draw_halves(generator: random.Random, short: list[int], long: list[int], si
 def _draw(
     generator: random.Random, lengths: Iterable[int], size: int, taken: set[int], largest_share: float
 ) -> list[int]:
-    """`size` different numbers, evenly by length; what a length cannot give, longer ones do."""
+    """Draw `size` distinct numbers evenly by length; longer lengths fill up where a length has too few numbers."""
     drawn: list[int] = []
     remaining_lengths = sorted(lengths)
     for index, digits in enumerate(remaining_lengths):
@@ -110,8 +110,8 @@ def _draw(
 
 
 def _spell_all(numbers: list[int], languages: tuple[str, str], name: str) -> Dataset:
-    processes = min(os.cpu_count() or 1, len(numbers) // _PAIRS_WORTH_A_PROCESS)
-    # Other processes are started also where one is asked for.
+    processes = min(os.cpu_count() or 1, len(numbers) // _PAIRS_PER_PROCESS)
+    # With num_proc=1 datasets would start a process, too.
     num_proc = processes if processes > 1 else None
     return Dataset.from_dict({"number": numbers}).map(
         _spell, fn_kwargs={"languages": languages}, num_proc=num_proc, desc=f"spelling {name} numbers"

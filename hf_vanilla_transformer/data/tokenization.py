@@ -1,4 +1,4 @@
-"""Sentence pairs to token ids."""
+"""Tokenize sentence pairs."""
 
 import json
 from typing import Any
@@ -8,32 +8,31 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 
-# Columns of tokenised pairs.
+# Columns of tokenized pairs.
 FEATURES = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
-# A batch is a record of the file, each of which takes some memory wherever it is mapped; so does tokenising a batch.
-_PAIRS_AT_ONCE = 2_000
+# Each batch becomes one record batch of the Arrow file; its size trades memory against overhead per record.
+_PAIRS_PER_BATCH = 2_000
 
 
 def tokenize_pairs(
     pairs: DatasetDict | Dataset, tokenizer: PreTrainedTokenizerBase, num_proc: int | None = None
 ) -> DatasetDict | Dataset:
-    """Token ids of sentence pairs, as a Trainer with `DataCollatorForSeq2Seq` takes them.
+    """Token ids of sentence pairs, for a Trainer with `DataCollatorForSeq2Seq`.
 
-    Where `pairs` is a file of the cache of `datasets`, as [`load_pairs`] leaves it, so is the result: it is mapped into
-    memory, and the same pairs with the same tokenizer are tokenised once, in later runs too. Pairs in memory stay
-    there, and nothing is written.
+    If `pairs` is a file in the cache of `datasets`, as returned by [`load_pairs`], so is the result: it is
+    memory-mapped, and later runs reuse it for the same pairs and tokenizer. Pairs in memory stay in memory.
 
     Args:
         pairs (`DatasetDict` or `Dataset`): columns `source` and `target`; others are dropped.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         num_proc (`int`, *optional*): number of processes.
 
     Returns:
-        The same splits with columns `input_ids` and `labels`, lists of varying lengths in tokens, `</s>` included.
-        Nothing is cut off. The collator makes the mask.
+        The same splits with columns `input_ids` and `labels`, lists of token ids of varying lengths that end with
+        `</s>`. Nothing is truncated. The collator makes the attention mask.
 
     Raises:
-        TypeError: if `pairs` is something else, such as a stream.
+        TypeError: if `pairs` is neither, for example a stream.
         ValueError: if a column is missing.
     """
     if isinstance(pairs, DatasetDict):
@@ -41,12 +40,12 @@ def tokenize_pairs(
     check_is_dataset(pairs)
     if not {"source", "target"} <= set(pairs.column_names):
         columns = ", ".join(pairs.column_names)
-        raise ValueError(f"the pairs have the columns {columns}; they need source and target, as of load_pairs().")
+        raise ValueError(f"the pairs have the columns {columns}; they need source and target, as from load_pairs().")
     return pairs.map(
         _tokenize,
         batched=True,
-        batch_size=_PAIRS_AT_ONCE,
-        writer_batch_size=_PAIRS_AT_ONCE,
+        batch_size=_PAIRS_PER_BATCH,
+        writer_batch_size=_PAIRS_PER_BATCH,
         remove_columns=pairs.column_names,
         fn_kwargs={"tokenizer": tokenizer},
         features=FEATURES,
@@ -57,31 +56,31 @@ def tokenize_pairs(
 
 
 def check_is_dataset(data: Any) -> None:
-    """Make sure that there are rows with a number.
+    """Check that `data` is a `datasets.Dataset`.
 
     Raises:
-        TypeError: if these are several splits, a stream, or something else.
+        TypeError: if it holds several splits, is a stream, or something else.
     """
     if isinstance(data, Dataset):
         return
     if isinstance(data, dict):
         raise TypeError(f'these are the splits {", ".join(map(str, data))}; give one of them, such as data["train"].')
     raise TypeError(
-        f"the pairs are in a {type(data).__name__}; give a datasets.Dataset, which may be larger than the memory, as "
-        "of load_pairs()."
+        f"the pairs are in a {type(data).__name__}; give a datasets.Dataset, as from load_pairs(), which may be larger "
+        "than memory."
     )
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Any:
-    """All that token ids depend on, equal for equal tokenizers in every process.
+    """Everything that token ids depend on, equal for equal tokenizers in every process.
 
-    Unlike the object itself, which also knows where it was loaded from, and how it was last asked to pad.
+    The tokenizer itself would not do, because it also holds its path and the padding of its last call.
 
     Returns:
-        Its class, model and settings, as text; the tokenizer itself where it is written in Python.
+        The tokenizer's class, model and settings as text; the tokenizer itself if it is written in Python.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:  # Written in Python, so anything in it may matter.
+    if backend is None:  # Written in Python, so any attribute may matter.
         return tokenizer
     model = {**json.loads(backend.to_str()), "padding": None, "truncation": None}
     settings = {

@@ -1,4 +1,4 @@
-"""How good a model was after how much training: validation curves, in numbers and as a plot."""
+"""Validation curves of training runs, as JSON and as plots."""
 
 import json
 import logging
@@ -23,13 +23,13 @@ def validation_curve(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str,
 
     Args:
         log_history (`list` of `dict`): `trainer.state.log_history`, or that of a checkpoint's `trainer_state.json`.
-            With [`~hf_vanilla_transformer.training.facts.FactsOfTheRun`] among the callbacks it tells the time,
-            that before a resume included.
+            With [`~hf_vanilla_transformer.training.facts.FactsOfTheRun`] among the callbacks it holds times, those
+            before a resume included.
 
     Returns:
-        `list` of `dict`: an evaluation each, in order, with `updates`, `epoch`, `loss`, `bleu` and `chrf` (percent),
-        `training_seconds` since the beginning without those of evaluations, and `evaluation_seconds`, of all
-        evaluations so far; only what the log holds.
+        `list` of `dict`: one item for each evaluation, in order, with those of these keys that the log holds:
+        `updates`, `epoch`, `loss`, `bleu` and `chrf` (percent), `training_seconds` since the start, without
+        evaluations, and `evaluation_seconds`, the total of all evaluations so far.
     """
     names = {"step": "updates", "epoch": "epoch", **{f"eval_{name}": name for name in ("loss", *METRICS)}}
     names |= {name: name for name in ("training_seconds", "evaluation_seconds")}
@@ -41,12 +41,12 @@ def summarize_curve(curve: Sequence[Mapping[str, float]], targets: Sequence[floa
     """The best evaluation of a run, and the first one to reach each BLEU.
 
     Args:
-        curve (`list` of `dict`): of [`validation_curve`].
+        curve (`list` of `dict`): a curve of [`validation_curve`].
         targets (`list` of `float`): BLEU in percent.
 
     Returns:
-        `dict`: `best`, the evaluation with the highest BLEU, or with the lowest loss where there is no BLEU; `reached`,
-        for each target the first evaluation with at least that BLEU, None if there is none; and `points`, the curve.
+        `dict`: `best`, the evaluation with the highest BLEU, or with the lowest loss if the curve has no BLEU;
+        `reached`, for each target the first evaluation with at least that BLEU, or None; and `points`, the curve.
         Nothing is interpolated.
     """
     with_bleu = [point for point in curve if "bleu" in point]
@@ -61,15 +61,15 @@ def summarize_curve(curve: Sequence[Mapping[str, float]], targets: Sequence[floa
 def write_curve(
     folder: Path, log_history: Sequence[Mapping[str, Any]], targets: Sequence[float] = ()
 ) -> dict[str, Any] | None:
-    """Write the validation curve of a run, in numbers and, where matplotlib is installed, as a plot.
+    """Write the validation curve of a run as JSON and, if matplotlib is installed, as a plot.
 
     Args:
-        folder (`Path`): where `curve.json` and `curve.png` go; nothing is written if the run was not evaluated.
-        log_history (`list` of `dict`): as of [`validation_curve`].
+        folder (`Path`): folder for `curve.json` and `curve.png`.
+        log_history (`list` of `dict`): see [`validation_curve`].
         targets (`list` of `float`): BLEU in percent.
 
     Returns:
-        `dict`: of [`summarize_curve`]; None if there is nothing to write.
+        `dict`: the summary of [`summarize_curve`]; None, and no file, if the run has no evaluations.
     """
     points = validation_curve(log_history)
     if not points:
@@ -79,24 +79,24 @@ def write_curve(
     try:
         plot_curves({"validation": points}, folder / PLOT)
     except (ImportError, ValueError) as error:
-        logger.warning("There is no %s: %s", PLOT, error)
+        logger.warning("%s is not written: %s", PLOT, error)
     return curve
 
 
 def read_curve(path: str | os.PathLike[str]) -> list[dict[str, float]]:
-    """The points of a curve that scripts/train.py wrote.
+    """Read the points of a curve that `hf-vanilla-transformer train` wrote.
 
     Args:
         path (`str` or `PathLike`): folder of a run, its `curve.json`, or a file of results.
 
     Raises:
-        FileNotFoundError: if there is no such file.
+        FileNotFoundError: if the file does not exist.
         ValueError: if it holds no curve.
     """
     file = Path(path) / CURVE if Path(path).is_dir() else Path(path)
     if not file.is_file():
         raise FileNotFoundError(
-            f"{file} is not there; name the folder of a run that was evaluated as it trained (--eval_strategy steps)."
+            f"{file} does not exist; name the folder of a run with evaluations (--eval_strategy steps)."
         )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -107,30 +107,32 @@ def read_curve(path: str | os.PathLike[str]) -> list[dict[str, float]]:
 
 
 def plot_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: str | os.PathLike[str]) -> Path:
-    """Draw validation BLEU, or loss where there is none, against the minutes of training.
+    """Plot validation BLEU, or the loss if not every point has BLEU, against minutes of training.
 
     Args:
         curves (`dict` of `str` to `list` of `dict`): curves of [`validation_curve`] by name.
-        path (`str` or `PathLike`): file to write; its suffix says the format, such as `.png` or `.svg`.
+        path (`str` or `PathLike`): file to write; its suffix determines the format, such as `.png` or `.svg`.
 
     Returns:
         `Path`: the file.
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
-        ValueError: if a curve has no points, or does not tell the time, there is neither BLEU nor loss of all, or the
-            file has no suffix.
+        ValueError: if a curve has no points or no times, neither BLEU nor loss is known for all points, or the file
+            name has no suffix.
     """
     for name, curve in curves.items():
         if not curve or any("training_seconds" not in point for point in curve):
-            raise ValueError(f"the curve of {name} has no points, or they lack training_seconds; nothing is drawn.")
+            raise ValueError(
+                f"the curve of {name} has no points with training_seconds, so it has no plot; give another run."
+            )
     points = [point for curve in curves.values() for point in curve]
     metric = next((name for name in ("bleu", "loss") if all(name in point for point in points)), None)
     if metric is None:
-        raise ValueError("some points have no BLEU, and some no loss; nothing is drawn.")
+        raise ValueError("some points have no BLEU, and some no loss; plot curves that share one of the two.")
     target = Path(path)
     if not target.suffix:
-        raise ValueError(f"{target} has no suffix, which says the format; name it {target}.png, for example.")
+        raise ValueError(f"{target} has no suffix to determine the format; name it {target}.png, for example.")
     figure_type = _figure_type()
     figure = figure_type(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
@@ -152,6 +154,6 @@ def _figure_type() -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "matplotlib is missing, which draws plots; install it with: pip install '/path/to/the/repository[plots]'"
+            "plots need matplotlib; install it with: pip install '/path/to/the/repository[plots]'"
         ) from error
     return Figure

@@ -14,15 +14,16 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "s
 
 
 def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
-    """Where and with what a run was made.
+    """Describe the machine, the versions and the commit of a run.
 
     Args:
-        device (`torch.device`, *optional*): of the run; the accelerator if there is one.
+        device (`torch.device`, *optional*): the device of the run. Default: the accelerator, if one is available.
 
     Returns:
-        `dict`: `machine` (`cpu`, the most recent `instructions` that torch uses of it, `cores` that this process may
-        use, `threads` of torch, `accelerator`), `versions` of Python and of packages, and `commit`, that of the
-        repository if this package lies in one, with `-dirty` behind it where files differ; None otherwise.
+        `dict`: `machine` (`cpu`, the most recent `instructions` that torch uses on it, `cores` available to this
+        process, `threads` of torch, `accelerator`), `versions` of Python and packages, and `commit`: the commit of the
+        checkout that contains this package, with the suffix `-dirty` if tracked files differ from it; None for an
+        installed package.
     """
     from .. import __version__
 
@@ -44,7 +45,7 @@ def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
 
 
 def _accelerator() -> str | None:
-    """The accelerator's name, or its kind where torch knows no more; None without one."""
+    """The accelerator's name, or its type if torch has no name; None without one."""
     if not torch.accelerator.is_available():
         return None
     name_of = getattr(torch.get_device_module(), "get_device_name", None)
@@ -52,7 +53,7 @@ def _accelerator() -> str | None:
 
 
 def _cpu_model() -> str:
-    """The processor's name, as far as the system tells it."""
+    """The processor's name, or its architecture on systems that do not report a name."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -65,7 +66,7 @@ def _cores() -> int | None:
 
 def _commit() -> str | None:
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():  # Installed, perhaps below another project's repository.
+    if not (root / ".git").exists():  # Installed, perhaps inside another project's repository.
         return None
     try:
         commit = _git(root, "rev-parse", "HEAD")

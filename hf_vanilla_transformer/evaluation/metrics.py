@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacrebleu, behind the interface of `evaluate`, without a network."""
+"""BLEU and chrF of sacrebleu as metrics of `evaluate`, without network access."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -31,9 +31,9 @@ _FEATURES = [
 
 
 class _SacreBleuMetric(evaluate.Metric):
-    """A metric of sacrebleu: `compute(predictions=[...], references=[...])` gives its score and its signature.
+    """A metric of sacrebleu: `compute(predictions=[...], references=[...])` returns `score` and `signature`.
 
-    References are a string, or a list of equally many strings, for each prediction.
+    Each prediction has one reference string, or a list of them, of the same length for all predictions.
     """
 
     scorer: type[BLEU] | type[CHRF]
@@ -49,7 +49,7 @@ class _SacreBleuMetric(evaluate.Metric):
         )
 
     def defaults(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Options of the scorer beside those given."""
+        """Options of the scorer in addition to those given."""
         return {}
 
     def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, float | str]:
@@ -63,7 +63,8 @@ class _SacreBleuMetric(evaluate.Metric):
 class Bleu(_SacreBleuMetric):
     """Corpus BLEU in percent; options are sacrebleu's, such as `tokenize="13a"` and `lowercase=False`.
 
-    sacrebleu warns where text looks as if it were tokenised already, unless `tokenize` says so: "none", or "char".
+    sacrebleu warns if text seems to be tokenized already; this metric turns the warning off for `tokenize="none"` and
+    `"char"`.
     """
 
     scorer = BLEU
@@ -101,10 +102,10 @@ def make_compute_metrics(
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): decodes predictions and labels.
-        **options: `tokenize` and `lowercase`, as of [`score_translations`].
+        **options: `tokenize` and `lowercase` of [`score_translations`].
 
     Returns:
-        A function of `EvalPrediction` to `{"bleu": percent, "chrf": percent}`.
+        A function from `EvalPrediction` to `{"bleu": percent, "chrf": percent}`.
     """
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
@@ -118,24 +119,24 @@ def make_compute_metrics(
 def score_translations(
     hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a", lowercase: bool = False
 ) -> dict[str, Any]:
-    """Everything that is said of a set of translations.
+    """Compute BLEU, chrF and exact match of translations.
 
     Args:
-        hypotheses, references (`Sequence[str]`): equally many.
-        tokenize (`str`): how sacrebleu cuts words for BLEU: `"13a"` for running text, `"none"` for text that is
-            tokenised already, `"char"` where sentences have too few words for 4-grams.
+        hypotheses, references (`Sequence[str]`): translations and their references, of equal length.
+        tokenize (`str`): sacrebleu's tokenization for BLEU: `"13a"` for plain text, `"none"` for text that is already
+            tokenized, `"char"` for sentences with fewer than four words.
         lowercase (`bool`): whether BLEU and chrF ignore case.
 
     Returns:
         `dict`: `bleu` and `chrf` (percent), `bleu_signature` and `chrf_signature`, `exact_match` (percent of
-        hypotheses that equal their reference to the letter) and `sentences` (their number).
+        hypotheses equal to their reference) and `sentences` (their number).
 
     Raises:
-        ValueError: if there are not equally many, or none.
+        ValueError: if the numbers of hypotheses and references differ, or are 0.
     """
     if len(hypotheses) != len(references) or not hypotheses:
         raise ValueError(
-            f"{len(hypotheses)} translations and {len(references)} references were given; give equally many, not 0."
+            f"{len(hypotheses)} translations and {len(references)} references were given; give a reference for each."
         )
     corpus = {"predictions": hypotheses, "references": references}
     bleu = Bleu().compute(**corpus, tokenize=tokenize, lowercase=lowercase)
@@ -153,10 +154,10 @@ def score_translations(
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:
     ids = ids[0] if isinstance(ids, tuple) else ids
-    if isinstance(ids, list):  # Of batches, with eval_do_concat_batches=False.
+    if isinstance(ids, list):  # One item per batch, with eval_do_concat_batches=False.
         return [text for batch in ids for text in _decode(tokenizer, batch)]
     if np.asarray(ids).ndim != 2:
-        raise ValueError("BLEU needs translations, but logits were given; set predict_with_generate=True.")
-    # The Trainer pads with the label that losses ignore, which is no token.
+        raise ValueError("BLEU needs translations, but the predictions are logits; set predict_with_generate=True.")
+    # The Trainer pads with the label that losses ignore, which is not a token id.
     ids = np.where(np.asarray(ids) == IGNORED_LABEL, tokenizer.pad_token_id, ids)
     return tokenizer.batch_decode(ids, skip_special_tokens=True)

@@ -17,10 +17,10 @@ from transformers.training_args import OptimizerNames
 from ..data.languages import language_of
 
 
-# In an installed package the template lies beside the modules, in a checkout at the top of the repository.
-_TEMPLATE_PLACES = (Path(__file__).parents[1] / "model_card.md", Path(__file__).parents[2] / "model_card.md")
+# An installed package holds the template itself; a checkout has it in the root folder.
+_TEMPLATE_PATHS = (Path(__file__).parents[1] / "model_card.md", Path(__file__).parents[2] / "model_card.md")
 BUILT_IN = "numbers"
-# What the Hub calls the metrics of `score_translations`: a metric's type, and its name on the page.
+# Type and display name on the Hub of each metric of `score_translations`.
 _METRICS_ON_THE_HUB = {"bleu": ("sacrebleu", "BLEU"), "chrf": ("chrf", "chrF")}
 
 
@@ -35,7 +35,7 @@ def card_metadata(
     base_model: str | None = None,
     license: str | None = None,
 ) -> ModelCardData:
-    """The metadata at the head of a card: only what the Hub can know; see [`fill_model_card`]."""
+    """Metadata of a card, limited to values that the Hub knows; arguments as for [`fill_model_card`]."""
     languages = [language for language in map(language_of, (source_language, target_language)) if language]
     hub_dataset = _hub_name(dataset)
     return ModelCardData(
@@ -76,28 +76,28 @@ def fill_model_card(
 
     Args:
         model (`PreTrainedModel`): the trained model.
-        args (`TrainingArguments`): what it was trained with.
-        title (`str`): heading, and the model's name beside its scores.
+        args (`TrainingArguments`): arguments of the training.
+        title (`str`): heading, and the model's name in the metadata of its scores.
         data (`str`): the training data in words.
-        precision (`str`): what it was trained in, in words.
-        location (`str`, *optional*): what the example gives to `from_pretrained`: a folder or `"user/name"`; the title
-            if None.
-        revision (`str`, *optional*): a branch there, other than `"main"`.
+        precision (`str`): the precision of the training in words.
+        location (`str`, *optional*): folder or `"user/name"` that the example passes to `from_pretrained`. Default:
+            the title.
+        revision (`str`, *optional*): a branch of that repository, other than `"main"`.
         dataset (`str`, *optional*): the data set's name on the Hub, or `"numbers"`; None for files.
         dataset_config (`str`, *optional*): its configuration.
-        source_language, target_language (`str`, *optional*): language codes, such as `"en"` or `"en_US"`; others are
-            left out.
-        scores (`dict`, *optional*): of [`~hf_vanilla_transformer.evaluation.score_translations`] on the test pairs,
-            with `data` and `decoding` in words, which the scores belong to.
+        source_language, target_language (`str`, *optional*): language codes, such as `"en"` or `"en_US"`; other values
+            are omitted.
+        scores (`dict`, *optional*): scores of [`~hf_vanilla_transformer.score_translations`] on the test pairs, with
+            `data` and `decoding`, which describe the pairs and the decoding in words.
         example_source (`str`): a sentence for the example.
-        training_facts (`dict`, *optional*): more rows for the table of training, such as updates and seconds.
-        averaged_from (`list` of `str`): names of the checkpoints that the weights are the average of, if they are.
-        base_model (`str`, *optional*): what was fine-tuned, a name on the Hub or a folder, of which the card tells the
-            last part only.
-        license (`str`, *optional*): of the weights; the card says that it is not stated where it is None.
+        training_facts (`dict`, *optional*): more rows for the training table, such as updates and seconds.
+        averaged_from (`list` of `str`): names of the averaged checkpoints, if the weights are an average.
+        base_model (`str`, *optional*): the fine-tuned model, a name on the Hub or a folder; of a folder the card shows
+            the last part only.
+        license (`str`, *optional*): licence of the weights; if None, the card says that it is not stated.
 
     Returns:
-        `ModelCard`: text and metadata; its `content` is what README.md holds.
+        `ModelCard`: text and metadata; its `content` is the text of README.md.
     """
     metadata = card_metadata(
         title=title,
@@ -132,13 +132,13 @@ def fill_model_card(
 def fill_card_of_average(
     config: PreTrainedConfig, parameters: int, *, title: str, averaged_from: Sequence[str]
 ) -> ModelCard:
-    """Fill the template for an average of checkpoints, of whose training nothing else is known.
+    """Fill the template for an average of checkpoints without facts about their training.
 
     Args:
-        config (`PreTrainedConfig`): of the model.
-        parameters (`int`): how many the model has.
-        title (`str`): heading, and what the example loads.
-        averaged_from (`list` of `str`): names of the checkpoints.
+        config (`PreTrainedConfig`): the model's configuration.
+        parameters (`int`): number of parameters.
+        title (`str`): heading, and the name that the example loads.
+        averaged_from (`list` of `str`): names of the averaged checkpoints.
     """
     return _from_template(
         card_metadata(title=title),
@@ -157,7 +157,7 @@ def fill_card_of_average(
 
 
 def _from_template(metadata: ModelCardData, *, example_source: str, **values: Any) -> ModelCard:
-    template = next(path for path in _TEMPLATE_PLACES if path.is_file())
+    template = next(path for path in _TEMPLATE_PATHS if path.is_file())
     quoted = json.dumps(example_source, ensure_ascii=False)
     return ModelCard.from_template(metadata, template_path=str(template), example_source=quoted, **values)
 
@@ -192,7 +192,7 @@ def _direction(source_language: str | None, target_language: str | None) -> str:
 
 
 def _hub_name(name: str | None) -> str | None:
-    """A name that may be on the Hub: neither a folder nor the built-in corpus."""
+    """The name if it may be on the Hub; None for a folder and for the built-in corpus."""
     if name is None or name == BUILT_IN or Path(name).exists():
         return None
     try:
@@ -225,7 +225,7 @@ def _batch_facts(args: TrainingArguments) -> dict[str, int]:
 
 
 def _smoothing_facts(args: TrainingArguments) -> dict[str, float]:
-    """The Trainer's own label smoothing takes the place of the model's."""
+    """The Trainer's label smoothing, which replaces the model's."""
     return {"label smoothing": args.label_smoothing_factor} if args.label_smoothing_factor else {}
 
 
@@ -236,7 +236,7 @@ def _adam_facts(args: TrainingArguments) -> dict[str, str]:
 
 
 def _training_facts(args: TrainingArguments, data: str, precision: str) -> dict[str, Any]:
-    # Less than 1 is a share of all updates.
+    # A value below 1 is a share of all updates.
     warmup = f"{args.warmup_steps:.3g} of all" if 0 < args.warmup_steps < 1 else int(args.warmup_steps)
     return {
         "data": data,

@@ -1,4 +1,4 @@
-"""The folder that a run writes: never two models in one, never half a file."""
+"""The output folder of a run: files of one model only, none of them incomplete."""
 
 import shutil
 import tempfile
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-# Of ours the first two; the others of tokenizers that transformers has in Python, or keeps as they were made.
+# This package's tokenizer has the first two, other tokenizers the rest.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -23,10 +23,16 @@ TOKENIZER_FILES = (
     "spiece.model",
     "sentencepiece.bpe.model",
 )
-# The code that a saved model carries: that of today, and that of models saved by version 0.1.0.
+# The code in a saved model: file names of this version, and of models saved by version 0.1.0.
 _CODE_FILES = tuple(path.name for path in (Path(__file__).parents[1] / "model").glob("[a-z]*.py"))
-_EARLIER_CODE_FILES = "*_vanilla_transformer.py"
-# What a run leaves in its folder, next to its checkpoints; a later run in the same folder may write fewer of them.
+_EARLIER_CODE_FILES = (
+    "functional_vanilla_transformer.py",
+    "generation_beam_search_vanilla_transformer.py",
+    "generation_step_vanilla_transformer.py",
+    "packed_linear_vanilla_transformer.py",
+    "quantization_vanilla_transformer.py",
+)
+# Files that a run writes, next to its checkpoints; a later run in the same folder may write fewer of them.
 FILES_OF_A_RUN = (
     "README.md",
     "averaged_from.json",
@@ -41,28 +47,28 @@ FILES_OF_A_RUN = (
     "training_args.bin",
     *TOKENIZER_FILES,
     *_CODE_FILES,
-    _EARLIER_CODE_FILES,
+    *_EARLIER_CODE_FILES,
 )
 
 
 @contextmanager
 def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
-    """A temporary folder, whose files move into `folder` when all of them are written.
+    """Yield a temporary folder whose files move into `folder` when all of them are written.
 
-    It lies in `folder` where that is there, which may be on another disk than what is around it, and beside it
-    otherwise. Where moving fails, it stays, and the error names it.
+    The temporary folder is inside `folder` if that exists, because `folder` may be on another disk than its parent;
+    otherwise it is next to `folder`. If a file cannot be moved, the temporary folder stays and the error names it.
 
     Args:
-        folder (`Path`): made if need be; files of the same names are replaced.
-        replace_run (`bool`): whether what an earlier run left there goes, its weights first. The new weights come last,
-            so that no moment has the weights of one run beside files of another.
+        folder (`Path`): created if it does not exist; files of the same names are replaced.
+        replace_run (`bool`): remove the files of an earlier run, its weights first. New weights are moved last, so that
+            the folder never holds the weights of one run together with files of another.
 
     Raises:
         OSError: if a file cannot be moved.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    place = folder if folder.is_dir() else folder.parent
-    temporary = Path(tempfile.mkdtemp(dir=place, prefix=f".{folder.name}-"))
+    parent = folder if folder.is_dir() else folder.parent
+    temporary = Path(tempfile.mkdtemp(dir=parent, prefix=f".{folder.name}-"))
     try:
         yield temporary
     except BaseException:
@@ -79,7 +85,7 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
         for path in new:
             path.replace(folder / path.name)
     except OSError as error:
-        raise OSError(f"{folder} could not be replaced ({error}); the new files are in {temporary}.") from error
+        raise OSError(f"{folder} could not be replaced ({error}); its new files are in {temporary}.") from error
     shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -88,6 +94,6 @@ def _has_weights(path: Path) -> bool:
 
 
 def files_of_a_run(folder: Path) -> list[Path]:
-    """What a run left in a folder beside its checkpoints."""
+    """Files of a run in a folder, without its checkpoints."""
     found = (path for pattern in FILES_OF_A_RUN for path in sorted(folder.glob(pattern)) if path.is_file())
     return list(dict.fromkeys(found))

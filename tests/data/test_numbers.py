@@ -71,7 +71,7 @@ def test_other_languages():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"source": "tlh"}, 'num2words has no language "tlh"; choose one of: am, ar, '),
+        ({"source": "tlh"}, 'num2words has no language "tlh"; use one of: am, ar, '),
         ({"source": "de"}, 'source and target language are both "de"'),
         ({"train_size": 0}, "train_size is 0; it must be at least 1"),
         ({"test_size": -5}, "test_size is -5; it must be at least 0"),

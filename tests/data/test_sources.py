@@ -63,7 +63,7 @@ def test_text_that_has_changed_is_read_again(write, side):
 
 
 def test_many_lines(write, monkeypatch):
-    monkeypatch.setattr("hf_vanilla_transformer.data.sources._LINES_AT_ONCE", 3)
+    monkeypatch.setattr("hf_vanilla_transformer.data.sources._LINES_PER_CHUNK", 3)
     lines = [f"line {number}" for number in range(10)]
     files = [write("a.en", "\n".join(lines)), write("a.de", "\n".join(lines).upper())]
     pairs = load_pairs(train_files=files)["train"]
@@ -90,7 +90,7 @@ def test_little_memory(write):
 
 
 def test_an_error_leaves_nothing_behind(write, cache, tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_vanilla_transformer.data.sources._LINES_AT_ONCE", 2)
+    monkeypatch.setattr("hf_vanilla_transformer.data.sources._LINES_PER_CHUNK", 2)
     (tmp_path / "bad.de").write_bytes(b"x\n" * 20_000 + "Häuser\n".encode("latin-1"))
     files = [write("bad.en", "x\n" * 20_001), tmp_path / "bad.de"]
     with pytest.raises(ValueError, match=r"bad\.de is not UTF-8"):
@@ -168,7 +168,7 @@ def test_a_table_in_another_encoding_and_with_other_quotation_marks(tmp_path):
 def test_quotation_marks_that_are_text_are_not_taken_away(tmp_path, line):
     path = tmp_path / "train.tsv"
     path.write_text(f"source\ttarget\na\tb\n{line}\n")
-    with pytest.raises(ValueError, match=r"train\.tsv, line 3: .*where all of them are text, give quoting=3"):
+    with pytest.raises(ValueError, match=r"train\.tsv, line 3: .*if no cell is quoted, give quoting=3"):
         load_pairs(train_files=path)
     pairs = load_pairs(train_files=path, quoting=3)
     assert pairs["train"].to_list()[1] == dict(zip(("source", "target"), line.split("\t"), strict=True))
@@ -194,15 +194,15 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
     assert {name: split.to_list() for name, split in pairs.items()} == {"train": EXPECTED, "test": EXPECTED}
     some = load_pairs(str(folder), source="en", target="de", split="test[:1]")
     assert {name: split.to_list() for name, split in some.items()} == {"test": EXPECTED[:1]}
-    with pytest.raises(ValueError, match="streaming pairs have no number; leave streaming out"):
+    with pytest.raises(ValueError, match="streamed pairs have no length; leave streaming out"):
         load_pairs(str(folder), source="en", target="de", streaming=True)
 
 
 @pytest.mark.parametrize(
     ("files", "error", "message"),
     [
-        ({"a.en": "x\n", "a.de": ""}, ValueError, r"a\.de is empty; it should hold sentences"),
-        ({"a.en": "x\ny\n", "a.de": "x\n"}, ValueError, r"a\.en has 2 lines and .*a\.de has 1; line n of one must"),
+        ({"a.en": "x\n", "a.de": ""}, ValueError, r"a\.de is empty; give a file with sentences"),
+        ({"a.en": "x\ny\n", "a.de": "x\n"}, ValueError, r"a\.en has 2 lines and .*a\.de has 1; give files whose"),
         ({"a.csv": "source,german\nx,y\n"}, ValueError, r'a\.csv has no column "target"; it has: "source", "german"'),
         (
             {"a.jsonl": '{"source": "x", "target": "y"}\n{"source": "x"\n'},
@@ -223,14 +223,14 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
         (
             {"a.csv": "source,target\nx,y\n", "b.tsv": "source\ttarget\nx\ty\n"},
             ValueError,
-            r"one split has 2 files \(.*a\.csv, .*b\.tsv\); give tables of one kind, or two aligned text files",
+            r"one split has 2 files \(.*a\.csv, .*b\.tsv\); give tables of one format, or two aligned text files",
         ),
         (
             {"a.csv": "source,target\nx,y\n", "b.csv": "source,goal\nx,y\n"},
             ValueError,
             r"a\.csv, .*b\.csv",
         ),
-        ({"a.txt": "x\n"}, ValueError, r'a\.txt is one file ending in "\.txt"; a table ends in \.csv, .*two aligned'),
+        ({"a.txt": "x\n"}, ValueError, r'a\.txt is one file that ends in "\.txt"; give a table \(\.csv, .*two aligned'),
         ({"a": "x\n", "b": "x\n", "c": "x\n"}, ValueError, r"one split has 3 files \(.*\); give tables of one"),
         (
             {"a.json": '{"source": "x", "target": 1}\n'},
@@ -240,11 +240,11 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
         (
             {"a.csv": "source,target\nHello, world,Hallo, Welt\nYes,Ja\n"},
             ValueError,
-            r'a\.csv, line 2: 4 cells, but the first line has 2; put cells that hold "," in quotation marks',
+            r'a\.csv, line 2: 4 cells, but the header has 2; quote cells that contain ","',
         ),
-        ({"a.csv": "\ufeff"}, ValueError, r"a\.csv has a first line with names, and no rows"),
-        ({"a.csv": "source,target\n"}, ValueError, r"a\.csv has a first line with names, and no rows"),
-        ({"a.csv": "source,target\nYes,Ja\nNo\n"}, ValueError, r"a\.csv, line 3: 1 cells, but the first line has 2"),
+        ({"a.csv": "\ufeff"}, ValueError, r"a\.csv has a header but no rows"),
+        ({"a.csv": "source,target\n"}, ValueError, r"a\.csv has a header but no rows"),
+        ({"a.csv": "source,target\nYes,Ja\nNo\n"}, ValueError, r"a\.csv, line 3: 1 cells, but the header has 2"),
         ({"a.parquet": "nonsense"}, ValueError, r"a\.parquet cannot be read as parquet"),
     ],
 )
@@ -294,15 +294,15 @@ def test_packed_text(tmp_path):
     paths = [tmp_path / "a.en.gz", tmp_path / "a.de.gz"]
     for path in paths:
         path.write_bytes(gzip.compress(b"x\n"))
-    with pytest.raises(ValueError, match=r"a\.en\.gz is not UTF-8 \(.*\); unpack it"):
+    with pytest.raises(ValueError, match=r"a\.en\.gz is not UTF-8 \(.*\); decompress it"):
         load_pairs(train_files=paths)
 
 
 def test_options_that_give_no_pairs(write):
     path = write("a.csv", "source,target\nx,y\n")
-    with pytest.raises(ValueError, match="streaming pairs have no number; leave streaming out"):
+    with pytest.raises(ValueError, match="streamed pairs have no length; leave streaming out"):
         load_pairs(train_files=path, streaming=True)
-    with pytest.raises(ValueError, match=r"split is \['train', 'test'\]; name one"):
+    with pytest.raises(ValueError, match=r"split is \['train', 'test'\]; give one"):
         load_pairs("user/name", split=["train", "test"])
 
 
@@ -315,17 +315,17 @@ def test_text_in_another_encoding(tmp_path):
 
 
 def test_one_column_for_both(write):
-    with pytest.raises(ValueError, match='source and target are both column "source"; name two'):
+    with pytest.raises(ValueError, match='source and target are both column "source"; give two'):
         load_pairs(train_files=write("a.csv", "source,target\nx,y\n"), target="source")
 
 
 def test_options_for_text_files(write):
-    with pytest.raises(ValueError, match="delimiter: text files are read without options"):
+    with pytest.raises(ValueError, match="delimiter: text files take no options"):
         load_pairs(train_files=[write("a.en", "x\n"), write("a.de", "y\n")], delimiter=";")
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.csv is not there; check the path"):
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.csv does not exist; check the path"):
         load_pairs(train_files=tmp_path / "nowhere.csv")
 
 

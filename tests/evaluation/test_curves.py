@@ -113,7 +113,7 @@ def test_a_file_without_a_curve(tmp_path, content):
 
 
 def test_a_run_without_a_curve(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match="was evaluated as it trained"):
+    with pytest.raises(FileNotFoundError, match="name the folder of a run with evaluations"):
         read_curve(tmp_path)
 
 
@@ -121,10 +121,10 @@ def test_what_cannot_be_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(ValueError, match="some points have no BLEU, and some no loss"):
         plot_curves({"a": [{"training_seconds": 1.0, "a_loss": 2.0}]}, tmp_path / "a.png")
-    with pytest.raises(ValueError, match=r"plot has no suffix, which says the format; name it .*plot\.png"):
+    with pytest.raises(ValueError, match=r"plot has no suffix to determine the format; name it .*plot\.png"):
         plot_curves({"a": [{"training_seconds": 1.0, "loss": 2.0}]}, tmp_path / "plot")
 
 
 def test_a_curve_without_times(tmp_path):
-    with pytest.raises(ValueError, match="the curve of run has no points, or they lack training_seconds"):
+    with pytest.raises(ValueError, match="the curve of run has no points with training_seconds"):
         plot_curves({"run": [{"updates": 1, "bleu": 3.0}]}, tmp_path / "plot.png")

@@ -81,12 +81,12 @@ def test_compute_metrics_scores_as_it_is_told(tokenizer):
 
 def test_compute_metrics_of_logits(tokenizer):
     logits, labels = np.zeros((2, 3, 5)), np.zeros((2, 3), dtype=int)
-    with pytest.raises(ValueError, match="logits were given; set predict_with_generate=True"):
+    with pytest.raises(ValueError, match="the predictions are logits; set predict_with_generate=True"):
         make_compute_metrics(tokenizer)(EvalPrediction(predictions=logits, label_ids=labels))
 
 
 @pytest.mark.parametrize(("tokenize", "warns"), [("13a", True), ("none", False), ("char", False)])
-def test_text_that_is_tokenised_already_is_warned_of(caplog, tokenize, warns):
+def test_tokenized_text_logs_a_warning(caplog, tokenize, warns):
     lines = ["a small house is old ."] * 100
     with caplog.at_level("WARNING", logger="sacrebleu"):
         logging.getLogger("sacrebleu").propagate = True

@@ -98,7 +98,7 @@ def test_a_run_that_dies_while_files_move_leaves_no_mixture(tmp_path, monkeypatc
     folder = staging.__enter__()
     for name in names:
         (folder / name).write_text("new")
-    with pytest.raises(OSError, match=r"could not be replaced \(pulled out\); the new files are in "):
+    with pytest.raises(OSError, match=r"could not be replaced \(pulled out\); its new files are in "):
         staging.__exit__(None, None, None)
     assert not (tmp_path / "model.safetensors").exists()
     assert (folder / "model.safetensors").read_text() == "new"

@@ -47,13 +47,13 @@ def printed(folder) -> dict[str, str]:
     ("run", "message"),
     [
         ("unreachable", "error: the Hub cannot be reached to push to user/refused ("),
-        ("no-token", "error: there is no token to push to user/refused with; make one with the right to write at http"),
-        ("wrong-token", "error: the Hub does not know the token to push to user/refused with; make one"),
-        ("reader", "error: the token may not write to user/refused; make one that may at http"),
-        ("reader-of-what-is-there", "error: the token may not write to user/there; make one that may at http"),
-        ("someone-else", "error: the token may not write to other/refused; make one that may at http"),
-        ("no-data", "error: nope.en is not there"),
-        ("licence", 'error: the Hub refuses the model card\'s metadata: - Error: "license" must be one of'),
+        ("no-token", "error: there is no token to push to user/refused; create one with write access at http"),
+        ("wrong-token", "error: the Hub rejects the token to push to user/refused; create one"),
+        ("reader", "error: the token has no write access to user/refused; create one at http"),
+        ("reader-of-what-is-there", "error: the token has no write access to user/there; create one at http"),
+        ("someone-else", "error: the token has no write access to other/refused; create one at http"),
+        ("no-data", "error: nope.en does not exist"),
+        ("licence", 'error: the Hub rejects the model card\'s metadata: - Error: "license" must be one of'),
     ],
 )
 def test_what_cannot_be_pushed_is_not_trained(hub, folder, printed, run, message):
@@ -150,5 +150,5 @@ def test_a_push_that_fails_says_how_to_push_later(hub, folder, printed, tmp_path
 def test_a_folder_without_a_model_is_not_pushed_over_one(tmp_path, files):
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=r"holds no model \(config.json and weights\); name the folder"):
+    with pytest.raises(ValueError, match=r"has no config\.json or no weights; name the folder"):
         push_run(tmp_path, "user/whole", message="nothing")

@@ -406,7 +406,7 @@ def test_multi30k_is_found_by_its_folder(files, tmp_path, monkeypatch):
     monkeypatch.setenv("MULTI30K_DIR", str(folder))
     (folder / "val.de").rename(tmp_path / "val.de")
     try:
-        with pytest.raises(SystemExit, match=r"val\.de is not there; check the path"):
+        with pytest.raises(SystemExit, match=r"val\.de does not exist; check the path"):
             reproduce_table3.main(["--output_dir", str(tmp_path / "results")])
     finally:
         (tmp_path / "val.de").rename(folder / "val.de")
