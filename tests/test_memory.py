@@ -1,4 +1,4 @@
-"""In a process of its own: what is set for the C library holds until the end of a process."""
+"""Keep and release freed memory; measured in a child process, because mallopt() settings last until a process ends."""
 
 import json
 import platform
@@ -18,7 +18,7 @@ from tests.invariants.killed import exit_code, start
 
 
 def fresh_pages(times_before: int) -> int:
-    """How many it takes to use 300 MB that were freed, once the heap has its size, after so many times."""
+    """Page faults of allocating 300 MB that were freed `times_before` times before."""
     import resource
 
     for _ in range(times_before):
@@ -37,13 +37,13 @@ def resident() -> int:
 
 
 def measure(path: Path) -> None:
-    """Write what `measured` says."""
-    # What the imports have freed would be given back with the rest below.
+    """Write the measurements that `measured` returns."""
+    # Otherwise the release below would include memory that the imports freed.
     release_freed_memory()
     found = [fresh_pages(1)]
     assert keep_freed_memory()
     found.append(fresh_pages(5))
-    # Blocks that are in use lie between those that were freed, so that none of it is at the end of the heap.
+    # Used blocks alternate with freed ones, so that the end of the heap is in use.
     tensors = [torch.ones(100_000 if place % 2 else 2_500_000) for place in range(60)]
     tensors = tensors[1::2]
     for step in (49, 50):
@@ -53,13 +53,13 @@ def measure(path: Path) -> None:
 
 
 on_glibc = pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc" or not Path("/proc/self/statm").is_file(), reason="it takes glibc"
+    platform.libc_ver()[0] != "glibc" or not Path("/proc/self/statm").is_file(), reason="needs glibc"
 )
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory) -> list[int]:
-    """Fresh pages where memory is given back at once, and where it is kept; bytes in use before and after that goes."""
+    """Page faults without and with keep_freed_memory(), and resident bytes before and after a release."""
     folder = tmp_path_factory.mktemp("memory")
     path, log = folder / "found", folder / "log"
     assert exit_code(start(measure, path, log=log)) == 0, log.read_text()
@@ -68,14 +68,14 @@ def measured(tmp_path_factory) -> list[int]:
 
 @on_glibc
 def test_freed_memory_is_used_again(measured):
-    given_back, kept, *_ = measured
+    released, kept, *_ = measured
     # 300 MB are 73,000 pages of 4 KiB.
-    assert given_back > 20_000
+    assert released > 20_000
     assert kept < 1_000
 
 
 @on_glibc
-def test_memory_that_nobody_uses_is_given_back(measured):
+def test_freed_memory_is_released(measured):
     *_, before, after = measured
     # 30 blocks of 10 MB.
     assert 280e6 < before - after < 320e6
@@ -98,7 +98,7 @@ def test_the_peak_is_that_of_the_system(monkeypatch):
     assert memory.peak_memory() is None
 
 
-def test_what_was_packed_for_an_evaluation_goes():
+def test_an_evaluation_drops_prepacked_weights():
     layer = torch.nn.Linear(8, 8)
     packed = weakref.ref(pack(layer))
     ReleaseMemory().on_evaluate(None, None, None)

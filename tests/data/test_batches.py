@@ -26,7 +26,7 @@ BUDGET = 100
 
 
 def lengths(count=2000, longest=40, seed=0):
-    """Lengths of both sides, `(2, pairs)`, that go together as those of translations do."""
+    """Lengths of both sides, `(2, pairs)`, correlated like those of translations."""
     generator = np.random.default_rng(seed)
     source = generator.integers(2, longest + 1, count)
     return np.stack([source, np.clip(source + generator.integers(-4, 5, count), 1, longest)])
@@ -41,7 +41,7 @@ def batches(data, tokens=BUDGET, epoch=0, **options):
 
 
 def padded(data, batch):
-    """Tokens on each side of a batch with padding."""
+    """Tokens of a batch on each side, padding included."""
     return len(batch) * data[:, batch].max(axis=1)
 
 
@@ -51,7 +51,7 @@ def sets(plan):
 
 @pytest.fixture(scope="module")
 def pairs():
-    """Tokenised pairs whose sides are independent."""
+    """Tokenized pairs whose sides are independent."""
     sources, targets = random_words(60, seed=1, longest=20), random_words(60, seed=2, longest=20)
     return Dataset.from_dict(
         {"attention_mask": [[1] * len(row) for row in sources], "input_ids": sources, "labels": targets}
@@ -86,7 +86,7 @@ def test_batches_are_as_full_as_multiples_of_8_rows_can_be(tokens):
 
 
 def count_of_batches(data, tokens, less):
-    """How many batches one pair after the other makes, where large ones have room for so many rows less."""
+    """Number of batches from adding pairs one by one, where batches of more than 8 rows hold `less` rows fewer."""
     count, rows = 1, 0
     for longest in sorted(data.max(axis=0)):
         room, rows = tokens // longest, rows + 1
@@ -136,7 +136,7 @@ def test_another_epoch_or_seed_gives_others(other):
     data = lengths()
     plan, another = batches(data, seed=3, epoch=4), batches(data, **other)
     assert len(plan) == len(another)
-    # Not the order only: pairs of equal lengths have changed places.
+    # Not only the order: pairs of equal lengths were shuffled.
     assert len(sets(plan) & sets(another)) < len(plan) / 2
 
 
@@ -147,14 +147,14 @@ def test_long_and_short_batches_come_in_any_order():
 
 
 def test_equal_pairs_meet_by_chance():
-    """Of 60 equal pairs in batches of 10, two meet in 9 epochs of 59."""
+    """Two of 60 equal pairs in batches of 10 share a batch with probability 9/59."""
     data, epochs = np.full((2, 60), 10), 400
     met = np.zeros((60, 60))
     for epoch in range(epochs):
         for batch in batches(data, epoch=epoch):
             met[np.ix_(batch, batch)] += 1
     apart = met[~np.eye(60, dtype=bool)] / epochs
-    # Six standard deviations of a share of 400 epochs.
+    # Six standard deviations of the share of epochs.
     assert np.abs(apart - 9 / 59).max() < 6 * (9 / 59 * 50 / 59 / epochs) ** 0.5
 
 
@@ -178,7 +178,7 @@ def test_the_largest_batches_first(processes):
     first = sorted(size[0] for size in sizes)
     assert first == sorted(size for each in sizes for size in each)[-processes:]
     assert sorted(pair for plan in plans for batch in plan for pair in batch) == list(range(data.shape[1]))
-    # Of the first epoch only.
+    # Only in the first epoch.
     options = {"processes": processes, "epoch": 1}
     assert batches(data, largest_first=True, **options) == batches(data, **options)
 

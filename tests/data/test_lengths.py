@@ -1,4 +1,4 @@
-"""Leaving out pairs that do not fit."""
+"""Removing pairs that are empty or too long."""
 
 import pytest
 from datasets import Dataset, DatasetDict
@@ -73,14 +73,14 @@ def test_missing_and_unknown_tokens(tokenizer):
     assert rows(kept) == ([[10**6, end]], [[50]])
 
 
-def test_nothing_is_left_out_where_all_fit(data, tokenizer):
+def test_nothing_is_removed_if_all_fit(data, tokenizer):
     fitting = data.select(KEPT)
     kept, dropped = filter_pairs(fitting, tokenizer, MOST)
     assert kept is fitting
     assert dropped == {"empty": 0, "too long": 0}
 
 
-def test_what_stays_makes_batches(data, tokenizer):
+def test_remaining_pairs_make_batches(data, tokenizer):
     with pytest.raises(ValueError, match="longer than tokens_per_batch, which is 30"):
         TokenBudgetBatchSampler(data, MOST)
     kept, _ = filter_pairs(data, tokenizer, MOST)
@@ -99,7 +99,7 @@ def test_on_disk(write, tokenizer):
     data = tokenize_pairs(load_pairs(train_files=files), tokenizer)["train"]
     before = set(files[0].parent.rglob("*.arrow"))
     stayed = set()
-    # The last but one keeps the same pairs by another limit.
+    # The second and third limit keep the same pairs.
     for limit, expected in ((MOST, KEPT), (MOST, KEPT), (MOST + 1, None), (4, None)):
         kept, dropped = filter_pairs(data, tokenizer, limit)
         fitting = [row for row, (a, b) in enumerate(zip(*rows(data), strict=True)) if max(len(a), len(b)) <= limit]
@@ -107,7 +107,7 @@ def test_on_disk(write, tokenizer):
         assert expected in (None, fitting)
         assert rows(kept) == rows(data.select(fitting))
         assert len(data) - sum(dropped.values()) == len(fitting)
-        # Tokens and the numbers of those that stay.
+        # The tokens, and the indices of the remaining pairs.
         assert len(kept.cache_files) == 2
         stayed.add(tuple(fitting))
     assert len(set(files[0].parent.rglob("*.arrow")) - before) == len(stayed) == 2
@@ -131,6 +131,6 @@ def test_several_splits(data, tokenizer):
         filter_pairs(DatasetDict(train=data, test=data), tokenizer, 9)
 
 
-def test_data_that_is_not_tokenised(tokenizer):
+def test_data_that_is_not_tokenized(tokenizer):
     with pytest.raises(ValueError, match="tokenize_pairs"):
         filter_pairs(Dataset.from_dict({"source": ["a"], "target": ["b"]}), tokenizer, MOST)

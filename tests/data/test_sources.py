@@ -26,7 +26,7 @@ def test_two_aligned_text_files(write):
     assert pairs["train"].to_list() == pairs["test"].to_list() == EXPECTED
 
 
-def test_lines_are_what_ends_in_a_newline(write):
+def test_only_newlines_end_lines(write):
     files = [write("train.en", "a\u2028b\r\n\n c \n"), write("train.de", "x\x0by\nz\nw")]
     assert load_pairs(train_files=files)["train"].to_list() == [
         {"source": "a\u2028b", "target": "x\x0by"},
@@ -52,7 +52,7 @@ def test_text_that_has_changed_is_read_again(write, side):
     fingerprint = load_pairs(train_files=files)["train"]._fingerprint
     state = files[side].stat()
     changed = files[side].read_text(encoding="utf-8").replace("e", "E")
-    # In its place, as large and as old.
+    # A file of the same name, size and modification time.
     other = write("other", changed)
     os.utime(other, ns=(state.st_atime_ns, state.st_mtime_ns))
     other.replace(files[side])
@@ -77,7 +77,7 @@ def test_many_lines(write, monkeypatch):
 
 
 def test_little_memory(write):
-    """A fraction of the text, however much it is."""
+    """A fraction of the size of the text."""
     line = "a sentence of some words, " * 8
     texts = [write("a.en", f"{line}\n" * 60_000), write("a.de", f"{line}\n" * 60_000)]
     table = write("a.jsonl", f"{json.dumps({'source': line, 'target': line})}\n" * 60_000)
@@ -89,7 +89,7 @@ def test_little_memory(write):
         assert peak < table.stat().st_size / 2
 
 
-def test_an_error_leaves_nothing_behind(write, cache, tmp_path, monkeypatch):
+def test_an_error_leaves_no_files(write, cache, tmp_path, monkeypatch):
     monkeypatch.setattr("hf_vanilla_transformer.data.sources._LINES_PER_CHUNK", 2)
     (tmp_path / "bad.de").write_bytes(b"x\n" * 20_000 + "Häuser\n".encode("latin-1"))
     files = [write("bad.en", "x\n" * 20_001), tmp_path / "bad.de"]
@@ -125,7 +125,7 @@ def test_tables(tmp_path, name):
     assert load_pairs(train_files=path, source="en", target="de")["train"].to_list() == EXPECTED
 
 
-def test_words_that_pandas_takes_for_missing(write):
+def test_words_that_pandas_reads_as_missing(write):
     pairs = load_pairs(train_files=write("train.csv", "source,target\nzero,null\nNA,None\n,nan\n"))
     assert pairs["train"].to_list() == [
         {"source": "zero", "target": "null"},
@@ -165,7 +165,7 @@ def test_a_table_in_another_encoding_and_with_other_quotation_marks(tmp_path):
 
 
 @pytest.mark.parametrize("line", ['"Hello," he said.\t"Hallo", sagte er.', '"Hello\tHallo'])
-def test_quotation_marks_that_are_text_are_not_taken_away(tmp_path, line):
+def test_quotation_marks_that_are_text_stay(tmp_path, line):
     path = tmp_path / "train.tsv"
     path.write_text(f"source\ttarget\na\tb\n{line}\n")
     with pytest.raises(ValueError, match=r"train\.tsv, line 3: .*if no cell is quoted, give quoting=3"):
@@ -255,7 +255,7 @@ def test_bad_files(write, files, error, message):
 
 
 def test_other_columns_may_change_their_type(write):
-    """pandas looks at some rows at a time."""
+    """pandas infers types from a chunk of rows."""
     rows = ["1"] * 15_000 + ["", "0.5", "x"]
     path = write("a.csv", "source,year,target\n" + "".join(f"s{n},{year},t{n}\n" for n, year in enumerate(rows)))
     pairs = load_pairs(train_files=path)["train"]
@@ -290,7 +290,7 @@ def test_several_tables_of_a_split(write):
     assert (pairs["source"][:], pairs["target"][:]) == (["x", "v", "w"], ["y", "z", "u"])
 
 
-def test_packed_text(tmp_path):
+def test_compressed_text(tmp_path):
     paths = [tmp_path / "a.en.gz", tmp_path / "a.de.gz"]
     for path in paths:
         path.write_bytes(gzip.compress(b"x\n"))
@@ -324,7 +324,7 @@ def test_options_for_text_files(write):
         load_pairs(train_files=[write("a.en", "x\n"), write("a.de", "y\n")], delimiter=";")
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere\.csv does not exist; check the path"):
         load_pairs(train_files=tmp_path / "nowhere.csv")
 
@@ -338,7 +338,7 @@ def test_a_file_that_is_not_there(tmp_path):
         (["train", "dev", "val"], ["train", "validation", "val"]),
     ],
 )
-def test_what_validation_is_called(monkeypatch, names, expected):
+def test_names_of_the_validation_split(monkeypatch, names, expected):
     splits = {name: Dataset.from_dict({"source": [name], "target": [name]}) for name in names}
     monkeypatch.setattr(
         "hf_vanilla_transformer.data.sources.load_dataset", lambda *args, **options: DatasetDict(splits)
@@ -346,7 +346,7 @@ def test_what_validation_is_called(monkeypatch, names, expected):
     pairs = load_pairs("user/pairs")
     assert list(pairs) == expected
     assert [split["source"][0] for split in pairs.values()] == names
-    # One that is asked for is what it was asked as.
+    # A single split keeps the name that was given.
     monkeypatch.setattr(f"{load_pairs.__module__}.load_dataset", lambda *args, split, **options: splits[split])
     assert [list(load_pairs("user/pairs", split=name)) for name in names] == [[name] for name in names]
 

@@ -74,15 +74,15 @@ def test_tokens_come_from_a_file_of_the_cache(on_disk, tokenizer, cache):
     assert cache in file.parents
 
 
-def tokenise(files: list[Path], folder: Path, cache: Path, path: Path) -> None:
-    """Write what this process makes of pairs, and how it begins: with a hash() of its own."""
+def tokenize_in_child(files: list[Path], folder: Path, cache: Path, path: Path) -> None:
+    """Write the tokens of pairs in this process, and its hash("a"), which differs between processes."""
     datasets.config.HF_DATASETS_CACHE = cache
     data = tokenize_pairs(load_pairs(train_files=files), AutoTokenizer.from_pretrained(folder))["train"]
     path.write_text(json.dumps([hash("a"), [*map(str, files_of(data))], data.to_list()]))
 
 
-def test_the_same_is_tokenised_once(on_disk, tokenizer, cache, tmp_path):
-    """By a tokenizer that was used and saved meanwhile, in another process too."""
+def test_equal_pairs_are_tokenized_once(on_disk, tokenizer, cache, tmp_path):
+    """Also by a tokenizer that was used and saved in between, and in another process."""
     data = tokenize_pairs(on_disk, tokenizer)
     written = {file: file.stat().st_ino for file in files_of(data)}
     tokenizer.save_pretrained(tmp_path / "tokenizer")
@@ -91,17 +91,17 @@ def test_the_same_is_tokenised_once(on_disk, tokenizer, cache, tmp_path):
     again = tokenize_pairs(on_disk, other)
     assert {file: file.stat().st_ino for file in files_of(again)} == written
     files, path, log = [tmp_path / "a.en", tmp_path / "a.de"], tmp_path / "found", tmp_path / "log"
-    process = start(tokenise, files, tmp_path / "tokenizer", cache, path, log=log)
+    process = start(tokenize_in_child, files, tmp_path / "tokenizer", cache, path, log=log)
     assert exit_code(process) == 0, log.read_text()
     other_hash, names, rows = json.loads(path.read_text())
-    # Or else names that depend on it would be the same, too.
+    # With equal hashes the test could not detect names that depend on them.
     assert other_hash != hash("a") or "PYTHONHASHSEED" in os.environ
     assert [Path(name) for name in names] == files_of(data)
     assert {file: file.stat().st_ino for file in files_of(data)} == written
     assert rows == data.to_list()
 
 
-def test_another_tokenizer_or_text_is_tokenised_anew(on_disk, tokenizer, tmp_path, write):
+def test_another_tokenizer_or_text_is_tokenized_again(on_disk, tokenizer, tmp_path, write):
     fingerprints = {tokenize_pairs(on_disk, tokenizer)._fingerprint}
     fewer = train_tokenizer(TEXTS * 5, vocab_size=262, show_progress=False)
     assert ids(tokenize_pairs(on_disk, fewer)) == (fewer(TEXTS).input_ids, fewer(["b", "c", "", "d"]).input_ids)

@@ -51,7 +51,7 @@ def test_the_curve_is_the_evaluations_of_the_log():
     assert set(curve[0]) == scores | {"updates", "epoch", "training_seconds", "evaluation_seconds"}
 
 
-def test_what_was_reached_when():
+def test_first_evaluation_to_reach_a_target():
     summary = summarize_curve(validation_curve(LOG), targets=[34, 38, 40.5])
     assert summary["best"]["updates"] == 20
     reached = {target: point and point["updates"] for target, point in summary["reached"].items()}
@@ -117,7 +117,7 @@ def test_a_run_without_a_curve(tmp_path: Path):
         read_curve(tmp_path)
 
 
-def test_what_cannot_be_drawn(tmp_path):
+def test_curves_that_cannot_be_plotted(tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(ValueError, match="some points have no BLEU, and some no loss"):
         plot_curves({"a": [{"training_seconds": 1.0, "a_loss": 2.0}]}, tmp_path / "a.png")

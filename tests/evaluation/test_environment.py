@@ -1,4 +1,4 @@
-"""What is recorded of the machine and the versions."""
+"""The description of the machine and the versions."""
 
 import json
 import shutil

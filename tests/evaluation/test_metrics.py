@@ -68,7 +68,7 @@ def test_compute_metrics_of_a_trainer(tokenizer):
     assert compute_metrics(EvalPrediction(predictions=batches, label_ids=batches)) == expected
 
 
-def test_compute_metrics_scores_as_it_is_told(tokenizer):
+def test_compute_metrics_passes_options(tokenizer):
     def pad(texts):
         ids = [tokenizer(text).input_ids for text in texts]
         return np.array([row + [-100] * (max(map(len, ids)) - len(row)) for row in ids])

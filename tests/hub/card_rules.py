@@ -1,4 +1,4 @@
-"""What the Hub demands of a model card's metadata, checked without `huggingface_hub` and without the package."""
+"""The Hub's rules for a model card's metadata, without `huggingface_hub` and without the package."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 
-# Some of the Hub's list; it refuses a licence that is not on it.
+# A part of the Hub's list; it rejects licences that are not on the list.
 LICENSES = {"apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0", "cc0-1.0", "gpl-3.0"}
 LICENSES |= {"bsd-3-clause", "openrail", "unknown", "other"}
 REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -18,7 +18,7 @@ LISTS_OF_STRINGS = ("tags", "metrics")
 
 
 def card_errors(content: str) -> list[str]:
-    """What is wrong with the metadata at the head of a README.md, in sentences."""
+    """Errors in the metadata of a README.md, in sentences."""
     head = re.match(r"---\r?\n(.*?)\r?\n---\s", content, flags=re.DOTALL)
     if head is None:
         return []

@@ -1,4 +1,4 @@
-"""Processes that take the small Hub for the Hub."""
+"""Child processes that use the test Hub as the Hub."""
 
 import os
 import subprocess
@@ -17,14 +17,14 @@ FIXTURE = ROOT / "tests" / "fixtures" / "numbers_tiny"
 
 @pytest.fixture(scope="module")
 def hub():
-    # Model files are larger than this, and so are uploaded in parts.
+    # Model files are larger than this, so they are uploaded in parts.
     with Hub(part_size=50_000) as hub:
         yield hub
 
 
 @pytest.fixture(scope="module")
 def run_child(hub, run_in_fork, tmp_path_factory) -> Callable[..., subprocess.CompletedProcess]:
-    """Run a program of `children` in a process with these settings, and with a cache of its own unless told."""
+    """Run a program of `children` in a process with these settings, by default with its own cache."""
 
     def run(
         program: str,

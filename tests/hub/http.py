@@ -1,4 +1,4 @@
-"""HTTP for the small Hub: requests, answers, the Hub's errors, and a handler that can cut the connection."""
+"""HTTP for the test Hub: requests, responses, the Hub's errors, and a handler that can drop the connection."""
 
 import json
 import re
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Fault:
-    """Something that goes wrong with the next `times` requests of a method whose path has the pattern in it.
+    """An error in the next `times` requests of a method whose path has the pattern in it.
 
     With `status` they are refused; without, the connection is cut after so many bytes of what the client sends (PUT,
     POST) or is sent (GET). `times=math.inf` is always.
@@ -31,7 +31,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked, and the status of the answer (0 where the connection was cut)."""
+    """A request and the status of its response (0 if the connection was dropped)."""
 
     method: str
     path: str
@@ -48,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Status, body and headers of an answer."""
+    """Status, body and headers of a response."""
 
     status: int = 200
     body: Any = None
@@ -59,7 +59,7 @@ class Answer:
 
 
 class RefusedError(Exception):
-    """An error of the Hub, with the headers that the client tells errors by."""
+    """An error of the Hub, with the headers by which the client recognises it."""
 
     def __init__(self, status: int, message: str, code: str | None = None, **headers: str):
         super().__init__(message)
@@ -69,7 +69,7 @@ class RefusedError(Exception):
 
 
 def part_of(content: bytes, wanted: str | None, headers: dict[str, str]) -> Answer:
-    """The bytes that a `Range` header wants, or all."""
+    """The bytes of a `Range` header, or all bytes."""
     match = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted or "")
     if match is None:
         return Answer(200, content, headers)
@@ -80,7 +80,7 @@ def part_of(content: bytes, wanted: str | None, headers: dict[str, str]) -> Answ
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Reads a request from the socket, and writes the answer; or cuts the connection."""
+    """Reads a request from the socket and writes the response, or drops the connection."""
 
     protocol_version = "HTTP/1.1"
     hub: "Hub"
@@ -136,4 +136,4 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""

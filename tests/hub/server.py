@@ -1,4 +1,4 @@
-"""A small Hub on loopback: what the unmodified `huggingface_hub` client asks for, answered from memory.
+"""A test Hub on loopback that answers the requests of the unmodified `huggingface_hub` client from memory.
 
     with Hub() as hub:
         subprocess.run(command, env={**os.environ, **hub.environment(home, token=WRITER)})
@@ -39,7 +39,7 @@ _ROUTES: list[tuple[str, re.Pattern, str]] = []
 
 
 def route(method: str, pattern: str) -> Callable:
-    """Answer requests for these paths with the method below; its named groups become arguments."""
+    """Route requests for these paths to the method below; named groups become arguments."""
 
     def register(function: Callable) -> Callable:
         _ROUTES.append((method, re.compile(pattern), function.__name__))
@@ -52,7 +52,7 @@ class Hub:
     """The server; see the head of the file."""
 
     def __init__(self, part_size: int | None = None):
-        """`part_size`: ask for large files above it in parts of so many bytes."""
+        """`part_size`: request larger files in parts of this many bytes."""
         self.part_size = part_size
         self.repositories: dict[tuple[str, str], Repository] = {}
         self.large_files: dict[str, bytes] = {}
@@ -70,7 +70,7 @@ class Hub:
         self.stop()
 
     def start(self) -> None:
-        """Listen, after a `stop` on the same port again."""
+        """Listen; after a `stop`, on the same port again."""
         handler = type("Handler", (Handler,), {"hub": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", self.port), handler)
         self.server.daemon_threads = True
@@ -86,7 +86,7 @@ class Hub:
         return f"http://127.0.0.1:{self.port}"
 
     def environment(self, home: Path, token: str | None = None) -> dict[str, str]:
-        """What a process needs to take this server for the Hub, with caches of its own."""
+        """Environment variables that make a process use this server as the Hub, with separate caches."""
         settings = {"HF_ENDPOINT": self.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
         settings |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "NO_PROXY": "*"}
         return settings | ({"HF_TOKEN": token} if token else {})
@@ -95,14 +95,14 @@ class Hub:
         return self.repositories[kind, name]
 
     def create(self, name: str, kind: str = "models", private: bool = False) -> Repository:
-        """A repository with a first commit, as the Hub makes it."""
+        """Create a repository with a first commit, as the Hub does."""
         repository = self.repositories[kind, name] = Repository(name, private)
         first = {".gitattributes": File(b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n")}
         repository.commit("initial commit", first)
         return repository
 
     def asked(self, method: str, pattern: str) -> list[Request]:
-        """The requests so far of a method whose path has the pattern in it."""
+        """Requests so far with this method whose path matches the pattern."""
         return [request for request in self.requests if request.method == method and re.search(pattern, request.path)]
 
     def fault_of(self, request: Request) -> Fault | None:
@@ -114,7 +114,7 @@ class Hub:
         return None
 
     def answer(self, request: Request) -> Answer:
-        """Answer a request, whatever it is."""
+        """Answer any request."""
         method = "GET" if request.method == "HEAD" else request.method
         try:
             if request.token is not None and request.token not in ROLES:
@@ -133,7 +133,7 @@ class Hub:
         repository = self.repositories.get((kind, name))
         if repository is not None and (request.token or not repository.private):
             return repository
-        # The Hub does not tell a stranger whether there is a private repository of that name.
+        # The Hub does not reveal private repositories to other users.
         raise RefusedError(404 if request.token else 401, "Repository not found", "RepoNotFound")
 
     def _find_commit(self, request: Request, kind: str, name: str, revision: str) -> Commit:
@@ -277,7 +277,7 @@ class Hub:
         return Answer(body={"transfer": "basic", "objects": [self._upload(o) for o in request.json()["objects"]]})
 
     def _upload(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """How to upload one large file: not at all, at once, or in parts."""
+        """How to upload a large file: skip it, in one part, or in several."""
         oid, size = wanted["oid"], wanted["size"]
         if oid in self.large_files:
             return {"oid": oid, "size": size}
@@ -365,7 +365,7 @@ class Hub:
 
     @route("GET", "/storage/(?P<oid>[0-9a-f]{64})")
     def storage(self, request: Request, oid: str) -> Answer:
-        """Large files lie elsewhere; who has the address may read, and nobody's token belongs here."""
+        """Large files have their own URL, which is readable without a token and must not receive one."""
         if request.token is not None:
             raise RefusedError(400, "a token was sent to the storage")
         return part_of(self.large_files[oid], request.range, {"ETag": f'"{oid}"', "Accept-Ranges": "bytes"})

@@ -1,4 +1,4 @@
-"""What the small Hub keeps: repositories, their commits and files, in memory."""
+"""Storage of the test Hub: repositories, their commits and files, in memory."""
 
 from dataclasses import dataclass, field
 from hashlib import sha1, sha256
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class File:
-    """A file's bytes, and whether they are kept as a large file."""
+    """A file's bytes, and whether it is stored as a large file."""
 
     content: bytes
     large: bool = False
@@ -46,7 +46,7 @@ class Repository:
     tags: dict[str, str] = field(default_factory=dict)
 
     def find(self, revision: str) -> Commit | None:
-        """The commit that a branch, a tag, or at least 7 figures of a commit name."""
+        """The commit that a branch, a tag, or at least 7 digits of a commit hash name."""
         for references in (self.branches, self.tags):
             if revision in references:
                 return self.commits[references[revision]]

@@ -1,4 +1,4 @@
-"""What goes wrong between a model and the Hub ends in a clear error or in success; half a file is never used."""
+"""Network failures end in a clear error or in success; a partial file is never used."""
 
 import json
 
@@ -44,14 +44,14 @@ def found(hub, run_child, tmp_path_factory) -> dict:
     return {"printed": result.stdout + result.stderr, **json.loads(results.read_text())}
 
 
-def test_a_download_that_is_cut_goes_on(hub, found):
+def test_an_interrupted_download_resumes(hub, found):
     stored = digests(load(hub.repository("user/first").head().files["model.safetensors"].content))
     weights = found["pull that is cut once"]["result"]
     assert {name: weights[name] for name in stored} == stored
     assert "Trying to resume download" in found["printed"]
 
 
-def test_a_download_that_fails_leaves_nothing_that_looks_whole(hub, found):
+def test_a_failed_download_leaves_no_file_that_looks_complete(hub, found):
     file = hub.repository("user/second").head().files["model.safetensors"]
     assert found["pull that is cut and refused"]["error"] == "OSError"
     assert "connection error when trying to load user/second" in found["pull that is cut and refused"]["message"]
@@ -79,7 +79,7 @@ def test_every_cut_happened(hub, found):
         ("push with a wrong token", "Invalid credentials in Authorization header"),
     ],
 )
-def test_errors_say_what_is_wrong(found, what, message):
+def test_errors_name_the_cause(found, what, message):
     assert message in found[what]["message"]
 
 

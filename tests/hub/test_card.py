@@ -1,4 +1,4 @@
-"""The metadata of a model card: only what the Hub can know, in the shape that it demands."""
+"""Metadata of a model card: only values that the Hub knows, in its format."""
 
 import ast
 
@@ -31,7 +31,7 @@ def make_card(tmp_path, **facts) -> ModelCard:
     )
 
 
-def test_everything_that_the_hub_knows(tmp_path):
+def test_all_metadata(tmp_path):
     facts = {"dataset": "user/pairs", "dataset_config": "en-de", "source_language": "en", "target_language": "de"}
     card = make_card(tmp_path, **facts, scores=SCORES, base_model="user/base", license="cc-by-4.0")
     assert card_errors(card.content) == []
@@ -57,7 +57,7 @@ def test_everything_that_the_hub_knows(tmp_path):
     assert ModelCardData(**card.data.to_dict()).to_dict() == card.data.to_dict()
 
 
-def test_the_example_is_python_whatever_the_sentence(tmp_path):
+def test_the_example_is_python_for_any_sentence(tmp_path):
     sentence = 'She said "no"\nand left.'
     card = make_card(tmp_path, example_source=sentence).text
     example = card.partition("```python\n")[2].partition("```")[0]
@@ -75,13 +75,13 @@ def test_the_example_is_python_whatever_the_sentence(tmp_path):
         (None, None, None, "one language to another"),
     ],
 )
-def test_unknown_languages_are_left_out(tmp_path, source, target, languages, words):
+def test_unknown_languages_are_omitted(tmp_path, source, target, languages, words):
     card = make_card(tmp_path, source_language=source, target_language=target)
     assert card.data.language == languages
     assert f"It translates {words}." in card.content
 
 
-def test_what_is_not_on_the_hub_is_left_out(tmp_path, monkeypatch):
+def test_names_that_are_not_on_the_hub_are_omitted(tmp_path, monkeypatch):
     (tmp_path / "runs" / "base").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     for dataset, kind in (("numbers", "numbers"), (None, "own-files"), ("runs/base", "own-files")):
@@ -92,7 +92,7 @@ def test_what_is_not_on_the_hub_is_left_out(tmp_path, monkeypatch):
     assert "model-index" not in card_metadata(title="name").to_dict()
 
 
-def test_what_was_done_in_the_training(tmp_path):
+def test_facts_of_the_training(tmp_path):
     options = {"output_dir": tmp_path, "use_cpu": True, "learning_rate": 0.1}
     model = small_model(label_smoothing=0.1)
     for changes, rows in (
@@ -118,7 +118,7 @@ def test_what_was_done_in_the_training(tmp_path):
 
 
 @pytest.mark.parametrize(("revision", "said"), [(None, ""), ("small", ', revision="small"')])
-def test_the_example_names_what_can_be_loaded(tmp_path, revision, said):
+def test_the_example_names_the_repository(tmp_path, revision, said):
     card = make_card(tmp_path, location="user/name", revision=revision)
     assert card.content.count(f'.from_pretrained("user/name"{said}, trust_remote_code=True)\n') == 2
 
@@ -136,5 +136,5 @@ def test_the_example_names_what_can_be_loaded(tmp_path, revision, said):
         "model-index: [{name: a, results: [{task: {type: t}, dataset: {type: d, name: d}, metrics: [{type: m}]}]}]",
     ],
 )
-def test_the_rules_find_what_is_wrong(metadata):
+def test_the_rules_find_errors(metadata):
     assert card_errors(f"---\n{metadata}\n---\n")

@@ -9,7 +9,7 @@ from tests.models import small_model
 
 
 @pytest.mark.parametrize("content", ["config.json", "README.md", "model-00001-of-00002.safetensors", "checkpoint-5"])
-def test_a_folder_that_holds_a_model_is_refused(tmp_path, content):
+def test_a_folder_with_a_model_raises(tmp_path, content):
     path = tmp_path / content
     path.mkdir() if content.startswith("checkpoint") else path.touch()
     message = rf"already holds a model or checkpoints \({content}\); name another folder, or say"
@@ -32,14 +32,14 @@ def test_an_empty_or_new_folder_is_fine(tmp_path):
     check_output_folder(tmp_path / "new")
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_a_file_instead_of_a_folder_raises(tmp_path):
     path = tmp_path / "model"
     path.touch()
     with pytest.raises(NotADirectoryError, match="is a file; name a folder"):
         check_output_folder(path)
 
 
-def test_only_what_an_earlier_run_left_is_removed(tmp_path):
+def test_only_files_of_an_earlier_run_are_removed(tmp_path):
     target = tmp_path / "run"
     for name in ("checkpoint-5", "checkpoint-notes", "tokenizer.json"):
         (target / name).mkdir(parents=True)
@@ -64,8 +64,8 @@ def test_staged_files_arrive_together(tmp_path):
     assert [path.name for path in target.parent.iterdir()] == ["model"]
 
 
-def test_a_folder_on_a_disk_of_its_own(tmp_path, monkeypatch):
-    """A mounted folder: what lies beside it can be written, but not moved into it."""
+def test_a_folder_on_another_disk(tmp_path, monkeypatch):
+    """Files next to a mounted folder can be written, but not moved into it."""
     target = tmp_path / "mounted"
     target.mkdir()
     replace = Path.replace
@@ -82,7 +82,7 @@ def test_a_folder_on_a_disk_of_its_own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("moved", range(3))
-def test_a_run_that_dies_while_files_move_leaves_no_mixture(tmp_path, monkeypatch, moved):
+def test_a_run_killed_while_files_move_leaves_files_of_one_model(tmp_path, monkeypatch, moved):
     names = ["config.json", "model.safetensors", "tokenizer.json"]
     for name in names:
         (tmp_path / name).write_text("old")
@@ -104,7 +104,7 @@ def test_a_run_that_dies_while_files_move_leaves_no_mixture(tmp_path, monkeypatc
     assert (folder / "model.safetensors").read_text() == "new"
 
 
-def test_a_folder_that_cannot_be_written_into_is_refused(tmp_path, monkeypatch):
+def test_a_read_only_folder_raises(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
@@ -113,7 +113,7 @@ def test_a_folder_that_cannot_be_written_into_is_refused(tmp_path, monkeypatch):
         check_writable(tmp_path / "new" / "run")
 
 
-def test_a_folder_under_a_file_is_refused(tmp_path):
+def test_a_folder_under_a_file_raises(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file cannot be written into"):
         check_writable(tmp_path / "file" / "run")
@@ -125,7 +125,7 @@ def write_half(target):
         raise RuntimeError("cut off")
 
 
-def test_nothing_half_written_stays(tmp_path):
+def test_no_partial_file_stays(tmp_path):
     target = tmp_path / "model"
     target.mkdir()
     (target / "a").write_text("old")

@@ -1,4 +1,4 @@
-"""Models and data sets go to the Hub and come back, through the unmodified client, in processes of their own."""
+"""Models and data sets pushed to the Hub and pulled again by the unmodified client, in child processes."""
 
 import json
 
@@ -28,7 +28,7 @@ def pushed(hub, run_child, tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="module", params=["with", "without"])
 def pulled(request, hub, pushed, run_child, tmp_path_factory) -> dict:
-    """What a process with an empty cache, with the package or without it, makes of them, and what it asked for."""
+    """Results and requests of a process with an empty cache, with the package or without it."""
     results, home = tmp_path_factory.mktemp("pulled") / "results.json", tmp_path_factory.mktemp("home")
     before = len(hub.requests)
     run_child("pull.py", results, request.param, "user/model", *pushed.values(), token=WRITER, home=home)
@@ -36,7 +36,7 @@ def pulled(request, hub, pushed, run_child, tmp_path_factory) -> dict:
     return {"mode": request.param, "home": home, "requests": hub.requests[before:], **found}
 
 
-def test_what_is_pushed(hub, pushed):
+def test_pushed_files(hub, pushed):
     model = hub.repository("user/model")
     titles = [commit.title for commit in model.commits.values()]
     upload = "Upload VanillaTransformerForConditionalGeneration"
@@ -50,7 +50,7 @@ def test_what_is_pushed(hub, pushed):
     assert first == digests(load((FIXTURE / "model.safetensors").read_bytes()))
 
 
-def test_what_the_trainer_pushes(hub, pushed):
+def test_files_that_the_trainer_pushes(hub, pushed):
     run = hub.repository("user/run").head()
     assert run.title == "End of training"
     expected = ALWAYS_THERE | OF_A_MODEL | OF_A_TOKENIZER | SHIPPED
@@ -63,7 +63,7 @@ def test_weights_come_back_bit_for_bit(hub, pushed, pulled):
         stored = digests(load(hub.repository("user/model").find(revision).files["model.safetensors"].content))
         found = pulled[revision]["digests"]
         assert {name: found[name] for name in stored} == stored
-        # What is not stored is tied to what is.
+        # Weights that are not stored are tied to stored ones.
         assert set(found.values()) == set(stored.values())
 
 
@@ -89,7 +89,7 @@ def test_where_the_code_comes_from(pulled):
 
 
 def test_only_safetensors_are_fetched(hub, pulled):
-    """And no token is sent to where large files lie."""
+    """The URL of large files receives no token."""
     weights = {
         commit.files["model.safetensors"].sha256 for commit in list(hub.repository("user/model").commits.values())[1:]
     }
@@ -118,8 +118,8 @@ def test_a_full_cache_is_enough_when_offline(hub, pulled, run_child, tmp_path):
 
 
 @pytest.mark.parametrize("pulled", ["with"], indirect=True)
-def test_a_full_cache_is_enough_when_nobody_answers(hub, pulled, run_child, tmp_path):
-    """Weights only: for the list of a tokenizer's files the client tries again for 23 seconds."""
+def test_a_full_cache_is_enough_offline(hub, pulled, run_child, tmp_path):
+    """Weights only, because the client retries the list of a tokenizer's files for 23 seconds."""
     hub.stop()
     try:
         run_child("pull.py", tmp_path / "results.json", "weights", "user/model", "main", home=pulled["home"])

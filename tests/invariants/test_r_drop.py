@@ -1,4 +1,4 @@
-"""R-Drop in two processes makes the updates that one makes."""
+"""R-Drop in two processes makes the same updates as in one."""
 
 import json
 
@@ -14,7 +14,7 @@ SENTENCES_AN_UPDATE, ACCUMULATION = 8, 2
 
 
 def updates(folder, tokenizer, weight, processes):
-    """Loss and gradient norm of every update of the same sentences, whatever the number of processes."""
+    """Loss and gradient norm of every update on the same sentences, for any number of processes."""
     batch_size = SENTENCES_AN_UPDATE // (ACCUMULATION * processes)
     settings = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": ACCUMULATION}
     trainer = make_trainer(folder, tokenizer, weight, use_cpu=True, **settings)
@@ -25,7 +25,7 @@ def updates(folder, tokenizer, weight, processes):
 
 
 def write_updates(path, tokenizer_folder):
-    """The first process writes what it logged, of the batches of both."""
+    """The first process writes the logs, which cover the batches of both."""
     found = updates(path.parent, AutoTokenizer.from_pretrained(tokenizer_folder), weight=3.0, processes=2)
     if torch.distributed.get_rank() == 0:
         path.write_text(json.dumps(found))

@@ -1,4 +1,4 @@
-"""A run with token-budget batches goes on bit for bit as if it had not been stopped; with dropout."""
+"""A resumed run with token-budget batches and dropout equals an uninterrupted one bit for bit."""
 
 import shutil
 
@@ -30,7 +30,7 @@ def training_pairs(tokenizer, processes):
 
 
 class SaveAt(TrainerCallback):
-    """Saves after some updates, because saving takes longer than an update."""
+    """Saves after a few updates only, because saving takes longer than an update."""
 
     def __init__(self, steps):
         self.steps = steps
@@ -40,7 +40,7 @@ class SaveAt(TrainerCallback):
 
 
 def run_with_budget(folder, tokenizer_folder, saved_at=(MAX_STEPS,), workers=0):
-    """Stock `Seq2SeqTrainer` whose epochs end with an update of one batch instead of two; goes on where it can."""
+    """Train with `Seq2SeqTrainer`, resuming if possible; the last update of an epoch has one batch instead of two."""
     args = PaperTrainingArguments(
         output_dir=str(folder),
         gradient_accumulation_steps=2,
@@ -69,7 +69,7 @@ def run_with_budget(folder, tokenizer_folder, saved_at=(MAX_STEPS,), workers=0):
 
 
 def run_to_the_end(folder, *arguments, processes=1):
-    """In one process, or as two that train together."""
+    """Train in one process, or in two that train together."""
     if processes == 2:
         run_as_two(run_with_budget, folder, *arguments, folder=folder.parent)
         return
@@ -86,7 +86,7 @@ def tokenizer_folder(tmp_path_factory, tokenizer):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, tokenizer_folder):
-    """Folders of runs that were not stopped, by the number of their processes."""
+    """Folders of uninterrupted runs, by the number of their processes."""
     folders = {processes: tmp_path_factory.mktemp("whole") / "run" for processes in (1, 2)}
     for processes, folder in folders.items():
         run_to_the_end(folder, tokenizer_folder, (*STEPS, MAX_STEPS), processes=processes)
@@ -94,7 +94,7 @@ def whole(tmp_path_factory, tokenizer_folder):
 
 
 def stop_at(step, whole_run, folder):
-    """What a run leaves that is stopped when it has saved this step."""
+    """The folder of a run that is stopped after it has saved this step."""
     shutil.copytree(whole_run / f"checkpoint-{step}", folder / f"checkpoint-{step}")
 
 

@@ -1,4 +1,4 @@
-"""What the arguments of a training say about it."""
+"""Training arguments describe their precision."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ NO_FP16 = "float32, because accelerate does not use float16 on CPUs"
 
 
 @pytest.mark.parametrize(
-    ("wanted", "with_products", "without"),
+    ("wanted", "with_matmuls", "without"),
     [
         ({}, "float32", "float32"),
         ({"bf16": True}, BF16, NO_BF16),
@@ -23,10 +23,10 @@ NO_FP16 = "float32, because accelerate does not use float16 on CPUs"
     ],
     ids=str,
 )
-def test_precision_is_what_the_cpu_computes_in(tmp_path, monkeypatch, wanted, with_products, without):
+def test_precision_on_cpus(tmp_path, monkeypatch, wanted, with_matmuls, without):
     args = PaperTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **wanted)
     monkeypatch.setattr(arguments, "cpu_supports_matmul_in", lambda dtype: True)
-    assert describe_precision(args) == with_products
+    assert describe_precision(args) == with_matmuls
     monkeypatch.setattr(arguments, "cpu_supports_matmul_in", lambda dtype: dtype != torch.bfloat16)
     assert describe_precision(args) == without
 

@@ -25,7 +25,7 @@ from tests.models import decisive_model, pad, sentences, small_model
 
 
 IDS, MASK = pad(sentences(5, 3))
-# Of mallopt(), as malloc.h numbers it.
+# Option of mallopt(), by its number in malloc.h.
 M_MMAP_THRESHOLD = -3
 
 
@@ -35,7 +35,7 @@ def save_model(folder: Path, seed: int, dtype=torch.float32, max_shard_size="1GB
 
 
 def save_tensors(folder: Path, config=None, **tensors) -> Path:
-    """A folder with any tensors."""
+    """Save a folder with these tensors."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"model_type": "vanilla_transformer", **(config or {})}))
     save_file({name: torch.as_tensor(values) for name, values in tensors.items()}, folder / "model.safetensors")
@@ -117,7 +117,7 @@ def test_the_folder_is_a_model_like_the_last_one(tmp_path, tokenizer):
         model.generation_config.num_beams = 2 + seed
         model.save_pretrained(tmp_path / str(seed))
         tokenizer.save_pretrained(tmp_path / str(seed))
-    # How a tokenizer was called last is in its file, too; it is the same tokenizer.
+    # The file also stores the padding of the last call; the tokenizer is the same.
     called = {**json.loads((tmp_path / "0" / "tokenizer.json").read_text()), "padding": {"strategy": "BatchLongest"}}
     (tmp_path / "0" / "tokenizer.json").write_text(json.dumps(called))
     (tmp_path / "1" / "optimizer.pt").touch()
@@ -156,13 +156,13 @@ def test_an_index_next_to_a_whole_file_is_ignored(two, tmp_path):
 
 
 def grow(small: Path, outputs: list[Path], folders: list[Path], path: Path) -> None:
-    """Write how much the most memory of this process grows."""
+    """Write by how many bytes an average raises the peak memory of this process."""
     with suppress(AttributeError, OSError):
-        # Freed memory goes back to the system at once, instead of when malloc thinks fit.
+        # glibc then releases freed memory to the system at once.
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
     average_checkpoints([small], outputs[0])
     before = peak_memory()
-    # What was freed again would hide as much of what comes now.
+    # Without the ballast, memory freed since the peak would hide growth.
     ballast = b"x" * max(0, before - psutil.Process().memory_info().rss)
     average_checkpoints(folders, outputs[1])
     path.write_text(str(peak_memory() - before))
@@ -186,7 +186,7 @@ def test_memory_does_not_depend_on_the_number_of_checkpoints(tmp_path):
     assert int(path.read_text()) < one_file + 20 * largest
 
 
-def test_what_was_averaged_is_written_down(tmp_path):
+def test_averaged_folders_are_recorded(tmp_path):
     folders = [save_checkpoint(tmp_path, 5), save_checkpoint(tmp_path, 10), save_tensors(tmp_path / "mine", a=[0.0])]
     output = average_checkpoints(folders, tmp_path / "out")
     assert json.loads((output / "averaged_from.json").read_text()) == {
@@ -346,7 +346,7 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
-def test_checkpoints_that_a_run_did_not_complete(tmp_path):
+def test_incomplete_checkpoints_raise(tmp_path):
     whole, torn = save_checkpoint(tmp_path, 1), save_checkpoint(tmp_path, 2)
     unmarked = save_checkpoint(tmp_path, 3, marked=False)
     truncate(torn / "trainer_state.json")

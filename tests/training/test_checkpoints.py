@@ -21,7 +21,7 @@ FILES = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "model.safetensor
 UNMARKED = r"it has no mark (complete.json): the run stopped while writing it, or did not use CompleteCheckpoints"
 
 
-def make_checkpoint(folder, step, files=FILES, cut_off=None, marked=True):
+def make_checkpoint(folder, step, files=FILES, truncated=None, marked=True):
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
     for name in files:
@@ -31,9 +31,9 @@ def make_checkpoint(folder, step, files=FILES, cut_off=None, marked=True):
             (path / name).write_text("{}")
     if marked:
         mark_complete(path)
-    if cut_off:
-        content = (path / cut_off).read_bytes()
-        (path / cut_off).write_bytes(content[: len(content) // 2])
+    if truncated:
+        content = (path / truncated).read_bytes()
+        (path / truncated).write_bytes(content[: len(content) // 2])
     return path
 
 
@@ -79,21 +79,21 @@ def test_the_last_complete_checkpoint(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("name", [*FILES, "complete.json"])
-def test_a_file_that_is_cut_off_after_the_mark(tmp_path, caplog, name):
+def test_a_file_truncated_after_the_mark(tmp_path, caplog, name):
     whole = make_checkpoint(tmp_path, 5)
-    cut_off = make_checkpoint(tmp_path, 6, cut_off=name)
+    truncated = make_checkpoint(tmp_path, 6, truncated=name)
     assert last_complete_checkpoint(tmp_path) == str(whole)
     reason = UNMARKED if name == "complete.json" else f"{name}: missing or truncated"
-    assert caplog.messages == [f"skipping {cut_off}: {reason}."]
+    assert caplog.messages == [f"skipping {truncated}: {reason}."]
 
 
-def test_a_file_that_is_gone_after_the_mark(tmp_path, caplog):
+def test_a_file_removed_after_the_mark(tmp_path, caplog):
     (make_checkpoint(tmp_path, 6) / "rng_state.pth").unlink()
     assert last_complete_checkpoint(tmp_path) is None
     assert "rng_state.pth: missing or truncated" in caplog.text
 
 
-def test_nothing_to_go_on_from(tmp_path):
+def test_no_checkpoint_to_resume_from(tmp_path):
     assert last_complete_checkpoint(tmp_path / "nowhere") is None
     make_checkpoint(tmp_path, 5, FILES[1:], marked=False)
     assert last_complete_checkpoint(tmp_path) is None
@@ -120,10 +120,10 @@ def test_a_named_checkpoint_needs_no_mark(tmp_path):
 
 @pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("name", ["trainer_state.json", "optimizer.pt", "scheduler.pt", "tokenizer.json"])
-def test_a_named_checkpoint_with_a_file_cut_off(tmp_path, name, marked):
-    cut_off = make_checkpoint(tmp_path, 6, cut_off=name, marked=marked)
+def test_a_named_checkpoint_with_a_file_truncated(tmp_path, name, marked):
+    truncated = make_checkpoint(tmp_path, 6, truncated=name, marked=marked)
     with pytest.raises(ValueError, match=rf"checkpoint-6 cannot be resumed from: {name}: missing or truncated"):
-        find_checkpoint(str(cut_off), tmp_path)
+        find_checkpoint(str(truncated), tmp_path)
 
 
 def test_a_named_checkpoint_without_its_random_state(tmp_path):
@@ -134,7 +134,7 @@ def test_a_named_checkpoint_without_its_random_state(tmp_path):
 
 
 class NoteMarks(TrainerCallback):
-    """Notes which checkpoints are there, and which are marked, at every update."""
+    """Records at every update which checkpoints exist, and which are marked."""
 
     def __init__(self):
         self.seen = []
@@ -235,7 +235,7 @@ def test_the_best_checkpoint_stays(tmp_path, tokenizer):
     ("limit", "kept"),
     [(None, [1, 2, 3, 9]), (0, [1, 2, 3, 9]), (9, [1, 2, 3, 9]), (3, [1, 2, 3]), (2, [1, 3]), (1, [1, 3])],
 )
-def test_what_is_removed_first(tmp_path, limit, kept):
+def test_order_of_removal(tmp_path, limit, kept):
     for step in (1, 2, 3):
         make_checkpoint(tmp_path, step)
     make_checkpoint(tmp_path, 9, marked=False)

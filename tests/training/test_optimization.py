@@ -1,4 +1,4 @@
-"""The schedule is the paper's formula at every update, after a resume too."""
+"""The schedule is Eq. 3 at every update, also after a resume."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ D_MODEL = 32
 
 
 class UsedRates(TrainerCallback):
-    """Notes the learning rate that each update uses."""
+    """Records the learning rate of each update."""
 
     def __init__(self):
         self.rates = {}
@@ -96,7 +96,7 @@ def test_bad_steps(tmp_path):
 
 
 def test_weight_decay_is_adamw_s_and_of_matrices_alone(tmp_path):
-    """By hand, w - lr decay w before the update, whose gradients are zero here."""
+    """Computed by hand: w - lr decay w; the gradients are zero here."""
     model = small_model()
     args = PaperTrainingArguments(str(tmp_path), weight_decay=0.5, warmup_steps=1, use_cpu=True)
     optimizer, _ = paper_optimizers(model, args)

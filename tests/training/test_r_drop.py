@@ -1,4 +1,4 @@
-"""R-Drop: its loss against torch's own divergence, and a Trainer that takes every batch twice and evaluates as ever."""
+"""R-Drop: its loss equals torch's KL divergence; its Trainer reads every batch twice and evaluates as usual."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ from tests.training.toy import Gradients, copy_task
 
 
 def two_predictions(tokens=7, vocabulary=11, seed=0):
-    """Logits of two passes, `(2, tokens, vocabulary)`, and labels, of which the second is missing."""
+    """Logits of two passes, `(2, tokens, vocabulary)`, and labels, the second of which is ignored."""
     generator = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(2, tokens, vocabulary, generator=generator).double()
     labels = torch.randint(vocabulary, (tokens,), generator=generator)
@@ -72,7 +72,7 @@ def test_half_precision_is_computed_in_float32():
     loss, exact = (r_drop_loss(each, labels, 2.0, 0.1) for each in (half, double))
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=1e-5)
-    # A scale that bfloat16 cannot hold; only the gradients are rounded.
+    # bfloat16 cannot represent this scale; only the gradients are rounded.
     (rounded,), (expected,) = torch.autograd.grad(loss / 1237, half), torch.autograd.grad(exact / 1237, double)
     assert rounded.dtype == torch.bfloat16
     torch.testing.assert_close(rounded.double(), expected, atol=1e-9, rtol=2**-7)
@@ -87,7 +87,7 @@ def test_it_does_without_a_label():
 
 
 def make_trainer(folder, tokenizer, weight, dropout=0.0, **arguments):
-    """A Trainer on the same sentences in the same order; stock without a weight."""
+    """A Trainer on fixed sentences in a fixed order; `Seq2SeqTrainer` without a weight."""
     defaults = {
         "gradient_accumulation_steps": 2,
         "per_device_train_batch_size": 4,
@@ -135,13 +135,13 @@ def test_with_dropout_predictions_that_differ_cost_more(tmp_path, tokenizer):
         torch.manual_seed(0)
         first_losses.append(losses_and_gradients(trainer)[0][0])
     plain, once, thrice = first_losses
-    # The same neurons are dropped, so the divergence is the same, and counts by its weight.
+    # With equal dropout masks the divergence is equal, so only its weight changes the loss.
     assert once > plain + 1e-3
     assert thrice - plain == pytest.approx(3 * (once - plain), rel=1e-6)
 
 
 @pytest.mark.parametrize("predict_with_generate", [False, True])
-def test_evaluation_is_as_ever(tmp_path, tokenizer, predict_with_generate):
+def test_evaluation_does_not_change(tmp_path, tokenizer, predict_with_generate):
     stock, ours = (
         make_trainer(tmp_path, tokenizer, weight, dropout=0.3, predict_with_generate=predict_with_generate)
         for weight in (None, 3.0)
@@ -154,7 +154,7 @@ def test_evaluation_is_as_ever(tmp_path, tokenizer, predict_with_generate):
     assert np.array_equal(*(each if isinstance(each, np.ndarray) else each[0] for each in predictions))
 
 
-def test_what_it_refuses(tmp_path, tokenizer):
+def test_invalid_arguments(tmp_path, tokenizer):
     with pytest.raises(ValueError, match=r"r_drop_alpha is 0\.0; it must be above 0"):
         make_trainer(tmp_path, tokenizer, 0.0)
     with pytest.raises(ValueError, match="compute_loss_func was given"):

@@ -31,7 +31,7 @@ def make_trainer(folder, tokenizer, model, **arguments):
 
 
 def endless_model(tokenizer):
-    """It never says `</s>`."""
+    """A model that never generates `</s>`."""
     model = small_model(vocab_size=len(tokenizer))
     with torch.no_grad():
         model.model.shared.weight[tokenizer.eos_token_id] = 0
@@ -52,7 +52,7 @@ def test_the_length_limit_survives_predict(tmp_path, tokenizer):
     assert longest_translation(trainer.model) == 60
     trainer.save_model(str(tmp_path / "saved"))
     assert longest_translation(AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved")) == 60
-    # Others who read the file know no max_length_offset.
+    # Other readers of the file do not know max_length_offset.
     small_model(vocab_size=len(tokenizer)).save_pretrained(tmp_path / "new")
     settings = [(tmp_path / folder / "generation_config.json").read_text() for folder in ("saved", "new")]
     assert settings[0] == settings[1]
@@ -75,11 +75,11 @@ def test_evaluation_loss_is_plain_and_bleu_is_there(tmp_path, tokenizer):
 
 
 def smoothed_run(folder, tokenizer, label_smoothing, label_smoothing_factor):
-    """Losses of some updates with accumulation, the first update's gradients, and the loss of an evaluation before."""
+    """Losses of updates with gradient accumulation, the first gradients, and the evaluation loss before."""
     trainer = make_trainer(
         folder,
         tokenizer,
-        # The two losses are computed in different orders, which in float64 does not show.
+        # The two losses sum in different orders; float64 hides the difference.
         small_model(vocab_size=len(tokenizer), dropout=0.0, label_smoothing=label_smoothing).double(),
         label_smoothing_factor=label_smoothing_factor,
         gradient_accumulation_steps=2,
@@ -104,9 +104,7 @@ def smoothed_by_the_model(tmp_path_factory, tokenizer):
 
 
 @pytest.mark.parametrize("of_the_model", [0.0, 0.1, 0.3])
-def test_the_trainer_s_label_smoothing_takes_the_place_of_the_model_s(
-    tmp_path, tokenizer, smoothed_by_the_model, of_the_model
-):
+def test_the_trainer_s_label_smoothing_replaces_the_model_s(tmp_path, tokenizer, smoothed_by_the_model, of_the_model):
     losses, gradients, plain = smoothed_by_the_model[0.1]
     trainer_losses, trainer_gradients, smoothed = smoothed_run(tmp_path, tokenizer, of_the_model, 0.1)
     assert len(losses) == 4

@@ -1,4 +1,4 @@
-"""Tasks that a tiny model learns in seconds, and an eye on how."""
+"""Tasks that a tiny model learns in seconds, and a recorder of gradients."""
 
 import random
 
@@ -7,13 +7,13 @@ from transformers import TrainerCallback
 
 
 def random_words(count, seed=0, longest=8, vocabulary=300):
-    """Sequences of random token ids that are no special tokens."""
+    """Sequences of random ids of ordinary tokens."""
     generator = random.Random(seed)
     return [[generator.randrange(3, vocabulary) for _ in range(generator.randint(2, longest))] for _ in range(count)]
 
 
 def copy_task(tokenizer, count, seed=0, reverse=False, longest=8, vocabulary=None):
-    """Tokenised pairs whose target is the source, or the source reversed."""
+    """Tokenized pairs whose target is the source, or the source reversed."""
     words = random_words(count, seed, longest, vocabulary or len(tokenizer))
     eos = [tokenizer.eos_token_id]
     rows = [
