@@ -31,12 +31,12 @@ def test_averaging_checkpoints(trained, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "error: there is nothing to average; name at least one checkpoint or saved model"),
+        ([], "error: no checkpoint is given; name at least one checkpoint or saved model"),
         (["--last", "2"], "error: --last needs the folder of one run; 0 folders were given"),
         (["run", "run2", "--last", "2"], "error: --last needs the folder of one run; 2 folders were given"),
         (["run", "--last", "3"], "error: run holds 2 complete checkpoints, fewer than 3; give a smaller --last, or"),
         (["run", "--last", "0"], "error: the number of checkpoints to average is 0; it must be at least 1"),
-        (["run", "nowhere"], "error: nowhere is not there; name the folder of a checkpoint"),
+        (["run", "nowhere"], "error: nowhere does not exist; name the folder of a checkpoint"),
     ],
 )
 def test_wrong_arguments_of_averaging(trained, tmp_path, monkeypatch, arguments, message):

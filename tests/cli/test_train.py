@@ -219,7 +219,7 @@ def test_aligned_files_and_the_paper_s_schedule(tmp_path):
         ({"preset": "A h=3"}, r'error: "A h=3" is no row of Table 3; choose one of'),
         ({"num_heads": 3}, r"error: d_model \(16\) is not divisible by num_heads \(3\)"),
         ({"model_name_or_path": "no/such/folder"}, "error: there is no folder no/such/folder, and the Hub answered: "),
-        ({"warmup_steps": 0.5}, r"error: warmup_steps is 0\.5; the paper's schedule counts whole updates"),
+        ({"warmup_steps": 0.5}, r"error: warmup_steps is 0\.5; give a whole number of updates"),
         ({"bf16": True, "use_cpu": False, "fp16": True}, "error: "),
         (
             {"per_device_train_batch_size": 0},

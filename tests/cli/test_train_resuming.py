@@ -26,7 +26,7 @@ def test_resuming_ends_where_the_whole_run_does(tmp_path):
 
 
 def test_resuming_from_nothing(tmp_path):
-    with pytest.raises(SystemExit, match="holds no checkpoint to resume from; leave out --resume_from_checkpoint"):
+    with pytest.raises(SystemExit, match="holds no complete checkpoint; leave out --resume_from_checkpoint"):
         train.main([*recipe(tmp_path), "--resume_from_checkpoint", "last"])
 
 
@@ -34,7 +34,7 @@ def test_resuming_from_a_checkpoint_that_is_cut_off(tmp_path, finished):
     checkpoint = finished / "checkpoint-3"
     path = checkpoint / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(SystemExit, match=r"checkpoint-3 is no checkpoint .*: model\.safetensors: missing or cut off"):
+    with pytest.raises(SystemExit, match=r"checkpoint-3 cannot be resumed .*: model\.safetensors: missing or trunc"):
         train.main([*recipe(tmp_path), "--resume_from_checkpoint", str(checkpoint)])
 
 
