@@ -1,8 +1,10 @@
-"""What scripts/train.py is told: what goes together, what is said of it, and what a resumed run is told anew."""
+"""Arguments of `train`: which fit together, what the run prints about them, and what a resumed run takes from where."""
 
 import json
 import math
 import shutil
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -410,3 +412,28 @@ def test_fine_tuning_from_a_revision_with_a_token(trained, tmp_path, monkeypatch
     assert {"revision": "small", "token": "hf_mine", "trust_remote_code": False} in asked
     written = [path for path in folder.rglob("*") if path.is_file()] + [results]
     assert not [path for path in written if b"hf_mine" in path.read_bytes()]
+
+
+class Kind(Enum):
+    ONE = "one"
+    TWO = "two"
+
+
+@dataclass
+class Arguments:
+    output_dir: str
+    rate: float = 0.1
+    kind: Kind = Kind.ONE
+    train_file: str | None = None
+    beams: int = 4
+    options: dict | None = None
+    debug: str | list = ""
+
+
+def test_the_record_of_settings_has_what_differs_from_the_defaults():
+    given = Arguments("/home/someone", kind=Kind.TWO, train_file="/home/someone/train", beams=5, debug=[])
+    assert train_arguments.changed_arguments(given) == {"kind": "two", "beams": 5}
+    assert train_arguments.changed_arguments(Arguments("", options={"power": 2}, rate=0.0)) == {
+        "options": {"power": 2},
+        "rate": 0.0,
+    }

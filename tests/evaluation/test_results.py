@@ -1,11 +1,9 @@
 import json
 import statistics
-from dataclasses import dataclass
-from enum import Enum
 
 import pytest
 
-from hf_vanilla_transformer.evaluation.results import changed_arguments, table_of_results
+from hf_vanilla_transformer.evaluation.results import table_of_results
 
 
 def write_results(folder, name: str, seed: int, **changes) -> str:
@@ -94,25 +92,3 @@ def test_no_file(tmp_path):
         table_of_results([])
     with pytest.raises(FileNotFoundError, match=r"none\.json is not there; name files"):
         table_of_results([tmp_path / "none.json"])
-
-
-class Kind(Enum):
-    ONE = "one"
-    TWO = "two"
-
-
-@dataclass
-class Arguments:
-    output_dir: str
-    rate: float = 0.1
-    kind: Kind = Kind.ONE
-    train_files: str | None = None
-    beams: int = 4
-    options: dict | None = None
-    debug: str | list = ""
-
-
-def test_settings_are_what_differs_but_for_places():
-    given = Arguments("/home/someone", kind=Kind.TWO, train_files="/home/someone/train", beams=5, debug=[])
-    assert changed_arguments(given) == {"kind": "two", "beams": 5}
-    assert changed_arguments(Arguments("", options={"power": 2}, rate=0.0)) == {"options": {"power": 2}, "rate": 0.0}

@@ -12,7 +12,7 @@ from tests.models import small_model
 def test_a_folder_with_a_model_raises(tmp_path, content):
     path = tmp_path / content
     path.mkdir() if content.startswith("checkpoint") else path.touch()
-    message = rf"already holds a model or checkpoints \({content}\); name another folder, or say"
+    message = rf"already holds a model or checkpoints \({content}\); name another folder, or give"
     with pytest.raises(FileExistsError, match=message):
         check_output_folder(tmp_path)
     check_output_folder(tmp_path, resume=True)
@@ -109,13 +109,13 @@ def test_a_read_only_folder_raises(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
-    with pytest.raises(OSError, match=r"cannot be written into \(Permission denied\); name another folder"):
+    with pytest.raises(OSError, match=r"cannot be written \(Permission denied\); name another folder"):
         check_writable(tmp_path / "new" / "run")
 
 
 def test_a_folder_under_a_file_raises(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="file cannot be written into"):
+    with pytest.raises(OSError, match="file cannot be written"):
         check_writable(tmp_path / "file" / "run")
 
 

@@ -1,4 +1,4 @@
-"""What does not go together is found before the training; scripts/train.py is tested with most of it."""
+"""Checks of `train` before any work; tests of `train` cover most of them."""
 
 import pytest
 
