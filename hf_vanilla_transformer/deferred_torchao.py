@@ -22,14 +22,21 @@ def _flatten_tensor_state_dict(*args: Any, **kwargs: Any) -> Any:
     return getattr(support, _FLATTEN)(*args, **kwargs)
 
 
+def _is_not_available(*args: Any, **kwargs: Any) -> bool:
+    return False
+
+
 def _import_quantizer() -> None:
     is_available = utils.is_torchao_available
-    utils.is_torchao_available = lambda *args: False
+    utils.is_torchao_available = _is_not_available
     try:
-        quantizer = import_module(_QUANTIZER)
+        import_module(_QUANTIZER)
     finally:
-        utils.is_torchao_available = is_available
-    vars(quantizer).update({"is_torchao_available": is_available, _FLATTEN: _flatten_tensor_state_dict})
+        # In every module that imported it meanwhile, not only in `utils`.
+        for module in list(sys.modules.values()):
+            if getattr(module, "__dict__", {}).get("is_torchao_available") is _is_not_available:
+                vars(module)["is_torchao_available"] = is_available
+    vars(sys.modules[_QUANTIZER])[_FLATTEN] = _flatten_tensor_state_dict
 
 
 if _QUANTIZER not in sys.modules:

@@ -58,7 +58,7 @@ def test_a_model_is_kept_when_averaging_fails(tmp_path, monkeypatch):
         raise OSError("The disk is full.")
 
     monkeypatch.setattr(train_outputs, "write_average", fail)
-    message = r"error: The disk is full\. The model in .*run is that of the last update, not an average"
+    message = r"error: The disk is full\. The model in .*run has the weights of the last update, not an average"
     with pytest.raises(SystemExit, match=message):
         train.main(recipe(tmp_path, average_last=2))
     last = weights_of(tmp_path / "run" / "checkpoint-6")
