@@ -45,7 +45,7 @@ def test_the_model_card_is_filled(trained):
     assert card.data.language == ["en", "fr"]
     assert card.data.pipeline_tag == "translation"
     assert card.data.license is None
-    assert "The weights' licence is not stated" in card.text
+    assert "The license of the weights is not stated" in card.text
     assert {result.metric_type for result in card.data.eval_results} == {"sacrebleu", "chrf"}
     assert card.data.eval_results[0].metric_value == round(scores["bleu"], 2)
     assert card.data.eval_results[0].dataset_name == "numbers of up to 2 digits written out in words (test)"
@@ -130,7 +130,7 @@ def test_fine_tuning(trained, tmp_path):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     assert model.config.dropout == 0.25
     card = (folder / "README.md").read_text()
-    assert f"trained from `{trained.name}`" in card
+    assert f"\nfrom `{trained.name}` with hf-vanilla-transformer" in card
     assert str(trained.parent) not in card
     assert "base_model:" not in card
 
@@ -153,7 +153,7 @@ def test_batches_by_tokens(tmp_path):
 
 
 def test_pairs_longer_than_a_batch(tmp_path):
-    with pytest.raises(SystemExit, match="error: 60 of 60 pairs are empty on one side or longer than 1 tokens"):
+    with pytest.raises(SystemExit, match="error: 60 of 60 pairs are empty on one side or longer than tokens_per_batch, which is 1"):
         train.main(recipe(tmp_path, tokens_per_batch=1))
 
 
@@ -162,7 +162,7 @@ def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, capsys):
     assert train_setup.remove_unfit(data, tokenizer, 3).to_list() == [{"input_ids": [50, 2], "labels": [50, 2]}]
     printed = capsys.readouterr().out
     assert printed == "removed 2 of 3 training pairs: 1 empty on one side, 1 longer than 3 tokens\n"
-    with pytest.raises(SystemExit, match="error: none of the 60 pairs would stay"):
+    with pytest.raises(SystemExit, match="error: none of the 60 pairs would remain"):
         train.main(recipe(tmp_path, max_tokens=1))
 
 
