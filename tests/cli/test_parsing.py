@@ -108,7 +108,7 @@ def test_an_arguments_file_that_is_neither_yaml_nor_json(tmp_path, capsys):
 @pytest.mark.parametrize("script", [evaluate, translate])
 def test_an_output_without_a_folder_is_refused_at_once(script, tmp_path):
     with pytest.raises(SystemExit, match=r"error: .*nowhere is not there; create the folder before writing"):
-        script.main(["--model_name_or_path", "not looked at", "--output", str(tmp_path / "nowhere" / "out")])
+        script.main(["--model_name_or_path", "not loaded", "--output", str(tmp_path / "nowhere" / "out")])
 
 
 def test_a_local_data_set_is_called_by_its_name_alone(tmp_path):

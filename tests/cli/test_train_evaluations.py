@@ -183,7 +183,7 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
 
 
 def test_stopping_early(tmp_path):
-    """Nothing is learnt, so the first evaluation stays the best."""
+    """With learning rate 0 the first evaluation stays the best."""
     changes = {**evaluated(tmp_path), "max_steps": 20, "early_stopping_patience": 2, "learning_rate": 0.0}
     folder = train.main(recipe(tmp_path, **changes))
     last = folder / "checkpoint-6"

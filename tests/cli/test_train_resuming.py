@@ -45,7 +45,7 @@ def test_resuming_with_another_optimizer(tmp_path, finished):
 
 
 def test_the_card_names_the_learning_rate_that_was_used(tmp_path):
-    """That of the checkpoint, which a resumed run goes on with."""
+    """A resumed run continues with the learning rate of its checkpoint."""
     train.main(recipe(tmp_path, learning_rate=0.01, logging_steps=1))
     changes = {"learning_rate": 0.5, "max_steps": 9, "resume_from_checkpoint": "last"}
     folder = train.main(recipe(tmp_path, logging_steps=1, **changes))

@@ -227,7 +227,7 @@ def test_all_checkpoints_are_kept_where_it_is_asked_for(tmp_path, monkeypatch):
 
 
 def test_a_job_that_is_started_again(tmp_path, capsys):
-    """It begins, goes on from its last checkpoint, and at the end has nothing left to train."""
+    """It starts from scratch, resumes from its last checkpoint, and finally has no updates left."""
     train.main(recipe(tmp_path, resume_from_checkpoint="auto", max_steps=2))
     assert "is the end of the run" not in capsys.readouterr().out
     train.main(recipe(tmp_path, resume_from_checkpoint="auto"))

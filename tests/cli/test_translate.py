@@ -167,7 +167,7 @@ def test_a_sentence_may_end_like_the_name_of_a_file(trained, capsys):
 
 def test_translating_a_file_that_is_not_there(tmp_path):
     with pytest.raises(SystemExit, match=r"error: .*in\.txt is not there; check the path"):
-        translate.main(["--model_name_or_path", "not looked at", "--input", str(tmp_path / "in.txt")])
+        translate.main(["--model_name_or_path", "not loaded", "--input", str(tmp_path / "in.txt")])
 
 
 def test_translating_arguments_and_a_file_at_once(trained):

@@ -1,4 +1,4 @@
-"""scripts/train.py --push_to_hub: one commit at the end with all that is to be shared; errors before the work."""
+"""`train --push_to_hub`: one commit at the end with everything to share; errors before the work."""
 
 import json
 import os
@@ -138,7 +138,7 @@ def test_a_push_that_fails_says_how_to_push_later(hub, folder, printed, tmp_path
     assert hub.repository("user/cut").head().title == "initial commit"
     message = printed["cut off"].splitlines()[-1]
     assert message.startswith("error: the model could not be pushed to user/cut (")
-    assert "It is whole in cut off; push it later with: hf upload user/cut 'cut off' . " in message
+    assert "It is complete in cut off; push it later with: hf upload user/cut 'cut off' . " in message
     command = shlex.split(message.partition("push it later with: ")[2])
     command[0] = str(Path(sys.executable).with_name("hf"))
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}

@@ -1,4 +1,4 @@
-"""A run of scripts/train.py that takes a second."""
+"""A run of `train` that takes a second."""
 
 import pytest
 import yaml

@@ -42,7 +42,7 @@ forked.set_forkserver_preload([__name__])
 
 
 def stock_run(folder, tokenizer_folder, **arguments):
-    """Stock `Seq2SeqTrainer` with dropout, several epochs and gradient accumulation; goes on where it can."""
+    """Stock `Seq2SeqTrainer` with dropout, several epochs and gradient accumulation; resumes if it can."""
     args = PaperTrainingArguments(
         **{
             "output_dir": str(folder),
@@ -118,7 +118,7 @@ def is_torn(*args):
     return any(TORN in str(argument) for argument in args)
 
 
-# What to do to die there, and the step from which to go on. Files are written in this order.
+# How to die there, and the update to resume from. Files are written in this order.
 PLACES = {
     "half of the weights": (lambda: die_half_way(modeling_utils, "safe_save_file", "model.safetensors"), 3),
     "before the optimizer": (lambda: die_before(Trainer, "_save_optimizer_and_scheduler", is_torn), 3),

@@ -1,4 +1,4 @@
-"""A run that is killed and goes on ends bit for bit where the run ends that was not killed; with dropout."""
+"""A run that is killed and resumed ends bit for bit where the uninterrupted run ends; with dropout."""
 
 import re
 import shutil
@@ -35,9 +35,9 @@ def whole_stock_run(tmp_path_factory, tokenizer):
 
 
 def killed_stock_run(folder, tokenizer_folder, place):
-    """A run that has died at a place, and from whose last checkpoint it can go on."""
+    """A run that was killed at a place, and can resume from its last checkpoint."""
     run_and_die(stock_run, folder / "run", tokenizer_folder, log=folder / "log", place=place)
-    # Only one checkpoint may stay (save_total_limit=1), and yet there always is one to go on from.
+    # Although save_total_limit is 1, a complete checkpoint always remains.
     assert last_complete_checkpoint(folder / "run") == str(folder / "run" / f"checkpoint-{PLACES[place][1]}")
     return folder / "run"
 
@@ -57,7 +57,7 @@ def test_stock_trainer(tmp_path, whole_stock_run, place):
     ["before the optimizer", "half of the optimizer", "before the random state", "before the trainer's state"],
 )
 def test_a_checkpoint_without_some_of_its_files_is_passed_over(tmp_path, whole_stock_run, place):
-    """To go on from the one before it is to do what is done where half of the weights are there."""
+    """Resuming from the checkpoint before it is the same as with half of the weights."""
     killed_stock_run(tmp_path, whole_stock_run / "tokenizer", place)
 
 

@@ -119,7 +119,7 @@ def test_torch_compile(tmp_path, tokenizer, model_of):
     expected = trajectory(tmp_path, tokenizer, model=model_of(**sizes))
     options = {"torch_compile": True, "torch_compile_backend": "aot_eager"}
     torch._dynamo.utils.counters.clear()
-    # With symbols for lengths at once, as torch would have them behind the second batch.
+    # With symbols for lengths at once, as torch would have them after the second batch.
     with torch._dynamo.config.patch(assume_static_by_default=False):
         compiled = trajectory(tmp_path, tokenizer, model=model_of(**sizes), **options)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0

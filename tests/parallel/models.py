@@ -51,7 +51,7 @@ def inputs():
 
 
 def train_once(model, batch, **arguments):
-    """Logits and loss in training mode, so with smoothed labels; leaves gradients behind."""
+    """Logits and loss in training mode, so with smoothed labels, and its gradients."""
     outputs = model.train()(**batch, skip_logits=False, **arguments)
     outputs.loss.backward()
     return {"logits": outputs.logits.detach(), "loss": outputs.loss.detach()}

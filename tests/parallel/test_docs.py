@@ -13,7 +13,7 @@ from tests.test_docs import ROOT, blocks
 
 
 def run_program(block: str, folder: Path) -> None:
-    """Run it in one of two processes, each of which must have half of a matrix behind it."""
+    """Run it in one of two processes, each of which must hold half of a matrix."""
     os.chdir(folder)
     names: dict = {}
     exec(compile(block, "docs/distributed_training.md", "exec"), names)

@@ -1,4 +1,4 @@
-"""Runs scripts/train.py several times; tests run it in a process of its own, in which nobody is logged in.
+"""Runs `train` several times; tests run it in a process of its own, in which nobody is logged in.
 
 Usage: python -I train_and_push.py FOLDER
 
@@ -44,7 +44,7 @@ def run(name: str, *arguments: str) -> str:
 
 
 def main() -> None:
-    """Runs that are refused before they train, and runs that push."""
+    """Runs that end before they train, and runs that push."""
     os.chdir(sys.argv[1])
     refused = {
         "unreachable": ("user/refused", "--hub_token", "hf_writer"),
