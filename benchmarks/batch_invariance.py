@@ -1,21 +1,17 @@
-"""Count the sentences that have the same translation alone, in batches of similar length, and in batches at random."""
+"""Count the sentences whose translation is the same alone, in batches sorted by length, and in random batches."""
 
 import json
 import random
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-
-if not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 import torch
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from hf_vanilla_transformer.checks import check_number
 from hf_vanilla_transformer.cli.parsing import parse, plain_errors
 from hf_vanilla_transformer.cli.writing import check_can_write
 from hf_vanilla_transformer.files import write_text
@@ -24,39 +20,45 @@ from hf_vanilla_transformer.model.generation_vanilla_transformer import length_p
 
 @dataclass
 class CountArguments:
-    """What to translate, and where to put the result."""
+    """What to translate, and where to write the result."""
 
-    model: str = field(metadata={"help": "A folder or a name on the Hub."})
-    file: str = field(metadata={"help": "Sentences, one a line."})
-    batch_size: int = field(default=64, metadata={"help": "Sentences of a batch."})
-    num_beams: int | None = field(default=None, metadata={"help": "Default: the model's own search."})
-    tie: float = field(default=1e-4, metadata={"help": "Translations whose scores differ by less are a tie."})
-    output: str | None = field(default=None, metadata={"help": "Write the figures into this JSON file, too."})
+    model_name_or_path: str = field(metadata={"help": "A folder, or a name on the Hub."})
+    file: str = field(metadata={"help": "Sentences to translate, one per line."})
+    batch_size: int = field(default=64, metadata={"help": "Sentences per batch."})
+    num_beams: int | None = field(default=None, metadata={"help": "The default is the model's generation_config."})
+    tie: float = field(
+        default=1e-4, metadata={"help": "Translations whose log-probabilities differ by less are a tie."}
+    )
+    output: str | None = field(default=None, metadata={"help": "Also write the figures into this JSON file."})
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size is {self.batch_size}; it must be at least 1.")
+        check_number("batch_size", self.batch_size, 1)
 
 
-def batches(order: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """Places in groups of one size."""
+def split(order: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """Indices in batches of one size."""
     return (order[begin : begin + size] for begin in range(0, len(order), size))
 
 
-def translate_in(
-    groups: Iterable[Sequence[int]], model: Any, tokenizer: Any, sources: list[list[int]], **options: Any
+def translate_batches(
+    batches: Iterable[Sequence[int]], model: Any, tokenizer: Any, sources: list[list[int]], **options: Any
 ) -> list[list[int]]:
-    """Tokens of each sentence's translation, without padding, translated in groups."""
+    """The tokens of each source's translation, without padding, in the order of the sources.
+
+    Args:
+        batches: indices of the sources in each batch.
+        sources: token ids of each sentence.
+    """
     found: list[list[int]] = [[] for _ in sources]
-    for group in groups:
-        inputs = tokenizer.pad({"input_ids": [sources[place] for place in group]}, return_tensors="pt")
-        for place, row in zip(group, model.generate(**inputs, **options)[:, 1:].tolist(), strict=True):
-            found[place] = [token for token in row if token != tokenizer.pad_token_id]
+    for batch in batches:
+        inputs = tokenizer.pad({"input_ids": [sources[index] for index in batch]}, return_tensors="pt")
+        for index, row in zip(batch, model.generate(**inputs, **options)[:, 1:].tolist(), strict=True):
+            found[index] = [token for token in row if token != tokenizer.pad_token_id]
     return found
 
 
-def score_of(model: Any, source: list[int], target: list[int]) -> float:
-    """log P(Y | X) / lp(Y) by one forward pass."""
+def log_prob_of(model: Any, source: list[int], target: list[int]) -> float:
+    """log P(Y | X) / lp(Y), from one forward pass."""
     labels = torch.tensor([target])
     logits = model(input_ids=torch.tensor([source]), labels=labels).logits
     total = logits.log_softmax(dim=-1).gather(-1, labels[..., None]).sum()
@@ -65,37 +67,38 @@ def score_of(model: Any, source: list[int], target: list[int]) -> float:
 
 @torch.inference_mode()
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Count as the command line says; returns the counts."""
+    """Run the command line; returns the counts."""
     (args,) = parse([CountArguments], __doc__, arguments)
     with plain_errors():
         check_can_write(args.output)
-        tokenizer = AutoTokenizer.from_pretrained(args.model)
-        model = AutoModelForSeq2SeqLM.from_pretrained(args.model, dtype=torch.float32).eval()
+        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+        model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path, dtype=torch.float32).eval()
         sentences = [line for line in Path(args.file).read_text(encoding="utf-8").splitlines() if line.strip()]
     sources = tokenizer(sentences).input_ids
     options = {} if args.num_beams is None else {"num_beams": args.num_beams}
-    by_length = sorted(range(len(sources)), key=lambda place: len(sources[place]))
+    by_length = sorted(range(len(sources)), key=lambda index: len(sources[index]))
     at_random = random.Random(0).sample(range(len(sources)), len(sources))
-    one_by_one = tqdm(list(batches(by_length, 1)), desc="one by one")
-    alone = translate_in(one_by_one, model, tokenizer, sources, **options)
+    one_by_one = tqdm(list(split(by_length, 1)), desc="one by one")
+    alone = translate_batches(one_by_one, model, tokenizer, sources, **options)
     figures: dict[str, Any] = {"sentences": len(sources)}
-    for name, order in (("of similar length", by_length), ("at random", at_random)):
-        groups = tqdm(list(batches(order, args.batch_size)), desc=f"in batches {name}")
-        together = translate_in(groups, model, tokenizer, sources, **options)
-        other = [place for place in by_length if alone[place] != together[place]]
+    for name, order in (("sorted by length", by_length), ("random", at_random)):
+        together = translate_batches(
+            tqdm(list(split(order, args.batch_size)), desc=f"batches, {name}"), model, tokenizer, sources, **options
+        )
+        different = [index for index in by_length if alone[index] != together[index]]
         differences = [
-            abs(score_of(model, sources[place], alone[place]) - score_of(model, sources[place], together[place]))
-            for place in other
+            abs(log_prob_of(model, sources[index], alone[index]) - log_prob_of(model, sources[index], together[index]))
+            for index in different
         ]
         figures[name] = {
-            "same": len(sources) - len(other),
+            "same": len(sources) - len(different),
             "ties": sum(difference < args.tie for difference in differences),
-            "others": sum(difference >= args.tie for difference in differences),
-            "score_differences": differences,
+            "different": sum(difference >= args.tie for difference in differences),
+            "log_prob_differences": differences,
         }
         print(
-            f"in batches of {args.batch_size} {name}: {figures[name]['same']} of {len(sources)} translations as alone, "
-            f"{figures[name]['ties']} ties, {figures[name]['others']} others"
+            f"batches of {args.batch_size}, {name}: {figures[name]['same']} of {len(sources)} translations the same as "
+            f"alone, {figures[name]['ties']} ties, {figures[name]['different']} different"
         )
     if args.output is not None:
         write_text(args.output, json.dumps(figures, indent=2) + "\n")

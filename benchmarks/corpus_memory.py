@@ -1,14 +1,13 @@
-"""Measure a corpus of millions of pairs from text files to batches: seconds, pairs a second, memory that grows.
+"""Measure time and memory of a corpus of millions of sentence pairs, from text files to batches.
 
-A corpus is drawn and written into a temporary folder, with the cache of `datasets`, which is removed at the end. Each
-step runs in a process of its own. Memory is anonymous memory, the sum of `RssAnon` in /proc over the process and those
-that it starts, sampled 50 times a second: what is mapped from files does not count, since the system can take it back.
-All is done for a fiftieth of the corpus first, so that the growth with the number of pairs shows.
+The command generates a random corpus in a temporary folder, which also holds the cache of `datasets`, and removes it at
+the end. Each step runs in a fresh process. Memory is anonymous memory: the sum of `RssAnon` in /proc over the process
+and its children, sampled 50 times per second. Memory mapped from files does not count, because the OS can drop it. All
+steps run on a fiftieth of the corpus first, to compute how memory grows with the number of pairs.
 """
 
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,20 +20,15 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-
-if not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
-import datasets
 import numpy as np
 import psutil
 import torch
-import transformers
 from datasets import Dataset
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
+from benchmarks.support.environment import describe_conditions
 from hf_vanilla_transformer import (
     TokenBudgetBatchSampler,
     filter_pairs,
@@ -42,6 +36,7 @@ from hf_vanilla_transformer import (
     tokenize_pairs,
     train_tokenizer,
 )
+from hf_vanilla_transformer.checks import check_number
 from hf_vanilla_transformer.cli.parsing import parse, plain_errors
 from hf_vanilla_transformer.cli.writing import check_can_write
 from hf_vanilla_transformer.data.sources import iterate_lines
@@ -49,31 +44,31 @@ from hf_vanilla_transformer.files import write_text
 
 
 WORDS, LETTERS = 20_000, "etaoinshrdlucmfwypvbgkjqxz"
-# Of a sentence: median of e^2 = 7 words, mean of 9, as in subtitles.
+# Words per sentence, log-normal: median e^2 = 7, mean 9, as in subtitles.
 LOG_MEAN, LOG_DEVIATION, LONGEST = 2.0, 0.6, 300
 EMPTY_SHARE = 0.001
-PAIRS_AT_ONCE = 10_000
-SENTENCES_FOR_THE_TOKENIZER = 50_000
+PAIRS_PER_CHUNK = 10_000
+TOKENIZER_SENTENCES = 50_000
 SECONDS_BETWEEN_SAMPLES = 0.02
 
 
 @dataclass
 class BenchmarkArguments:
-    """How much to measure, and where to put the result."""
+    """How much to measure, and where to write the result."""
 
-    pairs: int = field(default=5_000_000, metadata={"help": "Size of the corpus."})
-    processes: int = field(default=2, metadata={"help": "Processes that tokenise."})
-    vocab_size: int = field(default=37_000, metadata={"help": "Most tokens of the byte-pair encoding."})
-    max_tokens: int = field(default=40, metadata={"help": "Longer pairs are left out."})
-    tokens_per_batch: int = field(default=4_096, metadata={"help": "Most tokens of a batch on each side."})
-    batches: int = field(default=1_000, metadata={"help": "Batches that are collated."})
-    seed: int = field(default=0, metadata={"help": "Of the corpus."})
-    folder: str | None = field(default=None, metadata={"help": "Where to make the temporary folder."})
-    output: str | None = field(default=None, metadata={"help": "Write the figures into this JSON file, too."})
+    pairs: int = field(default=5_000_000, metadata={"help": "Sentence pairs in the corpus."})
+    processes: int = field(default=2, metadata={"help": "Processes that tokenize."})
+    vocab_size: int = field(default=37_000, metadata={"help": "Maximum vocabulary size of the BPE."})
+    max_tokens: int = field(default=40, metadata={"help": "Drop pairs with more tokens on either side."})
+    tokens_per_batch: int = field(default=4_096, metadata={"help": "Maximum tokens per batch on each side."})
+    batches: int = field(default=1_000, metadata={"help": "Number of batches to collate."})
+    seed: int = field(default=0, metadata={"help": "Seed of the corpus."})
+    folder: str | None = field(default=None, metadata={"help": "Parent of the temporary folder."})
+    output: str | None = field(default=None, metadata={"help": "Also write the figures into this JSON file."})
 
 
 def write_corpus(folder: Path, args: BenchmarkArguments, pairs: int) -> list[Path]:
-    """Two aligned text files of words with frequencies by Zipf's law, and lengths that go together."""
+    """Write two aligned text files: words follow Zipf's law, and lengths of source and target correlate."""
     generator = np.random.default_rng(args.seed)
     letters = generator.choice(list(LETTERS), (WORDS, 12))
     word_lengths = 1 + generator.binomial(11, 0.4, WORDS)
@@ -89,8 +84,8 @@ def write_corpus(folder: Path, args: BenchmarkArguments, pairs: int) -> list[Pat
     paths = [folder / "train.en", folder / "train.de"]
     bar = tqdm(total=pairs, desc="writing the corpus", unit=" pairs")
     with bar, paths[0].open("w", encoding="utf-8") as source_file, paths[1].open("w", encoding="utf-8") as target_file:
-        for begin in range(0, pairs, PAIRS_AT_ONCE):
-            size = min(PAIRS_AT_ONCE, pairs - begin)
+        for begin in range(0, pairs, PAIRS_PER_CHUNK):
+            size = min(PAIRS_PER_CHUNK, pairs - begin)
             source = np.clip(generator.lognormal(LOG_MEAN, LOG_DEVIATION, size), 1, LONGEST).astype(int)
             target = np.clip(source * generator.normal(1.05, 0.15, size), 1, LONGEST).astype(int)
             source[generator.random(size) < EMPTY_SHARE] = 0
@@ -101,13 +96,13 @@ def write_corpus(folder: Path, args: BenchmarkArguments, pairs: int) -> list[Pat
 
 
 def learn_tokenizer(folder: Path, files: Sequence[Path], args: BenchmarkArguments) -> None:
-    """Learn a byte-pair encoding from the first sentences, and leave it in the folder."""
-    texts = (line for file in files for line in islice(iterate_lines(file), SENTENCES_FOR_THE_TOKENIZER))
+    """Train a BPE tokenizer on the first sentences, and save it in the folder."""
+    texts = (line for file in files for line in islice(iterate_lines(file), TOKENIZER_SENTENCES))
     train_tokenizer(texts, vocab_size=args.vocab_size).save_pretrained(folder / "tokenizer")
 
 
 class Corpus:
-    """The steps from files to batches; what an earlier process did comes out of the cache."""
+    """The steps from files to batches; results of earlier processes come from the cache."""
 
     def __init__(self, folder: Path, args: BenchmarkArguments) -> None:
         self.files, self.args = [folder / "train.en", folder / "train.de"], args
@@ -122,13 +117,13 @@ class Corpus:
         return tokenize_pairs(self.load(), self.tokenizer, num_proc=self.args.processes)
 
     def filter(self) -> Dataset:
-        """Those that fit."""
+        """Pairs of token ids within `max_tokens`."""
         data, dropped = filter_pairs(self.tokenize(), self.tokenizer, self.args.max_tokens)
-        print(f"left out: {dropped}", flush=True)
+        print(f"dropped: {dropped}", flush=True)
         return data
 
     def plan(self) -> tuple[Dataset, TokenBudgetBatchSampler]:
-        """The batches of an epoch, and its order."""
+        """Pairs of token ids, and a sampler that has planned an epoch."""
         data = self.filter()
         sampler = TokenBudgetBatchSampler(data, self.args.tokens_per_batch)
         next(iter(sampler))
@@ -136,29 +131,29 @@ class Corpus:
 
 
 def load(corpus: Corpus) -> Callable[[], int]:
-    """Text files into the cache."""
+    """Read text files into the cache."""
     return lambda: len(corpus.load())
 
 
 def tokenize(corpus: Corpus) -> Callable[[], int]:
-    """Texts into tokens, in the cache too."""
+    """Tokenize, into the cache."""
     pairs = corpus.load()
     return lambda: len(tokenize_pairs(pairs, corpus.tokenizer, num_proc=corpus.args.processes))
 
 
-def find_again(corpus: Corpus) -> Callable[[], int]:
-    """Texts and tokens out of the cache, as in every later run."""
+def load_cached(corpus: Corpus) -> Callable[[], int]:
+    """Load texts and tokens from the cache, as every later run does."""
     return lambda: len(corpus.tokenize())
 
 
-def filter_out(corpus: Corpus) -> Callable[[], int]:
-    """Which pairs fit."""
+def filter_by_length(corpus: Corpus) -> Callable[[], int]:
+    """Drop pairs that are empty or too long."""
     data = corpus.tokenize()
     return lambda: len(data) + 0 * len(filter_pairs(data, corpus.tokenizer, corpus.args.max_tokens)[0])
 
 
 def plan(corpus: Corpus) -> Callable[[], int]:
-    """The batches of an epoch, and the first of them."""
+    """Plan the batches of an epoch, and draw the first."""
     data = corpus.filter()
 
     def measured() -> int:
@@ -169,7 +164,7 @@ def plan(corpus: Corpus) -> Callable[[], int]:
 
 
 def collate(corpus: Corpus) -> Callable[[], int]:
-    """Batches out of a `DataLoader`, padded, in one process, the plan included."""
+    """Collate padded batches with a `DataLoader` in one process, with the plan."""
     data = corpus.filter()
 
     def measured() -> int:
@@ -184,29 +179,29 @@ def collate(corpus: Corpus) -> Callable[[], int]:
 
 STEPS = {
     "load": load,
-    "tokenise": tokenize,
-    "load and tokenise again": find_again,
-    "filter": filter_out,
+    "tokenize": tokenize,
+    "load and tokenize again, cached": load_cached,
+    "filter": filter_by_length,
     "plan an epoch": plan,
     "collate batches": collate,
 }
 
 
 def anonymous_memory() -> int:
-    """Bytes of this process and those it started that are backed by no file; what they share counts for each."""
+    """Bytes of anonymous memory of this process and its children; shared pages count once for each."""
     total = 0
     for number in [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))]:
         try:
             status = Path(f"/proc/{number}/status").read_text(encoding="utf-8")
         except (FileNotFoundError, ProcessLookupError):
-            continue  # It has ended meanwhile.
+            continue  # The process has ended.
         total += sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon:"))
     return total
 
 
 @contextmanager
 def sampled_memory() -> Iterator[list[int]]:
-    """A list of what is there at the beginning, and of samples until the end."""
+    """A list of samples of anonymous memory, from the start to the end of the context."""
     samples, end = [anonymous_memory()], Event()
 
     def sample() -> None:
@@ -223,7 +218,7 @@ def sampled_memory() -> Iterator[list[int]]:
 
 
 def measure(step: str, folder: Path, args: BenchmarkArguments) -> dict[str, float]:
-    """One step in this process, which is fresh."""
+    """Measure one step in this process."""
     torch.set_num_threads(1)
     with sampled_memory() as samples:
         run = STEPS[step](Corpus(folder, args))
@@ -240,9 +235,9 @@ def measure(step: str, folder: Path, args: BenchmarkArguments) -> dict[str, floa
 
 
 def measure_all(args: BenchmarkArguments, pairs: int) -> dict[str, dict[str, float]]:
-    """All steps for a corpus of so many pairs, each in a fresh process."""
+    """Measure all steps on a corpus of `pairs` pairs, each in a fresh process."""
     figures: dict[str, dict[str, float]] = {}
-    with tempfile.TemporaryDirectory(dir=args.folder, prefix="long_corpus_") as name:
+    with tempfile.TemporaryDirectory(dir=args.folder, prefix="corpus_memory_") as name:
         folder = Path(name)
         os.environ["HF_DATASETS_CACHE"] = str(folder / "cache")
         learn_tokenizer(folder, write_corpus(folder, args, pairs), args)
@@ -259,36 +254,35 @@ def measure_all(args: BenchmarkArguments, pairs: int) -> dict[str, dict[str, flo
 
 
 def show(sizes: Sequence[int], figures: Sequence[dict[str, dict[str, float]]]) -> None:
-    """A table of the larger corpus, and what its memory has grown by since the smaller one."""
+    """Print a table of the larger corpus, with the growth in memory per pair since the smaller one."""
     small, large = figures
     print(
-        f"| step | seconds | pairs a second | memory before, MB | peak, MB | peak of {sizes[0]:,} pairs, MB | growth |"
+        f"| step | seconds | pairs/s | memory before, MB | peak, MB | peak at {sizes[0]:,} pairs, MB | bytes per pair |"
     )
     print("|---|---|---|---|---|---|---|")
     for step in STEPS:
         growth = (large[step]["memory_peak"] - small[step]["memory_peak"]) / (sizes[1] - sizes[0])
-        large[step]["bytes_a_pair"] = growth
+        large[step]["bytes_per_pair"] = growth
         print(
             f"| {step} | {large[step]['seconds']:.1f} | {large[step]['pairs_per_second']:,.0f} | "
             f"{large[step]['memory_before'] / 1e6:.0f} | {large[step]['memory_peak'] / 1e6:.0f} | "
-            f"{small[step]['memory_peak'] / 1e6:.0f} | {growth:.1f} bytes a pair |"
+            f"{small[step]['memory_peak'] / 1e6:.0f} | {growth:.1f} |"
         )
-    print(f"text {large['files']['text_bytes'] / 1e9:.2f} GB, cache {large['files']['cache_bytes'] / 1e9:.2f} GB")
+    print(f"text files {large['files']['text_bytes'] / 1e9:.2f} GB, cache {large['files']['cache_bytes'] / 1e9:.2f} GB")
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure as the command line says; returns the figures."""
+    """Run the command line; returns the figures."""
     (args,) = parse([BenchmarkArguments], __doc__, arguments)
     with plain_errors():
         check_can_write(args.output)
-        if args.pairs < 50:
-            raise ValueError(f"pairs is {args.pairs}; it must be at least 50.")
+        check_number("pairs", args.pairs, 50)
     sizes = [args.pairs // 50, args.pairs]
-    versions = f"torch {torch.__version__}, transformers {transformers.__version__}, datasets {datasets.__version__}"
-    print(f"{versions}, {os.cpu_count()} CPU cores, load {os.getloadavg()[0]:.1f}", flush=True)
+    conditions = describe_conditions(torch.device("cpu"))
+    print(", ".join(f"{name} {value}" for name, value in conditions.items()), flush=True)
     figures = [measure_all(args, size) for size in sizes]
     show(sizes, figures)
-    result = {"versions": versions, "cores": os.cpu_count(), "arguments": vars(args)}
+    result: dict[str, Any] = {"machine": conditions, "arguments": vars(args)}
     result |= {str(size): each for size, each in zip(sizes, figures, strict=True)}
     if args.output is not None:
         write_text(args.output, json.dumps(result, indent=2) + "\n")

@@ -1,30 +1,33 @@
-"""Print a Markdown table of files that scripts/train.py wrote with --results, with mean and deviation over seeds."""
+"""Print a Markdown table of result files of training runs, with mean and standard deviation over seeds."""
 
-import sys
-from collections.abc import Sequence
+import json
+import os
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-
-# Run as a file, Python looks in the file's folder first, where evaluate.py hides the library of that name.
-if not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+from typing import Any
 
 from hf_vanilla_transformer.cli.parsing import parse, plain_errors
 from hf_vanilla_transformer.cli.writing import check_can_write
-from hf_vanilla_transformer.evaluation.results import table_of_results
 from hf_vanilla_transformer.files import write_text
+
+
+# Some files store absent settings as empty lists or dictionaries, others do not store them.
+_EMPTY: tuple[list, dict] = ([], {})
+_SECONDS_PER_MINUTE = 60
+_BYTES_PER_GIGABYTE = 10**9
 
 
 @dataclass
 class TableArguments:
-    """Where to put the table. The files of results come first, as arguments without a name."""
+    """Where to write the table. The result files are the positional arguments."""
 
-    output: str | None = field(default=None, metadata={"help": "Write the table into this file, too."})
+    output: str | None = field(default=None, metadata={"help": "Also write the table into this file."})
 
 
 def main(arguments: Sequence[str] | None = None) -> str:
-    """Collect as the command line says; returns the table."""
+    """Run the command line; returns the table."""
     args, files = parse([TableArguments], __doc__, arguments, positional="results")
     with plain_errors():
         check_can_write(args.output)
@@ -33,6 +36,105 @@ def main(arguments: Sequence[str] | None = None) -> str:
     if args.output is not None:
         write_text(args.output, table)
     return table
+
+
+def table_of_results(paths: Sequence[str | os.PathLike[str]]) -> str:
+    """A Markdown table of result files, with mean and sample standard deviation over the seeds of each recipe.
+
+    Args:
+        paths (`list` of `str` or `PathLike`): files that `train --results` wrote. Files whose names differ only in
+            `_seedN` belong to one recipe.
+
+    Raises:
+        FileNotFoundError: if a file does not exist.
+        ValueError: if `paths` is empty, if a file holds no results, or if files of one recipe have the same seed or
+            different settings.
+    """
+    if not paths:
+        raise ValueError("no result files are given; name at least one.")
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(map(Path, paths)):
+        result = _read(path)
+        groups.setdefault(path.stem.removesuffix(f"_seed{result['seed']}"), []).append(result)
+    for name, group in groups.items():
+        _check_settings(name, group)
+    results = [result for group in groups.values() for result in group]
+    targets = list(dict.fromkeys(target for result in results for target in _reached(result)))
+    columns = ["validation BLEU", "test BLEU", "training, minutes", "evaluation, minutes", "total, minutes"]
+    columns += [f"minutes to BLEU {target}" for target in targets] + ["minutes to best BLEU", "peak memory, GB"]
+    lines = [_row(["recipe", "seed", *columns]), _row(["---"] * (len(columns) + 2))]
+    for name, group in groups.items():
+        figures = [_figures(result, targets) for result in group]
+        rows = [[name, str(result["seed"]), *map(_format, row)] for result, row in zip(group, figures, strict=True)]
+        if len(group) > 1:
+            rows.append([name, "mean ± s.d.", *(_mean_and_deviation(column) for column in zip(*figures, strict=True))])
+        lines += map(_row, rows)
+    return "\n".join(lines) + "\n"
+
+
+def _check_settings(name: str, group: Sequence[Mapping[str, Any]]) -> None:
+    """Check that the runs of a recipe differ in their seeds and in nothing else."""
+    seeds = [result["seed"] for result in group]
+    for seed in seeds:
+        if seeds.count(seed) > 1:
+            raise ValueError(
+                f"{name} with seed {seed} is given {seeds.count(seed)} times, which would distort the mean; give it "
+                "once."
+            )
+    about = [{name: result[name] for name in ("base_model", "data") if name in result} for result in group]
+    settings = [
+        {**result.get("settings", {}), **of_run, "seed": None} for result, of_run in zip(group, about, strict=True)
+    ]
+    first, *others = [{key: value for key, value in each.items() if value not in _EMPTY} for each in settings]
+    for other, result in zip(others, group[1:], strict=True):
+        differing = [key for key in {**first, **other} if first.get(key) != other.get(key)]
+        if differing:
+            raise ValueError(
+                f"{name} with seeds {group[0]['seed']} and {result['seed']} differ in {', '.join(differing)}, so their "
+                "mean is meaningless; name the files as two recipes."
+            )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; name files that train --results wrote.")
+    try:
+        result = dict(json.loads(path.read_text(encoding="utf-8")))
+        result["seed"], result["scores"], result["training_seconds"], result["evaluation_seconds"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no results; name files that train --results wrote.") from error
+    return result
+
+
+def _reached(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (result.get("curve") or {}).get("reached", {})
+
+
+def _figures(result: Mapping[str, Any], targets: Sequence[str]) -> list[float | None]:
+    """The figures of a row, in the order of the columns."""
+    best = (result.get("curve") or {}).get("best")
+    bleu = [(result["scores"].get(split) or {}).get("bleu") for split in ("validation", "test")]
+    seconds = [result.get(name) for name in ("training_seconds", "evaluation_seconds", "total_seconds")]
+    minutes = [value and value / _SECONDS_PER_MINUTE for value in seconds]
+    points = [*(_reached(result).get(target) for target in targets), best]
+    reached = [point and point["training_seconds"] / _SECONDS_PER_MINUTE for point in points]
+    memory = result.get("peak_memory_bytes")
+    return [*bleu, *minutes, *reached, memory and memory / _BYTES_PER_GIGABYTE]
+
+
+def _mean_and_deviation(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):  # A mean over only those seeds that reached a target would be too good.
+        return "-"
+    return f"{statistics.mean(known):.2f} ± {statistics.stdev(known):.2f}"
+
+
+def _format(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""Other implementations of the same model, each as a module that takes a batch and returns its loss.
+"""Other implementations of the Transformer.
 
-Every module is built from a `VanillaTransformerConfig` and called with `input_ids` and `attention_mask`, both
-`(batch, source)`, and `labels`, `(batch, target)`, -100 where there is none.
+For training, each is a module that is built from a `VanillaTransformerConfig`, takes a batch and returns its loss. A
+batch has `input_ids` and `attention_mask`, both of shape (batch, source), and `labels` of shape (batch, target), -100
+at padding.
 """

@@ -1,7 +1,7 @@
-"""Our model as CTranslate2's, and CTranslate2 in processes of its own: inside of a process with torch it is slower.
+"""CTranslate2 in child processes, because it is slower in a process that has loaded torch.
 
-A token's word is its number, but for the special ones. Run as a command, this file is that process: it reads jobs from
-its input, one JSON object a line, and writes what came of each.
+Run as a command, this file is the child: it reads jobs from stdin, one JSON object per line, and writes the results to
+stdout. A token's text is its id; see `hf_vanilla_transformer.conversion.ctranslate2`.
 """
 
 import json
@@ -14,72 +14,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-def word(token: int, config: Any) -> str:
-    """What CTranslate2 calls a token."""
-    names = {config.pad_token_id: "<pad>", config.bos_token_id: "<s>", config.eos_token_id: "</s>"}
-    return names.get(token, str(token))
-
-
-def convert(model: Any, folder: Path, longest: int = 2048) -> None:
-    """Write a model with a joint vocabulary for CTranslate2.
-
-    Args:
-        model (`VanillaTransformerForConditionalGeneration`): in float32.
-        folder (`Path`): that is made.
-        longest (`int`): number of positions; CTranslate2 has a table of them.
-    """
-    import torch
-    from ctranslate2.specs import TransformerSpec
-
-    config, base = model.config, model.model
-    spec = TransformerSpec.from_config((config.encoder_layers, config.decoder_layers), config.num_heads, pre_norm=False)
-    table = base.encoder.add_positions(torch.zeros(longest, config.d_model), torch.arange(longest)).numpy()
-    for ours, theirs in ((base.encoder, spec.encoder), (base.decoder, spec.decoder)):
-        embeddings = theirs.embeddings[0] if theirs is spec.encoder else theirs.embeddings
-        embeddings.weight = ours.embed_tokens.weight.numpy()
-        theirs.scale_embeddings = True
-        theirs.position_encodings.encodings = table
-        for layer, its in zip(ours.layers, theirs.layer, strict=True):
-            own = layer.self_attn
-            _linear(its.self_attention.linear[0], own.q_proj, own.k_proj, own.v_proj)
-            _linear(its.self_attention.linear[1], own.out_proj)
-            _norm(its.self_attention.layer_norm, layer.self_attn_layer_norm)
-            _linear(its.ffn.linear_0, layer.fc1)
-            _linear(its.ffn.linear_1, layer.fc2)
-            _norm(its.ffn.layer_norm, layer.final_layer_norm)
-            if theirs is spec.decoder:
-                cross = layer.encoder_attn
-                _linear(its.attention.linear[0], cross.q_proj)
-                _linear(its.attention.linear[1], cross.k_proj, cross.v_proj)
-                _linear(its.attention.linear[2], cross.out_proj)
-                _norm(its.attention.layer_norm, layer.encoder_attn_layer_norm)
-    _linear(spec.decoder.projection, model.lm_head)
-    words = [word(token, config) for token in range(config.vocab_size)]
-    spec.register_source_vocabulary(words)
-    spec.register_target_vocabulary(words)
-    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = "<s>", "</s>", "<pad>"
-    spec.config.decoder_start_token = word(config.decoder_start_token_id, config)
-    spec.config.add_source_bos, spec.config.add_source_eos = False, False
-    spec.config.layer_norm_epsilon = config.layer_norm_eps
-    spec.validate()
-    folder.mkdir(parents=True)
-    spec.save(str(folder))
-
-
-def _linear(spec: Any, *layers: Any) -> None:
-    import torch
-
-    spec.weight = torch.cat([layer.weight for layer in layers]).numpy()
-    if layers[0].bias is not None:
-        spec.bias = torch.cat([layer.bias for layer in layers]).numpy()
-
-
-def _norm(spec: Any, layer_norm: Any) -> None:
-    spec.gamma, spec.beta = layer_norm.weight.numpy(), layer_norm.bias.numpy()
+# What `hf_vanilla_transformer.memory.keep_freed_memory` sets in the parent.
+KEEP_FREED_MEMORY = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000:glibc.malloc.top_pad=268435456"
 
 
 class Setting(NamedTuple):
-    """How CTranslate2 shares its work out: batches at once, threads of each, and instructions, its own choice if ""."""
+    """Parallelism and instruction set of CTranslate2.
+
+    Attributes:
+        workers: batches translated in parallel.
+        threads: threads per worker.
+        instructions: for example `"AVX512"`; empty for CTranslate2's default.
+    """
 
     workers: int
     threads: int
@@ -87,22 +33,22 @@ class Setting(NamedTuple):
 
 
 def settings(threads: int) -> list[Setting]:
-    """Those among which a user would look for the fastest: all threads for a batch, or one for each of several."""
+    """The settings a user would try: one worker with all threads, or one worker per thread."""
     import torch
 
-    # It does not take these by itself.
+    # CTranslate2's default does not include AVX-512.
     instructions = ["", "AVX512"] if torch.backends.cpu.get_cpu_capability() == "AVX512" else [""]
-    shares = dict.fromkeys([(1, threads), (threads, 1)])
-    return [Setting(*share, kind) for share in shares for kind in instructions]
+    shapes = dict.fromkeys([(1, threads), (threads, 1)])
+    return [Setting(*shape, kind) for shape in shapes for kind in instructions]
 
 
 class CTranslate2Processes:
-    """CTranslate2 in a process for each of its settings, of which each job gets the fastest.
+    """One CTranslate2 process per setting; each job runs in the fastest.
 
     Args:
-        folder (`Path`): made by [`convert`].
+        folder (`Path`): a model from `write_ctranslate2`.
         compute_type (`str`): `"float32"` or `"int8"`.
-        threads (`int`): that it may use.
+        threads (`int`): number of threads to use.
     """
 
     def __init__(self, folder: Path, compute_type: str, threads: int):
@@ -111,7 +57,7 @@ class CTranslate2Processes:
         self.described = ""
 
     def choose(self, sources: Sequence[Sequence[str]], *options: Mapping[str, Any]) -> None:
-        """Take the setting and the options that are the fastest at a job, each the best of four."""
+        """Choose the fastest setting and options for a job; each is timed as the best of four runs."""
         seconds = {}
         for setting, process in self._processes.items():
             for number, each in enumerate(options):
@@ -121,7 +67,11 @@ class CTranslate2Processes:
         self.described = f"{setting}, {dict(options[number])}"
 
     def translate(self, sources: Sequence[Sequence[str]]) -> tuple[float, list[list[str]]]:
-        """Seconds that it took there, and the best translation of each source; as it was chosen."""
+        """Seconds in the child process, and the best translation of each source, with the chosen setting.
+
+        Raises:
+            ValueError: if `choose` was not called.
+        """
         if self._chosen is None:
             raise ValueError("no setting is chosen; call choose() before translate().")
         setting, options = self._chosen
@@ -134,33 +84,38 @@ class CTranslate2Processes:
 
 
 class CTranslate2Process:
-    """A CTranslate2 translator that can be asked from here.
+    """A CTranslate2 translator in a child process.
 
     Args:
-        folder (`Path`): made by [`convert`].
+        folder (`Path`): a model from `write_ctranslate2`.
         compute_type (`str`): `"float32"` or `"int8"`.
-        setting (`Setting`): how it works.
+        setting (`Setting`): parallelism and instruction set.
     """
 
     def __init__(self, folder: Path, compute_type: str, setting: Setting):
         command = [sys.executable, __file__, str(folder), compute_type, str(setting.workers), str(setting.threads)]
-        instructions = {"CT2_FORCE_CPU_ISA": setting.instructions} if setting.instructions else {}
+        environment = {"GLIBC_TUNABLES": KEEP_FREED_MEMORY, **os.environ}
+        if setting.instructions:
+            environment["CT2_FORCE_CPU_ISA"] = setting.instructions
         self._workers = setting.workers
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **instructions}
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
     def translate(self, sources: Sequence[Sequence[str]], **options: Any) -> tuple[float, list[list[str]]]:
-        """Seconds that it took there, and the best translation of each source; workers share a whole batch."""
+        """Seconds in the child process, and the best translation of each source.
+
+        With `max_batch_size=0` the sources are one batch, split evenly among the workers.
+        """
         if options.get("max_batch_size") == 0:
             options["max_batch_size"] = -(-len(sources) // self._workers)
-        to_it: Any = self._process.stdin
-        from_it: Any = self._process.stdout
-        to_it.write(json.dumps({"sources": sources, "options": options}) + "\n")
-        to_it.flush()
-        answer = from_it.readline()
+        to_child: Any = self._process.stdin
+        from_child: Any = self._process.stdout
+        to_child.write(json.dumps({"sources": sources, "options": options}) + "\n")
+        to_child.flush()
+        answer = from_child.readline()
         if not answer:
-            raise RuntimeError("CTranslate2's process ended; its own words stand above.")
+            raise RuntimeError("CTranslate2's process ended; its error message is above.")
         return tuple(json.loads(answer))
 
     def close(self) -> None:
@@ -169,7 +124,7 @@ class CTranslate2Process:
 
 
 def main() -> None:
-    """Translate what comes until the input ends."""
+    """Translate jobs from stdin until it ends."""
     import ctranslate2
 
     folder, compute_type, workers, threads = sys.argv[1:]

@@ -1,8 +1,9 @@
-"""The structure of github.com/hyunwoongko/transformer, written anew: how widely read teaching code computes a step.
+"""The structure of github.com/hyunwoongko/transformer, reimplemented: widely read teaching code.
 
-Unfused attention and layer norms, masks of 0 and 1 filled with -10000, the target's padding mask on the query axis, a
-causal mask made on the CPU at every step, three embedding-sized matrices, a biased softmax, embeddings that are not
-scaled, dropout inside the feed-forward network too, and a loss without label smoothing.
+It differs from the paper's model and from fast implementations: attention and layer norms are unfused, scores are
+masked with -10000, the target's padding mask is on the query axis, the causal mask is built on the CPU at every step,
+nothing is tied, embeddings are not scaled, the output projection has a bias, the feed-forward network has dropout
+inside, and the loss has no label smoothing.
 """
 
 import math
@@ -19,7 +20,7 @@ EPSILON = 1e-12
 
 
 class WrittenOutNorm(nn.Module):
-    """Layer normalisation from mean and variance."""
+    """Layer normalization computed from mean and variance, unfused."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class WrittenOutNorm(nn.Module):
 
 
 class UnfusedAttention(nn.Module):
-    """Four maps, and scores, mask, softmax and sum one after another."""
+    """Four projections; scores, mask, softmax and weighted sum are separate operations."""
 
     def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()
@@ -53,7 +54,7 @@ class UnfusedAttention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Post-LN, with a cross-attention or without."""
+    """A post-LN encoder layer, or a decoder layer if it has cross-attention."""
 
     def __init__(self, config: VanillaTransformerConfig, cross: bool) -> None:
         super().__init__()
@@ -84,7 +85,7 @@ class Layer(nn.Module):
 
 
 class Hyunwoongko(nn.Module):
-    """Two stacks with embeddings of their own, and a linear map to the words."""
+    """Two stacks with separate embeddings, and an untied output projection."""
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__()
@@ -96,7 +97,7 @@ class Hyunwoongko(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = nn.ModuleList(Layer(config, cross=False) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(Layer(config, cross=True) for _ in range(config.decoder_layers))
-        self.words = nn.Linear(config.d_model, config.vocab_size)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size)
         for parameter in self.parameters():
             if parameter.ndim > 1:
                 nn.init.kaiming_uniform_(parameter)
@@ -112,8 +113,8 @@ class Hyunwoongko(nn.Module):
         y = self._embed(self.target_embedding, target)
         for layer in self.decoder:
             y = layer(y, target_mask, x, source_mask)
-        words = labels.masked_fill(labels == -100, pad)
-        return nn.functional.cross_entropy(self.words(y).flatten(0, 1), words.flatten(), ignore_index=pad)
+        targets = labels.masked_fill(labels == -100, pad)
+        return nn.functional.cross_entropy(self.lm_head(y).flatten(0, 1), targets.flatten(), ignore_index=pad)
 
     def _causal_mask(self, target: torch.Tensor) -> torch.Tensor:
         length = target.shape[1]

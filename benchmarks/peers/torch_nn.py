@@ -1,14 +1,15 @@
-"""`torch.nn.Transformer` with what it lacks around it: embeddings, positions, the tied softmax, the loss."""
+"""`torch.nn.Transformer` with the parts it lacks: embeddings, positions, the tied output projection, the loss."""
 
 import torch
 from torch import nn
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer.conversion.torch_nn import torch_nn_state_dict
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import shift_right, sinusoidal_positions
 
 
 class TorchNN(nn.Module):
-    """The same model: without the norm that torch puts behind either stack, and with dropout where the paper has it."""
+    """The same model: without torch's norm after each stack, and with dropout only where the paper applies it."""
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__()
@@ -58,27 +59,7 @@ class TorchNN(nn.Module):
         return self.dropout(scaled + self.positions[: ids.shape[1]])
 
     def copy_weights(self, ours: VanillaTransformerForConditionalGeneration) -> None:
-        """Take over our weights; torch keeps the projections of queries, keys and values in one matrix."""
-        state = {"embedding.weight": ours.model.shared.weight}
-        for side, stack in (("encoder", ours.model.encoder), ("decoder", ours.model.decoder)):
-            for index, layer in enumerate(stack.layers):
-                state |= _layer_state(f"transformer.{side}.layers.{index}.", layer)
-        self.load_state_dict(state)
-
-
-def _layer_state(prefix: str, layer: nn.Module) -> dict[str, torch.Tensor]:
-    attentions, modules = {"self_attn": layer.self_attn}, {"linear1": layer.fc1, "linear2": layer.fc2}
-    norms = [layer.self_attn_layer_norm, layer.final_layer_norm]
-    if hasattr(layer, "encoder_attn"):
-        attentions["multihead_attn"] = layer.encoder_attn
-        norms.insert(1, layer.encoder_attn_layer_norm)
-    modules |= {f"norm{number}": norm for number, norm in enumerate(norms, 1)}
-    state = {}
-    for name, attention in attentions.items():
-        modules[f"{name}.out_proj"] = attention.out_proj
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        state[f"{prefix}{name}.in_proj_weight"] = torch.cat([projection.weight for projection in projections])
-        state[f"{prefix}{name}.in_proj_bias"] = torch.cat([projection.bias for projection in projections])
-    for name, module in modules.items():
-        state |= {f"{prefix}{name}.{key}": value for key, value in module.state_dict().items()}
-    return state
+        """Copy the weights of a `VanillaTransformerForConditionalGeneration`."""
+        self.transformer.load_state_dict(torch_nn_state_dict(ours))
+        with torch.no_grad():
+            self.embedding.weight.copy_(ours.model.shared.weight)

@@ -1,8 +1,9 @@
-"""The structure of github.com/tunz/transformer-pytorch, written anew: tensor2tensor's later layout in plain PyTorch.
+"""The structure of github.com/tunz/transformer-pytorch, reimplemented: tensor2tensor's later layout in plain PyTorch.
 
-Pre-LN and a last norm on each stack, unfused attention without biases, queries scaled and scores masked in place,
-dropout on attention weights and after the ReLU too, padding set to zero, a target that begins with a zero vector, a
-softmax tied to the target's embedding, and a smoothed loss from a whole distribution for each word.
+It differs from the paper's model: it is pre-LN with a final norm on each stack, attention is unfused and has no biases,
+dropout is also on attention weights and after the ReLU, padding embeddings are zero, the decoder starts from a zero
+vector, source and target have separate embeddings, and the smoothed loss builds the whole target distribution of each
+token.
 """
 
 import math
@@ -17,7 +18,7 @@ MASKED_SCORE = -1e9
 
 
 class UnfusedAttention(nn.Module):
-    """Four maps without biases, and scores, mask, softmax and sum one after another."""
+    """Four projections without biases; scores, mask, softmax and weighted sum are separate operations."""
 
     def __init__(self, d_model: int, num_heads: int, dropout: float) -> None:
         super().__init__()
@@ -41,7 +42,7 @@ class UnfusedAttention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Pre-LN, with a cross-attention or without."""
+    """A pre-LN encoder layer, or a decoder layer if it has cross-attention."""
 
     def __init__(self, config: VanillaTransformerConfig, cross: bool) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ class Layer(nn.Module):
 
 
 class Tunz(nn.Module):
-    """Two stacks with embeddings of their own, and the target's as softmax."""
+    """Two stacks with separate embeddings; the output projection is tied to the target's."""
 
     def __init__(self, config: VanillaTransformerConfig) -> None:
         super().__init__()
@@ -92,10 +93,10 @@ class Tunz(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         pad = self.config.pad_token_id
-        words = labels.masked_fill(labels == -100, pad)
+        targets = labels.masked_fill(labels == -100, pad)
         source_mask = (input_ids == pad)[:, None, None, :]
-        length = words.shape[1]
-        target_mask = torch.ones(length, length, dtype=torch.bool, device=words.device).triu(1)
+        length = targets.shape[1]
+        target_mask = torch.ones(length, length, dtype=torch.bool, device=targets.device).triu(1)
 
         x = self._embed(self.source_embedding, input_ids, input_ids == pad)
         x = self.dropout(x + self._positions(x.shape[1]))
@@ -103,13 +104,13 @@ class Tunz(nn.Module):
             x = layer(x, source_mask)
         x = self.encoder_norm(x)
 
-        y = self._embed(self.target_embedding, words, words == pad)
+        y = self._embed(self.target_embedding, targets, targets == pad)
         y = nn.functional.pad(y, (0, 0, 1, 0))[:, :-1]
         y = self.dropout(y + self._positions(length))
         for layer in self.decoder:
             y = layer(y, target_mask, x, source_mask)
         logits = self.decoder_norm(y) @ self.target_embedding.weight.t()
-        return self._loss(logits.flatten(0, 1), words.flatten())
+        return self._loss(logits.flatten(0, 1), targets.flatten())
 
     def _embed(self, embedding: nn.Embedding, ids: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
         scaled = embedding(ids) * self.config.d_model**0.5
@@ -119,12 +120,12 @@ class Tunz(nn.Module):
         angles = torch.arange(length, dtype=torch.float32, device=self.rates.device)[:, None] * self.rates
         return torch.cat([angles.sin(), angles.cos()], dim=1)
 
-    def _loss(self, logits: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy with a distribution that has epsilon / (V - 1) on each wrong word, less its least value."""
+    def _loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy with a target distribution of epsilon / (V - 1) on each wrong token, minus its entropy."""
         vocab_size, epsilon = logits.shape[1], self.config.label_smoothing
         wrong = epsilon / (vocab_size - 1)
-        wanted = torch.full_like(logits, wrong)
-        wanted.scatter_(1, words[:, None], 1 - epsilon)
-        losses = -(wanted * torch.log_softmax(logits, dim=1)).sum(dim=1)
-        least = -((1 - epsilon) * math.log(1 - epsilon) + epsilon * math.log(wrong + 1e-20))
-        return (losses - least).masked_select(words != self.config.pad_token_id).mean()
+        target_distribution = torch.full_like(logits, wrong)
+        target_distribution.scatter_(1, targets[:, None], 1 - epsilon)
+        losses = -(target_distribution * torch.log_softmax(logits, dim=1)).sum(dim=1)
+        entropy = -((1 - epsilon) * math.log(1 - epsilon) + epsilon * math.log(wrong + 1e-20))
+        return (losses - entropy).masked_select(targets != self.config.pad_token_id).mean()

@@ -1,8 +1,8 @@
-"""x-transformers' encoder and decoder, set as near to the paper's model as their options go.
+"""x-transformers' encoder and decoder, as close to the paper's model as their options allow.
 
-Near: post-norm, ReLU, sinusoids with all sines first, one matrix for embeddings and softmax, dropout on embeddings and
-sub-layer outputs. Not equal: no biases in attention, a learned scale of the sinusoids, and softmax scores divided by
-sqrt(d_model) in place of embeddings multiplied by it.
+Equal: post-LN, ReLU, tied embeddings, dropout on embeddings and sub-layer outputs. Different: attention has no biases,
+sinusoids put all sines first and have a learned scale, and logits are divided by sqrt(d_model) instead of multiplying
+the embeddings by it.
 """
 
 import torch
@@ -13,7 +13,7 @@ from hf_vanilla_transformer.model.modeling_vanilla_transformer import shift_righ
 
 
 class XTransformers(nn.Module):
-    """Two `TransformerWrapper`s with the parts that `XTransformer` puts together, which cannot tie the softmax.
+    """Two `TransformerWrapper`s assembled as in `XTransformer`, which cannot tie the output projection.
 
     Raises:
         ImportError: if x-transformers is not installed.

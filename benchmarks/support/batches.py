@@ -1,4 +1,4 @@
-"""The batches that every entry gets: real lengths where Multi30k is at hand, generated ones otherwise."""
+"""The batches that all implementations get: from Multi30k if it is available, generated otherwise."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq
 
-from benchmarks.support.entries import Batch
+from benchmarks.support.training_implementations import Batch
 from hf_vanilla_transformer import (
     TokenBudgetBatchSampler,
     VanillaTransformerTokenizer,
@@ -22,9 +22,9 @@ from hf_vanilla_transformer import (
 
 
 BPE_SIZE = 10_000
-FIRST_WORD_ID = 3
-# As of Multi30k's English-German training pairs, with the end symbol, under a joint BPE of 10,000 tokens: a log-normal
-# source length with mean 15.0 and standard deviation 4.6, and target minus source.
+FIRST_TOKEN_ID = 3
+# Fitted to Multi30k's English-German training pairs with EOS, under a joint BPE of 10,000 tokens: a log-normal source
+# length with mean 15.0 and standard deviation 4.6, and the difference between target and source length.
 MEDIAN_LENGTH, LOG_SPREAD, LONGEST = 14.3, 0.3, 50
 MEAN_DIFFERENCE, DIFFERENCE_SPREAD = 0.4, 2.6
 GENERATED_PAIRS = 29_000
@@ -32,7 +32,7 @@ GENERATED_PAIRS = 29_000
 
 @dataclass
 class Corpus:
-    """Tokenised pairs and where they are from."""
+    """Tokenized pairs, a description of their origin, and their tokenizer."""
 
     data: Dataset
     origin: str
@@ -40,10 +40,10 @@ class Corpus:
 
 
 def read_corpus() -> Corpus:
-    """Multi30k if the environment variable MULTI30K_DIR names its folder, else pairs of random tokens as long.
+    """Multi30k from the folder in the environment variable MULTI30K_DIR, else random tokens of similar lengths.
 
     Raises:
-        FileNotFoundError: if MULTI30K_DIR is set and train.en or train.de is not there.
+        FileNotFoundError: if MULTI30K_DIR is set and train.en or train.de is missing.
     """
     folder = os.environ.get("MULTI30K_DIR")
     if not folder:
@@ -57,21 +57,21 @@ def read_corpus() -> Corpus:
 
 
 def generate_pairs(count: int = GENERATED_PAIRS) -> Dataset:
-    """Pairs of random tokens whose lengths have Multi30k's mean and spread."""
+    """Pairs of random tokens whose lengths have Multi30k's mean and standard deviation."""
     generator = np.random.default_rng(0)
     source = generator.lognormal(np.log(MEDIAN_LENGTH), LOG_SPREAD, count)
     target = source + generator.normal(MEAN_DIFFERENCE, DIFFERENCE_SPREAD, count)
     source, target = (side.round().astype(int).clip(4, LONGEST) for side in (source, target))
-    words = [
-        [generator.integers(FIRST_WORD_ID, BPE_SIZE, length).tolist() for length in lengths]
+    tokens = [
+        [generator.integers(FIRST_TOKEN_ID, BPE_SIZE, length).tolist() for length in lengths]
         for lengths in (source, target)
     ]
     masks = [[1] * length for length in source]
-    return Dataset.from_dict({"input_ids": words[0], "attention_mask": masks, "labels": words[1]})
+    return Dataset.from_dict({"input_ids": tokens[0], "attention_mask": masks, "labels": tokens[1]})
 
 
 def corpus_batches(corpus: Corpus, tokens_per_batch: int, how_many: int) -> list[Batch]:
-    """The first batches, the largest first, padded to their longest sentence; of several epochs if one has too few."""
+    """The first batches, the largest first, padded to their longest sentence; from several epochs if needed."""
     sampler = TokenBudgetBatchSampler(corpus.data, tokens_per_batch, largest_first=True)
     collate = DataCollatorForSeq2Seq(corpus.tokenizer)
     rows = list(islice(of_all_epochs(sampler), how_many))
@@ -79,18 +79,18 @@ def corpus_batches(corpus: Corpus, tokens_per_batch: int, how_many: int) -> list
 
 
 def of_all_epochs(sampler: TokenBudgetBatchSampler) -> Iterator[list[int]]:
-    """The batches of one epoch after another, as the Trainer takes them."""
+    """The batches of one epoch after another, in the order of the Trainer."""
     for epoch in count():
         sampler.set_epoch(epoch)
         yield from sampler
 
 
 def equal_batch(length: int, tokens_per_batch: int, vocab_size: int) -> Batch:
-    """A batch of random tokens without padding, all of one length on both sides."""
+    """A batch of random tokens without padding; all sources and targets have one length."""
     generator = torch.Generator().manual_seed(0)
     shape = (max(tokens_per_batch // length, 1), length)
-    source = torch.randint(FIRST_WORD_ID, vocab_size, shape, generator=generator)
-    target = torch.randint(FIRST_WORD_ID, vocab_size, shape, generator=generator)
+    source = torch.randint(FIRST_TOKEN_ID, vocab_size, shape, generator=generator)
+    target = torch.randint(FIRST_TOKEN_ID, vocab_size, shape, generator=generator)
     return {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
 
 

@@ -1,7 +1,7 @@
-"""What generation.py compares: models of transformers and CTranslate2 with the same weights, by name.
+"""The implementations that generation.py compares: models in transformers and CTranslate2 with the same weights.
 
-A name is an implementation and a kind of numbers, such as `marian-bf16`. With `-static` behind it generate() has a
-static cache, for which transformers compiles the model on GPUs where there is one beam.
+A name is a model and a precision, such as `marian-bf16`. With `-static`, generate() uses a static cache, and
+transformers compiles the model on GPUs if there is one beam.
 """
 
 import tempfile
@@ -17,21 +17,22 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
-from benchmarks.peers.ctranslate2_model import CTranslate2Processes, convert, word
-from benchmarks.peers.marian import Marian
-from benchmarks.support.measuring import synchronise
+from benchmarks.peers.ctranslate2_processes import CTranslate2Processes
+from benchmarks.support.timing import synchronize
 from hf_vanilla_transformer import Int8Config, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer.conversion.ctranslate2 import token_text, write_ctranslate2
+from hf_vanilla_transformer.conversion.hf_marian import copy_to_marian, new_marian
 from hf_vanilla_transformer.model.packed_linear import forget_packed
 
 
-REFERENCE = "marian-fp32"
+BASELINE = "marian-fp32"
 STATIC = "-static"
 
 
 def _marian(model: Any, dtype: torch.dtype) -> PreTrainedModel:
-    marian = Marian(model.config, "sdpa")
-    marian.copy_weights(model)
-    return marian.model.to(dtype).eval()
+    marian = new_marian(model.config, "sdpa")
+    copy_to_marian(model, marian)
+    return marian.to(dtype).eval()
 
 
 def _ours(model: Any, dtype: torch.dtype) -> PreTrainedModel:
@@ -55,41 +56,46 @@ _IN_TRANSFORMERS: dict[str, Callable[[Any], PreTrainedModel]] = {
 }
 _IN_CTRANSLATE2 = {"ctranslate2-fp32": "float32", "ctranslate2-int8": "int8"}
 _WITH_STATIC_CACHE = [f"{name}-bf16{STATIC}" for name in ("ours", "marian")]
-ENTRIES = [*_IN_TRANSFORMERS, *_WITH_STATIC_CACHE, *_IN_CTRANSLATE2]
-# Measured where nothing else is asked for.
-USUAL_ENTRIES = {
+IMPLEMENTATIONS = [*_IN_TRANSFORMERS, *_WITH_STATIC_CACHE, *_IN_CTRANSLATE2]
+_DEFAULTS = {
     "cpu": ["ours-fp32", "ours-bf16", "ours-int8", "marian-fp32", *_IN_CTRANSLATE2],
     "cuda": ["ours-fp32", "ours-bf16", "marian-fp32", "marian-bf16"],
 }
 
 
-def usual_entries(device: torch.device, *, of_cells: bool = False) -> list[str]:
-    """The entries that suit a device; only in the cells is every shape alike, as a static cache needs it."""
-    return USUAL_ENTRIES[device.type] + (_WITH_STATIC_CACHE if of_cells and device.type == "cuda" else [])
+def default_implementations(device: torch.device, *, static_cache: bool = False) -> list[str]:
+    """The default implementations on a device.
+
+    Args:
+        device: where they run.
+        static_cache: whether to add those with a static cache on GPUs; all inputs must then have one shape.
+    """
+    return _DEFAULTS[device.type] + (_WITH_STATIC_CACHE if static_cache and device.type == "cuda" else [])
 
 
 def without_missing(names: Sequence[str]) -> list[str]:
-    """Entries without those that cannot run here; says which these are."""
+    """The names whose libraries are installed; prints the others."""
     if find_spec("ctranslate2") is not None:
         return list(names)
     for name in names:
         if name in _IN_CTRANSLATE2:
-            print(f"{name} is left out: it needs ctranslate2 (pip install ctranslate2)")
+            print(f"{name} is left out: ctranslate2 is not installed; pip install ctranslate2 adds it.")
     return [name for name in names if name not in _IN_CTRANSLATE2]
 
 
 @contextmanager
-def peers(model: Any, names: Sequence[str], device: torch.device) -> Iterator[dict[str, Any]]:
-    """What is compared, by name, all with the weights of one model in float32: models, and `CTranslate2Processes`."""
+def with_weights_of(model: Any, names: Sequence[str], device: torch.device) -> Iterator[dict[str, Any]]:
+    """The named implementations with the weights of a float32 model: models, or `CTranslate2Processes`."""
     processes = {}
     with tempfile.TemporaryDirectory() as folder:
         if any(name in _IN_CTRANSLATE2 for name in names):
-            convert(model, Path(folder) / "model")
+            write_ctranslate2(model, Path(folder) / "model")
         try:
             for name in names:
                 if name in _IN_CTRANSLATE2:
-                    kind = _IN_CTRANSLATE2[name]
-                    processes[name] = CTranslate2Processes(Path(folder) / "model", kind, torch.get_num_threads())
+                    compute_type = _IN_CTRANSLATE2[name]
+                    threads = torch.get_num_threads()
+                    processes[name] = CTranslate2Processes(Path(folder) / "model", compute_type, threads)
             yield {
                 name: processes.get(name) or _IN_TRANSFORMERS[name.removesuffix(STATIC)](model).to(device)
                 for name in names
@@ -99,14 +105,14 @@ def peers(model: Any, names: Sequence[str], device: torch.device) -> Iterator[di
                 process.close()
 
 
-def options_of(name: str) -> dict[str, Any]:
-    """What an entry gives to generate() besides what all do."""
+def generate_kwargs_of(name: str) -> dict[str, Any]:
+    """Arguments of generate() that only this implementation gets."""
     return {"cache_implementation": "static"} if name.endswith(STATIC) else {}
 
 
 @dataclass
 class Job:
-    """Sentences of equal length to translate into exactly so many tokens."""
+    """Sources of shape (batch, source) to translate into exactly `new_tokens` tokens each."""
 
     sources: torch.Tensor
     beams: int
@@ -114,11 +120,11 @@ class Job:
 
 
 class InTransformers:
-    """A model of transformers, by its generate().
+    """A model timed through its generate().
 
     Args:
-        packs (`bool`): whether calls that pack the weights are timed, too.
-        **options: see `options_of`.
+        packs (`bool`): whether to time calls that pack the weights, too.
+        **options: see `generate_kwargs_of`.
     """
 
     def __init__(self, model: Any, packs: bool = False, **options: Any):
@@ -128,14 +134,14 @@ class InTransformers:
         settings.eos_token_id, settings.early_stopping = None, False
         settings.max_length_offset = None
 
-    def begin(self, job: Job) -> dict[str, Any]:
-        """Nothing is to be known of a job."""
+    def prepare(self, job: Job) -> dict[str, Any]:
+        """Prepare for a job; returns figures to store, here none."""
         return {}
 
     def run(self, job: Job) -> tuple[float, list[list[int]]]:
-        """Seconds, and the tokens found."""
+        """Seconds of the call, and the new tokens of each sentence."""
         device = self.model.device
-        synchronise(device)
+        synchronize(device)
         start = time.perf_counter()
         sources = job.sources.to(device)
         found = self.model.generate(
@@ -147,40 +153,40 @@ class InTransformers:
             do_sample=False,
             **self.options,
         )
-        synchronise(device)
+        synchronize(device)
         return time.perf_counter() - start, found[:, 1:].tolist()
 
 
 class InCTranslate2:
-    """The same model in CTranslate2, timed in its process."""
+    """A model in CTranslate2, timed in its own process."""
 
     packs = False
 
     def __init__(self, config: VanillaTransformerConfig, processes: CTranslate2Processes):
         self.config, self.processes = config, processes
 
-    def begin(self, job: Job) -> dict[str, Any]:
-        """Get ready for a job; returns what is to be known of it."""
+    def prepare(self, job: Job) -> dict[str, Any]:
+        """Choose the fastest setting for a job; returns its description to store."""
         length = {"min_decoding_length": job.new_tokens, "max_decoding_length": job.new_tokens}
         options = {"beam_size": job.beams, "max_batch_size": 0, **length}
-        self.processes.choose(self._words(job), options)
+        self.processes.choose(self._texts(job), options)
         return {"setting": self.processes.described}
 
-    def _words(self, job: Job) -> list[list[str]]:
-        return [[word(token, self.config) for token in source] for source in job.sources.tolist()]
+    def _texts(self, job: Job) -> list[list[str]]:
+        return [[token_text(token, self.config) for token in source] for source in job.sources.tolist()]
 
     def run(self, job: Job) -> tuple[float, list[list[int]]]:
-        """Seconds, and the tokens found."""
-        seconds, targets = self.processes.translate(self._words(job))
-        tokens = {word(token, self.config): token for token in range(self.config.vocab_size)}
-        return seconds, [[tokens[each] for each in target] for target in targets]
+        """Seconds of the call, and the new tokens of each sentence."""
+        seconds, targets = self.processes.translate(self._texts(job))
+        ids = {token_text(token, self.config): token for token in range(self.config.vocab_size)}
+        return seconds, [[ids[text] for text in target] for target in targets]
 
 
-def seconds_of(entry: InTransformers | InCTranslate2, job: Job) -> tuple[float, ...]:
-    """What a call takes, and behind it, if it is asked for, what one takes that packs the weights anew."""
-    if not entry.packs:
-        return (entry.run(job)[0],)
-    # Of all models, so each packs its own before its other call.
+def seconds_of(implementation: InTransformers | InCTranslate2, job: Job) -> tuple[float, ...]:
+    """Seconds of a call, and, if the implementation packs, of a call that packs the weights again."""
+    if not implementation.packs:
+        return (implementation.run(job)[0],)
+    # This forgets the packed weights of all models, so each packs its own before its other call.
     forget_packed()
-    with_packing = entry.run(job)[0]
-    return entry.run(job)[0], with_packing
+    with_packing = implementation.run(job)[0]
+    return implementation.run(job)[0], with_packing

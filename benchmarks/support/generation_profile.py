@@ -1,4 +1,4 @@
-"""What the time of a call of generate() goes on: its parts, timed one by one."""
+"""The parts of a generate() call on CPUs, each timed alone."""
 
 import time
 from collections.abc import Callable
@@ -10,20 +10,20 @@ from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
 from hf_vanilla_transformer.model.packed_linear import pack
 
 
-PARTS = ("encoder", "decoder before the first token", "steps", "products of the steps")
+PARTS = ("encoder", "before the first token", "decoding steps", "matmuls of the steps")
 
 
 def parts(model: Any, sources: torch.Tensor, beams: int, new_tokens: int) -> dict[str, Callable[[], float]]:
-    """What returns the seconds of each of `PARTS`, without gradients.
+    """For each of `PARTS`, a function that runs it without gradients and returns its seconds.
 
-    The encoder's output; the comparison of the weights, and keys and values of the source; the decoder for
-    `new_tokens` tokens of every hypothesis; of these steps, the linear layers alone, also those of the attention to
-    the source.
+    The parts are: the encoder; the check of the packed weights, with keys and values of the source; the decoder for
+    `new_tokens` tokens of each hypothesis; and the linear layers of these decoding steps alone.
 
     Args:
-        model (`VanillaTransformerForConditionalGeneration`).
+        model (`VanillaTransformerForConditionalGeneration`): in evaluation mode.
         sources (`torch.LongTensor` of shape `(batch, source)`): without padding.
-        beams, new_tokens: of the search.
+        beams (`int`): number of beams.
+        new_tokens (`int`): number of decoding steps.
     """
     mask = torch.ones_like(sources)
     states = model.get_encoder()(sources, mask).last_hidden_state
@@ -35,7 +35,7 @@ def parts(model: Any, sources: torch.Tensor, beams: int, new_tokens: int) -> dic
         decoder = CPUDecoder(model, states, mask, beams)
         return _seconds(lambda: [decoder(tokens) for _ in range(new_tokens)])
 
-    def products() -> None:
+    def matmuls() -> None:
         for _ in range(new_tokens):
             for layer, x in zip(layers, inputs, strict=True):
                 layer(x)
@@ -44,13 +44,13 @@ def parts(model: Any, sources: torch.Tensor, beams: int, new_tokens: int) -> dic
         lambda: _seconds(lambda: model.get_encoder()(sources, mask)),
         lambda: _seconds(lambda: CPUDecoder(model, states, mask, beams)),
         steps,
-        lambda: _seconds(products),
+        lambda: _seconds(matmuls),
     )
     return dict(zip(PARTS, timed, strict=True))
 
 
 def _layers(model: Any) -> list[tuple[Any, ...]]:
-    """Linear layers of a step; those that are one product together."""
+    """Linear layers of a decoding step; those computed in one matmul are one group."""
     groups: list[tuple[Any, ...]] = []
     for layer in model.get_decoder().layers:
         own, cross = layer.self_attn, layer.encoder_attn

@@ -1,4 +1,4 @@
-"""Figures of generation.py as tables in markdown and as plots."""
+"""Figures of generation.py as Markdown tables and plots."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.support import report
-from benchmarks.support.generation_parts import PARTS
+from benchmarks.support.generation_profile import PARTS
 
 
 COLOURS = {
@@ -23,18 +23,19 @@ COLOURS = {
 }
 
 
-def tables(figures: dict[str, Any], reference: str) -> Iterator[str]:
-    """All tables of the figures that there are, each with its heading."""
+def tables(figures: dict[str, Any], baseline: str) -> Iterator[str]:
+    """The tables of each mode that has figures, with headings."""
     for mode in ("cells", "scaling"):
         if mode in figures:
             yield f"## {mode}\n\n{report.describe(figures[mode])}\n\n{report.describe_noise(figures[mode])}"
-            yield _table_of_jobs(figures[mode]["jobs"], reference)
-            yield from _table_of_packing(figures[mode]["jobs"], reference)
-    if "cells" in figures:
-        yield _limits(figures["cells"])
-    if "parts" in figures:
-        yield f"## parts\n\n{report.describe(figures['parts'])}\n\n{report.describe_noise(figures['parts'])}"
-        yield _table_of_parts(figures["parts"]["jobs"])
+            yield _table_of_jobs(figures[mode]["jobs"], baseline)
+            yield from _table_of_packing(figures[mode]["jobs"], baseline)
+            if mode == "cells":
+                yield _limits(figures[mode])
+    if "profile" in figures:
+        section = figures["profile"]
+        yield f"## profile\n\n{report.describe(section)}\n\n{report.describe_noise(section)}"
+        yield _table_of_parts(section["jobs"])
     if "sentences" in figures:
         section = figures["sentences"]
         yield f"## sentences\n\n{report.describe(section)}\n\n{report.describe_noise(section)}"
@@ -43,33 +44,38 @@ def tables(figures: dict[str, Any], reference: str) -> Iterator[str]:
             [name, f"{entry['sentences_a_second']:.0f}", report.spread(entry["times"]), str(entry["same_as_ours"])]
             for name, entry in section["entries"].items()
         ]
-        yield report.table(["entry", "sentences/s", f"times {first}", "same translations"], rows)
+        yield report.table(["implementation", "sentences/s", f"speedup over {first}", "same translations"], rows)
 
 
-def _table_of_jobs(jobs: dict[str, dict[str, Any]], reference: str) -> str:
+def _table_of_jobs(jobs: dict[str, dict[str, Any]], baseline: str) -> str:
     names = list(next(iter(jobs.values())))
-    headings = ["", *(f"{name}: ms a step, times {reference}, same" for name in names)]
     rows = [[title, *(_figures_of(job[name]) for name in names)] for title, job in jobs.items()]
-    return report.table(headings, rows)
+    legend = (
+        f"Each cell: latency in ms per decoding step; speedup over {baseline}, median and range over the rounds; "
+        f"sentences with the same tokens as {baseline}'s."
+    )
+    return f"{legend}\n\n{report.table(['', *names], rows)}"
 
 
 def _figures_of(entry: dict[str, Any]) -> str:
     milliseconds, ratios = f"{entry['milliseconds_a_step']:.2f}", report.spread(entry["times"])
-    return f"{milliseconds}, {ratios}, {entry['same']}/{entry['sentences']}"
+    return f"{milliseconds}; {ratios}; {entry['same']}/{entry['sentences']}"
 
 
-def _table_of_packing(jobs: dict[str, dict[str, Any]], reference: str) -> Iterator[str]:
-    """What calls take that pack the weights, as the first one does; nothing where that was not measured."""
+def _table_of_packing(jobs: dict[str, dict[str, Any]], baseline: str) -> Iterator[str]:
+    """Times of calls that pack the weights, as the first call does; empty if these were not measured."""
     names = [name for name, entry in next(iter(jobs.values())).items() if "seconds_with_packing" in entry]
     if not names:
         return
-    headings = [f"{name}: with packing / without, ms; times {reference} with packing" for name in names]
     rows = []
     for title, job in jobs.items():
-        theirs = job[reference]["seconds"]
+        theirs = job[baseline]["seconds"]
         cells = [_with_packing(job[name], theirs) for name in names]
         rows.append([title, *cells, f"{median(theirs) * 1e3:.0f}"])
-    yield report.table(["", *headings, f"{reference}: ms"], rows)
+    yield (
+        "Weight packing. Each cell: latency of a call in ms with / without packing; speedup over "
+        f"{baseline} with packing.\n\n{report.table(['', *names, f'{baseline}, ms'], rows)}"
+    )
 
 
 def _with_packing(entry: dict[str, Any], theirs: list[float]) -> str:
@@ -79,48 +85,49 @@ def _with_packing(entry: dict[str, Any], theirs: list[float]) -> str:
 
 
 def _table_of_parts(jobs: dict[str, dict[str, float]]) -> str:
-    """Milliseconds of a call, and of its parts; the rest is the search, and what transformers does around it."""
+    """Milliseconds of a call and of its parts; the rest is beam search and transformers' own code."""
     headings = ["ms", "call", *PARTS, "rest"]
     rows = []
     for title, job in jobs.items():
-        # The products are a part of the steps.
-        rest = job["call"] - sum(job[part] for part in PARTS[:-1])
-        rows.append([title, *(f"{figure:.1f}" for figure in (job["call"], *(job[part] for part in PARTS), rest))])
+        # By order, because older figures have other names. The last part, matmuls, is within the one before.
+        call, *of_parts = job.values()
+        rest = call - sum(of_parts[:-1])
+        rows.append([title, *(f"{figure:.1f}" for figure in (call, *of_parts, rest))])
     return report.table(headings, rows)
 
 
 def _limits(section: dict[str, Any]) -> str:
-    """How near the fastest and the largest cell come to what reading the weights, or computing with them, takes."""
+    """Latency of the smallest and the largest cell compared with the bounds of memory bandwidth and of matmuls."""
     known, jobs = section["limits"], section["jobs"]
     weights, read = known["weights_of_a_step"], known["bytes_read_a_second"]
     fp32, bf16 = known["fp32_operations_a_second"], known["bf16_operations_a_second"]
     lines = [
-        f"This machine reads {read / 1e9:.0f} GB/s and computes {fp32 / 1e9:.0f} GFLOP/s in fp32, {bf16 / 1e9:.0f} in "
-        f"bf16. A step reads {weights / 1e6:.1f} million weights."
+        f"Measured limits of this machine: memory bandwidth {read / 1e9:.0f} GB/s, matmuls {fp32 / 1e9:.0f} GFLOP/s in "
+        f"fp32 and {bf16 / 1e9:.0f} in bf16. A decoding step reads {weights / 1e6:.1f} million weights."
     ]
     for title, rows in (("1 x 1", 1), ("64 x 4", 256)):
         if title in jobs and "ours-fp32" in jobs[title]:
             least = max(4 * weights / read, 2 * rows * weights / fp32) * 1e3
             share = least / jobs[title]["ours-fp32"]["milliseconds_a_step"]
-            lines.append(f"{title}, ours-fp32: at least {least:.2f} ms a step; it takes {1 / share:.1f} times as long.")
-    return "\n".join(lines)
+            lines.append(f"{title}, ours-fp32: lower bound {least:.2f} ms per step; measured {1 / share:.1f}x that.")
+    return "\n\n".join(lines)
 
 
-def plot(figures: dict[str, Any], folder: Path, reference: str) -> list[Path]:
-    """Draw what there is: `generation_cells.svg`, `generation_scaling.svg` and `generation_sentences.svg`.
+def plot(figures: dict[str, Any], folder: Path, baseline: str) -> list[Path]:
+    """Draw the stored figures: `generation_cells.svg`, `generation_scaling.svg` and `generation_sentences.svg`.
 
     Raises:
         ImportError: if matplotlib is not installed.
     """
     drawings = {
-        "cells": partial(_plot_cells, reference=reference),
+        "cells": partial(_plot_cells, baseline=baseline),
         "scaling": _plot_scaling,
         "sentences": _plot_sentences,
     }
     return report.draw("generation", drawings, figures, folder)
 
 
-def _plot_cells(section: dict[str, Any], reference: str) -> Any:
+def _plot_cells(section: dict[str, Any], baseline: str) -> Any:
     from matplotlib.figure import Figure
 
     jobs = section["jobs"]
@@ -128,13 +135,13 @@ def _plot_cells(section: dict[str, Any], reference: str) -> Any:
     figure = Figure(figsize=(2 + 1.4 * len(jobs), 4), layout="constrained")
     axes = figure.subplots()
     width = 0.85 / len(names)
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         ratios = [median(job[name]["times"]) for job in jobs.values()]
-        lefts = [number + (place - (len(names) - 1) / 2) * width for number in range(len(jobs))]
+        lefts = [number + (index - (len(names) - 1) / 2) * width for number in range(len(jobs))]
         axes.bar(lefts, ratios, width, label=name, color=COLOURS[name])
     axes.set_xticks(range(len(jobs)), list(jobs))
     axes.set_xlabel("batch x beams")
-    axes.set_ylabel(f"times as fast as {reference}")
+    axes.set_ylabel(f"speedup over {baseline}")
     axes.legend(ncols=2)
     return figure
 
@@ -146,7 +153,7 @@ def _plot_scaling(section: dict[str, Any]) -> Any:
     for title, job in section["jobs"].items():
         quantity, _, value = title.partition(" ")
         quantities.setdefault(quantity, {})[int(value)] = job
-    headings = {"source": "source tokens", "new": "new tokens", "beams": "beams", "batch": "sentences a batch"}
+    headings = {"source": "source tokens", "new": "new tokens", "beams": "beams", "batch": "batch size"}
     figure = Figure(figsize=(3.5 * len(quantities), 3.5), layout="constrained")
     for axes, (quantity, points) in zip(
         figure.subplots(1, len(quantities), squeeze=False)[0], quantities.items(), strict=True
@@ -159,7 +166,7 @@ def _plot_scaling(section: dict[str, Any]) -> Any:
         axes.minorticks_off()
         axes.set_ylim(0)
         axes.set_xlabel(headings[quantity])
-        axes.set_ylabel("ms a step")
+        axes.set_ylabel("latency, ms per decoding step")
     figure.axes[0].legend()
     return figure
 
@@ -172,5 +179,5 @@ def _plot_sentences(section: dict[str, Any]) -> Any:
     axes = figure.subplots()
     names = [name for name, _ in entries]
     axes.barh(names, [entry["sentences_a_second"] for _, entry in entries], color=[COLOURS[name] for name in names])
-    axes.set_xlabel("sentences a second, text to text")
+    axes.set_xlabel("throughput, sentences/s, text to text")
     return figure

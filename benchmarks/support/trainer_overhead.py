@@ -1,6 +1,6 @@
-"""What stock `Seq2SeqTrainer` costs beside a bare training step: the same batches, the same updates.
+"""The overhead of stock `Seq2SeqTrainer` over a bare training loop with the same batches and updates.
 
-And what it costs to give freed memory back between updates, on CPUs, where there are enough of them for that.
+On CPUs, with enough updates, also the overhead of `ReleaseMemory`, which returns freed memory to the OS.
 """
 
 import tempfile
@@ -14,8 +14,8 @@ import torch
 from transformers import DataCollatorForSeq2Seq, PrinterCallback, Seq2SeqTrainer, TrainerCallback
 
 from benchmarks.support.batches import Corpus, of_all_epochs
-from benchmarks.support.entries import Batch
-from benchmarks.support.measuring import Clock, synchronise
+from benchmarks.support.timing import Clock, synchronize
+from benchmarks.support.training_implementations import Batch
 from hf_vanilla_transformer import (
     PaperTrainingArguments,
     TokenBudgetBatchSampler,
@@ -27,7 +27,8 @@ from hf_vanilla_transformer.training.callbacks import ReleaseMemory
 
 
 WARM_UP_STEPS = 2
-LABELS = {"bare": "bare steps", "trainer": "Seq2SeqTrainer", "giving_back": "giving memory back"}
+# By the names in the JSON file.
+LABELS = {"bare": "bare loop", "trainer": "Seq2SeqTrainer", "giving_back": "Seq2SeqTrainer with ReleaseMemory"}
 
 
 class Stopwatch(TrainerCallback):
@@ -38,12 +39,12 @@ class Stopwatch(TrainerCallback):
         self.start = self.seconds = 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # From end to end, so that each timed update has the reading of its batch with it.
+        # From end to end, so that each timed update includes reading its batch.
         if state.global_step == WARM_UP_STEPS:
-            synchronise(self.device)
+            synchronize(self.device)
             self.start = time.perf_counter()
         if state.global_step == state.max_steps:
-            synchronise(self.device)
+            synchronize(self.device)
             self.seconds = time.perf_counter() - self.start
 
 
@@ -51,7 +52,7 @@ class Overhead:
     """A bare loop and a Trainer that make the same updates of the same model.
 
     Args:
-        updates: to time, behind two for warming up.
+        updates: number of timed updates, after two warm-up updates.
     """
 
     def __init__(
@@ -68,24 +69,21 @@ class Overhead:
 
     @property
     def ways(self) -> dict[str, Callable[[int], tuple[float, Any]]]:
-        """What there is to compare: the bare loop, the Trainer, and the Trainer with `ReleaseMemory`.
-
-        The last on CPUs, where there are enough updates for memory to be given back.
-        """
+        """The loops to compare: bare, Trainer, and on CPUs with enough updates Trainer with `ReleaseMemory`."""
         ways = {"bare": self.bare, "trainer": self.trainer}
         if self.device.type == "cpu" and self.updates >= ReleaseMemory().updates:
             ways["giving_back"] = lambda seed: self.trainer(seed, ReleaseMemory())
         return ways
 
     def bare(self, seed: int) -> tuple[float, torch.nn.Module]:
-        """Forward, loss, backward, Adam and schedule over batches that are ready; seconds, and the trained model."""
+        """Forward, loss, backward, Adam and schedule over collated batches; seconds, and the trained model."""
         model, args = self._model(), self._arguments("unused", seed)
         optimizer, schedule = paper_optimizers(model, args)
         batches = self._batches(seed, model)
         start = 0.0
         for number, batch in enumerate(batches):
             if number == WARM_UP_STEPS:
-                synchronise(self.device)
+                synchronize(self.device)
                 start = time.perf_counter()
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
                 loss = model(**batch).loss
@@ -93,7 +91,7 @@ class Overhead:
             optimizer.step()
             schedule.step()
             optimizer.zero_grad(set_to_none=True)
-        synchronise(self.device)
+        synchronize(self.device)
         return time.perf_counter() - start, model
 
     def trainer(self, seed: int, *callbacks: TrainerCallback) -> tuple[float, torch.nn.Module]:
@@ -138,7 +136,7 @@ class Overhead:
 
 
 def time_overhead(overhead: Overhead, rounds: int, clock: Clock, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Seconds of each way in each round, in turns, and by which share one is slower than another."""
+    """Seconds of each loop in each round, and the share by which one is slower than another."""
     seconds: dict[str, list[float]] = {name: [] for name in overhead.ways}
     for seed in range(rounds):
         for name, way in overhead.ways.items():
@@ -151,7 +149,7 @@ def time_overhead(overhead: Overhead, rounds: int, clock: Clock, progress: Calla
     return found
 
 
-def _slower(name: str, ours: list[float], theirs: list[float]) -> dict[str, Any]:
-    """By which share ours is slower: the median over the rounds, and of each."""
-    shares = [one / other - 1 for one, other in zip(ours, theirs, strict=True)]
+def _slower(name: str, first: list[float], second: list[float]) -> dict[str, Any]:
+    """The share by which the first loop is slower: the median over the rounds, and of each round."""
+    shares = [one / other - 1 for one, other in zip(first, second, strict=True)]
     return {f"{name}_share": median(shares), f"{name}_share_of_rounds": shares}

@@ -1,4 +1,4 @@
-"""What is compared: implementations, each in several kinds of arithmetic, and one training step of any of them."""
+"""The implementations that training.py compares: a model in a precision, and a training step of it."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from benchmarks.peers.hyunwoongko import Hyunwoongko
 from benchmarks.peers.marian import Marian
 from benchmarks.peers.torch_nn import TorchNN
 from benchmarks.peers.tunz import Tunz
-from benchmarks.peers.x_transformers_pair import XTransformers
+from benchmarks.peers.x_transformers import XTransformers
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
 
@@ -21,7 +21,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class Ours(nn.Module):
-    """The public class, called as its users call it."""
+    """The public class, called through its public interface."""
 
     def __init__(self, config: VanillaTransformerConfig, attn_implementation: str | None = None) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Ours(nn.Module):
         return self.model(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss
 
 
-IMPLEMENTATIONS: dict[str, Callable[[VanillaTransformerConfig], nn.Module]] = {
+MODELS: dict[str, Callable[[VanillaTransformerConfig], nn.Module]] = {
     "ours": Ours,
     "marian-sdpa": lambda config: Marian(config, "sdpa"),
     "marian-eager": lambda config: Marian(config, "eager"),
@@ -46,47 +46,47 @@ IMPLEMENTATIONS: dict[str, Callable[[VanillaTransformerConfig], nn.Module]] = {
     "hyunwoongko": Hyunwoongko,
     "tunz": Tunz,
 }
-# What transformers' users set by hand: on GPUs measured by default, and elsewhere where it is named.
-BY_HAND: dict[str, Callable[[VanillaTransformerConfig], nn.Module]] = {
+# Attention chosen by `attn_implementation`: measured by default on GPUs only.
+MODELS_BY_ATTENTION: dict[str, Callable[[VanillaTransformerConfig], nn.Module]] = {
     "ours-sdpa": lambda config: Ours(config, "sdpa"),
     "ours-eager": lambda config: Ours(config, "eager"),
     "ours-flash": lambda config: Ours(config, "flash_attention_2"),
     "marian-flash": lambda config: Marian(config, "flash_attention_2"),
 }
-# The arithmetic of an entry: torch's float32 matmul precision, and whether under bfloat16 autocast.
-ARITHMETIC = {"fp32": ("highest", False), "fp32-medium": ("medium", False), "bf16": ("highest", True)}
+# Precision: torch's float32 matmul precision, and whether to use bfloat16 autocast.
+PRECISIONS = {"fp32": ("highest", False), "fp32-medium": ("medium", False), "bf16": ("highest", True)}
 
-# With the same weights these compute the same, up to rounding.
+# Given the same weights, these compute the same function up to rounding.
 SAME_MODEL = ("ours", "marian-sdpa", "marian-eager", "torch-nn")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An implementation in a kind of arithmetic, such as `marian-eager-bf16`."""
+class Implementation:
+    """A model in a precision, such as `marian-eager-bf16`."""
 
-    implementation: str
-    arithmetic: str
+    model: str
+    precision: str
 
     @property
     def name(self) -> str:
-        return f"{self.implementation}-{self.arithmetic}"
+        return f"{self.model}-{self.precision}"
 
     def build(self, config: VanillaTransformerConfig, device: torch.device) -> "Training":
-        """A model with its optimizer, drawn from seed 0."""
+        """The model, initialized from seed 0, with its optimizer."""
         torch.manual_seed(0)
-        build = {**IMPLEMENTATIONS, **BY_HAND}[self.implementation]
+        build = {**MODELS, **MODELS_BY_ATTENTION}[self.model]
         return Training(build(config).to(device).train())
 
     def step(self, training: "Training", batch: Batch) -> torch.Tensor:
-        """A training step in this entry's arithmetic. Returns the loss, a scalar."""
-        precision, bf16 = ARITHMETIC[self.arithmetic]
+        """Take a training step in this precision; returns the loss, a scalar."""
+        precision, bf16 = PRECISIONS[self.precision]
         with matmul_precision(precision):
             return training.step(batch, bf16)
 
 
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """torch's global precision of float32 matrix products, for a time."""
+    """Set torch's global float32 matmul precision, and restore it at the end."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
@@ -95,20 +95,21 @@ def matmul_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-# So low that the entries that share a model all have the weights it began with. Adam's work does not depend on it.
+# Implementations in several precisions share one model. Updates this small leave its weights as initialized, and the
+# cost of Adam does not depend on the rate.
 LEARNING_RATE = 1e-9
 
 
 class Training:
-    """A model and its Adam (section 5.3), ready to take steps."""
+    """A model and its Adam optimizer (section 5.3)."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
     def step(self, batch: Batch, bf16: bool) -> torch.Tensor:
-        """Forward, loss, backward, Adam. Returns the loss, a scalar."""
-        # For each step anew: within one context autocast keeps its copies of the weights, which Adam has changed since.
+        """Forward, loss, backward, Adam; returns the loss, a scalar."""
+        # Autocast caches 16-bit copies of the weights within one context, and Adam changes the weights.
         with torch.autocast(batch["labels"].device.type, torch.bfloat16, enabled=bf16):
             loss = self.model(**batch)
         loss.backward()
@@ -117,34 +118,32 @@ class Training:
         return loss.detach()
 
 
-def entries_of(implementations: Iterable[str]) -> list[Entry]:
-    """Implementations in every kind of arithmetic that they have."""
-    entries = [Entry(name, arithmetic) for name in implementations for arithmetic in ARITHMETIC]
-    return [entry for entry in entries if "flash" not in entry.implementation or entry.arithmetic == "bf16"]
+def in_all_precisions(models: Iterable[str]) -> list[Implementation]:
+    """Models in each precision that they support."""
+    found = [Implementation(model, precision) for model in models for precision in PRECISIONS]
+    return [each for each in found if "flash" not in each.model or each.precision == "bf16"]
 
 
-def choose_entries(names: list[str] | None) -> list[Entry]:
-    """Entries by name, or the usual ones; a name may be an implementation, for all of its entries.
+def choose_implementations(names: list[str] | None) -> list[Implementation]:
+    """Implementations by name; a model's name stands for all its precisions. None chooses the device's default.
 
     Raises:
-        ValueError: if there is no such entry.
+        ValueError: if a name is unknown.
     """
     if names is None:
-        return entries_of([*IMPLEMENTATIONS, *(BY_HAND if torch.cuda.is_available() else ())])
-    entries = entries_of([*IMPLEMENTATIONS, *BY_HAND])
-    known = {entry.name for entry in entries} | {entry.implementation for entry in entries}
+        return in_all_precisions([*MODELS, *(MODELS_BY_ATTENTION if torch.cuda.is_available() else ())])
+    found = in_all_precisions([*MODELS, *MODELS_BY_ATTENTION])
+    known = {each.name for each in found} | {each.model for each in found}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f'there is no entry "{unknown[0]}"; choose among: {", ".join(sorted(known))}.')
-    return [entry for entry in entries if {entry.name, entry.implementation} & set(names)]
+        raise ValueError(f'there is no implementation "{unknown[0]}"; choose among: {", ".join(sorted(known))}.')
+    return [each for each in found if {each.name, each.model} & set(names)]
 
 
-def why_left_out(entry: Entry) -> str | None:
-    """A sentence if something that the entry needs is not there."""
-    if entry.implementation == "x-transformers" and find_spec("x_transformers") is None:
+def missing_dependency(implementation: Implementation) -> str | None:
+    """A sentence that names the missing library, or None if the implementation can run."""
+    if implementation.model == "x-transformers" and find_spec("x_transformers") is None:
         return "x-transformers is not installed; pip install '.[benchmarks]' adds it."
-    if "flash" not in entry.implementation:
-        return None
-    if not is_flash_attn_2_available():
-        return "flash-attn is not installed; pip install flash-attn adds it, where there is a GPU."
+    if "flash" in implementation.model and not is_flash_attn_2_available():
+        return "flash-attn is not installed; pip install flash-attn adds it on machines with a GPU."
     return None

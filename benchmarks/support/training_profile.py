@@ -1,4 +1,4 @@
-"""What the time of a training step goes on: shares of the operations in it, as torch.profiler sees them."""
+"""Where a training step spends its time: shares of kinds of operations, from torch.profiler."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from benchmarks.support.entries import Batch, Entry
-from benchmarks.support.measuring import synchronise
+from benchmarks.support.timing import synchronize
+from benchmarks.support.training_implementations import Batch, Implementation
 from hf_vanilla_transformer import VanillaTransformerConfig
 
 
-PRODUCTS, REST = "products", "rest"
-# What is in the names of operations, in small letters and without underscores; the first that fits counts.
+MATMULS, REST = "matmuls", "rest"
+# Patterns for the names of operations in lower case without underscores; the first match counts.
 PARTS = {
-    PRODUCTS: r"linear|matmul|mm(backward\d*)?$",
+    MATMULS: r"linear|matmul|mm(backward\d*)?$",
     "loss": r"crossentropy|logsoftmax|nllloss",
     "attention": r"softmax|attention|attn",
     "dropout": r"dropout|bernoulli|random|::ge$",
@@ -26,50 +26,50 @@ PARTS = {
 
 
 def part_of(names: Iterable[str]) -> str:
-    """The part that an operation is of, by its name and those of the operations around it, the innermost first.
+    """The part that an operation belongs to, from its name and those of its callers, the innermost first.
 
-    Products, with all that is in them, are products wherever they are, those of attention too unless it is fused. Other
-    operations are of the outermost one that is of a part: a softmax in the loss is of the loss. What no name tells is
-    of the rest, such as the multiplications that torch's dropout makes on CPUs in the backward pass.
+    An operation inside a matmul is a matmul, including those of unfused attention. Any other operation belongs to its
+    outermost caller that has a part: a softmax inside the loss is loss. Operations without a match are the rest, such
+    as the multiplications in the backward pass of torch's dropout on CPUs.
     """
     found = [part for name in names if (part := _part(name)) is not None]
-    if PRODUCTS in found:
-        return PRODUCTS
+    if MATMULS in found:
+        return MATMULS
     return found[-1] if found else REST
 
 
 @cache
 def _part(name: str) -> str | None:
     plain = name.lower().replace("_", "")
-    return next((part for part, words in PARTS.items() if re.search(words, plain)), None)
+    return next((part for part, pattern in PARTS.items() if re.search(pattern, plain)), None)
 
 
-def parts(
-    entry: Entry, config: VanillaTransformerConfig, batches: Sequence[Batch], device: torch.device
+def profile_steps(
+    implementation: Implementation, config: VanillaTransformerConfig, batches: Sequence[Batch], device: torch.device
 ) -> dict[str, Any]:
-    """Milliseconds of a step while it is watched, and the share of each of `PARTS`, and of the rest, in them.
+    """Milliseconds per profiled step, and the share of each of `PARTS` and of the rest.
 
-    On a CPU it is all time, and that of Python is of the rest; on a GPU, the time that the GPU works.
+    On a CPU the total is wall time, and Python counts as the rest; on a GPU it is the time of its kernels.
 
     Args:
-        batches: one a step; the first one is stepped through once before.
+        batches: one per step; the first is also used for a warm-up step.
     """
     batches = [{name: tensor.to(device) for name, tensor in batch.items()} for batch in batches]
-    training = entry.build(config, device)
-    entry.step(training, batches[0])
+    training = implementation.build(config, device)
+    implementation.step(training, batches[0])
     gpu = [ProfilerActivity.CUDA] if device.type == "cuda" else []
     with profile(activities=[ProfilerActivity.CPU, *gpu]) as profiler:
         for batch in batches:
             with record_function("step"):
-                entry.step(training, batch)
-        synchronise(device)
+                implementation.step(training, batch)
+        synchronize(device)
     microseconds = dict.fromkeys((*PARTS, REST), 0.0)
     for event in profiler.events():
         microseconds[part_of(_names(event))] += _own_time(event, device)
     total = sum(microseconds.values())
     return {
-        "name": entry.name,
-        "arithmetic": entry.arithmetic,
+        "name": implementation.name,
+        "arithmetic": implementation.precision,
         "milliseconds_a_step": total / len(batches) / 1e3,
         "shares": {part: own / total for part, own in microseconds.items()},
     }
@@ -82,7 +82,7 @@ def _names(event: Any) -> Iterator[str]:
 
 
 def _own_time(event: Any, device: torch.device) -> float:
-    """Microseconds without those of the operations within; on a GPU, of the kernels that the operation starts."""
+    """Microseconds without nested operations; on a GPU, those of the kernels that the operation launches."""
     if device.type == "cpu":
         return event.self_cpu_time_total
     return 0.0 if event.is_user_annotation else sum(kernel.duration for kernel in event.kernels)

@@ -1,4 +1,4 @@
-"""benchmarks/quantization.py: what is timed is translating alone, in turns. No time is asserted."""
+"""benchmarks/quantization.py times only translation, in turns. No test asserts a time."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.support import measuring
+from benchmarks.support import timing
 
 
 pytest.importorskip("torchao")
@@ -18,15 +18,22 @@ KINDS = ["float32", "bfloat16", "int8"]
 
 @pytest.fixture
 def arguments(tmp_path, write, monkeypatch):
-    monkeypatch.setattr(measuring, "PROBE_WIDTHS", {"cpu": 8})
+    monkeypatch.setattr(timing, "PROBE_WIDTHS", {"cpu": 8})
     monkeypatch.setattr(quantization, "LOADING", {kind: quantization.LOADING[kind] for kind in KINDS})
     pairs = write("test.csv", "source,target\nforty-two,zweiundvierzig\nseven,sieben\nsix,sechs\n")
-    return ["--model", str(FIXTURE), "--test_files", str(pairs), "--output", str(tmp_path / "figures.json")]
+    return [
+        "--model_name_or_path",
+        str(FIXTURE),
+        "--test_file",
+        str(pairs),
+        "--output",
+        str(tmp_path / "figures.json"),
+    ]
 
 
 def test_models_are_scored_once_and_timed_in_turns(arguments, monkeypatch, tmp_path, capsys):
     done = []
-    for name in ("score", "translate"):
+    for name in ("evaluate_pairs", "translate"):
         work = getattr(quantization, name)
 
         def noted(model, *args, name=name, work=work, **kwargs):
@@ -37,7 +44,7 @@ def test_models_are_scored_once_and_timed_in_turns(arguments, monkeypatch, tmp_p
     figures = quantization.main([*arguments, "--rounds", "2", "--repeats", "0"])
     models = [model for _, model in done[: len(KINDS)]]
     in_turns = [*models, *models[1:], models[0]]
-    assert done == [*(("score", model) for model in models), *(("translate", model) for model in in_turns)]
+    assert done == [*(("evaluate_pairs", model) for model in models), *(("translate", model) for model in in_turns)]
     assert [model.dtype for model in models[:2]] == [torch.float32, torch.bfloat16]
     assert json.loads((tmp_path / "figures.json").read_text()) == figures
     printed = capsys.readouterr().out
@@ -50,6 +57,6 @@ def test_models_are_scored_once_and_timed_in_turns(arguments, monkeypatch, tmp_p
     assert figures["bfloat16"]["megabytes"] < figures["float32"]["megabytes"]
 
 
-def test_rounds_are_numbers_that_there_can_be(arguments):
+def test_rounds_below_one_raise(arguments):
     with pytest.raises(SystemExit, match="rounds is 0; it must be at least 1"):
         quantization.main([*arguments, "--rounds", "0"])

@@ -1,0 +1,1 @@
+"""Commands that time and compare, run by hand from the repository's root: `python -m benchmarks.training --help`."""
