@@ -1,4 +1,4 @@
-"""Which models become a `MarianMTModel`. That its logits are equal is tests/parity/test_marian.py's matter."""
+"""Models that `MarianMTModel` cannot hold raise. tests/parity/test_marian.py compares the logits of one that it can."""
 
 import pytest
 
