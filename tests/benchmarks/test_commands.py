@@ -1,18 +1,23 @@
-"""The commands of benchmarks/ start, and their committed tables are those of their committed figures."""
+"""The commands of benchmarks/ start, and the committed tables show the committed figures."""
 
+import json
+import re
 import runpy
 import shutil
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from benchmarks import generation, training
+from benchmarks.support import training_report
 from hf_vanilla_transformer import memory
 
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 COMMANDS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem != "__init__")
 KEEP_MEMORY = ["generation", "training"]
 
@@ -39,6 +44,39 @@ def test_tables_of_committed_figures(figures, tmp_path):
     command = {"generation": generation, "training": training}[figures.stem]
     command.main(["report", "--output", str(copy)])
     assert copy.with_suffix(".md").read_text() == figures.with_suffix(".md").read_text()
+
+
+def tables_of_page(heading: str) -> list[list[list[str]]]:
+    """The tables on docs/benchmarks.md with such a heading row, as rows of cells, without the row of dashes."""
+    blocks = re.findall(r"(?:^\|.*\n)+", PAGE, flags=re.MULTILINE)
+    tables = [
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()] for block in blocks
+    ]
+    return [[rows[0], *rows[2:]] for rows in tables if re.fullmatch(heading, "|".join(rows[0]))]
+
+
+@pytest.mark.parametrize(("folder", "number"), [("", 0), ("avx2", 1)])
+def test_the_page_has_the_committed_latencies(folder, number):
+    jobs = json.loads((RESULTS / folder / "generation.json").read_text())["cells"]["jobs"]
+    (_, *headings), *rows = tables_of_page(r"batch x beams\|.*")[number]
+    assert len(rows) == 4
+    for job, *cells in rows:
+        for heading, cell in zip(headings, cells, strict=True):
+            name = heading.lower().replace(" ", "-")
+            entry = jobs[job][name]
+            speedup = "" if name == "marian-fp32" else f" ({median(entry['times']):.2f})"
+            assert cell == f"{entry['milliseconds_a_step']:.2f}{speedup}"
+
+
+@pytest.mark.parametrize(("folder", "number"), [("", 0), ("avx2", 1)])
+def test_the_page_has_the_committed_speedups(folder, number):
+    sizes = json.loads((RESULTS / folder / "training.json").read_text())["steps"]["sizes"]
+    expected = training_report._speedups_over_the_fastest(sizes).splitlines()
+    (_, *headings), *rows = tables_of_page(r"\|(bf16|fp32).*")[number]
+    generated = [[cell.strip() for cell in line.strip("|").split("|")] for line in expected]
+    columns = [generated[0].index(heading) for heading in headings]
+    figures = {row[0]: [row[column] for column in columns] for row in generated[2:]}
+    assert {name.strip("`"): cells for name, *cells in rows} == figures
 
 
 def test_older_names_of_modes_are_read(tmp_path):
