@@ -28,7 +28,7 @@ class TableArguments:
 
 def main(arguments: Sequence[str] | None = None) -> str:
     """Run the command line; returns the table."""
-    args, files = parse([TableArguments], __doc__, arguments, positional="results")
+    args, files = parse([TableArguments], __doc__, arguments, positional="results", takes_recipe_first=False)
     with plain_errors():
         check_can_write(args.output)
         table = table_of_results(files)

@@ -37,6 +37,7 @@ def parse(
     positional: str | None = None,
     verb: str | None = None,
     rejected: Mapping[str, str] | None = None,
+    takes_recipe_first: bool = True,
 ) -> tuple[Any, ...]:
     """Parse the command line of a verb. Arguments in a recipe (`--config`) come first, so the others override them.
 
@@ -48,6 +49,7 @@ def parse(
             arguments the first argument may be the recipe.
         verb: the verb, for `--help`; None for a program of its own.
         rejected: arguments of the dataclasses that the command line does not accept, and why.
+        takes_recipe_first: whether the first argument may be the recipe; not if it may be a JSON file to read.
 
     Returns:
         One object for each type.
@@ -74,7 +76,7 @@ def parse(
     rejected = rejected or {}
     for name in rejected:
         _remove(parser, name)
-    config, arguments = _split_config(parser, arguments, positional)
+    config, arguments = _split_config(parser, arguments, positional, takes_recipe_first)
     if config is not None:
         _set_defaults(parser, config, rejected)
     _, unknown = parser.parse_known_args(arguments)
@@ -128,7 +130,7 @@ def read_recipe(config: str) -> str:
 
 
 def _split_config(
-    parser: HfArgumentParser, arguments: list[str], positional: str | None
+    parser: HfArgumentParser, arguments: list[str], positional: str | None, takes_recipe_first: bool
 ) -> tuple[str | None, list[str]]:
     """The value of `--config`, or a first argument in its place, and the other arguments."""
     option = argparse.ArgumentParser(prog=parser.prog, usage=parser.usage, add_help=False, allow_abbrev=False)
@@ -137,7 +139,7 @@ def _split_config(
     first = arguments[0] if arguments else ""
     # A sentence to translate may end like the name of a file.
     is_config = not first.startswith("-") if positional is None else _is_recipe_file(first)
-    if first and is_config:
+    if first and is_config and takes_recipe_first:
         if given.config is not None:
             parser.error(f"config is {given.config}, but the first argument is {first}; give one of the two.")
         return first, others[1:]

@@ -34,7 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> Path | None:
 
 def plot_curve(arguments: Sequence[str]) -> Path:
     """Draw the validation curves of runs: of their folders, their curve.json, or their files of results."""
-    args, runs = parse([CurveArguments], plot_curve.__doc__, arguments, positional="runs", verb="plot curve")
+    args, runs = parse(
+        [CurveArguments],
+        plot_curve.__doc__,
+        arguments,
+        positional="runs",
+        verb="plot curve",
+        takes_recipe_first=False,
+    )
     from ..evaluation.curves import plot_curves, read_curve
 
     with plain_errors():

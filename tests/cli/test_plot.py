@@ -1,8 +1,13 @@
 """`plot`."""
 
+from pathlib import Path
+
 import pytest
 
 from hf_vanilla_transformer.cli import plot
+
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def test_runs_of_one_name_in_a_plot(tmp_path):
@@ -15,3 +20,10 @@ def test_runs_of_one_name_in_a_plot(tmp_path):
         plot.labels_of([given[0], given[0]])
     with pytest.raises(SystemExit, match="error: no run is given; name the folder of at least one"):
         plot.main(["curve", "--output", str(tmp_path / "plot.png")])
+
+
+def test_the_first_run_may_be_a_results_file(tmp_path):
+    pytest.importorskip("matplotlib")
+    output = tmp_path / "plot.png"
+    assert plot.main(["curve", str(RESULTS / "multi30k_en_de_seed1.json"), "--output", str(output)]) == output
+    assert output.is_file()
