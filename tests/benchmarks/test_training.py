@@ -290,6 +290,17 @@ def test_peak_memory_is_that_of_a_fresh_process(batch, monkeypatch):
     assert 50 < peaks[0] <= peaks[1] < ballast.nbytes / 1e6
 
 
+def test_the_fresh_process_keeps_freed_memory(batch, monkeypatch):
+    calls, sent = [], []
+    monkeypatch.setattr(training_steps, "keep_freed_memory", lambda: calls.append("kept"))
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: calls.append(threads))
+    plain = {name: tensor.tolist() for name, tensor in batch.items()}
+    sender = SimpleNamespace(send=sent.append)
+    training_steps._send_peaks(sender, Implementation("ours", "fp32"), SMALLEST.config().to_dict(), [plain], "cpu", 7)
+    assert calls == [7, "kept"]
+    assert len(sent[0]) == 1
+
+
 def test_a_process_that_ends_early_raises(batch):
     device = torch.device("cpu")
     with pytest.raises(ChildProcessError, match="did not finish"):
