@@ -126,6 +126,15 @@ def test_what_paper_md_names_is_defined(name, file):
     assert re.search(rf"^ *(?:def|class) {name}\b", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
+def test_errors_of_train_md_are_those_of_the_code():
+    (_, table) = (ROOT / "docs" / "train.md").read_text(encoding="utf-8").split("## Troubleshooting")
+    messages = re.findall(r"^\| `([^`]*)` \|", table, flags=re.MULTILINE)
+    assert len(messages) > 2
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "hf_vanilla_transformer").rglob("*.py"))
+    for message in messages:
+        assert all(part.strip() in code for part in message.split("...")), message
+
+
 class ParsedError(Exception):
     """The arguments of a command line were understood."""
 
@@ -217,7 +226,7 @@ def test_batches_of_train_md(tmp_path, monkeypatch, capsys):
     run("train.md", "batches", {})
     printed = capsys.readouterr().out
     assert "% padding" in printed
-    assert "0 pairs left out" in printed
+    assert "0 empty, 0 too long: 500 pairs left" in printed
 
 
 def test_averages_of_train_md(tmp_path, monkeypatch):
