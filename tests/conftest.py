@@ -1,7 +1,6 @@
-"""What all tests share: the order of files, the cache of `datasets`, a tokenizer, and places of files.
+"""Fixtures of all tests, and the order in which files run.
 
-`make test` starts several processes, and the one that starts them reads this file before: what takes long to import is
-imported where it is used.
+The process that starts the workers of `make test` reads this file too, so slow imports stand where they are used.
 """
 
 import json
@@ -16,7 +15,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Pairs that are read are kept in a folder of the tests, by processes that they start, too."""
+    """`datasets` caches in a temporary folder, in child processes too."""
     import datasets
 
     folder = tmp_path_factory.mktemp("datasets")
@@ -26,8 +25,8 @@ def cache_of_datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
-# Tests that take long for their number: files, and folders with a slash behind them. Those whose processes wait for
-# each other at every layer come beside such as are one process, or else four processes would share two cores.
+# Files, and folders with a trailing slash, in which a worker process spends much time. Tests whose processes wait for
+# each other at every layer alternate with tests of one process, because otherwise four processes would share two cores.
 LONG = (
     "tests/parallel/test_fsdp.py",
     "tests/ecosystem/test_compile.py",
@@ -36,22 +35,34 @@ LONG = (
     "tests/hub/test_push_pull.py",
     "tests/invariants/test_resuming.py",
     "tests/hub/test_train.py",
+    "tests/test_wheel.py",
     "tests/invariants/",
     "tests/hub/",
-    "tests/test_side_by_side.py",
+    "tests/model/test_saved_folders.py",
+    "tests/model/test_remote_code.py",
+    "tests/test_notebook.py",
     "tests/training/test_trainer.py",
     "tests/device/",
     "tests/benchmarks/",
-    "tests/test_reproduce_table3.py",
+    "tests/scripts/",
     "tests/ecosystem/test_export.py",
-    "tests/test_scripts.py",
-    "tests/test_train_settings.py",
+    "tests/cli/",
 )
 
 
 @pytest.fixture(scope="session", autouse=True)
+def processor() -> None:
+    """Make sure that torch uses the instructions that the environment asks for: it ignores names it does not know."""
+    asked_for = os.environ.get("ATEN_CPU_CAPABILITY")
+    if asked_for:
+        import torch
+
+        assert torch.backends.cpu.get_cpu_capability() == asked_for.upper()
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_the_disk() -> Iterator[None]:
-    """Processes of tests are killed, but the power does not fail: what they have written is there without waiting."""
+    """Tests kill processes but never the machine, so written files survive without fsync."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -59,7 +70,7 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files come first, so that of several processes none is left alone with one at the end."""
+    """Run long files first, so that no worker runs one alone at the end."""
     places = {
         item: next((place for place, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG))
         for item in items
@@ -77,7 +88,7 @@ def tokenizer():
 
 @pytest.fixture(scope="session")
 def run_in_fork() -> Iterator[Callable[..., subprocess.CompletedProcess]]:
-    """Run a program as `python -I` would, and see that it succeeds; see tests/forks.py."""
+    """Run a program as `python -I` does, and assert that it succeeds; see tests/forks.py."""
     command = [sys.executable, "-I", str(Path(__file__).with_name("forks.py"))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
 
@@ -91,7 +102,7 @@ def run_in_fork() -> Iterator[Callable[..., subprocess.CompletedProcess]]:
             return result
 
         yield run
-        # It ends when nobody asks any more.
+        # The server ends with its input.
         server.stdin.close()
 
 
@@ -99,13 +110,13 @@ def run_in_fork() -> Iterator[Callable[..., subprocess.CompletedProcess]]:
 def multi30k() -> Path:
     folder = os.environ.get("MULTI30K_DIR")
     if not folder:
-        pytest.skip("MULTI30K_DIR names no folder with Multi30k")
+        pytest.skip("MULTI30K_DIR is not set to a folder with Multi30k")
     return Path(folder)
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, str], Path]:
-    """Write a text file into the test's own folder."""
+    """Write a text file into the test's temporary folder."""
 
     def write_file(name: str, text: str) -> Path:
         path = tmp_path / name

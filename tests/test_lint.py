@@ -1,6 +1,6 @@
 import pytest
 
-from tests import lint
+from tests import conftest, lint
 
 
 @pytest.mark.parametrize("text", ["Whoever trains", "SUCH A ONE", "12 ms a step", "gives freed memory back"])
@@ -35,3 +35,8 @@ def test_what_is_checked_is_there():
     for pattern in (*lint.COUNTED, *lint.CODE[:1], *lint.PROSE[:2]):
         assert lint.files(pattern), pattern
     assert lint.MAY_BE_LONGER in lint.files(*lint.COUNTED)
+
+
+def test_long_files_of_the_order_exist():
+    for name in conftest.LONG:
+        assert (lint.ROOT / name).exists(), name
