@@ -103,5 +103,5 @@ def test_a_recipe_of_the_wheel_trains(run, tmp_path):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["d_model"] == QUICK["d_model"]
     # The card is filled from model_card.md, which lies outside of the package in a checkout.
-    assert "20 updates" in (tmp_path / "run" / "README.md").read_text()
+    assert "| updates | 20 |" in (tmp_path / "run" / "README.md").read_text()
     assert "bleu" in (tmp_path / "run" / "scores.json").read_text()
