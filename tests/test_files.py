@@ -1,7 +1,5 @@
 """Files are written as a whole or not at all."""
 
-import os
-
 import pytest
 
 from hf_vanilla_transformer import files
@@ -26,9 +24,14 @@ def test_a_file_is_replaced_when_all_is_written(tmp_path):
 def test_an_error_leaves_the_file_as_it_was(tmp_path, capsys, keeps_part, content):
     path, part = tmp_path / "text", tmp_path / ".text.part"
     write_text(path, "old")
-    with pytest.raises(KeyboardInterrupt), whole_file(path, keeps_part=keeps_part) as file:
-        file.write(content)
-        raise KeyboardInterrupt
+
+    def write_a_part():
+        with whole_file(path, keeps_part=keeps_part) as file:
+            file.write(content)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_a_part()
     assert path.read_text() == "old"
     kept = keeps_part and bool(content)
     assert part.exists() == kept
@@ -42,7 +45,7 @@ def test_a_folder_that_does_not_exist(tmp_path):
 
 def test_content_is_on_the_disk_before_the_name(tmp_path, monkeypatch):
     flushed = []
-    monkeypatch.setattr(files, "flush", lambda path: flushed.append((path.name, os.listdir(tmp_path))))
+    monkeypatch.setattr(files, "flush", lambda path: flushed.append((path, (tmp_path / "text").exists())))
     with whole_file(tmp_path / "text", sync=True) as file:
         file.write("new")
-    assert flushed == [(".text.part", [".text.part"])]
+    assert flushed == [(tmp_path / ".text.part", False)]

@@ -15,7 +15,7 @@ from ..data.lengths import pair_lengths
 from ..evaluation.metrics import METRICS
 from ..hub.folder import files_of_a_run
 from ..training.arguments import PaperTrainingArguments
-from ..training.checkpoints import are_all_torn, checkpoints_in, is_finished
+from ..training.checkpoints import are_all_unfinished, checkpoints_in, is_finished
 from .train_arguments import RunArguments, Settings
 from .writing import check_can_write
 
@@ -43,7 +43,7 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
         # Checks the preset and the sizes; the vocabulary is not known yet.
         model_args.config()
     # A job that was killed during its first checkpoint starts again.
-    has_nothing = are_all_torn(settings.output) and not files_of_a_run(settings.output)
+    has_nothing = are_all_unfinished(settings.output) and not files_of_a_run(settings.output)
     starts_again = args.resume_from_checkpoint == "auto" and has_nothing
     check_output_folder(settings.output, overwrite=model_args.overwrite, resume=resumes or starts_again)
     if model_args.model_name_or_path is not None and not resumes:

@@ -104,7 +104,9 @@ def begin(settings: Settings) -> Start:
     facts = FactsOfTheRun.of_checkpoint(checkpoint) if checkpoint else FactsOfTheRun()
     facts.base_model = model_args.model_name_or_path = located(model_args.model_name_or_path) or facts.base_model
     facts.optimizer = facts.optimizer or args.describe_optimizer()
-    changes = facts.go_on_with({**changed_arguments(model_args, settings.data, args), "processes": args.world_size})
+    changes = facts.replace_settings(
+        {**changed_arguments(model_args, settings.data, args), "processes": args.world_size}
+    )
     if args.process_index == 0:
         print_changes(checkpoint, changes)
         print_unused(settings)

@@ -176,7 +176,7 @@ def find_checkpoint(wanted: str, folder: Path) -> Path | None:
     return checkpoint
 
 
-def are_all_torn(folder: Path) -> bool:
+def are_all_unfinished(folder: Path) -> bool:
     """Whether every checkpoint in a folder lacks the file that the Trainer writes last; True without checkpoints."""
     last = (MARK, "trainer_state.json")
     return not any((checkpoint / name).exists() for checkpoint in checkpoints_in(folder) for name in last)

@@ -43,7 +43,7 @@ class FactsOfTheRun(TrainerCallback, ExportableState):
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
         return cls(**state.get("stateful_callbacks", {}).get(cls.__name__, {}).get("args", {}))
 
-    def go_on_with(self, settings: dict[str, Any]) -> dict[str, str]:
+    def replace_settings(self, settings: dict[str, Any]) -> dict[str, str]:
         """Replace the settings; returns the changes in words, by name; none if the checkpoint has no settings."""
         before, self.settings = self.settings, settings
         if before is None:
