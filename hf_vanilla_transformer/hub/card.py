@@ -7,11 +7,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
-from transformers import (
-    PreTrainedConfig,
-    PreTrainedModel,
-    TrainingArguments,
-)
+from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from ..data.languages import language_of

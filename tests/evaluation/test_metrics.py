@@ -3,9 +3,12 @@ import logging
 import numpy as np
 import pytest
 import sacrebleu
+from sacrebleu.metrics import BLEU
 from transformers import EvalPrediction
 
 from hf_vanilla_transformer import Bleu, ChrF, make_compute_metrics, score_translations
+from hf_vanilla_transformer.evaluation.metrics import METRICS, bleu_tokenization
+from hf_vanilla_transformer.hub.card import _METRICS_ON_THE_HUB
 
 
 HYPOTHESES = ["the small house is old .", "two dogs run through the field"]
@@ -48,6 +51,30 @@ def test_score_translations():
     assert scores["exact_match"] == pytest.approx(100 / 3)
     assert scores["sentences"] == 3
     assert scores["bleu_signature"].startswith("nrefs:1|case:mixed")
+
+
+def test_metrics_have_scores_signatures_and_names_on_the_hub():
+    scores = score_translations(HYPOTHESES, REFERENCES)
+    assert {name.removesuffix("_signature") for name in scores if name.endswith("_signature")} == set(METRICS)
+    assert set(METRICS) <= scores.keys()
+    assert tuple(_METRICS_ON_THE_HUB) == METRICS
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenization"),
+    [
+        ("zh", "zh"),
+        ("zh-Hans", "zh"),
+        ("ja", "ja-mecab"),
+        ("ko_KR", "ko-mecab"),
+        ("th", "char"),
+        ("de", None),
+        (None, None),
+    ],
+)
+def test_tokenization_by_language(language, tokenization):
+    assert bleu_tokenization(language) == tokenization
+    assert tokenization in (None, *BLEU.TOKENIZERS)
 
 
 def test_unequal_numbers():
