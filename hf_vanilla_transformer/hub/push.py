@@ -1,5 +1,6 @@
 """Push a trained folder to the Hub: check permissions first, then one commit with all files."""
 
+import os
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -82,13 +83,20 @@ def _check_metadata(metadata: ModelCardData) -> None:
         raise ValueError(f"the Hub rejects the model card's metadata: {' '.join(str(error).split())}") from error
 
 
-def push_run(folder: Path, repo_id: str, *, message: str, token: str | None = None, revision: str | None = None) -> str:
+def push_run(
+    folder: str | os.PathLike[str],
+    repo_id: str,
+    *,
+    message: str,
+    token: str | None = None,
+    revision: str | None = None,
+) -> str:
     """Push a trained folder in one commit: model, code, tokenizer, card and scores; no checkpoints, no pickles.
 
     The same commit removes files of an earlier run that this run does not have, except its card.
 
     Args:
-        folder (`Path`): output folder of `hf-vanilla-transformer train`.
+        folder (`str` or `PathLike`): output folder of `hf-vanilla-transformer train`.
         repo_id (`str`): `"user/name"` of an existing repository.
         message (`str`): commit message.
         token (`str`, *optional*): see [`prepare_repository`].
@@ -100,7 +108,7 @@ def push_run(folder: Path, repo_id: str, *, message: str, token: str | None = No
     Raises:
         ValueError: if the folder holds no model.
     """
-    files = {path.name: path for path in files_of_a_run(folder) if path.name != _NOT_TO_SHARE}
+    files = {path.name: path for path in files_of_a_run(Path(folder)) if path.name != _NOT_TO_SHARE}
     if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
         raise ValueError(f"{folder} has no config.json or no weights; name the folder of a trained model.")
     api = HfApi(token=token)

@@ -151,4 +151,4 @@ def test_a_folder_without_a_model_is_not_pushed_over_one(tmp_path, files):
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=r"has no config\.json or no weights; name the folder"):
-        push_run(tmp_path, "user/whole", message="nothing")
+        push_run(str(tmp_path), "user/whole", message="nothing")
