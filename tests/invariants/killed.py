@@ -28,7 +28,7 @@ from hf_vanilla_transformer import (
     last_complete_checkpoint,
     paper_optimizers,
 )
-from hf_vanilla_transformer.cli import train
+from hf_vanilla_transformer.cli import train_run
 from tests.models import small_model
 from tests.training.toy import copy_task
 
@@ -128,7 +128,7 @@ PLACES = {
     "before the mark": (lambda: die_before(Path, "replace", is_torn), 3),
     "while removing the old one": (die_while_removing, 6),
     "in the middle of a step": (die_in_a_step, 6),
-    "before the model is saved": (lambda: die_before(train, "save_model", lambda *_: True), 9),
+    "before the model is saved": (lambda: die_before(train_run, "save_model", lambda *_: True), 9),
 }
 
 
