@@ -7,10 +7,11 @@ PROCESSES ?= 2
 # Without the wheel, which needs hatchling and is the same with any versions.
 FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/parity tests/training \
 	$(filter-out tests/test_wheel.py,$(wildcard tests/test_*.py))
-# Their results depend on the instructions of the processor.
+# Their results depend on the instructions of the processor; -k leaves out slow ones whose subject is another.
 PROCESSOR_TESTS := tests/test_int8.py tests/test_fixture.py tests/parity tests/generation/test_step.py \
-	tests/generation/test_modes.py tests/ecosystem/test_precision.py tests/test_functional.py::TestAttention \
-	tests/test_functional.py::TestLinear tests/test_functional.py::TestLossOfStates
+	tests/generation/test_modes.py::test_rounding_explains_the_errors_of_bfloat16_weights \
+	tests/ecosystem/test_precision.py tests/test_functional.py::TestAttention tests/test_functional.py::TestLinear \
+	tests/test_functional.py::TestLossOfStates -k "not (any_company or compiled or trainer or warns)"
 PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 INSTALL := python -m pip install --quiet --disable-pip-version-check
 

@@ -1,4 +1,4 @@
-"""Tests and suites of transformers that cannot apply here, each with the line of transformers that says so."""
+"""Tests and suites of transformers that cannot apply here, each with the line of transformers that shows it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +15,14 @@ class Inapplicable:
 
 
 class LineNotFoundError(Exception):
-    """A line that made a test inapplicable is there no more."""
+    """A line that made a test inapplicable is gone."""
 
 
 def place(reason: Inapplicable, name: str, folders: dict[str, Path]) -> str:
-    """Where the line stands, as `file:number`; `folders` says where a file's first folder is.
+    """Where the line stands, as `file:number`; `folders` maps a file's first folder to its place.
 
     Raises:
-        LineNotFoundError: if it stands nowhere.
+        LineNotFoundError: if no such line follows.
     """
     top, _, rest = reason.file.partition("/")
     lines = (folders[top] / rest).read_text(encoding="utf-8").splitlines()
@@ -32,7 +32,7 @@ def place(reason: Inapplicable, name: str, folders: dict[str, Path]) -> str:
             return f"{reason.file}:{number}"
     raise LineNotFoundError(
         f"{reason.file} no longer has the line `{reason.line}` after `{reason.after}`, which made {name} inapplicable: "
-        "see whether it applies now, and change tests/conformance/inapplicable.py."
+        "check whether the test applies now, and update tests/conformance/inapplicable.py."
     )
 
 

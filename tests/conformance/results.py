@@ -1,4 +1,4 @@
-"""What a run of the suites gave, what it is compared with, and how it is told."""
+"""Results of a run of the suites, their comparison with the record, and the page about them."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 @dataclass
 class Outcome:
-    """One test: what became of it and of its subtests."""
+    """The result of one test and its subtests."""
 
     failures: int = 0
     subtests_passed: int = 0
@@ -30,13 +30,13 @@ class Outcome:
     def status(self) -> str:
         if self.failures:
             return FAILED
-        # A test all of whose subtests were skipped has shown nothing, though pytest counts it as passed.
+        # pytest counts a test as passed even if all its subtests were skipped.
         skipped = self.skipped_whole or (self.skip_reasons and not self.subtests_passed)
         return SKIPPED if skipped else PASSED
 
 
 class Recorder:
-    """A pytest plugin: leaves out the inapplicable tests, and records what became of the others as `suite::test`."""
+    """A pytest plugin that deselects inapplicable tests, and records the results of the others as `suite::test`."""
 
     def __init__(self, inapplicable: Collection[str]):
         self.outcomes: dict[str, Outcome] = {}
@@ -108,7 +108,7 @@ def regressions(outcomes: Mapping[str, Outcome], baseline: Iterable[str]) -> lis
 
 
 def too_few(outcomes: Mapping[str, Outcome], floors: Mapping[str, int]) -> list[str]:
-    """One sentence for each suite of which fewer tests passed than `floors` asks."""
+    """One sentence for each suite of which fewer tests passed than `floors` requires."""
     passed = Counter(suite_of(name) for name in names_with(outcomes, PASSED))
     return [
         f"{passed[suite]} tests of the {suite} suite passed; at least {floor} must"
@@ -126,7 +126,7 @@ def read_baseline(path: Path) -> set[str]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)
@@ -138,7 +138,7 @@ def table(header: tuple[str, ...], rows: Iterable[tuple]) -> str:
 
 
 def counts(outcomes: Mapping[str, Outcome], left_out: Collection[str], suites: Mapping[str, str]) -> str:
-    """A table of the suites with their counts; `suites` says of each what it runs on."""
+    """A table of the suites with their counts; `suites` maps each to what it runs on."""
     rows = []
     for suite, subject in suites.items():
         of_suite = {name: outcome for name, outcome in outcomes.items() if suite_of(name) == suite}

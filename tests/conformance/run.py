@@ -21,7 +21,7 @@ CACHE = ROOT / "build" / "conformance"
 BASELINE = HERE / "passed.txt"
 DOCUMENT = ROOT / "docs" / "compatibility.md"
 
-# The order is the table's in docs/compatibility.md.
+# In the order of the table in docs/compatibility.md.
 SUITES = {
     "model": "the paper's model: one joint vocabulary, tied embeddings, sinusoids",
     "model-untied-learned": "untied embeddings, learned positions (Table 3 row E)",
@@ -40,9 +40,9 @@ def say(text: str) -> None:
 
 
 def run_suites(folder: Path) -> results.Recorder:
-    """Run suites.py with the suites in `folder`; never the network, and the tests that transformers calls slow too."""
+    """Run suites.py with the suites in `folder`; offline, including the tests that transformers marks slow."""
     os.environ.update(HF_HUB_OFFLINE="1", RUN_SLOW="1")
-    # The models are so small that threads would mostly wait for each other.
+    # The models are too small for several threads.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.path.insert(0, str(folder))
     recorder = results.Recorder(INAPPLICABLE)
@@ -61,13 +61,13 @@ def find_places(reasons: Mapping[str, Inapplicable], folder: Path) -> dict[str, 
 
 
 def problems_of(recorder: results.Recorder) -> list[str]:
-    """One sentence for each thing that is wrong whatever passed before."""
+    """One sentence for each fault that does not depend on earlier results."""
     failed = results.names_with(recorder.outcomes, results.FAILED)
     unknown = set(INAPPLICABLE) - recorder.left_out
     return [
         *recorder.problems,
         *(f"{name} failed" for name in sorted(failed)),
-        *(f"{name} is listed as inapplicable, but there is no such test" for name in sorted(unknown)),
+        *(f"{name} is listed as inapplicable, but does not exist" for name in sorted(unknown)),
         *results.too_few(recorder.outcomes, FLOORS),
     ]
 
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     update = parser.parse_args(arguments).update
     transformers_version = version("transformers")
 
-    say(f"transformers {transformers_version}; its source distribution is kept in {CACHE.relative_to(ROOT)}")
+    say(f"transformers {transformers_version}; its source distribution is cached in {CACHE.relative_to(ROOT)}")
     with TemporaryDirectory() as folder:
         try:
             sdist.unpack(sdist.fetch(transformers_version, CACHE), Path(folder))
@@ -98,9 +98,9 @@ def main(arguments: list[str] | None = None) -> int:
     for line in [*(f"new pass: {name}" for name in new_passes), *(f"problem: {text}" for text in problems)]:
         say(line)
     if gone:
-        say(f"Where a test was meant to go, record those that pass now: {results.UPDATE}")
+        say(f"If a test was removed on purpose, record those that pass now: {results.UPDATE}")
     elif new_passes and not update:
-        say(f"To hold on to the new passes: {results.UPDATE}")
+        say(f"To record the new passes: {results.UPDATE}")
     if problems:
         return 1
 
@@ -111,12 +111,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write_document(text: str) -> None:
-    """Write docs/compatibility.md, which tells of CPU runs: an accelerator lets more tests run."""
+    """Write docs/compatibility.md, which describes CPU runs: with an accelerator more tests run."""
     from transformers.testing_utils import torch_device
 
     name = DOCUMENT.relative_to(ROOT)
     if torch_device != "cpu":
-        say(f"{name} tells of runs on a CPU, this was one on {torch_device}: left as it is")
+        say(f"{name} describes runs on a CPU, this one was on {torch_device}: not written")
         return
     results.write(DOCUMENT, text)
     say(f"written: {name}")

@@ -1,4 +1,4 @@
-"""The tests in transformers' source distribution: fetched once, checked, unpacked out of tree."""
+"""The tests in transformers' source distribution: downloaded once, checked, unpacked outside the checkout."""
 
 import gzip
 import subprocess
@@ -38,7 +38,7 @@ STAND_INS = {
 
 
 class SourceDistributionError(Exception):
-    """The source distribution cannot be had, or lacks a file; the message says what to do."""
+    """The source distribution cannot be downloaded, or lacks a file; the message gives the remedy."""
 
 
 def fetch(version: str, cache: Path) -> Path:
@@ -57,20 +57,20 @@ def fetch(version: str, cache: Path) -> Path:
         done = subprocess.run([*pip, "--dest", folder, requirement], capture_output=True, text=True)
         downloaded = Path(folder, archive.name)
         if done.returncode != 0 or not downloaded.exists() or not is_whole(downloaded):
-            last_words = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+            last_line = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
             raise SourceDistributionError(
                 f"pip could not fetch the source distribution of {requirement} from the package index; connect to the "
-                f"network, or put the file at {archive} yourself. pip said: {last_words}"
+                f"network, or copy the file to {archive}. pip's last line: {last_line}"
             )
         downloaded.replace(archive)
     return archive
 
 
 def is_whole(archive: Path) -> bool:
-    """Whether a gzip file is all there and unchanged, by the checksum and the length at its end."""
+    """Whether a gzip file is complete and unchanged, by the checksum and the length at its end."""
     try:
         with gzip.open(archive) as file:
-            # gzip takes an empty file for a whole one.
+            # gzip accepts an empty file.
             return sum(len(block) for block in iter(lambda: file.read(1 << 20), b"")) > 0
     except (OSError, EOFError, zlib.error):
         return False
@@ -92,7 +92,7 @@ def unpack(archive: Path, folder: Path) -> None:
     for name in NEEDED:
         if not (package / name).exists():
             raise SourceDistributionError(
-                f"{archive.name} has no tests/{name}: see where transformers keeps that suite now, and change "
+                f"{archive.name} has no tests/{name}: find where transformers keeps that suite now, and update "
                 "tests/conformance/sdist.py."
             )
     for name, text in STAND_INS.items():

@@ -1,7 +1,7 @@
 """transformers' common suites on this package's classes.
 
-Collected by `run.py` only, which unpacks transformers' tests first, as the package `transformers_tests`. What the
-suites ask their user for stands here: sizes, inputs, a trained tokenizer. The tests are all transformers'.
+Only `run.py` collects this file, after it has unpacked transformers' tests as the package `transformers_tests`. The
+tests are all transformers'; this file provides what they require: sizes, inputs, a trained tokenizer.
 """
 
 import unittest
@@ -26,7 +26,7 @@ from hf_vanilla_transformer import (
 )
 
 
-# The suites look classes up by name in these dictionaries, which no registration reaches.
+# The suites look classes up by name in these dictionaries, which registration does not fill.
 MODEL_TYPE = VanillaTransformerConfig.model_type
 modeling_auto.MODEL_MAPPING_NAMES[MODEL_TYPE] = VanillaTransformerModel.__name__
 modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES[MODEL_TYPE] = (
@@ -140,7 +140,7 @@ class TokenizersBackendTest(TrainedTokenizer, TokenizersBackendTesterMixin, unit
 
 class VanillaTransformerTrainingTest(TrainingTesterMixin, unittest.TestCase):
     suite = "training"
-    # The suite wants the loss to fall by 90 %: dropout and label smoothing keep it above that.
+    # The suite requires the loss to fall by 90 %, which dropout and label smoothing prevent.
     model_tester = ModelTester(dropout=0.0, label_smoothing=0.0)
 
     def _create_text_training_batch(self, batch_size: int, seq_length: int, vocab_size: int) -> dict[str, torch.Tensor]:

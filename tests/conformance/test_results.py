@@ -41,7 +41,7 @@ REASON = Inapplicable("tests/test_a.py", "def test_a(", "a | b", "Because.")
 
 
 def run(tmp_path, text: str, inapplicable=()) -> Recorder:
-    """Run pytest on a file of its own, away from this project's options and conftest.py."""
+    """Run pytest on one file, without this project's options and conftest.py."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     suite = tmp_path / f"suite_of_{tmp_path.name}.py"
     suite.write_text(text)
@@ -51,7 +51,7 @@ def run(tmp_path, text: str, inapplicable=()) -> Recorder:
     return recorder
 
 
-def test_recorder_tells_what_became_of_each_test(tmp_path):
+def test_recorder_keeps_the_result_of_each_test(tmp_path):
     recorder = run(tmp_path, SUITE, inapplicable={"sample::test_is_inapplicable"})
     assert {name: outcome.status for name, outcome in recorder.outcomes.items()} == {
         "sample::test_passes": "passed",
@@ -66,7 +66,7 @@ def test_recorder_tells_what_became_of_each_test(tmp_path):
     assert recorder.problems == []
 
 
-def test_recorder_tells_of_a_file_that_cannot_be_collected(tmp_path):
+def test_recorder_reports_a_file_that_cannot_be_collected(tmp_path):
     (problem,) = run(tmp_path, "import no_such_module").problems
     assert "no_such_module" in problem
 
@@ -112,13 +112,13 @@ def test_regressions_name_each_test_that_is_gone_or_skipped():
     ]
 
 
-def test_too_few_passes_are_told_by_suite():
+def test_too_few_passes_are_reported_by_suite():
     outcomes = {"model::test_a": Outcome(), "model::test_b": Outcome(failures=1), "tokenizer::test_a": Outcome()}
-    told = [
+    expected = [
         "1 tests of the model suite passed; at least 2 must",
         "0 tests of the training suite passed; at least 1 must",
     ]
-    assert results.too_few(outcomes, {"model": 2, "tokenizer": 1, "training": 1}) == told
+    assert results.too_few(outcomes, {"model": 2, "tokenizer": 1, "training": 1}) == expected
 
 
 def test_document_counts_by_suite_and_groups_reasons_whatever_the_order():

@@ -7,7 +7,7 @@ from tests.conformance.sdist import SourceDistributionError
 
 @pytest.fixture
 def record(monkeypatch, tmp_path):
-    """What the next run's suites give, with the files of the record in a folder of the test's own."""
+    """The results of the next run, with the files of the record in a temporary folder."""
     recorder = Recorder(())
     monkeypatch.setattr(run, "ROOT", tmp_path)
     monkeypatch.setattr(run, "CACHE", tmp_path / "cache")
@@ -51,7 +51,7 @@ def test_a_regression_fails_the_run_until_it_is_recorded(record, tmp_path, capsy
     assert files(tmp_path)["passed.txt"] == "model::test_a\n"
 
 
-def test_a_new_pass_is_told_and_does_not_fail_the_run(record, capsys):
+def test_a_new_pass_is_printed_and_does_not_fail_the_run(record, capsys):
     record.outcomes["model::test_c"] = Outcome()
     assert run.main([]) == 0
     assert "new pass: model::test_c" in capsys.readouterr().out
@@ -78,10 +78,10 @@ def test_an_inapplicable_test_that_does_not_exist_fails_the_run(record, monkeypa
     monkeypatch.setattr(run, "INAPPLICABLE", {"model::test_gone": None})
     monkeypatch.setattr(run, "find_places", lambda reasons, folder: {})
     assert run.main([]) == 1
-    assert "model::test_gone is listed as inapplicable, but there is no such test" in capsys.readouterr().out
+    assert "model::test_gone is listed as inapplicable, but does not exist" in capsys.readouterr().out
 
 
-def test_a_source_distribution_that_cannot_be_had_is_one_sentence(record, monkeypatch, capsys):
+def test_a_failed_download_is_one_sentence(record, monkeypatch, capsys):
     def fail(version, cache):
         raise SourceDistributionError("connect to the network")
 

@@ -60,10 +60,10 @@ def test_fetch_replaces_a_damaged_archive(pip, tmp_path, damage):
     assert len(pip) == 2
 
 
-def test_fetch_says_what_to_do_without_network(monkeypatch, tmp_path):
+def test_fetch_names_the_remedy_without_network(monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    with pytest.raises(SourceDistributionError, match=r"connect to the network, or put the file at .*No matching"):
+    with pytest.raises(SourceDistributionError, match=r"connect to the network, or copy the file to .*No matching"):
         sdist.fetch("5.0", tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
@@ -83,7 +83,7 @@ def test_unpack_names_a_suite_that_is_missing(tmp_path):
         sdist.unpack(make_archive(tmp_path, set(sdist.NEEDED) - {"test_modeling_common.py"}), folder)
 
 
-def test_is_whole_wants_the_checksum_right(tmp_path):
+def test_is_whole_checks_the_checksum(tmp_path):
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(b"text"))
     assert sdist.is_whole(path)

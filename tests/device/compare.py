@@ -21,6 +21,7 @@ from hf_vanilla_transformer.model import modeling_vanilla_transformer as modelin
 from hf_vanilla_transformer.training.r_drop import r_drop_loss
 from tests.device import second_device
 from tests.models import decisive_model, pad, sentences, small_model
+from tests.rounding import RandomRounding, explained
 
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
@@ -150,12 +151,19 @@ def autocast():
     on_both(compute, atol=0.04)
 
 
+@torch.no_grad()
 def bfloat16():
-    def compute(device):
-        with torch.no_grad():
-            return (on(device, small_model().bfloat16())(**batch(device)).logits.float(),)
-
-    on_both(compute, atol=0.1)
+    model, ids = small_model().bfloat16(), torch.stack(sentences(*[7] * 8))
+    exact = copy.deepcopy(model).double()
+    exact.set_attn_implementation("eager")
+    expected = exact(input_ids=ids, decoder_input_ids=ids).logits
+    with RandomRounding(torch.bfloat16):
+        rounded = exact(input_ids=ids, decoder_input_ids=ids).logits
+    for device in DEVICES:
+        there = ids.to(device)
+        found = on(device, model)(input_ids=there, decoder_input_ids=there).logits
+        assert found.device.type == device
+        assert explained(found.cpu(), expected, rounded)
 
 
 def generation():
