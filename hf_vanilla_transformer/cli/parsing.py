@@ -115,12 +115,12 @@ def read_recipe(config: str) -> str:
     """The text of a recipe in the package, or of a file.
 
     Raises:
-        FileNotFoundError: if the file is not there.
+        FileNotFoundError: if the file does not exist.
         ValueError: if no recipe has this name.
     """
     if Path(config).suffix.lower() in _SUFFIXES:
         if not Path(config).is_file():
-            raise FileNotFoundError(f"{config} is not there; name a YAML or JSON file of arguments.")
+            raise FileNotFoundError(f"{config} does not exist; name a YAML or JSON file of arguments.")
         return Path(config).read_text(encoding="utf-8")
     if config not in recipes():
         raise ValueError(

@@ -74,7 +74,7 @@ def read(path: str | None, sentences: Sequence[str]) -> Iterator[str]:
             sys.stdin.reconfigure(encoding="utf-8-sig", newline="\n")
         return (line.rstrip("\r\n") for line in sys.stdin)
     if not Path(path).is_file():
-        raise FileNotFoundError(f"{path} is not there; check the path.")
+        raise FileNotFoundError(f"{path} does not exist; check the path.")
     from ..data.sources import iterate_lines
 
     return iterate_lines(Path(path))

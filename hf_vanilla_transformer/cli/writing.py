@@ -25,7 +25,7 @@ def check_can_write(*paths: str | None) -> None:
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a folder; name a file to write.")
         if not path.parent.is_dir():
-            raise FileNotFoundError(f"{path.parent} is not there; create the folder before writing {path}.")
+            raise FileNotFoundError(f"{path.parent} does not exist; create the folder before writing {path}.")
         if not os.access(path.parent, os.W_OK):
             raise PermissionError(f"{path.parent} is read-only; choose another folder for {path.name}.")
 

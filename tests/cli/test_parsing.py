@@ -107,7 +107,7 @@ def test_an_arguments_file_that_is_neither_yaml_nor_json(tmp_path, capsys):
 
 @pytest.mark.parametrize("script", [evaluate, translate])
 def test_an_output_without_a_folder_is_refused_at_once(script, tmp_path):
-    with pytest.raises(SystemExit, match=r"error: .*nowhere is not there; create the folder before writing"):
+    with pytest.raises(SystemExit, match=r"error: .*nowhere does not exist; create the folder before writing"):
         script.main(["--model_name_or_path", "not loaded", "--output", str(tmp_path / "nowhere" / "out")])
 
 
@@ -156,7 +156,7 @@ def test_recipes_run_on_any_device():
             'config is "nope"; give a file that ends in .yaml or .json, or a recipe: multi30k_en_de',
         ),
         (["nope"], 'config is "nope"; give a file'),
-        (["--config", "nope.yaml"], "nope.yaml is not there; name a YAML or JSON file"),
+        (["--config", "nope.yaml"], "nope.yaml does not exist; name a YAML or JSON file"),
         (["numbers", "--config", "numbers"], "config is numbers, but the first argument is numbers; give one of the"),
         (["--model", "x"], "there is no argument --model; --help lists them"),
         (["--tokenizer", "x"], "there is no argument --tokenizer; --help lists them"),

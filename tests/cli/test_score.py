@@ -60,7 +60,7 @@ def test_the_built_in_corpus_and_small_batches(decisive, monkeypatch):
     ("arguments", "message"),
     [
         (["--format", "csv"], 'format is "csv"; choose one of text, jsonl'),
-        (["--output", "nowhere/scores"], "nowhere is not there; create the folder"),
+        (["--output", "nowhere/scores"], "nowhere does not exist; create the folder"),
         (["--split", "train"], 'the data has no split "train", only test'),
         (["--tokens_per_batch", "0"], "tokens_per_batch is 0; it must be at least 1"),
     ],

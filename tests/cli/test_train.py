@@ -89,7 +89,7 @@ def test_overwriting_when_told(tmp_path):
 
 def test_wrong_input_does_not_remove_what_is_to_be_overwritten(tmp_path, finished):
     before = sorted(finished.rglob("*"))
-    with pytest.raises(SystemExit, match="is not there"):
+    with pytest.raises(SystemExit, match="does not exist"):
         train.main([*recipe(tmp_path, dataset_name=None, train_file=["nowhere.csv"]), "--overwrite"])
     assert sorted(finished.rglob("*")) == before
 
@@ -217,7 +217,7 @@ def test_aligned_files_and_the_paper_s_schedule(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dataset_name": None, "train_file": ["nowhere.csv"]}, r"error: nowhere\.csv is not there"),
+        ({"dataset_name": None, "train_file": ["nowhere.csv"]}, r"error: nowhere\.csv does not exist"),
         ({"preset": "A h=3"}, r'error: "A h=3" is no row of Table 3; choose one of'),
         ({"num_heads": 3}, r"error: d_model \(16\) is not divisible by num_heads \(3\)"),
         ({"model_name_or_path": "no/such/folder"}, "error: there is no folder no/such/folder, and the Hub answered: "),

@@ -217,7 +217,7 @@ def test_stopping_early(tmp_path):
             {"eval_strategy": "epoch"},
             "eval_strategy is epoch, but the data has no validation pairs, only train, test; give",
         ),
-        ({"results": "nowhere/results.json"}, "nowhere is not there; create the folder"),
+        ({"results": "nowhere/results.json"}, "nowhere does not exist; create the folder"),
         ({"r_drop_alpha": -1.0}, r"r_drop_alpha is -1.0; give 0 for training without R-Drop"),
     ],
 )

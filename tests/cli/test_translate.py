@@ -166,7 +166,7 @@ def test_a_sentence_may_end_like_the_name_of_a_file(trained, capsys):
 
 
 def test_translating_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(SystemExit, match=r"error: .*in\.txt is not there; check the path"):
+    with pytest.raises(SystemExit, match=r"error: .*in\.txt does not exist; check the path"):
         translate.main(["--model_name_or_path", "not loaded", "--input", str(tmp_path / "in.txt")])
 
 
