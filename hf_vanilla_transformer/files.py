@@ -1,11 +1,14 @@
 """Atomic writes: a file gets its name when all of it is written, so that no reader finds half a file."""
 
+import logging
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -18,7 +21,7 @@ def whole_file(
         path (`str` or `PathLike`): the file to write. A temporary file `.NAME.part` next to it holds the content until
             then.
         binary (`bool`): write bytes instead of UTF-8 text.
-        keeps_part (`bool`): on an error keep the temporary file, unless it is empty, and print its path to stderr.
+        keeps_part (`bool`): on an error keep the temporary file, unless it is empty, and log its path as a warning.
         sync (`bool`): flush the content to the disk before the file gets its name.
     """
     target = Path(path)
@@ -31,7 +34,7 @@ def whole_file(
         temporary.replace(target)
     except BaseException:
         if keeps_part and temporary.exists() and temporary.stat().st_size:
-            print(f"the part that was written is in {temporary}", file=sys.stderr)
+            logger.warning("the part that was written is in %s", temporary)
         else:
             temporary.unlink(missing_ok=True)
         raise

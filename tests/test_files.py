@@ -21,7 +21,7 @@ def test_a_file_is_replaced_when_all_is_written(tmp_path):
 
 
 @pytest.mark.parametrize(("keeps_part", "content"), [(False, "half"), (True, ""), (True, "half")])
-def test_an_error_leaves_the_file_as_it_was(tmp_path, capsys, keeps_part, content):
+def test_an_error_leaves_the_file_as_it_was(tmp_path, caplog, keeps_part, content):
     path, part = tmp_path / "text", tmp_path / ".text.part"
     write_text(path, "old")
 
@@ -35,7 +35,7 @@ def test_an_error_leaves_the_file_as_it_was(tmp_path, capsys, keeps_part, conten
     assert path.read_text() == "old"
     kept = keeps_part and bool(content)
     assert part.exists() == kept
-    assert capsys.readouterr().err == (f"the part that was written is in {part}\n" if kept else "")
+    assert caplog.messages == ([f"the part that was written is in {part}"] if kept else [])
 
 
 def test_a_folder_that_does_not_exist(tmp_path):

@@ -153,9 +153,7 @@ def test_batches_by_tokens(tmp_path):
 
 
 def test_pairs_longer_than_a_batch(tmp_path):
-    with pytest.raises(
-        SystemExit, match=r"error: 60 of 60 pairs are empty .* longer than tokens_per_batch"
-    ):
+    with pytest.raises(SystemExit, match=r"error: 60 of 60 pairs are empty .* longer than tokens_per_batch"):
         train.main(recipe(tmp_path, tokens_per_batch=1))
 
 

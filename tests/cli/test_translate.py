@@ -73,7 +73,7 @@ def test_a_long_file_is_translated_some_sentences_at_a_time(decisive, tmp_path, 
     assert output.read_text(encoding="utf-8") == lines(translate_sentences(model, tokenizer, sentences))
 
 
-def test_what_is_translated_before_an_error_is_kept(decisive, tmp_path, monkeypatch, capsys):
+def test_what_is_translated_before_an_error_is_kept(decisive, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(translate, "CHUNK_SIZE", 1)
     (tmp_path / "in.txt").write_text("one\ntwo\nthree\n")
 
@@ -97,7 +97,7 @@ def test_what_is_translated_before_an_error_is_kept(decisive, tmp_path, monkeypa
     kept = tmp_path / ".out.txt.part"
     tokenizer, model = load(str(decisive))
     assert kept.read_text(encoding="utf-8") == lines(translate_sentences(model, tokenizer, ["one", "two"]))
-    assert f"the part that was written is in {kept}" in capsys.readouterr().err
+    assert f"the part that was written is in {kept}" in caplog.messages
     assert not (tmp_path / "out.txt").exists()
 
 
