@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 EXTRAS := $(VENV)/.extras
+TORCHAO := $(VENV)/torchao
 FLOOR := .venv-floor
 PROCESSES ?= 2
 # Without the wheel, which needs hatchling and is the same with any versions.
@@ -12,6 +13,7 @@ PROCESSOR_TESTS := tests/test_int8.py tests/test_fixture.py tests/parity tests/g
 	tests/generation/test_modes.py::test_rounding_explains_the_errors_of_bfloat16_weights \
 	tests/ecosystem/test_precision.py tests/test_functional.py::TestAttention tests/test_functional.py::TestLinear \
 	tests/test_functional.py::TestLossOfStates -k "not (any_company or compiled or trainer or warns)"
+TORCHAO_TESTS := tests/ecosystem/test_quantization.py tests/benchmarks/test_quantization.py tests/benchmarks/test_commands.py
 PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 INSTALL := python -m pip install --quiet --disable-pip-version-check
 
@@ -29,11 +31,16 @@ $(READY): pyproject.toml constraints.txt
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[numbers,dev]'
 	@touch $@
 
-extras: $(EXTRAS)  ## Install the optional dependencies: plots, PEFT, export, torchao.
+extras: $(EXTRAS)  ## Install the optional dependencies: plots, PEFT, export.
 
 # A target of its own, because the demo needs none of them and some of them print when transformers imports them.
 $(EXTRAS): $(READY)
-	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,quantization,plots]'
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,plots]'
+	@touch $@
+
+# Apart from the environment: where it is installed, transformers imports it with every model, and it logs four lines.
+$(TORCHAO)/.ready: $(EXTRAS)
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --no-deps --target $(TORCHAO) torchao
 	@touch $@
 
 $(FLOOR)/.ready: pyproject.toml constraints-floor.txt
@@ -58,8 +65,9 @@ dist: $(READY)  ## Build sdist and wheel into dist/, and check their metadata.
 
 # Most tests are too small for several threads, so worker processes run files in parallel, in the order of
 # tests/conftest.py. torch and oneDNN read the instructions that they may use from the environment at import.
-test: $(EXTRAS)  ## Run the tests; with AVX-512, those that depend on the processor also under AVX2.
+test: $(TORCHAO)/.ready  ## Run the tests; with AVX-512, those that depend on the processor also under AVX2.
 	OMP_NUM_THREADS=1 $(PYTEST)
+	PYTHONPATH=$(TORCHAO) OMP_NUM_THREADS=1 $(PYTEST) $(TORCHAO_TESTS)
 	if grep -qs avx512f /proc/cpuinfo; then \
 	  ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 $(PYTEST) $(PROCESSOR_TESTS); \
 	fi

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -68,27 +67,6 @@ def test_the_package_runs_as_a_module(tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "COLUMNS": "80"})
     assert result.returncode != 0
     assert "Traceback" not in result.stderr
-
-
-@pytest.mark.skipif(find_spec("torchao") is None, reason="it takes torchao")
-def test_torchao_is_imported_on_first_use(tmp_path):
-    """A model that torchao quantized is saved and loaded, although importing the package does not import torchao."""
-    code = f"""if True:
-        import sys
-        import hf_vanilla_transformer, torch
-        assert "torchao" not in sys.modules
-        from transformers import AutoModelForSeq2SeqLM, TorchAoConfig
-        from torchao.quantization import Int8WeightOnlyConfig
-        config = TorchAoConfig(Int8WeightOnlyConfig())
-        folder = {str(ROOT / "tests" / "fixtures" / "numbers_tiny")!r}
-        model = AutoModelForSeq2SeqLM.from_pretrained(folder, quantization_config=config)
-        model.save_pretrained({str(tmp_path)!r})
-        loaded = AutoModelForSeq2SeqLM.from_pretrained({str(tmp_path)!r})
-        ids = torch.tensor([[5, 6, 2]])
-        assert torch.equal(*(each(input_ids=ids, decoder_input_ids=ids).logits for each in (model, loaded)))
-        """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
 
 
 def test_a_verb_returns_no_exit_code(monkeypatch):
