@@ -107,7 +107,7 @@ def test_rates_are_numbers_from_0_to_1(rate):
             {"position_embedding_type": "rotary"},
             'position_embedding_type is "rotary"; choose "sinusoidal" or "learned"',
         ),
-        ({"activation_function": "rely"}, 'activation_function is "rely"; the paper\'s is "relu"'),
+        ({"activation_function": "rely"}, 'activation_function is "rely"; the paper uses "relu"'),
         (
             {"source_vocab_size": 5, "pad_token_id": 7},
             r"pad_token_id is 7; it must lie between 0 and source_vocab_size",
