@@ -10,11 +10,17 @@ import os
 import sys
 import tempfile
 
-from hf_vanilla_transformer import cli
+import transformers.modeling_utils  # noqa: F401
+
+
+# transformers itself imports torchao with every model, where torchao is installed.
+OF_TRANSFORMERS = set(sys.modules)
+
+from hf_vanilla_transformer import cli  # noqa: E402
 
 
 def answer(command: list[str], libraries: list[str]) -> dict:
-    """Exit code and output of a command, and which of some libraries are imported after it."""
+    """Exit code and output of a command, and which of some libraries this package has imported after it."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as imported:
         process = os.fork()
         if process == 0:
@@ -26,7 +32,9 @@ def answer(command: list[str], libraries: list[str]) -> dict:
             except SystemExit as end:
                 code = end.code
             sys.stdout.flush()
-            imported.write(json.dumps([name for name in libraries if name in sys.modules]).encode())
+            imported.write(
+                json.dumps([name for name in libraries if name in sys.modules and name not in OF_TRANSFORMERS]).encode()
+            )
             imported.flush()
             os._exit(code if isinstance(code, int) else 1)
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])

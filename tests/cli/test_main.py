@@ -13,7 +13,7 @@ from tests.cli import in_fresh_process
 
 
 ROOT = Path(__file__).parents[2]
-# Optional or slow libraries; importing the package imports none of them.
+# Optional or slow libraries; importing the package imports none of them, beyond what transformers imports.
 LIBRARIES = {"datasets", "evaluate", "matplotlib", "sacrebleu", "torchao"}
 COMMANDS = [[], *([verb] for verb in cli.VERBS), ["plot", "curve"]]
 SCRIPTS = {path.stem: path for path in (ROOT / "scripts").glob("[a-z]*.py")}
