@@ -39,7 +39,7 @@ from hf_vanilla_transformer import (
 from hf_vanilla_transformer.checks import check_number
 from hf_vanilla_transformer.cli.parsing import parse, plain_errors
 from hf_vanilla_transformer.cli.writing import check_can_write
-from hf_vanilla_transformer.data.sources import iterate_lines
+from hf_vanilla_transformer.data.text import iterate_lines
 from hf_vanilla_transformer.files import write_text
 
 

@@ -23,3 +23,22 @@ def check_number(name: str, value: Any, least: int, most: int | None = None) -> 
         raise ValueError(f"{name} is {number}; it must be at least {least}.")
     if most is not None and not least <= number <= most:
         raise ValueError(f"{name} is {number}; it must lie between {least} and {most}.")
+
+
+def check_text(name: str, text: Any) -> None:
+    """Check that an item of an argument is text.
+
+    Args:
+        name (`str`): the argument's name, for the error.
+        text: the item.
+
+    Raises:
+        TypeError: if it is not a string.
+        ValueError: if it has lone surrogates, which stand for bytes that are not UTF-8.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"{name} contains {text!r}, a {type(text).__name__}; give strings.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} contains {text!r}, which is not UTF-8 text; decode it with its encoding.") from None

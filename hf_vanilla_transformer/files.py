@@ -1,12 +1,22 @@
-"""Atomic writes: a file gets its name when all of it is written, so that no reader finds half a file."""
+"""Files that are written as a whole, by one process at a time."""
 
+import errno
 import logging
 import os
+import shutil
+import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from filelock import FileLock, Timeout
+
+
+# Names of a process's own streams, such as /dev/stdout and the /dev/fd/63 of a process substitution.
+_STREAMS = ("/dev/", "/proc/")
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 logger = logging.getLogger(__name__)
 
@@ -17,33 +27,101 @@ def whole_file(
 ) -> Iterator[IO[Any]]:
     """Open a file for writing that replaces `path` on success; on an error `path` stays as it was.
 
+    A link stays, and the file that it names is replaced. A device, a pipe or a socket is written to as it is, because
+    it has no content to keep.
+
     Args:
         path (`str` or `PathLike`): the file to write. A temporary file `.NAME.part` next to it holds the content until
-            then.
+            then. It is locked, see [`locked`].
         binary (`bool`): write bytes instead of UTF-8 text.
         keeps_part (`bool`): on an error keep the temporary file, unless it is empty, and log its path as a warning.
         sync (`bool`): flush the content to the disk before the file gets its name.
+
+    Raises:
+        BlockingIOError: if another process writes the file.
+        FileNotFoundError: if its folder does not exist.
+        OSError: if the file cannot be written, or the disk is full.
     """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.part")
-    try:
-        with temporary.open("wb") if binary else temporary.open("w", encoding="utf-8") as file:
+    mode, encoding = ("wb", None) if binary else ("w", "utf-8")
+    if is_stream(path):
+        with Path(path).open(mode, encoding=encoding) as file:
             yield file
-        if sync:
-            flush(temporary)
-        temporary.replace(target)
-    except BaseException:
-        if keeps_part and temporary.exists() and temporary.stat().st_size:
-            logger.warning("the part that was written is in %s", temporary)
-        else:
-            temporary.unlink(missing_ok=True)
-        raise
+        return
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():  # FileLock would create it.
+        raise FileNotFoundError(f"{target.parent} does not exist; create the folder before writing {target.name}.")
+    temporary = target.with_name(f".{target.name}.part")
+    with locked(target):
+        try:
+            with temporary.open(mode, encoding=encoding) as file:
+                yield file
+            if target.exists():
+                shutil.copymode(target, temporary)
+            if sync:
+                flush(temporary)
+            temporary.replace(target)
+        except BaseException as error:
+            if keeps_part and temporary.exists() and temporary.stat().st_size:
+                logger.warning("the part that was written is in %s", temporary)
+            else:
+                temporary.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.errno in _DISK_ERRORS and error.filename is None:
+                raise OSError(error.errno, error.strerror, str(target)) from error
+            raise
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file atomically, see [`whole_file`]."""
     with whole_file(path) as file:
         file.write(text)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from writing a file or a folder.
+
+    The lock is a file, `.NAME.lock` next to a file and `.lock` inside a folder. It is removed at the end; a process
+    that is killed leaves the file, but not the lock. On file systems without locks nothing is locked.
+
+    Raises:
+        BlockingIOError: if another process holds the lock.
+    """
+    file = path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
+    lock = FileLock(file, blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        holder = file.read_text(encoding="utf-8") if file.exists() else "another process"
+        raise BlockingIOError(f"{holder} is writing {path}; wait until it ends, or choose another path.") from None
+    except NotImplementedError:
+        logger.info("%s: the file system has no locks.", path)
+        yield
+        return
+    try:
+        file.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        lock.release()
+
+
+def is_stream(path: str | os.PathLike[str]) -> bool:
+    """Whether a path names a device, a pipe, a socket, or a stream of the process, and not a file or a folder."""
+    if str(Path(path).absolute()).startswith(_STREAMS):
+        return True
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def are_same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Whether two paths name one file, through links too, or would name one when it is written."""
+    try:
+        return Path(one).samefile(other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 def flush(path: Path) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 
+from .checks import check_text
+
 
 # In the order of their ids, which are the defaults of VanillaTransformerConfig.
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
@@ -26,8 +28,7 @@ class VanillaTransformerTokenizer(TokenizersBackend):
 
 def _only_strings(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
-        if not isinstance(text, str):
-            raise TypeError(f"texts contains {text!r}, a {type(text).__name__}; give strings.")
+        check_text("texts", text)
         yield text
 
 

@@ -8,6 +8,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from .checks import check_text
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.pipeline_vanilla_transformer import evaluating
 
@@ -40,7 +41,8 @@ def translate(
 
     Raises:
         TypeError: if `sentences` is one string, or contains anything but strings.
-        ValueError: if `generate_kwargs` requests several translations per sentence, or outputs other than tokens.
+        ValueError: if a sentence has lone surrogates, or `generate_kwargs` requests several translations per sentence
+            or outputs other than tokens.
     """
     sentences = _list_of_strings("sentences", sentences)
     options = _for_one_translation(generate_kwargs)
@@ -158,8 +160,7 @@ def _list_of_strings(name: str, sentences: Iterable[str]) -> list[str]:
         raise TypeError(f"{name} is one string; give a list of sentences.")
     sentences = list(sentences)
     for sentence in sentences:
-        if not isinstance(sentence, str):
-            raise TypeError(f"{name} contains {sentence!r}, a {type(sentence).__name__}; give strings.")
+        check_text(name, sentence)
     return sentences
 
 

@@ -1,7 +1,9 @@
 """Average checkpoints of one model: `hf-vanilla-transformer average`, from a checkout."""
 
-from hf_vanilla_transformer.cli.average import main
+import sys
+
+from hf_vanilla_transformer.cli import main
 
 
 if __name__ == "__main__":
-    main()
+    main(["average", *sys.argv[1:]])

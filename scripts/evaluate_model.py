@@ -1,7 +1,9 @@
 """Compute BLEU and chrF on test pairs: `hf-vanilla-transformer evaluate`, from a checkout."""
 
-from hf_vanilla_transformer.cli.evaluate import main
+import sys
+
+from hf_vanilla_transformer.cli import main
 
 
 if __name__ == "__main__":
-    main()
+    main(["evaluate", *sys.argv[1:]])

@@ -1,7 +1,9 @@
 """Print versions, the machine and its fast paths: `hf-vanilla-transformer info`, from a checkout."""
 
-from hf_vanilla_transformer.cli.info import main
+import sys
+
+from hf_vanilla_transformer.cli import main
 
 
 if __name__ == "__main__":
-    main()
+    main(["info", *sys.argv[1:]])

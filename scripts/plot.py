@@ -1,7 +1,9 @@
 """Draw validation curves: `hf-vanilla-transformer plot`, from a checkout."""
 
-from hf_vanilla_transformer.cli.plot import main
+import sys
+
+from hf_vanilla_transformer.cli import main
 
 
 if __name__ == "__main__":
-    main()
+    main(["plot", *sys.argv[1:]])

@@ -1,7 +1,9 @@
 """Compute log-probabilities of given translations: `hf-vanilla-transformer score`, from a checkout."""
 
-from hf_vanilla_transformer.cli.score import main
+import sys
+
+from hf_vanilla_transformer.cli import main
 
 
 if __name__ == "__main__":
-    main()
+    main(["score", *sys.argv[1:]])

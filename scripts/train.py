@@ -1,7 +1,9 @@
 """Train a Transformer: `hf-vanilla-transformer train`, from a checkout."""
 
-from hf_vanilla_transformer.cli.train import main
+import sys
+
+from hf_vanilla_transformer.cli import main
 
 
 if __name__ == "__main__":
-    main()
+    main(["train", *sys.argv[1:]])

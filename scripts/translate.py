@@ -1,7 +1,9 @@
 """Translate sentences: `hf-vanilla-transformer translate`, from a checkout."""
 
-from hf_vanilla_transformer.cli.translate import main
+import sys
+
+from hf_vanilla_transformer.cli import main
 
 
 if __name__ == "__main__":
-    main()
+    main(["translate", *sys.argv[1:]])

@@ -1,7 +1,9 @@
 """The command line `hf-vanilla-transformer VERB ...`: one module per verb, and what the verbs share."""
 
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 
 from .. import __version__
@@ -28,9 +30,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif verb == "--version":
         print(f"{PROGRAM} {__version__}")
     elif verb in VERBS:
-        import_module(f".{verb}", __name__).main(rest)
+        with ending_in_one_line():
+            import_module(f".{verb}", __name__).main(rest)
     else:
         sys.exit(f'error: "{verb}" is not a verb of {PROGRAM}; use one of {", ".join(VERBS)}.')
+
+
+@contextmanager
+def ending_in_one_line() -> Iterator[None]:
+    """End an interrupted program in one line instead of a traceback, also if it is asked to terminate."""
+    before = signal.signal(signal.SIGTERM, _raise_interrupt)
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        print(f"interrupted{f': {interrupt}' if str(interrupt) else ''}", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _raise_interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _help() -> str:

@@ -82,6 +82,13 @@ class DataArguments:
     target_column: str | None = field(
         default=None, metadata={"help": 'Column of the targets; by default the language code, or else "target".'}
     )
+    delimiter: str | None = field(
+        default=None, metadata={"help": "What separates the cells of CSV and TSV; by default a comma or a tab."}
+    )
+    quoting: int | None = field(
+        default=None, metadata={"help": "3 if no cell of CSV and TSV is quoted, so that quotation marks are text."}
+    )
+    encoding: str | None = field(default=None, metadata={"help": "Encoding of CSV and TSV; by default UTF-8."})
     max_digits: int = field(default=9, metadata={"help": "Digits of the longest numbers of the built-in corpus."})
     train_size: int = field(default=200_000, metadata={"help": "Training pairs of the built-in corpus."})
 
@@ -120,6 +127,10 @@ class DataArguments:
             raise ValueError(f'the data has no split "{split}", only {", ".join(pairs)}.')
         return pairs
 
+    def paths(self) -> list[str]:
+        """All files that were given."""
+        return [path for paths in self._files().values() for path in paths]
+
     def _files(self) -> dict[str, list[str]]:
         """The files that were given, by split; those whose languages decide first."""
         files = {"train": self.train_file, "test": self.test_file, "validation": self.validation_file}
@@ -131,6 +142,7 @@ class DataArguments:
             train_size = self.train_size if split in (None, "train") else 1
             return {"max_digits": self.max_digits, "train_size": train_size}
         options = {"name": self.dataset_config_name, "split": split if self.dataset_name is not None else None}
+        options |= {name: getattr(self, name) for name in ("delimiter", "quoting", "encoding")}
         return {name: value for name, value in options.items() if value is not None}
 
     def describe(self, split: str) -> str:

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     ]
     args, loading, data_args, scoring, decoding, batches = parse(kinds, __doc__, arguments, verb="evaluate")
     with plain_errors():
-        check_can_write(args.output, args.translations)
+        check_can_write(args.output, args.translations, inputs=[*data_args.paths(), loading.model_name_or_path])
         scoring = scoring.for_target(data_args.languages()[1])
         pairs = data_args.load(args.split)
         tokenizer, model = load_given(loading)

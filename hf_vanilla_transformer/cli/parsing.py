@@ -65,6 +65,9 @@ def parse(
         usage=f"%(prog)s {f'[{positional} ...]' if positional else '[CONFIG]'} [--name value ...]",
         allow_abbrev=False,  # `--model` would stand for `--model_name_or_path`.
     )
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            parser.error(f"{argument!a} is not UTF-8; type it in UTF-8, or put sentences into a file.")
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     parser.add_argument("--config", help=f"A YAML or JSON file of arguments, or a recipe: {', '.join(recipes())}.")
     if positional is not None:

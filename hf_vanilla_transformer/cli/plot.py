@@ -45,7 +45,7 @@ def plot_curve(arguments: Sequence[str]) -> Path:
     from ..evaluation.curves import plot_curves, read_curve
 
     with plain_errors():
-        check_can_write(args.output)
+        check_can_write(args.output, inputs=[Path(run, "curve.json") if Path(run).is_dir() else run for run in runs])
         if not runs:
             raise ValueError("no run is given; name the folder of at least one.")
         curves = {label: read_curve(run) for label, run in zip(labels_of(runs), runs, strict=True)}

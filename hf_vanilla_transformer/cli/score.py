@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Score]:
     kinds = [ScoreArguments, LoadingArguments, DataArguments, BatchArguments]
     args, loading, data_args, batches = parse(kinds, __doc__, arguments, verb="score")
     with plain_errors():
-        check_can_write(args.output)
+        check_can_write(args.output, inputs=[*data_args.paths(), loading.model_name_or_path])
         pairs = data_args.load(args.split)[args.split]
         sources, targets = list(pairs["source"]), list(pairs["target"])
         tokenizer, model = load_given(loading)

@@ -42,6 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     from .train_run import run
 
     with plain_errors():
-        language = settings.data.languages()[1]
-        settings = settings._replace(scoring=settings.scoring.for_target(language))
+        if scores_something(settings):
+            language = settings.data.languages()[1]
+            settings = settings._replace(scoring=settings.scoring.for_target(language))
     return run(settings)
+
+
+def scores_something(settings: Settings) -> bool:
+    """Whether the run may compute BLEU, whose tokenization may need an optional library."""
+    data, args = settings.data, settings.args
+    return bool(data.test_file or data.dataset_name or args.predict_with_generate or settings.results.results)

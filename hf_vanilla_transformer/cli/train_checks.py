@@ -50,7 +50,7 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
         check_base(Path(model_args.model_name_or_path), settings.output)
     # With several processes only the first writes, apart from checkpoints.
     if args.process_index == 0:
-        check_can_write(settings.results.results)
+        check_can_write(settings.results.results, inputs=[*settings.data.paths(), model_args.model_name_or_path])
     if args.process_index == 0 or args.save_strategy != "no":
         check_writable(settings.output)
     if model_args.average_last is not None:

@@ -1,6 +1,5 @@
 """Translate sentences: the arguments, a file, or standard input, one sentence per line, in the same order."""
 
-import io
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -9,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from .. import translate
+from ..data.text import check_is_input, iterate_lines, lines_as_they_arrive
 from ..memory import release_freed_memory
 from .arguments import BatchArguments, DecodingArguments, LoadingArguments
 from .loading import load_given
@@ -16,15 +16,15 @@ from .parsing import parse, plain_errors
 from .writing import check_can_write, one_line, open_output
 
 
-# Sentences that are read, translated and written in one go, so that memory does not grow with the input.
-CHUNK_SIZE = 50_000
+# Sentences that are read, translated and written in one go: enough for batches of similar length, and few to lose.
+CHUNK_SIZE = 2_000
 
 
 @dataclass
 class TranslationArguments:
     """Where sentences come from and translations go to."""
 
-    input: str | None = field(default=None, metadata={"help": "A text file, one sentence per line."})
+    input: str | None = field(default=None, metadata={"help": "A text file, one sentence per line; also .gz."})
     output: str | None = field(default=None, metadata={"help": "Write translations to this file, not to stdout."})
 
 
@@ -38,14 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         verb="translate",
     )
     with plain_errors():
-        check_can_write(args.output)
-        if args.input and args.output and Path(args.input).resolve() == Path(args.output).resolve():
-            raise ValueError(f"{args.output} is also the input; write the translations to another file.")
-        sentences = read(args.input, given)
+        check_can_write(args.output, inputs=[args.input, loading.model_name_or_path])
+        chunks = read(args.input, given)
         tokenizer, model = load_given(loading)
         count, started = 0, time.perf_counter()
         with open_output(args.output) as file:
-            while chunk := list(islice(sentences, CHUNK_SIZE)):
+            for chunk in chunks:
                 translations = translate(
                     model,
                     tokenizer,
@@ -63,18 +61,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{count:,} sentences in {seconds:.1f} s: {count / seconds:,.1f} sentences/s", file=sys.stderr)
 
 
-def read(path: str | None, sentences: Sequence[str]) -> Iterator[str]:
-    """Sentences from the arguments, or from the file, or from standard input."""
+def read(path: str | None, sentences: Sequence[str]) -> Iterator[list[str]]:
+    """Chunks of sentences from the arguments, or from the file, or from standard input.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if sentences and a file are given, or while reading, if a line is not UTF-8 text.
+    """
     if sentences and path:
         raise ValueError("sentences were given both as arguments and as a file; give one of the two.")
     if sentences:
-        return iter(sentences)
+        return iter([list(sentences)])
     if path is None:
-        if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(encoding="utf-8-sig", newline="\n")
-        return (line.rstrip("\r\n") for line in sys.stdin)
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{path} does not exist; check the path.")
-    from ..data.sources import iterate_lines
+        return _chunks_of_stdin()
+    check_is_input(Path(path))
+    return _chunks(iterate_lines(Path(path)))
 
-    return iterate_lines(Path(path))
+
+def _chunks(lines: Iterator[str]) -> Iterator[list[str]]:
+    while chunk := list(islice(lines, CHUNK_SIZE)):
+        yield chunk
+
+
+def _chunks_of_stdin() -> Iterator[list[str]]:
+    for lines in lines_as_they_arrive(sys.stdin.buffer, "standard input"):  # type: ignore[arg-type]
+        yield from _chunks(iter(lines))

@@ -2,30 +2,39 @@
 
 import csv
 import glob
+import gzip
 import json
+import logging
+import shutil
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, load_dataset
 from datasets.fingerprint import Hasher
 
+from ..files import are_same_file, is_stream
 from .cache import cached_pairs
 from .numbers import number_pairs
+from .text import check_is_input, iterate_lines
 
 
 SPLITS = ("train", "validation", "test")
 # Other names of the validation split on the Hub.
 _VALIDATION_NAMES = ("dev", "valid", "val")
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zip", ".zst", ".tgz")
 _LINES_PER_CHUNK = 10_000
 _TABLE_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+_NUMBER = r"^\s*[-+]?[0-9]+([.,][0-9]+)*\s*$"
 # Quoting options that pandas and Python's csv module share.
 _QUOTING_OPTIONS = ("quotechar", "quoting", "escapechar", "doublequote")
 # Options with which the first line may not be a header, or a row not a line; files are then not checked.
 _UNCHECKED_OPTIONS = ("header", "names", "column_names", "skiprows", "lineterminator", "comment")
+
+logger = logging.getLogger(__name__)
 
 
 def load_pairs(
@@ -80,7 +89,9 @@ def load_pairs(
     if not isinstance(options.get("split", ""), str):
         raise ValueError(f'split is {options["split"]!r}; give one, such as "train[:1%]", or leave it out to load all.')
     if files:
-        return DatasetDict({split: _read_files(paths, source, target, options) for split, paths in files.items()})
+        with TemporaryDirectory() as folder:
+            copied = {split: _with_copies_of_streams(paths, Path(folder, split)) for split, paths in files.items()}
+            return DatasetDict({split: _read_files(paths, source, target, options) for split, paths in copied.items()})
     if dataset == "numbers":
         languages = {"source": "en", "target": "de"}
         return number_pairs(languages.get(source, source), languages.get(target, target), **options)
@@ -105,15 +116,28 @@ def _usual_name(name: str, splits: dict[str, Dataset]) -> str:
 def _as_paths(files: str | Path | Sequence[str | Path]) -> list[Path]:
     paths = [Path(files)] if isinstance(files, (str, Path)) else [Path(file) for file in files]
     for path in paths:
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} does not exist; check the path.")
-        if path.stat().st_size == 0:
+        check_is_input(path)
+        if path.is_file() and path.stat().st_size == 0:
             raise ValueError(f"{path} is empty; give a file with sentences.")
+    if len(paths) == 2 and are_same_file(*paths):
+        raise ValueError(f"{paths[0]} and {paths[1]} are one file; give the sources and the targets.")
     return paths
 
 
+def _with_copies_of_streams(paths: list[Path], folder: Path) -> list[Path]:
+    """The paths, with copies in place of pipes, which can be read only once."""
+    folder.mkdir()
+    return [_copy(path, folder / f"{n}{path.suffix}") if is_stream(path) else path for n, path in enumerate(paths)]
+
+
+def _copy(path: Path, copy: Path) -> Path:
+    with path.open("rb") as stream, copy.open("wb") as file:
+        shutil.copyfileobj(stream, file)
+    return copy
+
+
 def _read_files(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:
-    suffixes = {path.suffix for path in paths}
+    suffixes = {_suffix_of(path) for path in paths}
     if len(paths) == 1 or (len(suffixes) == 1 and suffixes <= set(_TABLE_FORMATS)):
         return _read_tables(paths, source, target, options)
     names = ", ".join(str(path) for path in paths)
@@ -124,6 +148,11 @@ def _read_files(paths: list[Path], source: str, target: str, options: dict[str, 
     if options:
         raise ValueError(f"{', '.join(options)}: text files take no options; leave them out.")
     return _read_aligned(*paths)
+
+
+def _suffix_of(path: Path) -> str:
+    """The suffix that tells the format: ".csv" of a.CSV.gz."""
+    return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
 
 
 def _read_aligned(source_path: Path, target_path: Path) -> Dataset:
@@ -153,25 +182,9 @@ def _aligned_tables(source_path: Path, target_path: Path) -> Iterator[pa.Table]:
         begin += len(source)
 
 
-def iterate_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text file without line ends and byte order mark.
-
-    Raises:
-        ValueError: if the file is not UTF-8.
-    """
-    # str.splitlines() would also split at characters that occur inside sentences.
-    try:
-        with path.open(encoding="utf-8-sig", newline="\n") as file:
-            for line in file:
-                yield line.rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        advice = "decompress it" if path.suffix in _COMPRESSED else "convert it, for example with iconv"
-        raise ValueError(f"{path} is not UTF-8 ({error}); {advice}.") from error
-
-
 def _read_tables(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:
     """Read and concatenate tables."""
-    suffix, origin = paths[0].suffix, ", ".join(map(str, paths))
+    suffix, origin = _suffix_of(paths[0]), ", ".join(map(str, paths))
     if suffix not in _TABLE_FORMATS:
         raise ValueError(
             f'{origin} is one file that ends in "{suffix}"; give a table ({", ".join(_TABLE_FORMATS)}), or two aligned '
@@ -195,7 +208,17 @@ def _read_tables(paths: list[Path], source: str, target: str, options: dict[str,
         table = load_dataset(kind, data_files=files, split="train", **options)
     except Exception as error:
         raise ValueError(f"{origin} cannot be read as {kind}: {error.__cause__ or error}") from error
-    return _select_columns(table, source, target, origin)
+    pairs = _select_columns(table, source, target, origin)
+    if kind == "csv":
+        _warn_of_numbers(pairs, {"source": source, "target": target}, origin)
+    return pairs
+
+
+def _warn_of_numbers(pairs: Dataset, names: dict[str, str], origin: str) -> None:
+    """Log a warning if a column of CSV, which has no types, holds nothing but numbers."""
+    for column, name in names.items():
+        if pc.all(pc.match_substring_regex(pairs.data.column(column), _NUMBER)).as_py():
+            logger.warning('%s: column "%s" holds numbers alone; is it the column of the sentences?', origin, name)
 
 
 def _check_csv(path: Path, options: dict[str, Any]) -> list[str]:
@@ -208,7 +231,8 @@ def _check_csv(path: Path, options: dict[str, Any]) -> list[str]:
     if len(delimiter) > 1 or any(name in options for name in _UNCHECKED_OPTIONS):
         return []
     quoting = {name: options[name] for name in _QUOTING_OPTIONS if name in options}
-    with path.open(encoding=options.get("encoding", "utf-8-sig"), newline="") as file:
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    with opened(path, "rt", encoding=options.get("encoding", "utf-8-sig"), newline="") as file:
         rows = csv.reader(file, delimiter=delimiter, strict=True, **quoting)
         try:
             header = next(rows, [])
@@ -223,12 +247,13 @@ def _check_csv(path: Path, options: dict[str, Any]) -> list[str]:
                 raise ValueError(f"{path} has a header but no rows; give a file with sentences.")
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{path} cannot be read as csv: {error}; convert it to UTF-8, or give encoding=."
+                f"{path}, line {rows.line_num + 1} or later: {error}; convert it to UTF-8, or give its encoding "
+                "(--encoding latin-1)."
             ) from error
         except csv.Error as error:
             raise ValueError(
                 f"{path}, line {rows.line_num}: {error}. Quote cells that contain quotation marks and double these; if "
-                "no cell is quoted, give quoting=3."
+                "no cell is quoted, give quoting=3 (--quoting 3)."
             ) from error
     return header
 

@@ -53,6 +53,7 @@ class _SacreBleuMetric(evaluate.Metric):
         return {}
 
     def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, float | str]:
+        _check_sizes(predictions, references)
         scorer = self.scorer(**{**self.defaults(options), **options})
         per_prediction = [[reference] if isinstance(reference, str) else list(reference) for reference in references]
         streams = [list(stream) for stream in zip(*per_prediction, strict=True)]
@@ -134,10 +135,7 @@ def score_translations(
     Raises:
         ValueError: if the numbers of hypotheses and references differ, or are 0.
     """
-    if len(hypotheses) != len(references) or not hypotheses:
-        raise ValueError(
-            f"{len(hypotheses)} translations and {len(references)} references were given; give a reference for each."
-        )
+    _check_sizes(hypotheses, references)
     corpus = {"predictions": hypotheses, "references": references}
     bleu = Bleu().compute(**corpus, tokenize=tokenize, lowercase=lowercase)
     chrf = ChrF().compute(**corpus, lowercase=lowercase)
@@ -150,6 +148,13 @@ def score_translations(
         "exact_match": 100 * exact / len(references),
         "sentences": len(references),
     }
+
+
+def _check_sizes(hypotheses: Sequence[str], references: Sequence[Any]) -> None:
+    if len(hypotheses) != len(references) or not hypotheses:
+        raise ValueError(
+            f"{len(hypotheses)} translations and {len(references)} references were given; give a reference for each."
+        )
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:

@@ -135,5 +135,5 @@ def test_evaluating_a_split_that_is_not_there(trained, tmp_path):
 
 def test_one_file_for_two_outputs(trained, tmp_path):
     path = str(tmp_path / "out")
-    with pytest.raises(SystemExit, match="is given twice; write to different files"):
+    with pytest.raises(SystemExit, match="are one file; write to different files"):
         evaluate.main(["--model_name_or_path", str(trained), "--output", path, "--translations", path])

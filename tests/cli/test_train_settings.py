@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -437,3 +438,22 @@ def test_the_record_of_settings_has_what_differs_from_the_defaults():
         "options": {"power": 2},
         "rate": 0.0,
     }
+
+
+@pytest.mark.parametrize("changes", [{"test_file": ["a.en", "a.ja"]}, {"predict_with_generate": True}])
+def test_the_tokenization_of_a_language_is_needed_only_for_scores(tmp_path, monkeypatch, changes):
+    for name in ("a.en", "a.ja"):
+        (tmp_path / name).write_text("one\n" * 9)
+    files = [str(tmp_path / "a.en"), str(tmp_path / "a.ja")]
+    settings = {
+        "dataset_name": None,
+        "train_file": files,
+        "source_lang": "en",
+        "target_lang": "ja",
+        "bleu_tokenize": None,
+    }
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    monkeypatch.chdir(tmp_path)
+    train.main(recipe(tmp_path, max_steps=1, **settings))
+    with pytest.raises(SystemExit, match='error: bleu_tokenize is "ja-mecab"'):
+        train.main(recipe(tmp_path, max_steps=1, **{**settings, **changes}))

@@ -2,8 +2,13 @@
 
 import inspect
 import io
+import os
 import re
+import signal
+import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -19,7 +24,7 @@ from tests.cli.tiny_run import lines
 def test_translations_do_not_replace_their_sources(trained, tmp_path):
     path = tmp_path / "a.en"
     path.write_text("seven\n")
-    with pytest.raises(SystemExit, match="is also the input; write the translations to another file"):
+    with pytest.raises(SystemExit, match=r"is also an input, .*; write to another file"):
         translate.main(
             ["--model_name_or_path", str(trained), "--input", str(path), "--output", str(tmp_path / "." / "a.en")]
         )
@@ -173,3 +178,72 @@ def test_translating_a_file_that_is_not_there(tmp_path):
 def test_translating_arguments_and_a_file_at_once(trained):
     with pytest.raises(SystemExit, match="given both as arguments and as a file"):
         translate.main(["one", "--model_name_or_path", str(trained), "--input", "in.txt"])
+
+
+def start(folder, *arguments, **streams):
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "hf_vanilla_transformer", "translate", "--model_name_or_path", folder, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **streams)
+
+
+def test_lines_are_translated_while_more_are_written(decisive, expected_translations):
+    with start(decisive, stdin=subprocess.PIPE) as process:
+        for line, expected in zip(("one", "two"), expected_translations.splitlines(), strict=True):
+            process.stdin.write(f"{line}\n".encode())
+            process.stdin.flush()
+            assert process.stdout.readline().decode() == f"{expected}\n"
+        process.stdin.close()
+        assert b"2 sentences in" in process.stderr.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_keeps_its_part_and_ends_in_one_line(decisive, tmp_path, expected_translations, number):
+    output, part = tmp_path / "out.txt", tmp_path / ".out.txt.part"
+    with start(decisive, "--output", output, stdin=subprocess.PIPE) as process:
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        while not (part.exists() and part.read_text(encoding="utf-8") == expected_translations):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait() == 130
+        assert process.stderr.read().decode().splitlines()[-2:] == [
+            f"the part that was written is in {part}",
+            "interrupted",
+        ]
+    assert not output.exists()
+    assert part.read_text(encoding="utf-8") == expected_translations
+    assert [path.name for path in tmp_path.iterdir()] == [part.name]
+
+
+def test_two_commands_do_not_share_an_output(decisive, tmp_path):
+    output = tmp_path / "out.txt"
+    with start(decisive, "--output", output, stdin=subprocess.PIPE) as process:
+        while not (tmp_path / ".out.txt.part").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        with pytest.raises(SystemExit, match=f"error: process {process.pid} on .* is writing .*; wait until it ends"):
+            translate.main(["one", "--model_name_or_path", str(decisive), "--output", str(output)])
+        process.communicate(b"two\n")
+    assert len(output.read_text(encoding="utf-8").splitlines()) == 1
+
+
+def test_standard_input_in_another_encoding(decisive, monkeypatch, capsys):
+    stream = io.TextIOWrapper(io.BytesIO("one\nH\u00e4user\n".encode("latin-1")))
+    monkeypatch.setattr(sys, "stdin", stream)
+    with pytest.raises(SystemExit, match="error: standard input, line 2: byte 0xe4 is not UTF-8; convert it"):
+        translate.main(["--model_name_or_path", str(decisive)])
+
+
+def test_arguments_that_are_not_utf_8(decisive, capsys):
+    with pytest.raises(SystemExit):
+        translate.main(["H\udce4user", "--model_name_or_path", str(decisive)])
+    assert "error: 'H\\udce4user' is not UTF-8; type it in UTF-8" in capsys.readouterr().err
+
+
+def test_a_pipe_is_an_input(decisive, tmp_path, expected_translations, capsys):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    threading.Thread(target=pipe.write_text, args=("one\ntwo\n",), daemon=True).start()
+    translate.main(["--model_name_or_path", str(decisive), "--input", str(pipe)])
+    assert capsys.readouterr().out == expected_translations

@@ -1,6 +1,8 @@
 import gzip
 import json
+import lzma
 import os
+import threading
 import tracemalloc
 
 import datasets
@@ -93,7 +95,7 @@ def test_an_error_leaves_no_files(write, cache, tmp_path, monkeypatch):
     monkeypatch.setattr("hf_vanilla_transformer.data.sources._LINES_PER_CHUNK", 2)
     (tmp_path / "bad.de").write_bytes(b"x\n" * 20_000 + "Häuser\n".encode("latin-1"))
     files = [write("bad.en", "x\n" * 20_001), tmp_path / "bad.de"]
-    with pytest.raises(ValueError, match=r"bad\.de is not UTF-8"):
+    with pytest.raises(ValueError, match=r"bad\.de, line 20001: byte 0xe4 is not UTF-8"):
         load_pairs(train_files=files)
     files = [write("long.en", "x\n" * 20_001), write("long.de", "x\n" * 20_000)]
     with pytest.raises(ValueError, match=r"20001 lines and .* has 20000;"):
@@ -139,8 +141,14 @@ def test_cells_that_look_like_numbers(write):
     pairs = load_pairs(train_files=write("train.csv", "source,target\n" + "a,b\n" * 10_001 + rows * 5_000))
     assert pairs["train"][-2] == {"source": "007", "target": "1.50"}
     assert pairs["train"][-1] == {"source": "True", "target": "1e5"}
-    only_numbers = load_pairs(train_files=write("numbers.csv", "source,target\n1,eins\n"))
-    assert only_numbers["train"].to_list() == [{"source": "1", "target": "eins"}]
+
+
+def test_numbers_alone_are_text_with_a_warning(write, caplog):
+    pairs = load_pairs(train_files=write("numbers.csv", "source,target\n1,eins\n-2.5,x\n"))
+    assert pairs["train"][0] == {"source": "1", "target": "eins"}
+    assert [message.partition(": ")[2] for message in caplog.messages] == [
+        'column "source" holds numbers alone; is it the column of the sentences?'
+    ]
 
 
 def test_a_byte_order_mark_is_no_text(write):
@@ -158,7 +166,7 @@ def test_options_of_a_table(write):
 def test_a_table_in_another_encoding_and_with_other_quotation_marks(tmp_path):
     path = tmp_path / "train.csv"
     path.write_bytes("source,target\n'a, b',Häuser\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"train\.csv cannot be read as csv: 'utf-8' codec"):
+    with pytest.raises(ValueError, match=r"train\.csv, line 1 or later: 'utf-8' codec .* \(--encoding latin-1\)"):
         load_pairs(train_files=path)
     pairs = load_pairs(train_files=path, encoding="latin-1", quotechar="'")
     assert pairs["train"].to_list() == [{"source": "a, b", "target": "Häuser"}]
@@ -290,12 +298,50 @@ def test_several_tables_of_a_split(write):
     assert (pairs["source"][:], pairs["target"][:]) == (["x", "v", "w"], ["y", "z", "u"])
 
 
-def test_compressed_text(tmp_path):
-    paths = [tmp_path / "a.en.gz", tmp_path / "a.de.gz"]
+@pytest.mark.parametrize("names", [("a.en.gz", "a.de.gz"), ("A.CSV",), ("a.CSV.GZ",), ("a.tsv.gz",), ("a.JSONL.gz",)])
+def test_compressed_files_and_other_cases(tmp_path, names):
+    contents = {
+        "csv": ["source,target\nx,ä\n"],
+        "tsv": ["source\ttarget\nx\tä\n"],
+        "jsonl": ['{"source": "x", "target": "ä"}\n'],
+        "en": ["x\n", "ä\n"],
+    }
+    suffixes = names[0].lower().split(".")[1:]
+    paths = [tmp_path / name for name in names]
+    for path, content in zip(paths, contents[suffixes[0]], strict=True):
+        path.write_bytes(gzip.compress(content.encode()) if "gz" in suffixes else content.encode())
+    assert load_pairs(train_files=paths)["train"].to_list() == [{"source": "x", "target": "ä"}]
+
+
+def test_other_compression(tmp_path):
+    paths = [tmp_path / "a.en.xz", tmp_path / "a.de.xz"]
     for path in paths:
-        path.write_bytes(gzip.compress(b"x\n"))
-    with pytest.raises(ValueError, match=r"a\.en\.gz is not UTF-8 \(.*\); decompress it"):
+        path.write_bytes(lzma.compress(b"x\n"))
+    with pytest.raises(ValueError, match=r"a\.en\.xz, line 1: byte .* is not UTF-8; decompress it"):
         load_pairs(train_files=paths)
+
+
+def test_pipes(tmp_path):
+    pipes = [tmp_path / name for name in ("a.en", "a.de", "a.csv")]
+    contents = ("one\ntwo\n", "eins\nzwei\n", "source,target\none,eins\n")
+    for pipe, content in zip(pipes, contents, strict=True):
+        os.mkfifo(pipe)
+        threading.Thread(target=pipe.write_text, args=(content,), daemon=True).start()
+    pairs = load_pairs(train_files=pipes[:2], test_files=pipes[2])
+    assert pairs["train"]["target"][:] == ["eins", "zwei"]
+    assert pairs["test"].to_list() == [{"source": "one", "target": "eins"}]
+
+
+def test_one_file_for_both_sides(write, tmp_path):
+    path, link = write("a.en", "one\n"), tmp_path / "a.de"
+    link.symlink_to(path)
+    with pytest.raises(ValueError, match=r"a\.en and .*a\.de are one file; give the sources and the targets"):
+        load_pairs(train_files=[path, link])
+
+
+def test_a_folder_in_place_of_a_file(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file"):
+        load_pairs(train_files=[tmp_path, tmp_path])
 
 
 def test_options_that_give_no_pairs(write):
@@ -310,7 +356,7 @@ def test_text_in_another_encoding(tmp_path):
     paths = [tmp_path / "a.en", tmp_path / "a.de"]
     for path in paths:
         path.write_bytes("Häuser\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"a\.en is not UTF-8 \(.*\); convert it"):
+    with pytest.raises(ValueError, match=r"a\.en, line 1: byte 0xe4 is not UTF-8; convert it"):
         load_pairs(train_files=paths)
 
 

@@ -1,0 +1,82 @@
+"""Lines of UTF-8 text from files, compressed files, pipes and standard input."""
+
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator
+from io import BufferedIOBase
+from pathlib import Path
+from typing import IO, cast
+
+
+_ADVICE = "convert it to UTF-8, for example with iconv"
+_COMPRESSED = (".bz2", ".xz", ".zip", ".zst", ".tgz")
+_BYTES_PER_READ = 1 << 20
+
+
+def check_is_input(path: Path) -> None:
+    """Raise OSError if a path names neither a file nor a pipe."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file.")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; check the path.")
+
+
+def open_binary(path: Path) -> IO[bytes]:
+    """Open a file or a pipe to read bytes, decompressed if its name ends in .gz.
+
+    Raises:
+        OSError: if there is no such file, or it cannot be read.
+    """
+    check_is_input(path)
+    return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
+
+
+def iterate_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text file or pipe without line ends and byte order mark.
+
+    Raises:
+        OSError: if there is no such file, or it cannot be read.
+        ValueError: if a line is not UTF-8, or the file is not a whole gzip file although its name ends in .gz.
+    """
+    with open_binary(path) as file:
+        try:
+            yield from decode_lines(file, str(path))
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path} is not a whole gzip file ({error}); compress it again.") from error
+
+
+def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str]]:
+    """Yield lists of lines: all that a stream holds at the time, so that a slow writer's lines do not wait."""
+    rest, number = b"", 1
+    while arrived := stream.read1(_BYTES_PER_READ):
+        *lines, rest = (rest + arrived).split(b"\n")
+        if lines:
+            yield list(decode_lines(lines, name, number))
+            number += len(lines)
+    if rest:
+        yield list(decode_lines([rest], name, number))
+
+
+def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[str]:
+    """Decode lines of UTF-8 without line ends and byte order mark.
+
+    Args:
+        lines: their bytes.
+        name (`str`): of the file or stream, for errors.
+        first (`int`): the number of the first line.
+
+    Raises:
+        ValueError: if a line is not UTF-8, or holds NUL characters, as UTF-16 does.
+    """
+    # Not str.splitlines(), which splits at characters that occur inside sentences.
+    for number, line in enumerate(lines, start=first):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            advice = "decompress it" if Path(name).suffix.lower() in _COMPRESSED else _ADVICE
+            raise ValueError(
+                f"{name}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; {advice}."
+            ) from error
+        if "\0" in text:
+            raise ValueError(f"{name}, line {number}: NUL characters, as in UTF-16; {_ADVICE}.")
+        yield text.rstrip("\r\n")
