@@ -1,18 +1,16 @@
 """Train every row of Table 3 at a small scale, and print a table that compares our figures with the paper's.
 
-Without files it reads Multi30k from the folder that MULTI30K_DIR names. On a CPU it trains one row per core at a time.
-It skips rows whose results are in the output folder, so the same command resumes a run that was stopped.
+Without files it reads Multi30k from the folder that MULTI30K_DIR names. It skips rows whose results are in the output
+folder, so the same command resumes a run that was stopped, and commands with other `--rows` train side by side.
 """
 
 import hashlib
 import json
 import math
-import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -204,13 +202,18 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             f"{folder}",
             flush=True,
         )
-    try:
-        failed = train_rows(missing, material, results) if missing else []
-    except BrokenExecutor:
-        sys.exit(
-            "error: a process ended before its row was finished, perhaps for lack of memory; the same command trains "
-            "the missing rows, and with OMP_NUM_THREADS=1 it trains one row at a time."
-        )
+    keep_freed_memory()
+    failed = []
+    # The last row is the big model, which takes the longest.
+    for row in tqdm(missing[::-1], "training", unit=" rows"):
+        try:
+            results[row] = run_row(row, material)
+        except Exception as error:  # One row's error must not stop the others.
+            tqdm.write(f"{row}: {str(error) or repr(error)}")
+            failed.append(row)
+            continue
+        write_text(folder / file_name(row), json.dumps(results[row], indent=2) + "\n")
+        tqdm.write(describe_result(row, results[row]))
     if failed:
         sys.exit(f"error: the table lacks {', '.join(failed)}; the same command trains these rows again.")
     table = make_table({row: results[row] for row in rows})
@@ -219,50 +222,6 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     total = sum(map(minutes, results.values()))
     print(f"the table is in {folder / 'table3.md'}; its rows took {total:.1f} minutes in total")
     return folder / "table3.md"
-
-
-def rows_in_parallel() -> int:
-    """On CPUs one row per core, because several threads gain little with such small models."""
-    return 1 if torch.accelerator.is_available() else torch.get_num_threads()
-
-
-def make_executor(workers: int) -> Executor:
-    """Worker processes with one thread each."""
-    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), start_worker)
-
-
-def start_worker() -> None:
-    torch.set_num_threads(1)
-    keep_freed_memory()
-
-
-def train_rows(rows: Sequence[str], material: Material, results: dict[str, dict[str, Any]]) -> list[str]:
-    """Train rows, write each result when its row is finished, and add it to `results`; returns the rows that failed.
-
-    Raises:
-        BrokenExecutor: if a worker process ended.
-    """
-    folder, failed = Path(material.args.output_dir), []
-    with make_executor(min(rows_in_parallel(), len(rows))) as executor:
-        # The last row is the big model, which takes the longest.
-        training = {executor.submit(run_row, row, material): row for row in reversed(rows)}
-        try:
-            for future in tqdm(as_completed(training), "training", len(rows), unit=" rows"):
-                row = training[future]
-                try:
-                    results[row] = future.result()
-                except BrokenExecutor:
-                    raise
-                except Exception as error:  # One row's error must not stop the others.
-                    tqdm.write(f"{row}: {str(error) or repr(error)}")
-                    failed.append(row)
-                    continue
-                write_text(folder / file_name(row), json.dumps(results[row], indent=2) + "\n")
-                tqdm.write(describe_result(row, results[row]))
-        except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
-            raise
-    return failed
 
 
 def describe_result(row: str, result: dict[str, Any]) -> str:

@@ -7,18 +7,17 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, DatasetDict, load_dataset
+from datasets import Dataset, DatasetDict, Features, Value, config, load_dataset
+from datasets.exceptions import DatasetGenerationError
 from datasets.fingerprint import Hasher
 
 from ..files import are_same_file, is_stream
-from .cache import cached_pairs
 from .numbers import number_pairs
 from .text import check_is_input, iterate_lines
 
@@ -26,7 +25,7 @@ from .text import check_is_input, iterate_lines
 SPLITS = ("train", "validation", "test")
 # Other names of the validation split on the Hub.
 _VALIDATION_NAMES = ("dev", "valid", "val")
-_LINES_PER_CHUNK = 10_000
+_FEATURES = Features({"source": Value("string"), "target": Value("string")})
 _TABLE_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 _NUMBER = r"^\s*[-+]?[0-9]+([.,][0-9]+)*\s*$"
 # Quoting options that pandas and Python's csv module share.
@@ -156,8 +155,17 @@ def _suffix_of(path: Path) -> str:
 
 
 def _read_aligned(source_path: Path, target_path: Path) -> Dataset:
-    key = Hasher.hash([_identity(path) for path in (source_path, target_path)])
-    return cached_pairs(key, lambda: _aligned_tables(source_path, target_path))
+    paths = {"source_path": source_path, "target_path": target_path}
+    key = Hasher.hash([_identity(path) for path in paths.values()])
+    try:
+        return Dataset.from_generator(_aligned_rows, features=_FEATURES, gen_kwargs=paths, fingerprint=key)
+    except DatasetGenerationError as error:
+        raise error.__cause__ or error from None
+    except OSError as error:
+        raise OSError(
+            f"{config.HF_DATASETS_CACHE}, the cache of datasets, cannot be written ({error}); set HF_DATASETS_CACHE to "
+            "a writable folder."
+        ) from error
 
 
 def _identity(path: Path) -> list[Any]:
@@ -166,20 +174,17 @@ def _identity(path: Path) -> list[Any]:
     return [str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
 
 
-def _aligned_tables(source_path: Path, target_path: Path) -> Iterator[pa.Table]:
+def _aligned_rows(source_path: Path, target_path: Path) -> Iterator[dict[str, str]]:
     sources, targets = iterate_lines(source_path), iterate_lines(target_path)
-    begin = 0
-    while True:
-        source, target = list(islice(sources, _LINES_PER_CHUNK)), list(islice(targets, _LINES_PER_CHUNK))
-        if len(source) != len(target):
+    for number, (source, target) in enumerate(zip_longest(sources, targets)):
+        if source is None or target is None:
+            ends = ((source, sources), (target, targets))
+            counts = [number + (line is not None) + sum(1 for _ in rest) for line, rest in ends]
             raise ValueError(
-                f"{source_path} has {begin + len(source) + sum(1 for _ in sources)} lines and {target_path} has "
-                f"{begin + len(target) + sum(1 for _ in targets)}; give files whose lines n translate each other."
+                f"{source_path} has {counts[0]} lines and {target_path} has {counts[1]}; give files whose lines n "
+                "translate each other."
             )
-        if not source:
-            return
-        yield pa.table({"source": source, "target": target})
-        begin += len(source)
+        yield {"source": source, "target": target}
 
 
 def _read_tables(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:

@@ -64,8 +64,7 @@ def test_text_that_has_changed_is_read_again(write, side):
     assert pairs._fingerprint != fingerprint
 
 
-def test_many_lines(write, monkeypatch):
-    monkeypatch.setattr("hf_vanilla_transformer.data.sources._LINES_PER_CHUNK", 3)
+def test_many_lines(write):
     lines = [f"line {number}" for number in range(10)]
     files = [write("a.en", "\n".join(lines)), write("a.de", "\n".join(lines).upper())]
     pairs = load_pairs(train_files=files)["train"]
@@ -91,8 +90,7 @@ def test_little_memory(write):
         assert peak < table.stat().st_size / 2
 
 
-def test_an_error_leaves_no_files(write, cache, tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_vanilla_transformer.data.sources._LINES_PER_CHUNK", 2)
+def test_an_error_leaves_no_files(write, cache, tmp_path):
     (tmp_path / "bad.de").write_bytes(b"x\n" * 20_000 + "Häuser\n".encode("latin-1"))
     files = [write("bad.en", "x\n" * 20_001), tmp_path / "bad.de"]
     with pytest.raises(ValueError, match=r"bad\.de, line 20001: byte 0xe4 is not UTF-8"):

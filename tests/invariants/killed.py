@@ -145,14 +145,6 @@ def _child(run, arguments, place, log, environment):
         run(*arguments)
 
 
-def fork_what_is_spawned(monkeypatch):
-    """Fork processes from the server that would be spawned, which saves their imports."""
-    get_context = multiprocessing.get_context
-    monkeypatch.setattr(
-        multiprocessing, "get_context", lambda method=None: forked if method == "spawn" else get_context(method)
-    )
-
-
 def start(run, *arguments, log, place=None, environment=None):
     """Run a function in a process of its own, which dies at a place of `PLACES`; its output goes into a file."""
     process = forked.Process(target=_child, args=(run, arguments, place, str(log), environment or {}))

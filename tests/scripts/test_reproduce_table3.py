@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-from concurrent.futures import Executor, Future
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,6 @@ from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.model.cpu_decoder import supports_cpu_decoder
 from scripts import reproduce_table3
-from tests.invariants.killed import fork_what_is_spawned
 from tests.parity.paper_numpy import learning_rate
 
 
@@ -87,30 +84,11 @@ def test_matrices_have_a_32nd_of_the_paper_s_weights(row):
     assert 32 * weights_and_vectors(row)[0] / 1e6 == pytest.approx(printed, abs=0.6)
 
 
-class Here(Executor):
-    """Computes at submission, in this process."""
-
-    def submit(self, function, /, *args):
-        future: Future = Future()
-        try:
-            future.set_result(function(*args))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-@pytest.fixture(scope="module")
-def make_executor():
-    """The script's own, which most tests replace."""
-    return reproduce_table3.make_executor
-
-
 @pytest.fixture(scope="module", autouse=True)
-def batches_of_a_few_sentences_in_this_process(make_executor):
-    """So that the 8 validation pairs form several batches of different sizes, and tests may patch functions."""
+def batches_of_a_few_sentences():
+    """So that the 8 validation pairs form several batches of different sizes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reproduce_table3, "TOKENS_PER_BATCH", 24)
-        patch.setattr(reproduce_table3, "make_executor", lambda workers: Here())
         yield
 
 
@@ -187,36 +165,6 @@ def test_a_row_does_not_depend_on_those_before_it(finished, files, tmp_path, mon
     alone = json.loads((tmp_path / reproduce_table3.file_name(ROWS[2])).read_text())
     for name in ("parameters", "perplexity", "bleu", "settings"):
         assert alone[name] == results_in(folder)[ROWS[2]][name]
-
-
-def test_rows_trained_in_parallel_are_those_trained_one_by_one(files, tmp_path, monkeypatch, capfd, make_executor):
-    monkeypatch.setattr(reproduce_table3, "TOKENS_PER_BATCH", 1024)
-    # Workers compute with one thread; sums of several would be rounded differently.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    run(files, tmp_path / "here")
-    torch.set_num_threads(threads)
-    monkeypatch.setattr(reproduce_table3, "make_executor", make_executor)
-    fork_what_is_spawned(monkeypatch)
-    monkeypatch.setattr(reproduce_table3, "rows_in_parallel", lambda: 2)
-    run(files, tmp_path / "parallel")
-    here, there = (results_in(tmp_path / name) for name in ("here", "parallel"))
-    for row in ROWS:
-        for name in ("parameters", "perplexity", "bleu", "settings", "decoding"):
-            assert there[row][name] == here[row][name]
-    assert "3/3" in capfd.readouterr().err
-
-
-def end_at_once(row, material):
-    os._exit(1)
-
-
-def test_the_end_of_a_worker_is_one_sentence(files, tmp_path, monkeypatch, make_executor):
-    monkeypatch.setattr(reproduce_table3, "make_executor", make_executor)
-    monkeypatch.setattr(reproduce_table3, "run_row", end_at_once)
-    fork_what_is_spawned(monkeypatch)
-    with pytest.raises(SystemExit, match="error: a process ended before its row was finished, perhaps for lack of"):
-        run(files, tmp_path)
 
 
 def test_perplexity_by_hand(finished):
