@@ -3,9 +3,11 @@
 import errno
 import logging
 import os
+import re
 import shutil
 import socket
 import stat
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,6 +124,17 @@ def are_same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) ->
         return Path(one).samefile(other)
     except OSError:
         return os.path.realpath(one) == os.path.realpath(other)
+
+
+def is_disk_error(error: BaseException) -> bool:
+    """Whether an error says that the disk is full or broken; torch and libraries in Rust have errors of their own."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _DISK_ERRORS
+    of_rust = re.search(r"\(os error (\d+)\)", str(error))
+    if of_rust:
+        return int(of_rust[1]) in _DISK_ERRORS
+    frames = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return isinstance(error, RuntimeError) and frames[-1:] == ["torch.serialization"]
 
 
 def flush(path: Path) -> None:

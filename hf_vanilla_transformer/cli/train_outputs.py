@@ -3,17 +3,19 @@
 import json
 import shlex
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from datasets import DatasetDict
 from transformers import Seq2SeqTrainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..evaluation.curves import write_curve
 from ..evaluation.environment import describe_environment
 from ..evaluation.metrics import METRICS
-from ..files import write_text
+from ..files import is_disk_error, write_text
 from ..hub.card import BUILT_IN, card_metadata, fill_model_card
 from ..hub.folder import staged
 from ..hub.push import describe_error, prepare_repository, push_run
@@ -63,21 +65,33 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
     if not trainer.is_world_process_zero():
         trainer.save_model(_internal_call=True)  # Writes nothing; the main process may need its shards of the weights.
         return
-    with staged(output, replace_run=True) as folder:
-        # Without _internal_call the Trainer would push, with a card of its own.
-        trainer.save_model(str(folder), _internal_call=True)
-        (folder / "training_args.bin").unlink(missing_ok=True)  # A pickle, which a shared folder should not hold.
+    try:
+        with staged(output, replace_run=True) as folder:
+            # Without _internal_call the Trainer would push, with a card of its own.
+            trainer.save_model(str(folder), _internal_call=True)
+            (folder / "training_args.bin").unlink(missing_ok=True)  # A pickle, which a shared folder should not hold.
+    except Exception as error:  # Whatever it is, the weights must not be lost.
+        refuge = tempfile.mkdtemp(prefix=f"{output.name}-")
+        trainer.save_model(refuge, _internal_call=True)
+        sys.exit(f"error: the model could not be written to {output} ({error}); it is in {refuge}, move it from there.")
 
 
-def save_average(output: Path, count: int) -> None:
+def save_average(output: Path, count: int, updates: int) -> None:
     """Replace the saved model by the average of the last checkpoints, including that of the last update."""
     checkpoints = last_checkpoints(output, count)
+    if not checkpoints or checkpoints[-1].name != f"{PREFIX_CHECKPOINT_DIR}-{updates}":
+        sys.exit(
+            f"error: there is no checkpoint of update {updates:,} to average; the model in {output} has the weights of "
+            "that update. The same command with --resume_from_checkpoint auto makes the average."
+        )
     if len(checkpoints) < count:
         print(f"average_last is {count}, but the run left {len(checkpoints)} complete checkpoints; these are averaged")
     try:
         with staged(output, replace_run=True) as folder:
             write_average(checkpoints, folder)
-    except (OSError, ValueError) as error:
+    except Exception as error:
+        if not isinstance(error, (OSError, ValueError)) and not is_disk_error(error):
+            raise
         rest = f" The model in {output} has the weights of the last update, not an average."
         sys.exit(f"error: {error}{rest if any(output.glob('*.safetensors')) else ''}")
 

@@ -4,6 +4,8 @@ import logging
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +13,11 @@ from accelerate.utils import broadcast_object_list
 from datasets import DatasetDict, disable_progress_bars
 from transformers import SchedulerType, Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, set_seed
 
+from ..files import is_disk_error, locked
 from ..memory import keep_freed_memory, peak_memory
 from ..training.arguments import describe_precision
 from ..training.callbacks import DivergedError, ReleaseMemory, StopWhenDiverged, early_stopping
-from ..training.checkpoints import find_checkpoint, is_finished, remove_checkpoints
+from ..training.checkpoints import find_checkpoint, is_finished, newest_complete, remove_checkpoints
 from ..training.facts import FactsOfTheRun
 from .parsing import plain_errors
 from .train_arguments import Settings, changed_arguments
@@ -28,6 +31,8 @@ CHECKPOINTS_KEPT = 10
 # Arguments that a resumed run takes from its checkpoint, whatever the command line says.
 OF_THE_CHECKPOINT = {"learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
 OF_THE_CHECKPOINT |= {"preset", "config_overrides", "vocab_size", "whitespace_words"}
+# What a shell reports of a process that Ctrl-C ended.
+INTERRUPTED = 130
 WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU)
 
 
@@ -69,6 +74,29 @@ def run(settings: Settings) -> Path:
     started = time.monotonic()
     with plain_errors():
         start = begin(settings)
+    with holding(settings.output) if settings.args.process_index == 0 else nullcontext():
+        return run_from(start, settings, started)
+
+
+@contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """Keep other processes out of the output folder, which is made; it goes again if it stays empty."""
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = locked(folder)
+    with plain_errors():
+        lock.__enter__()
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
+        if is_new and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def run_from(start: Start, settings: Settings, started: float) -> Path:
+    """The rest of a run, in a folder that no other process writes."""
+    with plain_errors():
         # Before the training, because the Trainer changes its arguments.
         record = describe_run(settings)
         pairs, trainer = prepare(settings, start)
@@ -79,9 +107,17 @@ def run(settings: Settings) -> Path:
     save_model(trainer, settings.output)
     if trainer.is_world_process_zero():
         if settings.model.average_last is not None:
-            save_average(settings.output, settings.model.average_last)
-        # The duration of the run that wrote the checkpoint is unknown.
-        report(trainer, settings, pairs, record, started=None if start.checkpoint else started)
+            save_average(settings.output, settings.model.average_last, trainer.state.global_step)
+        try:
+            # The duration of the run that wrote the checkpoint is unknown.
+            report(trainer, settings, pairs, record, started=None if start.checkpoint else started)
+        except Exception as error:
+            if not is_disk_error(error):
+                raise
+            sys.exit(
+                f"error: {error}; the model in {settings.output} is trained, but its scores and card are not complete. "
+                f"Make room; then {how_to_resume(settings.output)}."
+            )
     return settings.output
 
 
@@ -202,6 +238,10 @@ def train(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except DivergedError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        if not trainer.is_world_process_zero():
+            sys.exit(INTERRUPTED)
+        raise KeyboardInterrupt(how_to_resume(Path(trainer.args.output_dir))) from None
     except (KeyError, ValueError) as error:
         if "parameter group" not in str(error) and not is_raised_by_optimizer(error):
             raise
@@ -211,6 +251,21 @@ def train(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
             f"error: {checkpoint} was written with another optimizer ({error}); resume with the same learning_rate, "
             "lr_scheduler_type, optim and weight_decay."
         )
+    except Exception as error:
+        if not is_disk_error(error):
+            raise
+        output, state = Path(trainer.args.output_dir), trainer.state
+        if state.global_step < state.max_steps:
+            sys.exit(f"error: a checkpoint could not be written ({error}). Make room; then {how_to_resume(output)}.")
+        print(f"the last checkpoint could not be written ({error})")
+
+
+def how_to_resume(output: Path) -> str:
+    """What a user can do after a run that was stopped."""
+    checkpoint = newest_complete(output)
+    if checkpoint is None:
+        return "the same command starts again, because there is no complete checkpoint"
+    return f"the same command with --resume_from_checkpoint last resumes from {checkpoint.name}"
 
 
 def is_raised_by_optimizer(error: Exception) -> bool:

@@ -261,7 +261,10 @@ def _write_weights(file: Path, checkpoints: Sequence[_Checkpoint], target: Path)
     with safe_open(file, framework="pt") as stored:
         names, metadata = stored.keys(), stored.metadata()
     means = {name: _mean([checkpoint.tensors[name].file for checkpoint in checkpoints], name) for name in names}
-    save_file(means, target, metadata=metadata)
+    try:
+        save_file(means, target, metadata=metadata)
+    except SafetensorError as error:
+        raise OSError(f"{target} could not be written ({error}); make room, or name another folder.") from error
 
 
 def _mean(files: Sequence[Path], name: str) -> torch.Tensor:

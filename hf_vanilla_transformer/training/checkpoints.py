@@ -24,6 +24,7 @@ from .callbacks import evaluations_without_improvement
 
 MARK = "complete.json"
 _FILES_TO_RESUME_FROM = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "model.safetensors")
+_STATE = "trainer_state.json"
 _LIMIT = "_save_total_limit"
 
 logger = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
         if fault is None:
             return str(checkpoint)
         logger.warning("skipping %s: %s.", checkpoint, fault)
-    unmarked = [checkpoint for checkpoint in checkpoints if not (checkpoint / MARK).exists()]
+    unmarked = [each for each in checkpoints if not (each / MARK).exists() and not _belongs_to_marking_run(each)]
     finished = [checkpoint.name for checkpoint in unmarked if _looks_finished(checkpoint)]
     if finished:
         raise ValueError(
@@ -149,6 +150,12 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
             "resume_from_checkpoint to resume from it, or remove it to start from scratch."
         )
     return None
+
+
+def newest_complete(folder: Path) -> Path | None:
+    """The newest complete checkpoint of a run, without a word about others."""
+    complete = [checkpoint for checkpoint in checkpoints_in(folder) if fault_of(checkpoint) is None]
+    return complete[-1] if complete else None
 
 
 def find_checkpoint(wanted: str, folder: Path) -> Path | None:
@@ -177,14 +184,16 @@ def find_checkpoint(wanted: str, folder: Path) -> Path | None:
 
 
 def are_all_unfinished(folder: Path) -> bool:
-    """Whether every checkpoint in a folder lacks the file that the Trainer writes last; True without checkpoints."""
-    last = (MARK, "trainer_state.json")
-    return not any((checkpoint / name).exists() for checkpoint in checkpoints_in(folder) for name in last)
+    """Whether no checkpoint in a folder has the file that its run writes last; True without checkpoints."""
+    return not any(
+        (each / MARK).exists() or ((each / _STATE).exists() and not _belongs_to_marking_run(each))
+        for each in checkpoints_in(folder)
+    )
 
 
 def is_finished(args: TrainingArguments, checkpoint: Path) -> bool:
     """Whether a checkpoint is the last of the run that the arguments describe, early stopping included."""
-    state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    state = TrainerState.load_from_json(str(checkpoint / _STATE))
     patience = getattr(args, "early_stopping_patience", None)
     if patience is not None and evaluations_without_improvement(state) >= patience:
         return True
@@ -250,7 +259,16 @@ def _visible_fault(checkpoint: Path) -> str | None:
 
 def _looks_finished(checkpoint: Path) -> bool:
     """Whether a checkpoint has the file that the Trainer writes last, and the random state that a resume needs."""
-    return _is_whole(checkpoint / "trainer_state.json") and any(checkpoint.glob("rng_state*.pth"))
+    return _is_whole(checkpoint / _STATE) and any(checkpoint.glob("rng_state*.pth"))
+
+
+def _belongs_to_marking_run(checkpoint: Path) -> bool:
+    """Whether `train` wrote a checkpoint, which marks those that are complete: its facts are among the callbacks'."""
+    try:
+        state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return "FactsOfTheRun" in state.get("stateful_callbacks", {})
 
 
 def _is_whole(path: Path) -> bool:

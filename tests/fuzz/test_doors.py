@@ -1,0 +1,200 @@
+"""Whatever comes in at a door, a result or one sentence comes out.
+
+`make test` tries a few hundred cases in all, `make fuzz` 10,000, or FUZZ_CASES.
+"""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from huggingface_hub.errors import StrictDataclassError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+
+from hf_vanilla_transformer import average_checkpoints, load_pairs, score, train_tokenizer
+from hf_vanilla_transformer import translate as translate_sentences
+from hf_vanilla_transformer.cli import evaluate, translate
+from tests.fuzz.values import SENTENCES, changed_fields, damages
+
+
+MODEL = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
+DOORS = 11
+CASES = int(os.environ.get("FUZZ_CASES", "300"))
+# Errors that the command line tells in one sentence, see `plain_errors`.
+ERRORS = (ImportError, OSError, StrictDataclassError, TypeError, ValueError)
+
+
+def fuzz(*arguments: Any) -> Callable:
+    """`given` with this door's share of the cases."""
+    share = settings(
+        max_examples=max(1, CASES // DOORS),
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    return lambda test: share(given(*arguments)(test))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(MODEL)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return AutoModelForSeq2SeqLM.from_pretrained(MODEL)
+
+
+@pytest.fixture(scope="module")
+def whitespace_tokenizer():
+    return train_tokenizer(["a b c", "d e f"], vocab_size=270, show_progress=False, whitespace_words=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet():
+    """Without progress bars, and with a cache of its own, because every file is another one."""
+    with tempfile.TemporaryDirectory() as cache, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", Path(cache))
+        datasets.disable_progress_bars()
+        yield
+        datasets.enable_progress_bars()
+
+
+@contextlib.contextmanager
+def one_sentence() -> Iterator[None]:
+    """A result, or an error that says something."""
+    try:
+        yield
+    except ERRORS as error:
+        assert str(error).strip(), repr(error)  # noqa: PT017
+
+
+def run(main: Callable, *arguments: object) -> None:
+    """A verb of the command line: it ends well, or with one sentence and no traceback."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            message = end.code if isinstance(end.code, str) else errors.getvalue()
+            assert message.strip()
+            assert "Traceback" not in message
+
+
+@contextlib.contextmanager
+def changed_model(name: str, content: bytes | None) -> Iterator[Path]:
+    """A copy of the model's folder in which a file has another content."""
+    with tempfile.TemporaryDirectory() as parent:
+        folder = shutil.copytree(MODEL, Path(parent, "model"))
+        (folder / name).unlink(missing_ok=True)
+        if content is not None:
+            (folder / name).write_bytes(content)
+        yield folder
+
+
+@fuzz(st.lists(SENTENCES, max_size=3))
+def test_tokenizer_round_trip(tokenizer, whitespace_tokenizer, sentences):
+    for each in (tokenizer, whitespace_tokenizer):
+        for sentence in sentences:
+            ids = each(sentence).input_ids
+            assert ids[-1] == each.eos_token_id
+            assert each.decode(ids, skip_special_tokens=True) == sentence
+
+
+@fuzz(st.lists(SENTENCES, max_size=3), st.integers(1, 3))
+def test_translate(model, tokenizer, sentences, num_beams):
+    translations = translate_sentences(model, tokenizer, sentences, num_beams=num_beams, max_new_tokens=4)
+    assert len(translations) == len(sentences)
+    for sentence, translation in zip(sentences, translations, strict=True):
+        assert isinstance(translation, str)
+        assert sentence.strip() or not translation
+
+
+@fuzz(st.lists(SENTENCES, min_size=1, max_size=3))
+def test_pipeline(model, tokenizer, sentences):
+    translator = pipeline("translation", model=model, tokenizer=tokenizer)
+    with one_sentence():
+        outputs = translator(sentences, max_new_tokens=4)
+        assert [list(output) for output in outputs] == [["translation_text"]] * len(sentences)
+
+
+@fuzz(st.lists(st.tuples(SENTENCES, SENTENCES), max_size=3))
+def test_score(model, tokenizer, pairs):
+    scores = score(model, tokenizer, [source for source, _ in pairs], [target for _, target in pairs])
+    assert all(result.total <= 0 and len(result.tokens) == len(result.log_probs) for result in scores)
+
+
+@fuzz(
+    st.sampled_from(["csv", "tsv", "json", "jsonl", "parquet", "csv.gz", "jsonl.gz", "en", "en.gz"]),
+    st.one_of(st.binary(max_size=60), SENTENCES.map(str.encode)),
+    st.sampled_from([b"", b"source,target\n", b"source\ttarget\n", b'{"source": "a", "target": "b"}\n', b"PAR1", b"["]),
+)
+def test_load_pairs(suffix, content, start):
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{name}.{suffix}") for name in (("a", "b") if suffix.startswith("en") else ("a",))]
+        for path in paths:
+            path.write_bytes(start + content)
+        with one_sentence():
+            pairs = load_pairs(train_files=paths)["train"]
+            assert set(pairs.column_names) == {"source", "target"}
+            assert all(isinstance(text, str) for column in pairs[:].values() for text in column)
+
+
+@fuzz(st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=4))
+def test_load_pairs_written_as_json_lines(pairs):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "pairs.jsonl")
+        lines = [json.dumps({"source": source, "target": target}) for source, target in pairs]
+        path.write_text("\n".join(lines), encoding="utf-8")
+        loaded = load_pairs(train_files=path)["train"]
+        assert list(zip(loaded["source"], loaded["target"], strict=True)) == pairs
+
+
+@fuzz(changed_fields(MODEL / "config.json", ("d_k", "d_v", "source_vocab_size", "auto_map", "quantization_config")))
+def test_config(content):
+    with changed_model("config.json", json.dumps(content).encode()) as folder:
+        run(translate.main, "seven", "--model_name_or_path", folder, "--max_new_tokens", 4)
+
+
+@fuzz(
+    changed_fields(
+        MODEL / "generation_config.json", ("max_length", "do_sample", "top_k", "max_new_tokens", "min_length")
+    )
+)
+def test_generation_config(content):
+    with changed_model("generation_config.json", json.dumps(content).encode()) as folder:
+        run(translate.main, "seven", "--model_name_or_path", folder, "--max_new_tokens", 4)
+
+
+@fuzz(changed_fields(MODEL / "tokenizer_config.json", ("truncation_side", "model_max_length", "split_special_tokens")))
+def test_tokenizer_config(content):
+    with changed_model("tokenizer_config.json", json.dumps(content).encode()) as folder:
+        run(translate.main, "seven", "--model_name_or_path", folder, "--max_new_tokens", 4)
+
+
+@fuzz(damages(MODEL))
+def test_a_damaged_folder(damage):
+    with changed_model(*damage) as folder, tempfile.TemporaryDirectory() as parent:
+        run(translate.main, "seven", "--model_name_or_path", folder, "--max_new_tokens", 4)
+        with one_sentence():
+            average_checkpoints([folder], Path(parent, "average"))
+
+
+@fuzz(st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=3), st.sampled_from(["a.en", "a.csv", "a.jsonl"]))
+def test_evaluate(pairs, name):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.write_bytes("\n".join(f"{source},{target}" for source, target in pairs).encode())
+        files = [path, path.with_name("b.de")] if name == "a.en" else [path]
+        if name == "a.en":
+            shutil.copy(*files)
+        run(evaluate.main, "--model_name_or_path", MODEL, "--max_new_tokens", 4, "--test_file", *files)

@@ -1,0 +1,47 @@
+"""Values for the fuzz targets: texts, JSON, and changes of the files of a folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+
+# Not between a million and a billion, which may fit into memory and take long.
+INTEGERS = st.sampled_from([-(10**12), -1, 0, 1, 2, 3, 7, 64, 1000, 10**12, 10**30])
+FLOATS = st.sampled_from([-1.5, -0.0, 0.5, 1.0, 1e-30, 1e6, 1e300, float("nan"), float("inf"), -float("inf")])
+WORDS = st.sampled_from(["", "relu", "eager", "sinusoidal", "learned", "bart", "float16", "None", "../..", "\x00", "ä"])
+SCALARS = st.one_of(st.none(), st.booleans(), INTEGERS, FLOATS, WORDS)
+VALUES = st.one_of(
+    SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(WORDS, SCALARS, max_size=2), st.text(max_size=5)
+)
+# Texts without lone surrogates, which are no text; mostly of the characters that formats give a meaning.
+SENTENCES = st.one_of(
+    st.text(st.sampled_from("ab \t\r\n\"',;\\{}[]<>/&\u2028\u00a0\ufeff\0é日🙂"), max_size=30),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    st.sampled_from(["<s>", "</s>", "<pad>", "seven", "forty-two", "a" * 200]),
+)
+
+
+@st.composite
+def changed_fields(draw: st.DrawFn, path: Path, further: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The content of a JSON file with one to three other values, of its own fields or of `further` ones."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    names = st.one_of(st.sampled_from([*content, *further]), st.text(max_size=4))
+    return {**content, **draw(st.dictionaries(names, VALUES, min_size=1, max_size=3))}
+
+
+@st.composite
+def damages(draw: st.DrawFn, folder: Path) -> tuple[str, bytes | None]:
+    """The name of a file of a folder, and the bytes that replace it: cut, changed, or None for no file."""
+    path = draw(st.sampled_from(sorted(each for each in folder.iterdir() if each.suffix != ".py")))
+    content = path.read_bytes()
+    place = draw(st.integers(0, len(content)))
+    kind = draw(st.sampled_from(["cut", "changed", "empty", "gone"]))
+    if kind == "gone":
+        return path.name, None
+    if kind == "empty":
+        return path.name, b""
+    if kind == "cut":
+        return path.name, content[:place]
+    return path.name, content[:place] + draw(st.binary(min_size=1, max_size=8)) + content[place + 1 :]
