@@ -6,8 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
+from .. import VanillaTransformerConfig
 from ..memory import keep_freed_memory
 from .arguments import LoadingArguments
 
@@ -18,17 +25,27 @@ def explaining_missing_files(name: str | Path) -> Iterator[None]:
 
     Raises:
         FileNotFoundError: if a folder holds no model or no tokenizer, or if neither a folder nor a repository exists.
+        ValueError: if a file is damaged, or settings do not fit together.
     """
     folder = Path(name)
     for file in ("config.json", "tokenizer_config.json"):
         if folder.is_dir() and not (folder / file).is_file():
-            raise FileNotFoundError(f"{folder} holds no {file}; name the folder of a complete saved model.")
+            from ..training.checkpoints import newest_complete
+
+            newest = newest_complete(folder)
+            advice = f"name one of its checkpoints, such as {newest}" if newest else "name that of a complete model"
+            raise FileNotFoundError(f"{folder} holds no {file}; {advice}.")
     try:
         yield
     except OSError as error:
         if folder.is_dir():
             raise
         raise FileNotFoundError(f"there is no folder {folder}, and the Hub answered: {error}") from error
+    except Exception as error:  # Transformers, tokenizers and safetensors raise many kinds, often without a name.
+        if isinstance(error, ImportError) or str(name) in str(error):
+            raise
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{name} cannot be loaded: {reason or repr(error)}") from error
 
 
 def load(
@@ -43,7 +60,8 @@ def load(
     """
     with explaining_missing_files(name):
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, **options)
+        model = load_model(name, **options)
+        check_vocabulary(name, model.config, tokenizer)
     if device is None:
         # `current_accelerator` names the accelerator that torch was built for, even without one.
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -51,7 +69,46 @@ def load(
     if device.type == "cpu":
         # Logits are large; without this the allocator returns their memory to the OS at every step.
         keep_freed_memory()
-    return tokenizer, model.to(device)
+    on_device: Any = model
+    return tokenizer, on_device.to(device)
+
+
+def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
+    """Load a model that has all of its weights.
+
+    Raises:
+        ValueError: if weights are missing, left over, of another shape or not finite.
+    """
+    model, report = AutoModelForSeq2SeqLM.from_pretrained(name, output_loading_info=True, **options)
+    if model.config.model_type == VanillaTransformerConfig.model_type:
+        for key, fault in {"missing_keys": "are not in", "unexpected_keys": "are left over in"}.items():
+            if report[key]:
+                names = ", ".join(sorted(report[key])[:2])
+                raise ValueError(
+                    f"{len(report[key])} weights {fault} the files of {name} ({names}, ...): they belong to another "
+                    "config.json, or were cut; use a complete model."
+                )
+    for weight, values in model.named_parameters():
+        if values.is_floating_point() and not values.isfinite().all():
+            raise ValueError(f"{weight} of {name} has values that are NaN or infinite; use an earlier checkpoint.")
+    return model
+
+
+def check_vocabulary(name: str | Path, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ValueError if a model has fewer embeddings than a tokenizer has tokens, or other special tokens."""
+    rows = min(config.vocab_size, config.source_vocab_size or config.vocab_size)
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"the tokenizer of {name} has {len(tokenizer)} tokens, but the model's vocabulary {rows}; "
+            "use a model with the tokenizer that it was trained with."
+        )
+    for token in ("pad_token_id", "eos_token_id"):
+        of_the_model = getattr(config, token)
+        if getattr(tokenizer, token) not in (of_the_model if isinstance(of_the_model, list) else [of_the_model]):
+            raise ValueError(
+                f"{token} is {getattr(tokenizer, token)} in the tokenizer of {name} and {of_the_model} in "
+                "the model; use a model with the tokenizer that it was trained with."
+            )
 
 
 def load_given(args: LoadingArguments) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:

@@ -260,20 +260,3 @@ def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
             f"the tokenizer of {name} does not append {tokenizer.eos_token}, so a model would not learn where to stop; "
             "use another, or leave out --tokenizer_name."
         )
-
-
-def check_vocabulary(name: str | Path, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ValueError if a model has fewer embeddings than a tokenizer has tokens, or other special tokens."""
-    rows = min(config.vocab_size, config.source_vocab_size or config.vocab_size)
-    if len(tokenizer) > rows:
-        raise ValueError(
-            f"the tokenizer of {name} has {len(tokenizer)} tokens, but the model's vocabulary {rows}; "
-            "fine-tune a model with the tokenizer that it was trained with."
-        )
-    for token in ("pad_token_id", "eos_token_id"):
-        of_the_model = getattr(config, token)
-        if getattr(tokenizer, token) not in (of_the_model if isinstance(of_the_model, list) else [of_the_model]):
-            raise ValueError(
-                f"{token} is {getattr(tokenizer, token)} in the tokenizer of {name} and {of_the_model} in "
-                "the model; fine-tune a model with the tokenizer that it was trained with."
-            )

@@ -241,7 +241,7 @@ def train(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
     except KeyboardInterrupt:
         if not trainer.is_world_process_zero():
             sys.exit(INTERRUPTED)
-        raise KeyboardInterrupt(how_to_resume(Path(trainer.args.output_dir))) from None
+        raise KeyboardInterrupt(how_to_resume(Path(str(trainer.args.output_dir)))) from None
     except (KeyError, ValueError) as error:
         if "parameter group" not in str(error) and not is_raised_by_optimizer(error):
             raise
@@ -254,7 +254,7 @@ def train(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
     except Exception as error:
         if not is_disk_error(error):
             raise
-        output, state = Path(trainer.args.output_dir), trainer.state
+        output, state = Path(str(trainer.args.output_dir)), trainer.state
         if state.global_step < state.max_steps:
             sys.exit(f"error: a checkpoint could not be written ({error}). Make room; then {how_to_resume(output)}.")
         print(f"the last checkpoint could not be written ({error})")

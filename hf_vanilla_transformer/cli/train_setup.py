@@ -11,7 +11,6 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset, DatasetDict
 from transformers import (
     AutoConfig,
-    AutoModelForSeq2SeqLM,
     AutoTokenizer,
     DataCollatorForSeq2Seq,
     PreTrainedModel,
@@ -28,9 +27,9 @@ from ..training.checkpoints import CompleteCheckpoints
 from ..training.optimization import paper_optimizers
 from ..training.r_drop import RDropTrainer
 from .arguments import DataArguments
-from .loading import explaining_missing_files
+from .loading import check_vocabulary, explaining_missing_files, load_model
 from .train_arguments import ModelArguments, RunArguments
-from .train_checks import check_tokenizer, check_validation_pairs, check_vocabulary
+from .train_checks import check_tokenizer, check_validation_pairs
 
 
 def load_training_pairs(args: RunArguments, data_args: DataArguments) -> DatasetDict:
@@ -67,12 +66,11 @@ def make_model(
     model_args.check_sizes(config, existing)
     if checkpoint is None and PartialState().is_main_process:
         print(f"fine-tuning {existing}, with its sizes and its tokenizer")
-    tokenizer = AutoTokenizer.from_pretrained(existing, padding_side="right", **options)
-    check_vocabulary(existing, config, tokenizer)
-    # In 16 bits, small updates would be rounded away.
-    model = AutoModelForSeq2SeqLM.from_pretrained(
-        existing, dtype=torch.float32, **options, **attention, **model_args.regularization()
-    )
+    with explaining_missing_files(existing):
+        tokenizer = AutoTokenizer.from_pretrained(existing, padding_side="right", **options)
+        check_vocabulary(existing, config, tokenizer)
+        # In 16 bits, small updates would be rounded away.
+        model = load_model(existing, dtype=torch.float32, **options, **attention, **model_args.regularization())
     return tokenizer, model
 
 
