@@ -8,7 +8,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from .checks import check_text
+from .checks import check_number, check_text
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.pipeline_vanilla_transformer import evaluating
 
@@ -44,6 +44,7 @@ def translate(
         ValueError: if a sentence has lone surrogates, or `generate_kwargs` requests several translations per sentence
             or outputs other than tokens.
     """
+    check_number("batch_tokens", batch_tokens, 1)
     sentences = _list_of_strings("sentences", sentences)
     options = _for_one_translation(generate_kwargs)
     translations = [""] * len(sentences)
@@ -123,6 +124,7 @@ def score(
         ValueError: if the numbers of sources and targets differ, or the `length_penalty_type` of the model's
             `generation_config` is unknown.
     """
+    check_number("batch_tokens", batch_tokens, 1)
     sources, targets = _list_of_strings("sources", sources), _list_of_strings("targets", targets)
     if len(sources) != len(targets):
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")

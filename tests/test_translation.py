@@ -211,3 +211,20 @@ def test_threads_stay_as_they_are(model, tokenizer):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "set_num_threads", None)
         translate(model, tokenizer, ["one two three"] * 50, batch_tokens=16)
+
+
+@pytest.mark.parametrize("batch_tokens", [-5, 0])
+def test_the_token_budget_is_checked(model, tokenizer, batch_tokens):
+    message = f"batch_tokens is {batch_tokens}; it must be at least 1"
+    with pytest.raises(ValueError, match=message):
+        translate(model, tokenizer, ["a"], batch_tokens)
+    with pytest.raises(ValueError, match=message):
+        score(model, tokenizer, ["a"], ["b"], batch_tokens)
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udcff"])
+def test_lone_surrogates_are_refused(model, tokenizer, text):
+    with pytest.raises(ValueError, match=r"sentences contains .*, which is not UTF-8 text; decode it"):
+        translate(model, tokenizer, ["a", text])
+    with pytest.raises(ValueError, match=r"targets contains .*, which is not UTF-8 text; decode it"):
+        score(model, tokenizer, ["a"], [text])

@@ -9,13 +9,13 @@ import torch
 
 from ..checks import check_number
 from ..data.languages import language_of
+from ..model.generation_vanilla_transformer import LARGEST_LENGTH_PENALTY
 
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 
-LARGEST_LENGTH_PENALTY = 100
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}([_-][A-Za-z]{2,4})?")
 _OF_THE_HUB = "of the model on the Hub"
 

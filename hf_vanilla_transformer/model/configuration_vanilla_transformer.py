@@ -3,6 +3,7 @@
 The paper is arXiv:1706.03762v5; sections, equations and tables are cited from it throughout this package.
 """
 
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
@@ -210,11 +211,17 @@ class VanillaTransformerConfig(PreTrainedConfig):
             **overrides: fields with other values, for example `vocab_size`.
 
         Raises:
+            TypeError: if a field is unknown; the message names the one that may be meant.
             ValueError: if the row is unknown; the message lists all rows.
         """
         if row not in PAPER_ROWS:
             names = ", ".join(f'"{name}"' for name in PAPER_ROWS)
             raise ValueError(f'"{row}" is no row of Table 3; choose one of: {names}.')
+        defaults = cls()
+        for name in overrides:
+            if not hasattr(defaults, name) and name != "attn_implementation":
+                near = "".join(f", such as {field}" for field in get_close_matches(name, vars(defaults), 1))
+                raise TypeError(f"{name} is no field of {cls.__name__}; give one of its fields{near}.")
         cls._check_aliases(overrides)
         fields = {cls.attribute_map.get(name, name): value for name, value in overrides.items()}
         return cls(**{**PAPER_ROWS[row], **fields})

@@ -38,6 +38,7 @@ PAPER_MAX_LENGTH_OFFSET = 50
 _KNOWN_INPUTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_cache", "logits_to_keep"}
 _KNOWN_INPUTS |= {"inputs_embeds", "labels", "tokenizer", "assistant_tokenizer", "assistant_model"}
 # Entries of `generation_config` that transformers lacks.
+LARGEST_LENGTH_PENALTY = 100
 _OWN_SETTINGS = ("length_penalty_type", "max_length_offset")
 # Finished sentences are pruned from the batch when at most this share of it is unfinished.
 _MAX_SHARE_TO_PRUNE = 0.75
@@ -80,10 +81,15 @@ def length_penalty_of(settings: GenerationConfig) -> Callable:
     """The function lp(Y) of settings; it takes the length |Y| in generated tokens, `</s>` included.
 
     Raises:
-        ValueError: if `length_penalty_type` is unknown.
+        ValueError: if `length_penalty_type` is unknown, or alpha is no number from -100 to 100.
     """
     alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
     kind = getattr(settings, "length_penalty_type", "hf")
+    if not (isinstance(alpha, (int, float)) and abs(alpha) <= LARGEST_LENGTH_PENALTY):
+        raise ValueError(
+            f"length_penalty is {alpha!r}; it must lie between -{LARGEST_LENGTH_PENALTY} and {LARGEST_LENGTH_PENALTY}, "
+            "the paper's is 0.6."
+        )
     if kind not in LENGTH_PENALTIES:
         raise ValueError(f'length_penalty_type is "{kind}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).')
     return partial(LENGTH_PENALTIES[kind], alpha=alpha)
@@ -212,6 +218,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         for name, value in own.items():
             setattr(generation_config, name, value)
         length_penalty_of(generation_config)
+        beams = generation_config.num_beams
+        if beams is not None and (not isinstance(beams, int) or beams < 1):
+            raise ValueError(f"num_beams is {beams!r}; it must be a whole number of at least 1, the paper's is 4.")
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+            if isinstance(getattr(generation_config, name), float):
+                raise ValueError(f"{name} is {getattr(generation_config, name)}; give the number of a token.")
         offset = getattr(generation_config, "max_length_offset", None)
         if offset is not None and (not isinstance(offset, int) or offset < 0):
             raise ValueError(
@@ -251,8 +263,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             # A copy, because transformers repeats the tensors for each beam in place.
             model_kwargs = {**model_kwargs, "encoder_outputs": as_encoder_output(encoded)}
         prepared = super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
-        if len(prepared[0]) == 0:
-            raise ValueError("the batch is empty; give at least one sentence.")
+        if prepared[0].numel() == 0:
+            shape = tuple(prepared[0].shape)
+            raise ValueError(f"the batch is empty; give at least one sentence of one token, not inputs of {shape}.")
         return prepared
 
     def _prepare_decoder_input_ids_for_generation(

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import logging
+import math
 
 import pytest
 import torch
@@ -472,3 +473,30 @@ def test_short_hypotheses_are_filled_up_with_padding():
     for row, length in zip(output, lengths, strict=True):
         assert (row == EOS).sum() <= 1
         assert not row[1 + length :].any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_beams": 0}, "num_beams is 0; it must be a whole number of at least 1"),
+        ({"num_beams": 2.5}, "num_beams is 2.5; it must be a whole number of at least 1"),
+        ({"length_penalty": math.nan}, "length_penalty is nan; it must lie between -100 and 100"),
+        ({"length_penalty": 1e6}, "length_penalty is 1000000.0; it must lie between -100 and 100"),
+        ({"bos_token_id": 1e300}, r"bos_token_id is 1e\+300; give the number of a token"),
+        ({"length_penalty": "much"}, "length_penalty is 'much'; it must lie between -100 and 100"),
+    ],
+)
+def test_settings_of_the_search_are_checked(settings, message):
+    model, ids = small_model(), torch.full((1, 3), 5)
+    with pytest.raises(ValueError, match=message):
+        model.generate(ids, max_new_tokens=2, **settings)
+    for name, value in settings.items():
+        setattr(model.generation_config, name, value)
+    with pytest.raises(ValueError, match=message):
+        model.generate(ids, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
+def test_a_batch_without_tokens_is_refused(shape):
+    with pytest.raises(ValueError, match=r"the batch is empty; give at least one sentence of one token, not .* of \("):
+        small_model().generate(torch.zeros(shape, dtype=torch.long), max_new_tokens=2)

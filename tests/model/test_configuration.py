@@ -141,3 +141,9 @@ def test_a_bad_value_set_later_is_not_saved(tmp_path):
 def test_unknown_row_lists_all():
     with pytest.raises(ValueError, match=r'"A h=3" is no row of Table 3; choose one of: .*"A h=4".*"E", "big"'):
         VanillaTransformerConfig.from_paper("A h=3")
+
+
+def test_an_unknown_field_of_a_row_is_refused():
+    with pytest.raises(TypeError, match=r"d_modle is no field of VanillaTransformerConfig; .*, such as d_model"):
+        VanillaTransformerConfig.from_paper("base", d_modle=3)
+    assert VanillaTransformerConfig.from_paper("base", hidden_size=16, attn_implementation="eager").d_model == 16
