@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from datasets import Dataset, DatasetDict, load_dataset
+from datasets import Dataset, DatasetDict, config, load_dataset
 from datasets.fingerprint import Hasher
+from huggingface_hub.utils import WeakFileLock
 
-from .cache import cached_pairs
+from ..files import whole_file
 from .numbers import number_pairs
 
 
@@ -21,6 +22,7 @@ SPLITS = ("train", "validation", "test")
 _VALIDATION_NAMES = ("dev", "valid", "val")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zip", ".zst", ".tgz")
 _LINES_PER_CHUNK = 10_000
+_TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
 _TABLE_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 # Quoting options that pandas and Python's csv module share.
 _QUOTING_OPTIONS = ("quotechar", "quoting", "escapechar", "doublequote")
@@ -114,12 +116,12 @@ def _as_paths(files: str | Path | Sequence[str | Path]) -> list[Path]:
 
 def _read_files(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:
     suffixes = {path.suffix for path in paths}
-    if len(paths) == 1 or (len(suffixes) == 1 and suffixes <= set(_TABLE_FORMATS)):
+    if len(suffixes) == 1 and suffixes <= set(_TABLE_FORMATS):
         return _read_tables(paths, source, target, options)
-    names = ", ".join(str(path) for path in paths)
     if len(paths) != 2 or suffixes & set(_TABLE_FORMATS):
         raise ValueError(
-            f"one split has {len(paths)} files ({names}); give tables of one format, or two aligned text files."
+            f"one split is in {', '.join(map(str, paths))}; give tables of one format ({', '.join(_TABLE_FORMATS)}), "
+            "or two aligned text files."
         )
     if options:
         raise ValueError(f"{', '.join(options)}: text files take no options; leave them out.")
@@ -127,14 +129,24 @@ def _read_files(paths: list[Path], source: str, target: str, options: dict[str, 
 
 
 def _read_aligned(source_path: Path, target_path: Path) -> Dataset:
-    key = Hasher.hash([_identity(path) for path in (source_path, target_path)])
-    return cached_pairs(key, lambda: _aligned_tables(source_path, target_path))
-
-
-def _identity(path: Path) -> list[Any]:
-    """Values that change when a file is written or replaced."""
-    state = path.stat()
-    return [str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
+    """Copy two text files into one file of the cache, unless an earlier call has, and memory-map it."""
+    states = [(path.resolve(), path.stat()) for path in (source_path, target_path)]
+    # These values change when a file is written or replaced.
+    key = Hasher.hash([(str(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for path, s in states])
+    copy = Path(config.HF_DATASETS_CACHE) / "pairs" / f"{key}.arrow"
+    try:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"{config.HF_DATASETS_CACHE}, the cache of datasets, cannot be written ({error}); set HF_DATASETS_CACHE to "
+            "a writable folder."
+        ) from error
+    with WeakFileLock(copy.with_suffix(".lock")):
+        if not copy.is_file():
+            with whole_file(copy, binary=True) as file, pa.ipc.new_stream(file, _TEXT) as writer:
+                for table in _aligned_tables(source_path, target_path):
+                    writer.write_table(table)
+    return Dataset.from_file(str(copy))
 
 
 def _aligned_tables(source_path: Path, target_path: Path) -> Iterator[pa.Table]:
@@ -172,11 +184,6 @@ def iterate_lines(path: Path) -> Iterator[str]:
 def _read_tables(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:
     """Read and concatenate tables."""
     suffix, origin = paths[0].suffix, ", ".join(map(str, paths))
-    if suffix not in _TABLE_FORMATS:
-        raise ValueError(
-            f'{origin} is one file that ends in "{suffix}"; give a table ({", ".join(_TABLE_FORMATS)}), or two aligned '
-            "text files."
-        )
     kind = _TABLE_FORMATS[suffix]
     if kind == "json" and "field" not in options:
         for path in paths:
