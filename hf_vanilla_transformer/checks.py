@@ -1,5 +1,6 @@
 """Checks of arguments that several parts of the package share."""
 
+from collections.abc import Iterable, Iterator
 from numbers import Integral
 from typing import Any
 
@@ -23,3 +24,17 @@ def check_number(name: str, value: Any, least: int, most: int | None = None) -> 
         raise ValueError(f"{name} is {number}; it must be at least {least}.")
     if most is not None and not least <= number <= most:
         raise ValueError(f"{name} is {number}; it must lie between {least} and {most}.")
+
+
+def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts of an argument, and check each.
+
+    Raises:
+        TypeError: if `texts` is one string, or contains anything but strings.
+    """
+    if isinstance(texts, str):
+        raise TypeError(f"{name} is one string; give a list of sentences.")
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{name} contains {text!r}, a {type(text).__name__}; give strings.")
+        yield text
