@@ -1,5 +1,6 @@
 """Checks of arguments that several parts of the package share."""
 
+from collections.abc import Iterable, Iterator
 from numbers import Integral
 from typing import Any
 
@@ -25,20 +26,22 @@ def check_number(name: str, value: Any, least: int, most: int | None = None) -> 
         raise ValueError(f"{name} is {number}; it must lie between {least} and {most}.")
 
 
-def check_text(name: str, text: Any) -> None:
-    """Check that an item of an argument is text.
-
-    Args:
-        name (`str`): the argument's name, for the error.
-        text: the item.
+def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts of an argument, and check each.
 
     Raises:
-        TypeError: if it is not a string.
-        ValueError: if it has lone surrogates, which stand for bytes that are not UTF-8.
+        TypeError: if `texts` is one string, or contains anything but strings.
+        ValueError: if a text has lone surrogates, which stand for bytes that are not UTF-8.
     """
-    if not isinstance(text, str):
-        raise TypeError(f"{name} contains {text!r}, a {type(text).__name__}; give strings.")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{name} contains {text!r}, which is not UTF-8 text; decode it with its encoding.") from None
+    if isinstance(texts, str):
+        raise TypeError(f"{name} is one string; give a list of sentences.")
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{name} contains {text!r}, a {type(text).__name__}; give strings.")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{name} contains {text!r}, which is not UTF-8 text; decode it with its encoding."
+            ) from None
+        yield text

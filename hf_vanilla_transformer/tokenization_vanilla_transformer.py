@@ -3,12 +3,12 @@
 It is byte-level: no character is unknown, and decoding restores every text exactly.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 
-from .checks import check_text
+from .checks import check_strings
 
 
 # In the order of their ids, which are the defaults of VanillaTransformerConfig.
@@ -24,12 +24,6 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     """
 
     model_input_names = ["input_ids", "attention_mask"]
-
-
-def _only_strings(texts: Iterable[str]) -> Iterator[str]:
-    for text in texts:
-        check_text("texts", text)
-        yield text
 
 
 def _split_at_spaces(tokenizer: Tokenizer) -> None:
@@ -74,8 +68,6 @@ def train_tokenizer(
             f"vocab_size is {vocab_size}; it must be at least {smallest}: {len(SPECIAL_TOKENS)} special tokens and "
             f"{len(alphabet)} bytes."
         )
-    if isinstance(texts, str):
-        raise TypeError("texts is one string; give an iterable of sentences.")
 
     tokenizer = Tokenizer(models.BPE())
     if whitespace_words:
@@ -90,7 +82,7 @@ def train_tokenizer(
         initial_alphabet=alphabet,
         show_progress=show_progress,
     )
-    tokenizer.train_from_iterator(_only_strings(texts), trainer)
+    tokenizer.train_from_iterator(check_strings("texts", texts), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, tokenizer.token_to_id(EOS))]
     )

@@ -1,6 +1,5 @@
 """Text in, text or log-probabilities out."""
 
-import copy
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -8,12 +7,9 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from .checks import check_number, check_text
+from .checks import check_number, check_strings
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.pipeline_vanilla_transformer import evaluating
-
-
-_ONE_TRANSLATION = {"num_return_sequences": 1, "return_dict_in_generate": False}
 
 
 @torch.inference_mode()
@@ -34,19 +30,18 @@ def translate(
         batch_tokens (`int`): maximum number of source tokens per batch, padding included; a longer sentence is its own
             batch.
         show_progress (`bool`): whether to show a progress bar, in sentences.
-        **generate_kwargs: arguments of `generate()`, such as `num_beams`.
+        **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
+            sentence, the first is the translation; if they request scores, these are dropped.
 
     Returns:
         `list[str]`: one translation per sentence.
 
     Raises:
         TypeError: if `sentences` is one string, or contains anything but strings.
-        ValueError: if a sentence has lone surrogates, or `generate_kwargs` requests several translations per sentence
-            or outputs other than tokens.
+        ValueError: if a sentence has lone surrogates.
     """
     check_number("batch_tokens", batch_tokens, 1)
-    sentences = _list_of_strings("sentences", sentences)
-    options = _for_one_translation(generate_kwargs)
+    sentences = list(check_strings("sentences", sentences))
     translations = [""] * len(sentences)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices]).input_ids if indices else []
@@ -54,31 +49,13 @@ def translate(
     with evaluating(model), progress:
         for batch in _batches([len(ids) for ids in encoded], batch_tokens):
             inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
-            output = model.generate(**inputs.to(model.device), **options)
-            for row, text in zip(batch, tokenizer.batch_decode(output, skip_special_tokens=True), strict=True):
+            output = model.generate(**inputs.to(model.device), **generate_kwargs)
+            sequences = getattr(output, "sequences", output)
+            first = sequences[:: len(sequences) // len(batch)]
+            for row, text in zip(batch, tokenizer.batch_decode(first, skip_special_tokens=True), strict=True):
                 translations[indices[row]] = text
             progress.update(len(batch))
     return translations
-
-
-def _for_one_translation(generate_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `generate()` that also override the model's settings: one translation, as token ids.
-
-    Raises:
-        ValueError: if the arguments request several translations per sentence, or outputs other than tokens.
-    """
-    given = generate_kwargs.get("generation_config")
-    for name, single in _ONE_TRANSLATION.items():
-        values = generate_kwargs.get(name), getattr(given, name, None)
-        if any(value not in (None, single) for value in values):
-            raise ValueError(f"translate() returns one text per sentence; call model.generate() to use {name}.")
-    if given is None:
-        return {**generate_kwargs, **_ONE_TRANSLATION}
-    # transformers takes settings or arguments, not both.
-    settings = copy.deepcopy(given)
-    settings.update(**_ONE_TRANSLATION)
-    others = {name: value for name, value in generate_kwargs.items() if name not in _ONE_TRANSLATION}
-    return {**others, "generation_config": settings}
 
 
 class Score(NamedTuple):
@@ -125,7 +102,7 @@ def score(
             `generation_config` is unknown.
     """
     check_number("batch_tokens", batch_tokens, 1)
-    sources, targets = _list_of_strings("sources", sources), _list_of_strings("targets", targets)
+    sources, targets = list(check_strings("sources", sources)), list(check_strings("targets", targets))
     if len(sources) != len(targets):
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")
     if not sources:
@@ -155,15 +132,6 @@ def score(
                 scores[row] = Score(tokens, log_probs, total, total / penalty(len(log_probs)))
             progress.update(len(batch))
     return scores
-
-
-def _list_of_strings(name: str, sentences: Iterable[str]) -> list[str]:
-    if isinstance(sentences, str):
-        raise TypeError(f"{name} is one string; give a list of sentences.")
-    sentences = list(sentences)
-    for sentence in sentences:
-        check_text(name, sentence)
-    return sentences
 
 
 def _batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:

@@ -135,5 +135,5 @@ def test_only_strings_are_a_corpus(texts):
 
 
 def test_one_string_is_no_corpus():
-    with pytest.raises(TypeError, match="texts is one string; give an iterable of sentences"):
+    with pytest.raises(TypeError, match="texts is one string; give a list of sentences"):
         train_tokenizer("a small house")

@@ -2,7 +2,7 @@ import copy
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import score, translate
 from hf_vanilla_transformer.translation import _batches
@@ -123,21 +123,15 @@ def test_something_else_than_strings(model, tokenizer):
         translate(model, tokenizer, ["a", None])
 
 
-def test_one_translation_can_be_asked_for(model, tokenizer):
-    expected = translate(model, tokenizer, SENTENCES, num_beams=1)
-    one = {"num_return_sequences": 1, "return_dict_in_generate": False}
-    assert translate(model, tokenizer, SENTENCES, num_beams=1, **one) == expected
-    settings = copy.deepcopy(model.generation_config)
-    settings.num_beams = 1
-    assert translate(model, tokenizer, SENTENCES, generation_config=settings, **one) == expected
-
-
+@pytest.mark.parametrize("as_settings", [False, True])
 @pytest.mark.parametrize("options", [{"num_return_sequences": 2}, {"return_dict_in_generate": True}])
-def test_more_than_one_translation_a_sentence(model, tokenizer, options):
-    with pytest.raises(
-        ValueError, match=f"translate\\(\\) returns one text per sentence; .* to use {next(iter(options))}"
-    ):
-        translate(model, tokenizer, ["a"], **options)
+def test_of_several_sequences_the_best_is_the_translation(model, tokenizer, options, as_settings):
+    expected = translate(model, tokenizer, SENTENCES, num_beams=4)
+    if as_settings:
+        settings = copy.deepcopy(model.generation_config)
+        settings.update(num_beams=4, **options)
+        options = {"generation_config": settings}
+    assert translate(model, tokenizer, SENTENCES, **options) == expected
 
 
 def test_one_string_is_no_list(model, tokenizer):
@@ -189,21 +183,6 @@ def test_scores_of_what_is_no_pair(model, tokenizer):
         score(model, tokenizer, ["a", "two"], ["a"])
     with pytest.raises(TypeError, match="targets is one string; give a list"):
         score(model, tokenizer, ["a"], "a")
-
-
-def test_settings_that_ask_for_more_than_one_translation_are_refused(model, tokenizer):
-    for name, value in (("num_return_sequences", 2), ("return_dict_in_generate", True)):
-        with pytest.raises(ValueError, match=f"translate\\(\\) returns one text per sentence; .* to use {name}"):
-            translate(model, tokenizer, SENTENCES, generation_config=GenerationConfig(num_beams=4, **{name: value}))
-
-
-def test_settings_of_the_model_for_several_translations_do_not_count(model, tokenizer):
-    """Also with the caller's settings, which transformers completes from the model's."""
-    model = copy.deepcopy(model)
-    model.generation_config.update(num_return_sequences=2, num_beams=4, return_dict_in_generate=True)
-    given = GenerationConfig(num_beams=4, max_new_tokens=5)
-    assert len(translate(model, tokenizer, SENTENCES, generation_config=given)) == len(SENTENCES)
-    assert (given.num_return_sequences, given.return_dict_in_generate) == (None, None)
 
 
 def test_threads_stay_as_they_are(model, tokenizer):

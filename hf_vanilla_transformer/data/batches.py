@@ -12,13 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import BatchRebalanceSampler
-from transformers.trainer_utils import has_length
 
 from ..checks import check_number
 from .lengths import pair_lengths
 
 
-_FAULTS_TO_NAME = 5
 # Matmuls are faster where the number of rows is a multiple of this.
 _ROWS_MULTIPLE = 8
 
@@ -68,7 +66,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
     Raises:
         TypeError: if `data` has no lengths, such as an `IterableDataset`, or another argument is not a whole number.
         ValueError: if a column is missing, an argument is out of range, there are fewer pairs than processes, or pairs
-            are empty on one side or longer than `tokens_per_batch`; the message counts these and names the first ones.
+            are empty on one side or longer than `tokens_per_batch`; the message counts these and names the first.
     """
 
     def __init__(
@@ -93,9 +91,11 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         self._order = order.astype(np.min_scalar_type(len(order)))
         self._equal = _runs(source, target)
         self._bounds = _halve_until_even(_batch_bounds(np.maximum(source, target), tokens_per_batch), processes)
-        self._longest_source = np.maximum.reduceat(source, self._bounds[:-1])
-        self._longest_target = np.maximum.reduceat(target, self._bounds[:-1])
-        self._tokens = int(source.sum(dtype=np.int64) + target.sum(dtype=np.int64))
+        longest = [np.maximum.reduceat(side, self._bounds[:-1]) for side in (source, target)]
+        padded = np.diff(self._bounds) * np.sum(longest, axis=0, dtype=np.int64)
+        self._padding_share = 1 - int(source.sum(dtype=np.int64) + target.sum(dtype=np.int64)) / int(padded.sum())
+        # The batch with most tokens for each process; of equal ones, the one with the longer sentences.
+        self._largest = np.lexsort((np.maximum(*longest), padded))[::-1][:processes]
 
     @classmethod
     def use_in(
@@ -126,19 +126,20 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
             TypeError, ValueError: see the class; and if arguments of the Trainer contradict fixed batches.
         """
         args = trainer.args
-        pairs = _count_pairs(trainer)
+        data: Any = trainer.train_dataset
+        _check_arguments(trainer)
         sampler = cls(
-            trainer.train_dataset if lengths is None else lengths,
+            data if lengths is None else lengths,
             tokens_per_batch,
             seed=args.seed if args.data_seed is None else args.data_seed,
             largest_first=largest_first,
             processes=args.world_size,
             rank=args.process_index,
         )
-        if len(sampler._order) != pairs:
+        if len(sampler._order) != len(data):
             raise ValueError(
-                f"{len(sampler._order)} lengths were given for {pairs} training pairs; give one source and one target "
-                "length for each pair."
+                f"{len(sampler._order)} lengths were given for {len(data)} training pairs; give one source and one "
+                "target length for each pair."
             )
         trainer._get_train_sampler = lambda train_dataset=None: sampler  # type: ignore[method-assign]
         trainer.get_train_dataloader = partial(  # type: ignore[method-assign]
@@ -160,27 +161,17 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         """Yield the batches of this process in this epoch, each a list of indices of pairs."""
         generator = np.random.default_rng((self.seed, self.epoch))
         order = self._order.copy()
-        for begin, end in self._equal:
+        for begin, end in pairwise(self._equal):
             generator.shuffle(order[begin:end])
         numbers = generator.permutation(len(self._bounds) - 1)
         if self.largest_first and self.epoch == 0:
-            largest = self._largest()
-            numbers = np.concatenate([largest, numbers[~np.isin(numbers, largest)]])
+            numbers = np.concatenate([self._largest, numbers[~np.isin(numbers, self._largest)]])
         for number in numbers[self.rank :: self.processes]:
             yield order[self._bounds[number] : self._bounds[number + 1]].tolist()
 
     def padding_share(self) -> float:
         """Share of padding among the tokens of both sides, over all processes; in [0, 1), equal in all epochs."""
-        return 1 - self._tokens / int(self._padded_tokens().sum())
-
-    def _padded_tokens(self) -> NDArray[np.int64]:
-        """Tokens of each batch on both sides, padding included, `(batches,)`."""
-        return np.diff(self._bounds) * (self._longest_source.astype(np.int64) + self._longest_target)
-
-    def _largest(self) -> NDArray[np.int64]:
-        """The batch with most tokens for each process; of equal ones, the one with the longer sentences."""
-        longest = np.maximum(self._longest_source, self._longest_target)
-        return np.lexsort((longest, self._padded_tokens()))[::-1][: self.processes]
+        return self._padding_share
 
 
 class _Epochs(TrainerCallback):
@@ -226,12 +217,11 @@ def _read_lengths(
         raise ValueError("the data set is empty; give at least one pair.")
     faulty = np.flatnonzero((np.minimum(source, target) < 1) | (np.maximum(source, target) > limit))
     if len(faulty):
-        named = [f"pair {row} ({source[row]} source, {target[row]} target tokens)" for row in faulty[:_FAULTS_TO_NAME]]
-        more = ", ..." if len(faulty) > len(named) else ""
+        first = faulty[0]
         raise ValueError(
             f"{len(faulty)} of {len(source)} pairs are empty on one side or longer than tokens_per_batch, which is "
-            f"{limit}: {', '.join(named)}{more}; remove them with filter_pairs() or --max_tokens, split them, or raise "
-            "tokens_per_batch."
+            f"{limit}; the first is pair {first} ({source[first]} source, {target[first]} target tokens). Remove them "
+            "with filter_pairs() or --max_tokens, split them, or raise tokens_per_batch."
         )
     return source.astype(np.int32, copy=False), target.astype(np.int32, copy=False)
 
@@ -246,21 +236,16 @@ def _sort(source: NDArray[np.int32], target: NDArray[np.int32]) -> NDArray[np.in
     return np.lexsort((np.where(longest % 2, -difference, difference), longest))
 
 
-def _runs(source: NDArray[np.int32], target: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Begin and end of each run of two or more pairs with equal lengths, `(runs, 2)`; the pairs are sorted."""
-    bounds = _changes((source[1:] != source[:-1]) | (target[1:] != target[:-1]))
-    return np.stack([bounds[:-1], bounds[1:]], axis=1)[np.diff(bounds) > 1]
-
-
-def _changes(differs: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Bounds of runs, `(runs + 1,)`; `differs`, `(pairs - 1,)`, tells whether a pair differs from the one before."""
-    return np.concatenate([[0], np.flatnonzero(differs) + 1, [len(differs) + 1]])
+def _runs(*lengths: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Bounds of the runs of neighbours with equal lengths, `(runs + 1,)`; each of `lengths` is `(pairs,)`."""
+    differs = np.logical_or.reduce([side[1:] != side[:-1] for side in lengths])
+    return np.concatenate([[0], np.flatnonzero(differs) + 1, [len(lengths[0])]])
 
 
 def _batch_bounds(longest: NDArray[np.int32], tokens_per_batch: int) -> NDArray[np.int64]:
     """First pair of each batch, and the end of the last, `(batches + 1,)`; `longest`, `(pairs,)`, is sorted."""
     begins, begin = [], 0
-    for level, end in pairwise(_changes(longest[1:] != longest[:-1]).tolist()):
+    for level, end in pairwise(_runs(longest).tolist()):
         rows = tokens_per_batch // int(longest[level])
         if rows > _ROWS_MULTIPLE:
             rows -= rows % _ROWS_MULTIPLE
@@ -276,14 +261,12 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
     Raises:
         ValueError: if there are too few pairs.
     """
-    if bounds[-1] < processes:
-        raise ValueError(f"{bounds[-1]} pairs were given for {processes} processes; each needs at least one.")
     while (len(bounds) - 1) % processes:
         largest = int(np.diff(bounds).argmax())
         if bounds[largest + 1] - bounds[largest] == 1:
             raise ValueError(
                 f"{bounds[-1]} pairs, each a batch of its own, cannot be split evenly among {processes} processes; "
-                f"remove {bounds[-1] % processes}, or raise tokens_per_batch so that two pairs fit."
+                "give more or fewer pairs, or raise tokens_per_batch so that two fit."
             )
         half = (bounds[largest + 1] - bounds[largest]) // 2
         if half > _ROWS_MULTIPLE:
@@ -292,20 +275,8 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
     return bounds
 
 
-def _count_pairs(trainer: Trainer) -> int:
-    """Number of training pairs.
-
-    Raises:
-        TypeError, ValueError: if the Trainer has no training data with a length, or arguments that fixed batches break.
-    """
-    data = trainer.train_dataset
-    if data is None:
-        raise ValueError("the Trainer has no train_dataset; give it one.")
-    if not has_length(data):
-        raise TypeError(
-            f"train_dataset is a {type(data).__name__}, which has no length; give a data set with one, such as "
-            "datasets.Dataset."
-        )
+def _check_arguments(trainer: Trainer) -> None:
+    """Raise ValueError for arguments that fixed batches break."""
     if trainer.args.auto_find_batch_size:
         raise ValueError("auto_find_batch_size cannot change a token budget; leave it out, and lower tokens_per_batch.")
     if trainer.accelerator.split_batches or trainer.accelerator.dispatch_batches:
@@ -317,4 +288,3 @@ def _count_pairs(trainer: Trainer) -> int:
             "tensor, context and sequence parallelism need the same batch in several processes, but each process gets "
             "its own; use DDP or FSDP."
         )
-    return len(data)

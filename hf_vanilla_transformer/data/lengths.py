@@ -6,8 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset
-from datasets.fingerprint import Hasher
-from datasets.utils import tqdm
 from numpy.typing import ArrayLike, NDArray
 from transformers import PreTrainedTokenizerBase
 
@@ -16,25 +14,22 @@ from .tokenization import check_is_dataset
 
 
 _COLUMNS = ["input_ids", "labels"]
-_ROWS_PER_READ = 10_000
-_ROWS_PER_WRITE = 100_000
-# Decoders write it for bytes that are an incomplete character.
-_REPLACEMENT_CHARACTER = "\ufffd"
+_ROWS_AT_ONCE = 10_000
 
 
 def filter_pairs(
     data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None = None
 ) -> tuple[Dataset, dict[str, int]]:
-    """Remove tokenized pairs that are empty or too long, and count them.
+    """Remove tokenized pairs that are too long or empty, and count them.
 
     The first rule that holds for one side removes a pair:
 
-    - `"empty"`: the side has no tokens, or decodes, without special tokens such as `</s>`, to white space only, as
-      defined by `str.isspace`.
     - `"too long"`: the side has more than `max_tokens` tokens, `</s>` included.
+    - `"empty"`: the side has only tokens of white space, as defined by `str.isspace`, and special tokens such as
+      `</s>`. A token that is a part of a character counts as text.
 
     No pair is truncated, and the others keep their order. If `data` is a file in the cache of `datasets`, so are the
-    indices of the remaining pairs; nothing stays in memory.
+    indices of the remaining pairs, and later calls reuse them; nothing stays in memory.
 
     Args:
         data (`Dataset`): pairs of [`tokenize_pairs`], with lists of tokens in the columns `input_ids` and `labels`.
@@ -47,75 +42,44 @@ def filter_pairs(
         `dict[str, int]`: the number of pairs that each rule removed, `"empty"` and `"too long"`.
 
     Raises:
-        TypeError: if `data` is not a `Dataset`, `max_tokens` is not a whole number, or a column does not hold lists.
+        TypeError: if `data` is not a `Dataset`, or `max_tokens` is not a whole number.
         ValueError: if `max_tokens` is less than 1, a column is missing, or no pair would remain.
     """
     if max_tokens is not None:
         check_number("max_tokens", max_tokens, 1)
-    check_columns(data)
-    keep, dropped = _judge(data, tokenizer, max_tokens)
-    if not keep.any():
-        too_long = f"{dropped['too long']} longer than max_tokens, which is {max_tokens}; raise it, or "
-        raise ValueError(
-            f"none of the {len(data)} pairs would remain: {dropped['empty']} are empty on one side"
-            f"{'; ' if max_tokens is None else f', and {too_long}'}give other pairs."
-        )
-    if keep.all():
-        return data, dropped
+    check_is_dataset(data)
+    too_long = 0 if max_tokens is None else int((np.maximum(*pair_lengths(data)) > max_tokens).sum())
     kept = data.with_format("arrow").filter(
-        lambda labels, rows: keep[rows],
-        with_indices=True,
-        input_columns="labels",
+        _fit,
         batched=True,
-        batch_size=_ROWS_PER_READ,
-        writer_batch_size=_ROWS_PER_WRITE,
-        # Hashes the pairs kept, so that the cache does not return those of another limit.
-        new_fingerprint=Hasher.hash([data._fingerprint, np.packbits(keep).tobytes()]),
+        batch_size=_ROWS_AT_ONCE,
+        writer_batch_size=_ROWS_AT_ONCE,
+        fn_kwargs={"blank_tokens": _blank_tokens(tokenizer), "max_tokens": max_tokens},
         desc="removing pairs",
     )
-    return kept.with_format(**data.format), dropped
+    dropped = {"empty": len(data) - len(kept) - too_long, "too long": too_long}
+    if not len(kept):
+        raise ValueError(
+            f"none of the {len(data)} pairs would remain: {dropped['empty']} are empty on one side and {too_long} "
+            f"longer than max_tokens, which is {max_tokens}; raise it, or give other pairs."
+        )
+    return (data if len(kept) == len(data) else kept.with_format(**data.format)), dropped
 
 
-def _judge(
-    data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None
-) -> tuple[NDArray[np.bool_], dict[str, int]]:
-    """Mask of the remaining pairs, `(pairs,)`, and the number of pairs that each rule removes."""
-    keep = np.empty(len(data), np.bool_)
-    dropped = {"empty": 0, "too long": 0}
-    maybe_blank = _maybe_blank(tokenizer)
-    begin = 0
-    with tqdm(total=len(data), desc="checking pairs", unit=" pairs") as bar:
-        for table in data.with_format("arrow").iter(_ROWS_PER_READ):
-            sides = [table.column(name) for name in _COLUMNS]
-            empty = np.logical_or(*(_is_blank(side, maybe_blank, tokenizer) for side in sides))
-            too_long = ~empty & (np.maximum(*map(_list_lengths, sides)) > (max_tokens or np.inf))
-            keep[begin : begin + len(empty)] = ~empty & ~too_long
-            dropped["empty"] += int(empty.sum())
-            dropped["too long"] += int(too_long.sum())
-            begin += len(empty)
-            bar.update(len(empty))
-    return keep, dropped
-
-
-def _maybe_blank(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.bool_]:
-    """Mask of tokens that decode to white space or to no whole character, `(tokens + 1,)`; False for unknown ids."""
+def _blank_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))], skip_special_tokens=True)
-    blank = [all(character.isspace() or character == _REPLACEMENT_CHARACTER for character in text) for text in texts]
-    return np.array([*blank, False])
+    return [token for token, text in enumerate(texts) if not text.strip()]
 
 
-def _is_blank(
-    side: pa.ChunkedArray, maybe_blank: NDArray[np.bool_], tokenizer: PreTrainedTokenizerBase
-) -> NDArray[np.bool_]:
-    """Mask of sentences that decode to white space, `(pairs,)`; only those that may be blank are decoded."""
-    has_text = ~maybe_blank.take(pc.list_flatten(side).to_numpy(), mode="clip")
-    before = np.concatenate([[0], np.cumsum(has_text)])
-    ends = np.cumsum(_list_lengths(side))
-    blank = before[ends] == before[np.concatenate([[0], ends[:-1]])]
-    rows = np.flatnonzero(blank)
-    sentences = [ids or [] for ids in side.take(rows).to_pylist()]
-    blank[rows] = [not text.strip() for text in tokenizer.batch_decode(sentences, skip_special_tokens=True)]
-    return blank
+def _fit(pairs: pa.Table, blank_tokens: list[int], max_tokens: int | None) -> NDArray[np.bool_]:
+    """Mask of the pairs that are neither empty nor too long, `(pairs,)`."""
+    fit = np.ones(len(pairs), np.bool_)
+    for side in map(pairs.column, _COLUMNS):
+        tokens, has_text = side.combine_chunks(), np.zeros(len(pairs), np.bool_)
+        is_text = pc.invert(pc.is_in(pc.list_flatten(tokens), pa.array(blank_tokens)))
+        has_text[pc.list_parent_indices(tokens).filter(is_text)] = True
+        fit &= has_text & (_list_lengths(side) <= (max_tokens or np.inf))
+    return fit
 
 
 def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -128,7 +92,12 @@ def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[A
         TypeError, ValueError: if `data` has no lengths, or arrays do not fit together.
     """
     if isinstance(data, Dataset):
-        check_columns(data)
+        missing = [name for name in _COLUMNS if name not in data.column_names]
+        if missing:
+            raise ValueError(
+                f"the data set has the columns {', '.join(data.column_names)}, and not {' and '.join(missing)}; "
+                "tokenize_pairs() makes them."
+            )
         source, target = (_list_lengths(data.data.column(name)) for name in _COLUMNS)
         if data._indices is None:
             return source, target
@@ -146,26 +115,6 @@ def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[A
     if not all(np.issubdtype(side.dtype, np.integer) for side in (source, target)):
         raise TypeError(f"lengths are {source.dtype} and {target.dtype}; they count tokens, so give whole numbers.")
     return source, target
-
-
-def check_columns(data: Dataset) -> None:
-    """Check that both columns hold lists of tokens.
-
-    Raises:
-        TypeError: if a column holds something else, or `data` is not a `Dataset`.
-        ValueError: if a column is missing.
-    """
-    check_is_dataset(data)
-    missing = [name for name in _COLUMNS if name not in data.column_names]
-    if missing:
-        raise ValueError(
-            f"the data set has the columns {', '.join(data.column_names)}, and not {' and '.join(missing)}; "
-            "tokenize_pairs() makes them."
-        )
-    for name in _COLUMNS:
-        kind = data.data.column(name).type
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-            raise TypeError(f'column "{name}" holds {kind}, not lists of tokens; tokenize_pairs() makes them.')
 
 
 def _list_lengths(column: pa.ChunkedArray) -> NDArray[Any]:

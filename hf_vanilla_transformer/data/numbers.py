@@ -6,7 +6,6 @@ be scored exactly, because every number has one correct translation.
 
 import os
 import random
-from collections.abc import Iterable
 
 from datasets import Dataset, DatasetDict
 
@@ -54,10 +53,10 @@ def number_pairs(
     check_number("test_size", test_size, 0)
     check_number("max_digits", max_digits, 1, _MOST_DIGITS)
     generator = random.Random(seed)
-    short, long = _lengths(max_digits)
-    test = _draw_halves(generator, short, long, test_size, taken=set())
-    validation = _draw_halves(generator, short, long, validation_size, taken=set(test))
-    train = _draw(generator, [*short, *long], train_size, taken={*test, *validation}, largest_share=1.0)
+    lengths = range(1, max_digits + 1)
+    test = _draw_halves(generator, lengths, test_size, taken=set())
+    validation = _draw_halves(generator, lengths, validation_size, taken=set(test))
+    train = _draw(generator, lengths, train_size, taken={*test, *validation}, largest_share=1.0)
     languages = (source_language, target_language)
     splits = {"train": train, "validation": validation, "test": test}
     return DatasetDict({name: _spell_all(numbers, languages, name) for name, numbers in splits.items() if numbers})
@@ -78,31 +77,19 @@ def _check_languages(*languages: str) -> None:
         raise ValueError(f'source and target language are both "{languages[0]}"; give two different ones.')
 
 
-def _lengths(max_digits: int) -> tuple[list[int], list[int]]:
-    lengths = list(range(1, max_digits + 1))
-    split = (2 * max_digits) // 3
-    return lengths[:split], lengths[split:]
+def _draw_halves(generator: random.Random, lengths: range, size: int, taken: set[int]) -> list[int]:
+    split = (2 * len(lengths)) // 3
+    long_numbers = _draw(generator, lengths[split:], size - size // 2, taken, _LARGEST_HELD_OUT_SHARE)
+    return _draw(generator, lengths[:split], size // 2, taken, _LARGEST_HELD_OUT_SHARE) + long_numbers
 
 
-def _numbers_of(digits: int) -> range:
-    return range(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
-
-
-def _draw_halves(generator: random.Random, short: list[int], long: list[int], size: int, taken: set[int]) -> list[int]:
-    long_numbers = _draw(generator, long, size - size // 2, taken, _LARGEST_HELD_OUT_SHARE)
-    return _draw(generator, short, size // 2, taken, _LARGEST_HELD_OUT_SHARE) + long_numbers
-
-
-def _draw(
-    generator: random.Random, lengths: Iterable[int], size: int, taken: set[int], largest_share: float
-) -> list[int]:
+def _draw(generator: random.Random, lengths: range, size: int, taken: set[int], largest_share: float) -> list[int]:
     """Draw `size` distinct numbers evenly by length; longer lengths fill up where a length has too few numbers."""
     drawn: list[int] = []
-    remaining_lengths = sorted(lengths)
-    for index, digits in enumerate(remaining_lengths):
-        numbers = _numbers_of(digits)
+    for index, digits in enumerate(lengths):
+        numbers = range(0 if digits == 1 else 10 ** (digits - 1), 10**digits)
         free = int(len(numbers) * largest_share) - sum(number in numbers for number in taken)
-        share = (size - len(drawn)) // (len(remaining_lengths) - index)
+        share = (size - len(drawn)) // (len(lengths) - index)
         wanted = max(0, min(share, free))
         candidates = generator.sample(numbers, min(len(numbers), wanted + len(taken)))
         drawn += [number for number in candidates if number not in taken][:wanted]

@@ -7,17 +7,18 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Dataset, DatasetDict, Features, Value, config, load_dataset
-from datasets.exceptions import DatasetGenerationError
+from datasets import Dataset, DatasetDict, config, load_dataset
 from datasets.fingerprint import Hasher
+from huggingface_hub.utils import WeakFileLock
 
-from ..files import are_same_file, is_stream
+from ..files import are_same_file, is_stream, whole_file
 from .numbers import number_pairs
 from .text import check_is_input, iterate_lines
 
@@ -25,7 +26,8 @@ from .text import check_is_input, iterate_lines
 SPLITS = ("train", "validation", "test")
 # Other names of the validation split on the Hub.
 _VALIDATION_NAMES = ("dev", "valid", "val")
-_FEATURES = Features({"source": Value("string"), "target": Value("string")})
+_LINES_PER_CHUNK = 10_000
+_TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
 _TABLE_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 _NUMBER = r"^\s*[-+]?[0-9]+([.,][0-9]+)*\s*$"
 # Quoting options that pandas and Python's csv module share.
@@ -137,12 +139,12 @@ def _copy(path: Path, copy: Path) -> Path:
 
 def _read_files(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:
     suffixes = {_suffix_of(path) for path in paths}
-    if len(paths) == 1 or (len(suffixes) == 1 and suffixes <= set(_TABLE_FORMATS)):
+    if len(suffixes) == 1 and suffixes <= set(_TABLE_FORMATS):
         return _read_tables(paths, source, target, options)
-    names = ", ".join(str(path) for path in paths)
     if len(paths) != 2 or suffixes & set(_TABLE_FORMATS):
         raise ValueError(
-            f"one split has {len(paths)} files ({names}); give tables of one format, or two aligned text files."
+            f"one split is in {', '.join(map(str, paths))}; give tables of one format ({', '.join(_TABLE_FORMATS)}), "
+            "or two aligned text files."
         )
     if options:
         raise ValueError(f"{', '.join(options)}: text files take no options; leave them out.")
@@ -155,46 +157,45 @@ def _suffix_of(path: Path) -> str:
 
 
 def _read_aligned(source_path: Path, target_path: Path) -> Dataset:
-    paths = {"source_path": source_path, "target_path": target_path}
-    key = Hasher.hash([_identity(path) for path in paths.values()])
+    """Copy two text files into one file of the cache, unless an earlier call has, and memory-map it."""
+    states = [(path.resolve(), path.stat()) for path in (source_path, target_path)]
+    # These values change when a file is written or replaced.
+    key = Hasher.hash([(str(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for path, s in states])
+    copy = Path(config.HF_DATASETS_CACHE) / "pairs" / f"{key}.arrow"
     try:
-        return Dataset.from_generator(_aligned_rows, features=_FEATURES, gen_kwargs=paths, fingerprint=key)
-    except DatasetGenerationError as error:
-        raise error.__cause__ or error from None
+        copy.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(
             f"{config.HF_DATASETS_CACHE}, the cache of datasets, cannot be written ({error}); set HF_DATASETS_CACHE to "
             "a writable folder."
         ) from error
+    with WeakFileLock(copy.with_suffix(".lock")):
+        if not copy.is_file():
+            with whole_file(copy, binary=True) as file, pa.ipc.new_stream(file, _TEXT) as writer:
+                for table in _aligned_tables(source_path, target_path):
+                    writer.write_table(table)
+    return Dataset.from_file(str(copy))
 
 
-def _identity(path: Path) -> list[Any]:
-    """Values that change when a file is written or replaced."""
-    state = path.stat()
-    return [str(path.resolve()), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
-
-
-def _aligned_rows(source_path: Path, target_path: Path) -> Iterator[dict[str, str]]:
+def _aligned_tables(source_path: Path, target_path: Path) -> Iterator[pa.Table]:
     sources, targets = iterate_lines(source_path), iterate_lines(target_path)
-    for number, (source, target) in enumerate(zip_longest(sources, targets)):
-        if source is None or target is None:
-            ends = ((source, sources), (target, targets))
-            counts = [number + (line is not None) + sum(1 for _ in rest) for line, rest in ends]
+    begin = 0
+    while True:
+        source, target = list(islice(sources, _LINES_PER_CHUNK)), list(islice(targets, _LINES_PER_CHUNK))
+        if len(source) != len(target):
             raise ValueError(
-                f"{source_path} has {counts[0]} lines and {target_path} has {counts[1]}; give files whose lines n "
-                "translate each other."
+                f"{source_path} has {begin + len(source) + sum(1 for _ in sources)} lines and {target_path} has "
+                f"{begin + len(target) + sum(1 for _ in targets)}; give files whose lines n translate each other."
             )
-        yield {"source": source, "target": target}
+        if not source:
+            return
+        yield pa.table({"source": source, "target": target})
+        begin += len(source)
 
 
 def _read_tables(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:
     """Read and concatenate tables."""
     suffix, origin = _suffix_of(paths[0]), ", ".join(map(str, paths))
-    if suffix not in _TABLE_FORMATS:
-        raise ValueError(
-            f'{origin} is one file that ends in "{suffix}"; give a table ({", ".join(_TABLE_FORMATS)}), or two aligned '
-            "text files."
-        )
     kind = _TABLE_FORMATS[suffix]
     if kind == "json" and "field" not in options:
         for path in paths:

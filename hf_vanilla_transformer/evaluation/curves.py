@@ -4,6 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,46 +19,6 @@ _SECONDS_IN_A_MINUTE = 60
 logger = logging.getLogger(__name__)
 
 
-def validation_curve(log_history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """The evaluations of a run, from the log of its Trainer.
-
-    Args:
-        log_history (`list` of `dict`): `trainer.state.log_history`, or that of a checkpoint's `trainer_state.json`.
-            With [`~hf_vanilla_transformer.training.facts.FactsOfTheRun`] among the callbacks it holds times, those
-            before a resume included.
-
-    Returns:
-        `list` of `dict`: one item for each evaluation, in order, with those of these keys that the log holds:
-        `updates`, `epoch`, `loss`, `bleu` and `chrf` (percent), `training_seconds` since the start, without
-        evaluations, and `evaluation_seconds`, the total of all evaluations so far.
-    """
-    names = {"step": "updates", "epoch": "epoch", **{f"eval_{name}": name for name in ("loss", *METRICS)}}
-    names |= {name: name for name in ("training_seconds", "evaluation_seconds")}
-    evaluations = (entry for entry in log_history if any(name.startswith("eval_") for name in entry))
-    return [{ours: entry[name] for name, ours in names.items() if name in entry} for entry in evaluations]
-
-
-def summarize_curve(curve: Sequence[Mapping[str, float]], targets: Sequence[float] = ()) -> dict[str, Any]:
-    """The best evaluation of a run, and the first one to reach each BLEU.
-
-    Args:
-        curve (`list` of `dict`): a curve of [`validation_curve`].
-        targets (`list` of `float`): BLEU in percent.
-
-    Returns:
-        `dict`: `best`, the evaluation with the highest BLEU, or with the lowest loss if the curve has no BLEU;
-        `reached`, for each target the first evaluation with at least that BLEU, or None; and `points`, the curve.
-        Nothing is interpolated.
-    """
-    with_bleu = [point for point in curve if "bleu" in point]
-    with_loss = [point for point in curve if "loss" in point]
-    best = max(with_bleu, key=lambda point: point["bleu"], default=None)
-    if best is None:
-        best = min(with_loss, key=lambda point: point["loss"], default=None)
-    reached = {f"{target:g}": next((p for p in with_bleu if p["bleu"] >= target), None) for target in targets}
-    return {"best": best, "reached": reached, "points": list(curve)}
-
-
 def write_curve(
     folder: Path, log_history: Sequence[Mapping[str, Any]], targets: Sequence[float] = ()
 ) -> dict[str, Any] | None:
@@ -65,16 +26,27 @@ def write_curve(
 
     Args:
         folder (`Path`): folder for `curve.json` and `curve.png`.
-        log_history (`list` of `dict`): see [`validation_curve`].
+        log_history (`list` of `dict`): `trainer.state.log_history`. With
+            [`~hf_vanilla_transformer.training.facts.FactsOfTheRun`] among the callbacks it holds times, those before a
+            resume included.
         targets (`list` of `float`): BLEU in percent.
 
     Returns:
-        `dict`: the summary of [`summarize_curve`]; None, and no file, if the run has no evaluations.
+        `dict`: `best`, the evaluation with the highest BLEU, or with the lowest loss if the curve has no BLEU;
+        `reached`, for each target the first evaluation with at least that BLEU, or None; and `points`, one item for
+        each evaluation, in order, with those of these keys that the log holds: `updates`, `epoch`, `loss`, `bleu` and
+        `chrf` (percent), `training_seconds` since the start, without evaluations, and `evaluation_seconds`, the total
+        of all evaluations so far. None, and no file, if the run has no evaluations.
     """
-    points = validation_curve(log_history)
+    names = {"step": "updates", "epoch": "epoch", **{f"eval_{name}": name for name in ("loss", *METRICS)}}
+    names |= {name: name for name in ("training_seconds", "evaluation_seconds")}
+    evaluations = (entry for entry in log_history if any(name.startswith("eval_") for name in entry))
+    points = [{ours: entry[name] for name, ours in names.items() if name in entry} for entry in evaluations]
     if not points:
         return None
-    curve = summarize_curve(points, targets)
+    best = max(points, key=lambda point: (point.get("bleu", -inf), -point.get("loss", inf)))
+    reached = {f"{target:g}": next((p for p in points if p.get("bleu", -inf) >= target), None) for target in targets}
+    curve = {"best": best, "reached": reached, "points": points}
     write_text(folder / CURVE, json.dumps(curve, indent=2) + "\n")
     try:
         plot_curves({"validation": points}, folder / PLOT)
@@ -110,17 +82,23 @@ def plot_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: str |
     """Plot validation BLEU, or the loss if not every point has BLEU, against minutes of training.
 
     Args:
-        curves (`dict` of `str` to `list` of `dict`): curves of [`validation_curve`] by name.
-        path (`str` or `PathLike`): file to write; its suffix determines the format, such as `.png` or `.svg`.
+        curves (`dict` of `str` to `list` of `dict`): points of curves, see [`write_curve`], by name.
+        path (`str` or `PathLike`): file to write; its suffix determines the format, such as `.svg`; PNG without one.
 
     Returns:
         `Path`: the file.
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
-        ValueError: if a curve has no points or no times, neither BLEU nor loss is known for all points, or the file
-            name has no suffix.
+        ValueError: if a curve has no points or no times, neither BLEU nor loss is known for all points, or matplotlib
+            does not know the format.
     """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "plots need matplotlib; install it with: pip install '/path/to/the/repository[plots]'"
+        ) from error
     for name, curve in curves.items():
         if not curve or any("training_seconds" not in point for point in curve):
             raise ValueError(
@@ -131,10 +109,7 @@ def plot_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: str |
     if metric is None:
         raise ValueError("some points have no BLEU, and some no loss; plot curves that share one of the two.")
     target = Path(path)
-    if not target.suffix:
-        raise ValueError(f"{target} has no suffix to determine the format; name it {target}.png, for example.")
-    figure_type = _figure_type()
-    figure = figure_type(figsize=(6, 4), layout="constrained")
+    figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
     for name, curve in curves.items():
         minutes = [point["training_seconds"] / _SECONDS_IN_A_MINUTE for point in curve]
@@ -145,15 +120,5 @@ def plot_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: str |
     if len(curves) > 1:
         axes.legend()
     with whole_file(target, binary=True) as file:
-        figure.savefig(file, format=target.suffix.removeprefix("."), dpi=150)
+        figure.savefig(file, format=target.suffix.removeprefix(".") or "png", dpi=150)
     return target
-
-
-def _figure_type() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "plots need matplotlib; install it with: pip install '/path/to/the/repository[plots]'"
-        ) from error
-    return Figure

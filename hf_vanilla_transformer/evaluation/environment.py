@@ -31,7 +31,7 @@ def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
         "machine": {
             "cpu": _cpu_model(),
             "instructions": torch.backends.cpu.get_cpu_capability(),
-            "cores": _cores(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             "threads": torch.get_num_threads(),
             "accelerator": None if device is not None and device.type == "cpu" else _accelerator(),
         },
@@ -60,21 +60,14 @@ def _cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _cores() -> int | None:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
 def _commit() -> str | None:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():  # Installed, perhaps inside another project's repository.
         return None
+    # Without tags, the description of a commit is its full hash.
+    describe = ["describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
+    command = ["git", "--no-optional-locks", "-C", str(root), *describe]
     try:
-        commit = _git(root, "rev-parse", "HEAD")
-        return f"{commit}-dirty" if _git(root, "status", "--porcelain", "--untracked-files=no") else commit
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-def _git(root: Path, *arguments: str) -> str:
-    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

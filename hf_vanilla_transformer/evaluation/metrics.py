@@ -37,24 +37,19 @@ class _SacreBleuMetric(evaluate.Metric):
     """
 
     scorer: type[BLEU] | type[CHRF]
-    description = ""
-    citation = ""
+    citation: str
 
     def __init__(self, keep_in_memory: bool = True, **kwargs: Any):
         super().__init__(keep_in_memory=keep_in_memory, **kwargs)
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
-            description=self.description, citation=self.citation, inputs_description="", features=_FEATURES
+            description=str(self.__doc__), citation=self.citation, inputs_description="", features=_FEATURES
         )
-
-    def defaults(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Options of the scorer in addition to those given."""
-        return {}
 
     def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, float | str]:
         _check_sizes(predictions, references)
-        scorer = self.scorer(**{**self.defaults(options), **options})
+        scorer = self.scorer(**options)
         per_prediction = [[reference] if isinstance(reference, str) else list(reference) for reference in references]
         streams = [list(stream) for stream in zip(*per_prediction, strict=True)]
         result = scorer.corpus_score(list(predictions), streams)
@@ -62,25 +57,19 @@ class _SacreBleuMetric(evaluate.Metric):
 
 
 class Bleu(_SacreBleuMetric):
-    """Corpus BLEU in percent; options are sacrebleu's, such as `tokenize="13a"` and `lowercase=False`.
+    """Corpus BLEU (Papineni et al. 2002) in percent, comparable by its signature.
 
-    sacrebleu warns if text seems to be tokenized already; this metric turns the warning off for `tokenize="none"` and
-    `"char"`.
+    Options are sacrebleu's, such as `tokenize="13a"` and `lowercase=False`.
     """
 
     scorer = BLEU
-    description = "BLEU (Papineni et al. 2002) by sacrebleu (Post 2018), comparable by its signature."
     citation = "Post 2018, A Call for Clarity in Reporting BLEU Scores, W18-6319"
-
-    def defaults(self, options: dict[str, Any]) -> dict[str, Any]:
-        return {"force": options.get("tokenize") in ("none", "char")}
 
 
 class ChrF(_SacreBleuMetric):
-    """chrF in percent; options are sacrebleu's."""
+    """chrF (Popovic 2015) in percent; options are sacrebleu's."""
 
     scorer = CHRF
-    description = "chrF (Popovic 2015) by sacrebleu."
     citation = "Popovic 2015, chrF: character n-gram F-score for automatic MT evaluation, W15-3049"
 
 
@@ -137,7 +126,9 @@ def score_translations(
     """
     _check_sizes(hypotheses, references)
     corpus = {"predictions": hypotheses, "references": references}
-    bleu = Bleu().compute(**corpus, tokenize=tokenize, lowercase=lowercase)
+    # Turns sacrebleu's warning about tokenized text off where such text is expected.
+    force = tokenize in ("none", "char")
+    bleu = Bleu().compute(**corpus, tokenize=tokenize, lowercase=lowercase, force=force)
     chrf = ChrF().compute(**corpus, lowercase=lowercase)
     exact = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     return {

@@ -229,15 +229,15 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
         (
             {"a.csv": "source,target\nx,y\n", "b.tsv": "source\ttarget\nx\ty\n"},
             ValueError,
-            r"one split has 2 files \(.*a\.csv, .*b\.tsv\); give tables of one format, or two aligned text files",
+            r"one split is in .*a\.csv, .*b\.tsv; give tables of one format \(\.csv, .*\), or two aligned text files",
         ),
         (
             {"a.csv": "source,target\nx,y\n", "b.csv": "source,goal\nx,y\n"},
             ValueError,
             r"a\.csv, .*b\.csv",
         ),
-        ({"a.txt": "x\n"}, ValueError, r'a\.txt is one file that ends in "\.txt"; give a table \(\.csv, .*two aligned'),
-        ({"a": "x\n", "b": "x\n", "c": "x\n"}, ValueError, r"one split has 3 files \(.*\); give tables of one"),
+        ({"a.txt": "x\n"}, ValueError, r"one split is in .*a\.txt; give tables of one format \(\.csv, .*two aligned"),
+        ({"a": "x\n", "b": "x\n", "c": "x\n"}, ValueError, "one split is in .*a, .*b, .*c; give tables of one"),
         (
             {"a.json": '{"source": "x", "target": 1}\n'},
             ValueError,

@@ -4,13 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_vanilla_transformer.evaluation.curves import (
-    plot_curves,
-    read_curve,
-    summarize_curve,
-    validation_curve,
-    write_curve,
-)
+from hf_vanilla_transformer.evaluation.curves import plot_curves, read_curve, write_curve
 
 
 def evaluation(step: int, bleu: float, training: float, evaluating: float) -> dict:
@@ -39,8 +33,8 @@ def without_matplotlib(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", import_all_but_matplotlib)
 
 
-def test_the_curve_is_the_evaluations_of_the_log():
-    curve = validation_curve(LOG)
+def test_the_curve_is_the_evaluations_of_the_log(tmp_path):
+    curve = write_curve(tmp_path, LOG)["points"]
     assert [(point["updates"], point["bleu"]) for point in curve] == [(10, 34.0), (20, 38.5), (30, 38.2)]
     assert [(point["training_seconds"], point["evaluation_seconds"]) for point in curve] == [
         (60, 1),
@@ -51,19 +45,18 @@ def test_the_curve_is_the_evaluations_of_the_log():
     assert set(curve[0]) == scores | {"updates", "epoch", "training_seconds", "evaluation_seconds"}
 
 
-def test_first_evaluation_to_reach_a_target():
-    summary = summarize_curve(validation_curve(LOG), targets=[34, 38, 40.5])
+def test_first_evaluation_to_reach_a_target(tmp_path):
+    summary = write_curve(tmp_path, LOG, targets=[34, 38, 40.5])
     assert summary["best"]["updates"] == 20
     reached = {target: point and point["updates"] for target, point in summary["reached"].items()}
     assert reached == {"34": 10, "38": 20, "40.5": None}
 
 
-def test_the_best_by_loss_where_there_is_no_bleu():
-    points = [{"updates": 1, "loss": 3.0}, {"updates": 2, "loss": 2.0}, {"updates": 3, "loss": 2.5}]
-    summary = summarize_curve(points, targets=[35])
-    assert summary["best"]["updates"] == 2
+def test_the_best_by_loss_where_there_is_no_bleu(tmp_path):
+    log = [{"step": step, "eval_loss": loss} for step, loss in ((1, 3.0), (2, 2.0), (3, 2.5))]
+    summary = write_curve(tmp_path, log, targets=[35])
+    assert summary["best"] == {"updates": 2, "loss": 2.0}
     assert summary["reached"] == {"35": None}
-    assert summarize_curve([])["best"] is None
 
 
 def test_writing_and_reading(tmp_path):
@@ -73,7 +66,7 @@ def test_writing_and_reading(tmp_path):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     (tmp_path / "results.json").write_text(json.dumps({"curve": summary}))
     for place in (tmp_path, tmp_path / "curve.json", tmp_path / "results.json"):
-        assert read_curve(place) == validation_curve(LOG)
+        assert read_curve(place) == summary["points"]
 
 
 def test_nothing_is_written_of_a_run_without_evaluations(tmp_path):
@@ -93,9 +86,10 @@ def test_several_curves_in_one_plot(tmp_path, monkeypatch):
     drawn = []
     save = figures.Figure.savefig
     monkeypatch.setattr(figures.Figure, "savefig", lambda self, *a, **k: (drawn.append(self), save(self, *a, **k)))
-    curves = {"one": validation_curve(LOG), "two": validation_curve(LOG[:4])}
+    curves = {"one": write_curve(tmp_path, LOG)["points"], "two": write_curve(tmp_path, LOG[:4])["points"]}
+    drawn.clear()
     assert plot_curves(curves, tmp_path / "plot.svg") == tmp_path / "plot.svg"
-    assert [path.name for path in tmp_path.iterdir()] == ["plot.svg"]
+    assert {path.name for path in tmp_path.iterdir()} == {"plot.svg", "curve.json", "curve.png"}
     axes = drawn[0].axes[0]
     assert [line.get_xydata().tolist() for line in axes.lines] == [
         [[1.0, 34.0], [2.0, 38.5], [3.0, 38.2]],
@@ -121,8 +115,15 @@ def test_curves_that_cannot_be_plotted(tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(ValueError, match="some points have no BLEU, and some no loss"):
         plot_curves({"a": [{"training_seconds": 1.0, "a_loss": 2.0}]}, tmp_path / "a.png")
-    with pytest.raises(ValueError, match=r"plot has no suffix to determine the format; name it .*plot\.png"):
-        plot_curves({"a": [{"training_seconds": 1.0, "loss": 2.0}]}, tmp_path / "plot")
+    with pytest.raises(ValueError, match="Format 'doc' is not supported"):
+        plot_curves({"a": [{"training_seconds": 1.0, "loss": 2.0}]}, tmp_path / "a.doc")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plot_without_a_suffix_is_a_png(tmp_path):
+    pytest.importorskip("matplotlib")
+    plot_curves({"a": [{"training_seconds": 1.0, "loss": 2.0}]}, tmp_path / "plot")
+    assert (tmp_path / "plot").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_curve_without_times(tmp_path):
