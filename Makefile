@@ -17,7 +17,9 @@ TORCHAO_TESTS := tests/ecosystem/test_quantization.py tests/benchmarks/test_quan
 PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 INSTALL := python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup extras demo docs dist test test-conformance test-floor lint format clean
+SEED ?= $(shell date +%s)
+
+.PHONY: help setup extras demo docs dist test test-conformance test-floor fuzz torture lint format clean
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +79,13 @@ test-conformance: $(EXTRAS)  ## Run transformers' common test suites on this pac
 
 test-floor: $(FLOOR)/.ready  ## Run the tests with the oldest supported versions, in a separate environment.
 	$(FLOOR)/bin/python -m pytest --quiet $(FLOOR_TESTS)
+
+fuzz: $(EXTRAS)  ## Try 10,000 random inputs at every door; FUZZ_CASES and SEED change that.
+	@echo "seed $(SEED)"
+	FUZZ_CASES=$${FUZZ_CASES:-10000} OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/fuzz --hypothesis-seed=$(SEED)
+
+torture: $(EXTRAS)  ## Kill jobs 200 times and let their disk fail; then run them again. Takes an hour or more.
+	$(VENV)/bin/python -m tests.torture --cases 200
 
 lint: $(READY)  ## Check style, types, vocabulary and the size of the code.
 	$(VENV)/bin/ruff check .

@@ -1,0 +1,152 @@
+"""Training that is interrupted, that another process disturbs, or whose disk is full."""
+
+import errno
+import re
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from safetensors import SafetensorError
+from transformers import Seq2SeqTrainer
+from transformers.trainer_callback import CallbackHandler
+
+from hf_vanilla_transformer.cli import main, train
+from hf_vanilla_transformer.files import is_disk_error
+from tests.cli.tiny_run import TINY_RUN, assert_is_mean, weights_of, write_recipe
+
+
+recipe = partial(write_recipe, {**TINY_RUN, "max_steps": 4, "save_steps": 2})
+
+
+def fail_at(monkeypatch, owner, name, when, error):
+    """Make a method raise an error if `when` is true of its arguments."""
+    method = getattr(owner, name)
+
+    def failing(*args, **kwargs):
+        if when(*args):
+            raise error
+        return method(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, failing)
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("error", [FULL, SafetensorError("I/O error: No space left on device (os error 28)")])
+def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch, trained, error):
+    def is_fourth(trainer, *args):
+        return trainer.state.global_step == 4
+
+    with monkeypatch.context() as patch:
+        fail_at(patch, Seq2SeqTrainer, "_save_optimizer_and_scheduler", is_fourth, error)
+        with pytest.raises(SystemExit) as stop:
+            train.main(recipe(tmp_path, max_steps=6))
+    assert re.fullmatch(
+        r"error: a checkpoint could not be written \(.*No space left on device.*\)\. Make room; then the same command "
+        r"with --resume_from_checkpoint last resumes from checkpoint-2\.",
+        str(stop.value),
+    )
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    train.main(recipe(whole, max_steps=6))
+    train.main([*recipe(tmp_path, max_steps=6), "--resume_from_checkpoint", "last"])
+    assert_is_mean(weights_of(tmp_path / "run"), [whole / "run"])
+
+
+def test_a_finished_model_is_not_lost_with_its_last_checkpoint(tmp_path, monkeypatch, capsys, trained):
+    fail_at(monkeypatch, Seq2SeqTrainer, "_save_rng_state", lambda trainer, *_: trainer.state.global_step == 4, FULL)
+    train.main(recipe(tmp_path))
+    assert "the last checkpoint could not be written ([Errno 28] No space left on device)" in capsys.readouterr().out
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+def test_a_finished_model_goes_elsewhere_if_its_folder_is_full(tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+
+    def is_in_the_run(trainer, folder, **kwargs):
+        return Path(folder).parent.name == "run" and not Path(folder).name.startswith("checkpoint")
+
+    fail_at(monkeypatch, Seq2SeqTrainer, "save_model", is_in_the_run, FULL)
+    with pytest.raises(SystemExit, match=r"error: the model could not be written to .*run \(.*\); it is in") as stop:
+        train.main(recipe(tmp_path))
+    refuge = Path(re.search(r"it is in (\S+), move it from there", str(stop.value))[1])
+    assert refuge.parent == elsewhere
+    assert (refuge / "model.safetensors").is_file()
+    assert (refuge / "tokenizer.json").is_file()
+
+
+def interrupt_before(monkeypatch, step):
+    fail_at(
+        monkeypatch,
+        CallbackHandler,
+        "on_step_begin",
+        lambda handler, args, state, *_: state.global_step == step,
+        KeyboardInterrupt(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "advice"),
+    [
+        (1, "the same command starts again, because there is no complete checkpoint"),
+        (3, "the same command with --resume_from_checkpoint last resumes from checkpoint-2"),
+    ],
+)
+def test_an_interrupt_is_one_line(tmp_path, monkeypatch, capsys, step, advice):
+    interrupt_before(monkeypatch, step)
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *recipe(tmp_path)])
+    assert stop.value.code == 130
+    assert capsys.readouterr().err.splitlines()[-1] == f"interrupted: {advice}"
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from hf_vanilla_transformer.files import locked
+with locked(Path(sys.argv[1])):
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_one_run_at_a_time_in_a_folder(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    with subprocess.Popen([sys.executable, "-c", HOLD, run], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(SystemExit, match=f"error: process {holder.pid} on .* is writing {run}; wait until it ends"):
+            train.main(recipe(tmp_path))
+        holder.kill()
+    train.main(recipe(tmp_path))
+    assert not (run / ".lock").exists()
+
+
+def test_a_killed_first_checkpoint_does_not_stop_a_job_that_restarts(tmp_path, trained):
+    """All files are there, but not the mark, which `train` always writes."""
+    first = tmp_path / "run" / "checkpoint-4"
+    shutil.copytree(max(trained.glob("checkpoint-*")), first)
+    (first / "complete.json").unlink()
+    train.main([*recipe(tmp_path), "--resume_from_checkpoint", "auto"])
+    assert (first / "complete.json").is_file()
+
+
+def test_a_run_that_fails_early_leaves_no_folder(tmp_path):
+    with pytest.raises(SystemExit, match="does not exist"):
+        train.main(recipe(tmp_path, dataset_name=None, train_file=["nowhere.csv"]))
+    assert not (tmp_path / "run").exists()
+
+
+def test_which_errors_are_the_disk_s():
+    assert is_disk_error(FULL)
+    assert is_disk_error(OSError(errno.EIO, "Input/output error"))
+    assert is_disk_error(Exception("Input/output error (os error 5)"))
+    assert not is_disk_error(Exception("No such file or directory (os error 2)"))
+    assert not is_disk_error(FileNotFoundError(errno.ENOENT, "no"))
+    assert not is_disk_error(RuntimeError("shapes differ"))
