@@ -12,7 +12,8 @@ FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/parity tests/t
 PROCESSOR_TESTS := tests/test_int8.py tests/test_fixture.py tests/parity tests/generation/test_step.py \
 	tests/generation/test_modes.py::test_rounding_explains_the_errors_of_bfloat16_weights \
 	tests/ecosystem/test_precision.py tests/test_functional.py::TestAttention tests/test_functional.py::TestLinear \
-	tests/test_functional.py::TestLossOfStates -k "not (any_company or compiled or trainer or warns)"
+	tests/test_functional.py::TestLossOfStates tests/test_functional.py::TestHalfPrecision \
+	-k "not (any_company or compiled or trainer or warns)"
 TORCHAO_TESTS := tests/ecosystem/test_quantization.py tests/benchmarks/test_quantization.py tests/benchmarks/test_commands.py
 PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 INSTALL := python -m pip install --quiet --disable-pip-version-check

@@ -84,7 +84,7 @@ def _has_accelerator() -> bool:
 
 def _missing_matmul(dtype: torch.dtype) -> str:
     name = str(dtype).removeprefix("torch.")
-    return "" if cpu_supports_matmul_in(dtype) else f"the CPU has no instructions for {name}, so float32 is used"
+    return "" if cpu_supports_matmul_in(dtype) else f"the CPU has no instructions for {name}; float32 is faster"
 
 
 def as_text(info: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from .fast_path import has_avx512, is_plain_cpu_tensor, is_traced, lacks_matmul
+from .fast_path import has_avx512, is_plain_cpu_tensor, is_traced
 from .functional import drop
 
 
@@ -61,11 +61,6 @@ def attention(
     """
     if attention_mask is not None and not attention_mask.is_floating_point():
         attention_mask = attention_mask.bool()
-    if lacks_matmul(query):
-        wide = query.float(), key.float(), value.float()
-        with torch.autocast("cpu", enabled=False):
-            heads, _ = attention(module, *wide, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
-        return heads.to(query.dtype), None
     if not _unfused_is_faster(module, query, key):
         if attention_mask is not None and is_plain_cpu_tensor(query):
             # For a query that may attend to nothing torch returns 0, and the formula the mean of all values.

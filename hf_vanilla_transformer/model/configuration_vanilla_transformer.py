@@ -35,9 +35,8 @@ PAPER_ROWS: dict[str, dict[str, Any]] = {
     "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
 }
 
-_SIZES = ("vocab_size", "d_model", "d_ff", "num_heads", "max_position_embeddings")
+_SIZES = ("vocab_size", "encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads", "max_position_embeddings")
 _OPTIONAL_SIZES = ("source_vocab_size", "d_k", "d_v")
-_DEPTHS = ("encoder_layers", "decoder_layers")
 _RATES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _SOURCE_TOKEN_IDS = ("pad_token_id", "eos_token_id")
@@ -65,14 +64,6 @@ def _code_to_ship() -> tuple[dict[str, str], dict[str, Any]]:
     auto_map = {name: _reference(shipped) for name, shipped in classes.items()}
     translation = {"impl": _reference(TranslationPipeline), "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
     return auto_map, {"translation": translation}
-
-
-def _of_other_files(auto_map: dict[str, Any], ours: dict[str, str]) -> dict[str, Any]:
-    """Entries of files outside this package, such as those of a derived model."""
-    our_files = {reference.partition(".")[0] for reference in ours.values()}
-    # References into the Hub begin with the repository's name and two dashes.
-    files = {name: str(reference).rpartition("--")[-1].partition(".")[0] for name, reference in auto_map.items()}
-    return {name: reference for name, reference in auto_map.items() if files[name] not in our_files}
 
 
 def _reference(shipped: type) -> str:
@@ -191,8 +182,12 @@ class VanillaTransformerConfig(PreTrainedConfig):
         """Save as `PreTrainedConfig.save_pretrained` does, with the code for `trust_remote_code=True`."""
         self.validate()
         if type(self) is VanillaTransformerConfig:
-            auto_map, self.custom_pipelines = _code_to_ship()
-            self.auto_map = {**auto_map, **_of_other_files(getattr(self, "auto_map", None) or {}, auto_map)}
+            ours, self.custom_pipelines = _code_to_ship()
+            shipped = {reference.rpartition(".")[-1] for reference in ours.values()}
+            entries = (getattr(self, "auto_map", None) or {}).items()
+            # Entries of other classes stay, such as those of a derived model.
+            others = {name: entry for name, entry in entries if str(entry).rpartition(".")[-1] not in shipped}
+            self.auto_map = {**ours, **others}
         try:
             super().save_pretrained(save_directory, *args, **kwargs)
         finally:
@@ -265,9 +260,6 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for name in _OPTIONAL_SIZES:
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name} is {value}; it must be at least 1, or None.")
-        for name in _DEPTHS:
-            value = getattr(self, name)
-            _require(value >= 1, f"{name} is {value}; it must be at least 1.")
         for name in _RATES:
             value = getattr(self, name)
             _require(0 <= value <= 1, f"{name} is {value}; it must be a rate between 0 and 1.")

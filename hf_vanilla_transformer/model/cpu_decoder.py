@@ -59,14 +59,11 @@ def _is_unmodified_layer(module: nn.Module) -> bool:
 
 
 def _matches_config(attention: Any) -> bool:
-    """Whether an attention layer matches its configuration: no pruned heads, missing biases or another scaling."""
+    """Whether an attention layer has all heads of its configuration, and equal kinds of projections."""
     projections, heads = (attention.q_proj, attention.k_proj, attention.v_proj), attention.config.num_heads
-    return (
-        [each.out_features for each in projections]
-        == [heads * dim for dim in (attention.key_dim, attention.key_dim, attention.value_dim)]
-        and len({(type(each), each.bias is None) for each in projections}) == 1
-        and attention.scaling == attention.key_dim**-0.5
-    )
+    widths = [heads * dim for dim in (attention.key_dim, attention.key_dim, attention.value_dim)]
+    kinds = {(type(each), each.bias is None) for each in projections}
+    return [each.out_features for each in projections] == widths and len(kinds) == 1
 
 
 class CPUDecoder:

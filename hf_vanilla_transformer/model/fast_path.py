@@ -1,10 +1,14 @@
 """Which tensors and modules may take a fast path, and what this CPU can compute."""
 
+import logging
 from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
+
+
+logger = logging.getLogger(__name__)
 
 
 def is_plain_cpu_tensor(x: torch.Tensor) -> bool:
@@ -59,29 +63,21 @@ def has_avx512() -> bool:
 
 
 @cache
-def onednn_supports_matmul_in(dtype: torch.dtype) -> bool:
-    """Whether oneDNN computes matmuls in a dtype on this CPU."""
+def cpu_supports_matmul_in(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has matmuls in a dtype on this CPU; torch computes 16-bit matmuls that it lacks in plain loops."""
     checks = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
     if dtype not in checks:
-        return dtype == torch.float32
+        return True
     check = getattr(torch.ops.mkldnn, checks[dtype], None)
     return check is not None and bool(check())
 
 
 @cache
-def cpu_supports_matmul_in(dtype: torch.dtype) -> bool:
-    """Whether torch computes matmuls in a dtype with instructions of this CPU.
-
-    On x86 processors, torch computes 16-bit matmuls that oneDNN lacks in plain loops, many times slower than float32.
-    Other processors are assumed to support all dtypes.
-    """
-    if dtype not in (torch.bfloat16, torch.float16):
-        return True
-    return torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512") or onednn_supports_matmul_in(dtype)
-
-
-def lacks_matmul(x: torch.Tensor) -> bool:
-    """Whether a matmul with x would be computed in 16 bits on a CPU without 16-bit matmuls."""
-    if not is_plain_cpu_tensor(x) or x.dtype == torch.float64:
-        return False
-    return not cpu_supports_matmul_in(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype)
+def warn_of_slow_matmuls(dtype: torch.dtype) -> None:
+    """Warn, once per process, if this CPU has no matmuls in a dtype."""
+    if not cpu_supports_matmul_in(dtype):
+        logger.warning(
+            "This CPU has no matmuls in %s, so torch computes them slowly; float32 is faster: call model.float(), or "
+            "train without bf16.",
+            str(dtype).removeprefix("torch."),
+        )

@@ -10,13 +10,11 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from .fast_path import has_avx512, is_plain_cpu_tensor, is_plain_linear, lacks_matmul
+from .fast_path import has_avx512, is_plain_cpu_tensor, is_plain_linear, warn_of_slow_matmuls
 
 
 # Multiply-adds of the smallest matmul that is faster by oneDNN, whose calls take longer to start.
 _SMALLEST_FOR_ONEDNN = 2**21
-# With fewer rows, casting the weights to float32 takes longer than a slow 16-bit matmul.
-_FEWEST_ROWS_TO_UPCAST = 8
 # Integer dtypes by the bytes of a floating-point element.
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Rows of logits per chunk, at least, and in multiples of d_model: with smaller chunks, adding up the gradients of the
@@ -75,9 +73,6 @@ class _Dropout(torch.autograd.Function):
 def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     """Section 3: layer(x) = x W^T + b, in float32 by oneDNN where that is faster than torch's default.
 
-    16-bit matmuls that the CPU lacks are computed in float32, unless x has so few rows that casting the weights takes
-    longer. The result then has the dtype of x, under autocast too.
-
     Args:
         layer (`nn.Linear`): a layer, or the module in its place; modified layers and other modules are called.
         x (`torch.Tensor` of shape `(..., in)`).
@@ -90,25 +85,8 @@ def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
         return layer(x)
     if _suits_onednn(x, layer.weight):
         return _Linear.apply(x, layer.weight, layer.bias)
-    if lacks_matmul(x) and _pays_to_upcast(x, layer.weight):
-        return _linear_in_float32(layer, x)
+    warn_of_slow_matmuls(x.dtype)
     return layer(x)
-
-
-def _pays_to_upcast(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    if torch.is_autocast_enabled("cpu") and weight.dtype == torch.float32:
-        return True
-    # Without autocast, torch raises an error for different dtypes.
-    is_allowed = torch.is_autocast_enabled("cpu") or x.dtype == weight.dtype
-    return is_allowed and x.numel() >= _FEWEST_ROWS_TO_UPCAST * x.shape[-1]
-
-
-def _linear_in_float32(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    x_float32, weight = x.float(), layer.weight.float()
-    bias = None if layer.bias is None else layer.bias.float()
-    with torch.autocast("cpu", enabled=False):
-        matmul = _Linear.apply if _suits_onednn(x_float32, weight) else nn.functional.linear
-        return matmul(x_float32, weight, bias).to(x.dtype)
 
 
 def _suits_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -174,10 +152,7 @@ def smoothed_cross_entropy_of_states(
     if not torch.is_grad_enabled():
         # An autograd function sees `requires_grad` of a parameter also in `no_grad` mode.
         states, weight = states.detach(), weight.detach()
-    if not lacks_matmul(states):
-        return _SmoothedCrossEntropy.apply(states, weight, labels, label_smoothing)
-    with torch.autocast("cpu", enabled=False):
-        return _SmoothedCrossEntropy.apply(states.float(), weight.float(), labels, label_smoothing)
+    return _SmoothedCrossEntropy.apply(states, weight, labels, label_smoothing)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -243,13 +218,6 @@ def cast_for_matmul(x: torch.Tensor) -> torch.Tensor:
     """Cast x to autocast's matmul dtype, so that several matmuls of x share one cast; x itself without autocast."""
     device = x.device.type
     # torch raises an error for autocast on "meta".
-    if (
-        device == "meta"
-        or not torch.is_autocast_enabled(device)
-        or not x.is_floating_point()
-        or x.dtype == torch.float64
-    ):
-        return x
-    if lacks_matmul(x):
+    if device == "meta" or not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
         return x
     return x.to(torch.get_autocast_dtype(device))

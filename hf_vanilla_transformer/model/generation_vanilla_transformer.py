@@ -14,6 +14,7 @@ from transformers import EncoderDecoderCache, GenerationConfig, GenerationMixin,
 from transformers.generation import (
     GenerateBeamEncoderDecoderOutput,
     LogitsProcessorList,
+    MaxLengthCriteria,
     StoppingCriteriaList,
 )
 from transformers.modeling_outputs import BaseModelOutput
@@ -22,11 +23,9 @@ from .beam_search import LENGTH_PENALTIES, BeamSearch, exists, top_tokens
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
 from .stopping import (
     CandidateStops,
-    SentenceForcedEOS,
     SentenceLengthLimit,
     SettingsToSave,
     limits_length,
-    without_position_limit,
 )
 
 
@@ -106,43 +105,16 @@ def move_padding(ids: torch.Tensor, mask: torch.Tensor, side: str) -> tuple[torc
     return ids.gather(-1, order), mask.gather(-1, order)
 
 
-def check_prefix_mask(mask: torch.Tensor, prefix: torch.Tensor | None) -> None:
-    """Check `decoder_attention_mask` against `decoder_input_ids`, both `(batch, length)`.
-
-    Raises:
-        ValueError: if their shapes differ, or `decoder_input_ids` is missing.
-    """
-    if prefix is None or mask.shape != prefix.shape:
-        given = "is missing" if prefix is None else f"is of shape {tuple(prefix.shape)}"
-        raise ValueError(
-            f"decoder_attention_mask is of shape {tuple(mask.shape)}, but decoder_input_ids {given}; give a column for "
-            "each token, 1 for real tokens and 0 for padding."
-        )
-
-
-class StepOutputs:
-    """The outputs of each decoding step besides tokens that the settings request."""
-
-    def __init__(self, settings: Any):
-        requested = {
-            "scores": settings.output_scores,
-            "logits": settings.output_logits,
-            "decoder_attentions": settings.output_attentions,
-            "cross_attentions": settings.output_attentions,
-            "decoder_hidden_states": settings.output_hidden_states,
-        }
-        is_dict = settings.return_dict_in_generate
-        self.steps: dict[str, tuple] = {name: () for name, wanted in requested.items() if is_dict and wanted}
-
-    def add(self, **outputs: Any) -> None:
-        """Add the outputs of one step, by name; those that are not requested are ignored."""
-        for name in self.steps:
-            self.steps[name] += (outputs[name],)
-
-    def of_encoder(self, encoder_outputs: Any) -> dict[str, Any]:
-        """The encoder's attentions and hidden states, where the decoder's are requested."""
-        kinds = ("attentions", "hidden_states")
-        return {f"encoder_{kind}": encoder_outputs.get(kind) for kind in kinds if f"decoder_{kind}" in self.steps}
+def requested_outputs(settings: Any) -> dict[str, tuple]:
+    """The outputs of each decoding step besides tokens that the settings request, by name, before the first step."""
+    requested = {
+        "scores": settings.output_scores,
+        "logits": settings.output_logits,
+        "decoder_attentions": settings.output_attentions,
+        "cross_attentions": settings.output_attentions,
+        "decoder_hidden_states": settings.output_hidden_states,
+    }
+    return {name: () for name, wanted in requested.items() if wanted and settings.return_dict_in_generate}
 
 
 class ModuleCalls:
@@ -174,7 +146,8 @@ class ModuleCalls:
         """Make hypothesis i continue the hypothesis of row `rows[i]`; `rows` is `(rows,)`."""
         cache = self.model_kwargs.get("past_key_values")
         if cache is not None:
-            self.model_kwargs["past_key_values"] = self.model._reorder_cache(cache, rows)
+            # The cross-attention's keys and values are the same for all hypotheses of a sentence.
+            cache.self_attention_cache.reorder_cache(rows)
 
 
 def pays_to_prune(unfinished: int, active: int) -> bool:
@@ -274,7 +247,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         prefix: Any = model_kwargs.get("decoder_input_ids")
         mask = model_kwargs.pop("decoder_attention_mask", None)
         if mask is not None:
-            check_prefix_mask(mask, prefix)
+            if prefix is None or mask.shape != prefix.shape:
+                given = "is missing" if prefix is None else f"is of shape {tuple(prefix.shape)}"
+                raise ValueError(
+                    f"decoder_attention_mask is of shape {tuple(mask.shape)}, but decoder_input_ids {given}; give a "
+                    "column for each token, 1 for real tokens and 0 for padding."
+                )
             # transformers expects `<s>` in the first column and appends the next token after the last column.
             prefix, mask = move_padding(prefix, mask, "right")
             model_kwargs.update(decoder_input_ids=prefix, decoder_attention_mask=mask)
@@ -318,7 +296,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if offset is not None:
             lengths = generation_config.source_lengths
             longest = inputs_tensor.shape[1] if lengths is None else int(lengths.max())
-            most = generation_config.max_new_tokens = self._max_new_tokens(longest + offset, input_ids_length)
+            most = longest + offset
+            if self.config.position_embedding_type == "learned":
+                # The last generated token is never an input, so it needs no position.
+                most = max(1, min(most, self.config.max_position_embeddings + 1 - input_ids_length))
+            generation_config.max_new_tokens = most
             if lengths is not None:
                 generation_config.sentence_max_lengths = input_ids_length + (lengths + offset).clamp(max=most)
             kwargs["has_default_max_length"] = True
@@ -326,17 +308,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             generation_config, inputs_tensor=inputs_tensor, input_ids_length=input_ids_length, **kwargs
         )
 
-    def _max_new_tokens(self, limit: int, prefix_length: int) -> int:
-        if self.config.position_embedding_type == "sinusoidal":
-            return limit
-        # The last generated token is never an input, so it needs no position.
-        return max(1, min(limit, self.config.max_position_embeddings + 1 - prefix_length))
-
     def _get_stopping_criteria(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
         criteria = super()._get_stopping_criteria(generation_config, *args, **kwargs)
-        if self.config.position_embedding_type == "sinusoidal":
-            # transformers warns beyond max_position_embeddings, which limits learned positions only.
-            criteria = StoppingCriteriaList(map(without_position_limit, criteria))
+        for criterion in criteria:
+            if type(criterion) is MaxLengthCriteria and self.config.position_embedding_type == "sinusoidal":
+                # transformers warns beyond max_position_embeddings, which limits learned positions only.
+                criterion.max_position_embeddings = None
         max_lengths = generation_config.sentence_max_lengths
         if max_lengths is not None:
             limit = SentenceLengthLimit(max_lengths)
@@ -345,16 +322,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                 limit.eos_token_id = generation_config._eos_token_tensor
             criteria.append(limit)
         return criteria
-
-    def _get_logits_processor(
-        self, generation_config: Any, *args: Any, logits_processor: Any = None, **kwargs: Any
-    ) -> LogitsProcessorList:
-        max_lengths = generation_config.sentence_max_lengths
-        token = generation_config.forced_eos_token_id
-        if max_lengths is not None and token is not None:
-            generation_config.forced_eos_token_id = None
-            logits_processor = [*(logits_processor or []), SentenceForcedEOS(max_lengths, token)]
-        return super()._get_logits_processor(generation_config, *args, logits_processor=logits_processor, **kwargs)
 
     def _uses_cpu_decoder(
         self: Any, input_ids: Any, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]
@@ -440,7 +407,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if settings.low_memory:
             raise ValueError("low_memory is not supported; leave it out, or give fewer num_beams.")
         prompts = input_ids[:: settings.num_beams]
-        search, record = self._new_search(prompts, settings), StepOutputs(settings)
+        search, record = self._new_search(prompts, settings), requested_outputs(settings)
         stops = CandidateStops(stopping_criteria, settings)
         supports_cpu_decoder = self._uses_cpu_decoder(input_ids, settings, synced_gpus, model_kwargs)
         steps: Any = ModuleCalls(self, settings, model_kwargs)
@@ -453,11 +420,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             if is_done:  # Other processes are still decoding.
                 continue
             # In place, unless the logits are an output: a large vocabulary takes much memory.
-            log_probs = torch.log_softmax(logits, dim=-1, out=None if "logits" in record.steps else logits)
+            log_probs = torch.log_softmax(logits, dim=-1, out=None if "logits" in record else logits)
             log_probs = logits_processor(input_ids, log_probs).float()
-            record.add(**{**steps.outputs, "scores": log_probs, "logits": logits})
+            outputs = {**steps.outputs, "scores": log_probs, "logits": logits}
+            for name in record:
+                record[name] += (outputs[name],)
             parents, candidates = search.extend(log_probs, do_sample=settings.do_sample)
-            search.prune(*stops(input_ids, parents, candidates, search.are_full, record.steps.get("scores")))
+            search.prune(*stops(input_ids, parents, candidates, search.are_full, record.get("scores")))
             steps.reorder(search.rows)
             input_ids = torch.cat([input_ids[search.rows], search.tokens], dim=1)
             running = search.num_running
@@ -483,8 +452,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             sequences_scores=scores if settings.output_scores else None,
             beam_indices=rows,
             past_key_values=steps.model_kwargs.get("past_key_values"),
-            **record.of_encoder(model_kwargs["encoder_outputs"]),
-            **record.steps,
+            encoder_attentions=model_kwargs["encoder_outputs"].attentions,
+            encoder_hidden_states=model_kwargs["encoder_outputs"].hidden_states,
+            **record,
         )
 
     def _new_search(self, prompts: torch.Tensor, settings: Any) -> BeamSearch:
@@ -502,12 +472,3 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             limits=limits - prompts.shape[1],
             fill=-1 if pad is None else int(pad),
         )
-
-    @staticmethod
-    def _reorder_cache(past_key_values: Any, beam_idx: Any) -> Any:
-        """Reorder the KV cache for hypotheses that continue the rows `beam_idx`, `(batch * beams,)`.
-
-        The cross-attention's keys and values are the same for all hypotheses of a sentence.
-        """
-        past_key_values.self_attention_cache.reorder_cache(beam_idx)
-        return past_key_values

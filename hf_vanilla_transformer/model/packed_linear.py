@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from .fast_path import cpu_supports_matmul_in, onednn_supports_matmul_in
+from .fast_path import cpu_supports_matmul_in
 
 
 # The number of rows that oneDNN packs weights for; others are no faster at 1 to 256 rows.
@@ -74,8 +74,14 @@ class _OneDNNLinear(PackedLinear):
 
     @classmethod
     def suits(cls, layers: Sequence[nn.Linear]) -> bool:
-        dtype = layers[0].weight.dtype
-        return _has_onednn(layers) and dtype in (torch.float32, torch.bfloat16) and onednn_supports_matmul_in(dtype)
+        weight = layers[0].weight
+        return (
+            weight.device.type == "cpu"
+            and weight.dtype in (torch.float32, torch.bfloat16)
+            and cpu_supports_matmul_in(weight.dtype)
+            and bool(torch.backends.mkldnn.enabled)
+            and all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
+        )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
@@ -87,11 +93,22 @@ class _OneDNNLinear(PackedLinear):
         return torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, self._bias, "add")
 
 
-class _LinearByRows(PackedLinear):
-    """One way to compute a single row, and another to compute several."""
+class _Avx2Linear(PackedLinear):
+    """In float32 on CPUs without AVX-512, where MKL has less overhead per call than oneDNN and equal bandwidth."""
 
-    def __init__(self, one_row: PackedLinear, several_rows: PackedLinear):
-        self._one_row, self._several_rows = one_row, several_rows
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
+        one_row = _SplitLinear if weight.numel() >= _SMALLEST_TO_SPLIT else PackedLinear
+        several_rows = _OneDNNLinear if weight.numel() > _LARGEST_FOR_MKL else PackedLinear
+        self._one_row, self._several_rows = one_row(weight, bias, layers), several_rows(weight, bias, layers)
+
+    @classmethod
+    def suits(cls, layers: Sequence[nn.Linear]) -> bool:
+        return (
+            torch.backends.cpu.get_cpu_capability() == "AVX2"
+            and torch.backends.mkl.is_available()
+            and layers[0].weight.dtype == torch.float32
+            and _OneDNNLinear.suits(layers)
+        )
 
     def _for(self, x: torch.Tensor) -> PackedLinear:
         return self._one_row if len(x) == 1 else self._several_rows
@@ -104,24 +121,6 @@ class _LinearByRows(PackedLinear):
 
     def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         return self._for(x).plus(x, residual)
-
-
-class _Avx2Linear(_LinearByRows):
-    """In float32 on CPUs without AVX-512, where MKL has less overhead per call than oneDNN and equal bandwidth."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
-        one_row = _SplitLinear if weight.numel() >= _SMALLEST_TO_SPLIT else PackedLinear
-        several_rows = _OneDNNLinear if weight.numel() > _LARGEST_FOR_MKL else PackedLinear
-        super().__init__(one_row(weight, bias, layers), several_rows(weight, bias, layers))
-
-    @classmethod
-    def suits(cls, layers: Sequence[nn.Linear]) -> bool:
-        return (
-            torch.backends.cpu.get_cpu_capability() == "AVX2"
-            and torch.backends.mkl.is_available()
-            and layers[0].weight.dtype == torch.float32
-            and _OneDNNLinear.suits(layers)
-        )
 
 
 class _SplitLinear(PackedLinear):
@@ -152,42 +151,6 @@ class _SplitLinear(PackedLinear):
         parts = self._columns.view(threads, -1, self._columns.shape[1])
         out = torch.bmm(x.reshape(threads, 1, -1), parts).sum(dim=0)
         return out if self._bias is None else out.add_(self._bias)
-
-
-class _WideLinear(_LinearByRows):
-    """16-bit weights on CPUs without 16-bit matmuls: computed in float32 and rounded once, at the end.
-
-    One row is left to torch: its matmul then takes as long as reading the weights, which are half as large.
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[nn.Linear]):
-        several_rows = _InFloat32(weight.float(), None if bias is None else bias.float(), layers)
-        super().__init__(PackedLinear(weight, bias, layers), several_rows)
-
-    @classmethod
-    def suits(cls, layers: Sequence[nn.Linear]) -> bool:
-        return _has_onednn(layers) and not cpu_supports_matmul_in(layers[0].weight.dtype)
-
-
-class _InFloat32(_OneDNNLinear):
-    """A matmul in float32, with input and output in the dtype of x."""
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return super().__call__(x.float()).to(x.dtype)
-
-    def relu(self, x: torch.Tensor) -> torch.Tensor:
-        return super().relu(x.float()).to(x.dtype)
-
-    def plus(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        return super().plus(x.float(), residual.float()).to(x.dtype)
-
-
-def _has_onednn(layers: Sequence[nn.Linear]) -> bool:
-    return (
-        layers[0].weight.device.type == "cpu"
-        and bool(torch.backends.mkldnn.enabled)
-        and all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
-    )
 
 
 class Int8PackedLinear(PackedLinear):
@@ -221,7 +184,7 @@ class Int8PackedLinear(PackedLinear):
 
 
 # The first class that suits computes the layers.
-_KINDS: tuple[type[PackedLinear], ...] = (Int8PackedLinear, _WideLinear, _Avx2Linear, _OneDNNLinear, PackedLinear)
+_KINDS: tuple[type[PackedLinear], ...] = (Int8PackedLinear, _Avx2Linear, _OneDNNLinear, PackedLinear)
 # By the first layer and the number of layers: copies of the weights that were packed, and the packed weights.
 _packed: WeakKeyDictionary[nn.Module, dict[int, tuple[list[torch.Tensor], PackedLinear]]] = WeakKeyDictionary()
 # Concurrent threads would pack the same layers twice, and share the filters of warnings.
@@ -241,26 +204,22 @@ def pack(*layers: nn.Linear) -> PackedLinear:
     Returns:
         [`PackedLinear`].
     """
-    with _packing:
-        return _pack(layers)
-
-
-def _pack(layers: Sequence[nn.Linear]) -> PackedLinear:
     kind = next(kind for kind in _KINDS if kind.suits(layers))
     weights = [layer.weight for layer in layers]
-    others = [layer._parameters.get(name) for layer in layers for name in ("bias", "weight_scale")]
-    tensors = [*weights, *(tensor for tensor in others if tensor is not None)]
-    packed_by_count = _packed.setdefault(layers[0], {})
-    copies, packed = packed_by_count.get(len(layers), ([], None))
-    if type(packed) is kind and len(copies) == len(tensors) and all(map(_are_equal, copies, tensors)):
+    biases: list[Any] = [layer.bias for layer in layers if layer.bias is not None]
+    others: list[Any] = [*biases, *(layer.weight_scale for layer in layers if _is_int8(layer))]
+    with _packing:
+        packed_by_count = _packed.setdefault(layers[0], {})
+        copies, packed = packed_by_count.get(len(layers), ([], None))
+        tensors = [*weights, *others]
+        if type(packed) is kind and len(copies) == len(tensors) and all(map(_are_equal, copies, tensors)):
+            return packed
+        weight = torch.cat(weights)
+        # The classes that keep this matrix never write into it.
+        copies = [*weight.split([len(each) for each in weights]), *(tensor.clone() for tensor in others)]
+        packed = kind(weight, torch.cat(biases) if biases else None, layers)
+        packed_by_count[len(layers)] = copies, packed
         return packed
-    weight = torch.cat(weights)
-    # The classes that keep this matrix never write into it.
-    copies = [*weight.split([len(each) for each in weights]), *(tensor.clone() for tensor in tensors[len(weights) :])]
-    biases = [layer.bias for layer in layers if layer.bias is not None]
-    packed = kind(weight, torch.cat(tuple(biases)) if biases else None, layers)
-    packed_by_count[len(layers)] = copies, packed
-    return packed
 
 
 def forget_packed() -> None:

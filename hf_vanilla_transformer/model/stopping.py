@@ -7,7 +7,6 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation import (
     EosTokenCriteria,
-    LogitsProcessor,
     MaxLengthCriteria,
     MaxTimeCriteria,
     StoppingCriteria,
@@ -19,11 +18,6 @@ from transformers.generation import (
 _STOCK_MAX_LENGTH = 20
 # Settings of the paper's search, which are saved also where they equal transformers' defaults.
 _SEARCH = ("num_beams", "length_penalty", "early_stopping")
-
-
-def _limit_of_each_hypothesis(max_lengths: torch.Tensor, hypotheses: torch.Tensor) -> torch.Tensor:
-    # A sentence's hypotheses are adjacent rows.
-    return max_lengths.to(hypotheses.device).repeat_interleave(hypotheses.shape[0] // max_lengths.shape[0])
 
 
 class SentenceLengthLimit(StoppingCriteria):
@@ -41,36 +35,13 @@ class SentenceLengthLimit(StoppingCriteria):
 
     def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> Any:
         """Which of the `(rows, length)` hypotheses have reached their limit, `(rows,)`."""
-        return input_ids.shape[1] >= _limit_of_each_hypothesis(self.max_lengths, input_ids)
+        # A sentence's hypotheses are adjacent rows.
+        hypotheses = len(input_ids) // len(self.max_lengths)
+        return input_ids.shape[1] >= self.max_lengths.to(input_ids.device).repeat_interleave(hypotheses)
 
 
 # These criteria truncate a hypothesis; others finish it.
 _LIMITS = (MaxLengthCriteria, MaxTimeCriteria, SentenceLengthLimit)
-
-
-class SentenceForcedEOS(LogitsProcessor):
-    """`forced_eos_token_id` for a batch in which each sentence has its own length limit.
-
-    Args:
-        max_lengths (`torch.LongTensor` of shape `(batch,)`): as for [`SentenceLengthLimit`].
-        eos_token_id (`int` or `list[int]`): the only tokens allowed at a sentence's last position.
-    """
-
-    def __init__(self, max_lengths: torch.LongTensor, eos_token_id: int | list[int]):
-        self.max_lengths = max_lengths
-        self.eos_token_id = eos_token_id
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> Any:
-        """Scores of the next token, `(rows, vocabulary)`, for hypotheses `(rows, length)`."""
-        forced = torch.full_like(scores, -torch.inf)
-        forced[:, self.eos_token_id] = 0
-        is_last = _limit_of_each_hypothesis(self.max_lengths, input_ids) == input_ids.shape[1] + 1
-        return torch.where(is_last[:, None], forced, scores)
-
-
-def without_position_limit(criterion: StoppingCriteria) -> StoppingCriteria:
-    """A length limit that does not warn about `max_position_embeddings`; other criteria are returned as they are."""
-    return MaxLengthCriteria(criterion.max_length) if type(criterion) is MaxLengthCriteria else criterion
 
 
 class CandidateStops:

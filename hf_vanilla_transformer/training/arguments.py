@@ -3,10 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
-
-from ..model.fast_path import cpu_supports_matmul_in
 
 
 @dataclass
@@ -53,15 +50,9 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
 
 
 def describe_precision(args: TrainingArguments) -> str:
-    """The precision of matmuls in linear layers, with these arguments on this machine, in words.
-
-    It does not consider layers with adapters or hooks, which compute as torch does.
-    """
-    on_cpu = args.device.type == "cpu"
+    """The precision of matmuls in linear layers, with these arguments on this machine, in words."""
     if args.mixed_precision == "no":
         return "float32"
-    if args.mixed_precision == "fp16":
-        return "float32, because accelerate does not use float16 on CPUs" if on_cpu else "float16 autocast"
-    if on_cpu and not args.torch_compile and not cpu_supports_matmul_in(torch.bfloat16):
-        return "float32, because the CPU has no matmuls in bfloat16"
-    return "bfloat16 autocast"
+    if args.mixed_precision == "fp16" and args.device.type == "cpu":
+        return "float32, because accelerate does not use float16 on CPUs"
+    return "float16 autocast" if args.mixed_precision == "fp16" else "bfloat16 autocast"

@@ -13,9 +13,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer.cli import train, train_outputs, train_run, train_setup
 from hf_vanilla_transformer.cli.train_arguments import RunArguments
-from hf_vanilla_transformer.training import arguments as training_arguments
 from tests.cli.tiny_run import TINY, recipe, weights_of
-from tests.models import patch_everywhere, small_model
+from tests.models import small_model
 from tests.parity.paper_numpy import learning_rate
 
 
@@ -114,8 +113,6 @@ def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_pat
 
     evaluate_pairs = train_outputs.evaluate_pairs
     monkeypatch.setattr(train_outputs, "evaluate_pairs", note_logits)
-    monkeypatch.setattr(training_arguments, "cpu_supports_matmul_in", lambda dtype: True)
-    patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: True)
     folder = train.main([*recipe(tmp_path, max_steps=1), "--bf16", "--use_cpu"])
     assert "training in bfloat16 autocast" in capsys.readouterr().out
     saved = AutoModelForSeq2SeqLM.from_pretrained(folder)

@@ -18,7 +18,6 @@ from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import train, train_arguments, train_checks, train_outputs, train_run, train_setup
 from hf_vanilla_transformer.cli.arguments import DataArguments
 from hf_vanilla_transformer.cli.parsing import parse
-from hf_vanilla_transformer.training import arguments as training_arguments
 from tests.cli.tiny_run import TINY_RUN, write_recipe
 
 
@@ -375,7 +374,6 @@ def test_bfloat16_is_chosen_by_the_machine(tmp_path, monkeypatch, gpu, supported
 @pytest.mark.parametrize("chosen", [True, False])
 def test_the_precision_that_was_chosen_is_recorded(tmp_path, monkeypatch, chosen):
     monkeypatch.setattr(train_arguments, "computes_in_bfloat16", lambda use_cpu: chosen)
-    monkeypatch.setattr(training_arguments, "cpu_supports_matmul_in", lambda dtype: True)
     results = tmp_path / "results.json"
     folder = train.main(recipe(tmp_path, bf16=None, max_steps=1, results=str(results)))
     precision = "bfloat16 autocast" if chosen else "float32"

@@ -137,9 +137,7 @@ def test_loss_is_float32_and_gradients_are_finite(dtype, implementation):
     assert losses[dtype] == pytest.approx(losses[torch.float32], rel=8 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("has_products", [True, False])
-def test_trainer_with_bf16_follows_the_one_without(tmp_path, tokenizer, monkeypatch, has_products):
-    patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: has_products or dtype.itemsize > 2)
+def test_trainer_with_bf16_follows_the_one_without(tmp_path, tokenizer):
     losses = {}
     for bf16 in (False, True):
         model = small_model(vocab_size=len(tokenizer), dropout=0.0)
@@ -166,7 +164,7 @@ def test_trainer_with_bf16_follows_the_one_without(tmp_path, tokenizer, monkeypa
         assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
         losses[bf16] = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
     assert losses[True] == pytest.approx(losses[False], rel=0.02)
-    assert (losses[True] != losses[False]) == has_products
+    assert losses[True] != losses[False]
     assert losses[True][-1] < 0.9 * losses[True][0]
 
 
