@@ -1,6 +1,7 @@
 """The output folder of a run: files of one model only, none of them incomplete."""
 
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,11 +75,17 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    is_new = not folder.exists()
     folder.mkdir(exist_ok=True)
     new = sorted(temporary.iterdir(), key=_has_weights)
     names = {path.name for path in new}
     earlier = sorted(files_of_a_run(folder), key=_has_weights, reverse=True) if replace_run else []
     try:
+        if is_new:  # All files in one step, which others see done or not.
+            temporary.chmod(stat.S_IMODE(folder.stat().st_mode))
+            folder.rmdir()
+            temporary.rename(folder)
+            return
         for path in earlier:
             if _has_weights(path) or path.name not in names:
                 path.unlink()

@@ -475,6 +475,7 @@ def test_short_hypotheses_are_filled_up_with_padding():
         assert not row[1 + length :].any()
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -496,6 +497,7 @@ def test_settings_of_the_search_are_checked(settings, message):
         model.generate(ids, max_new_tokens=2)
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
 def test_a_batch_without_tokens_is_refused(shape):
     with pytest.raises(ValueError, match=r"the batch is empty; give at least one sentence of one token, not .* of \("):

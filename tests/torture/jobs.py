@@ -47,7 +47,7 @@ def train_a_model(folder: Path) -> None:
 
 def average(folder: Path) -> None:
     """As the command line's `average`, but a complete output is not an error."""
-    if not (folder / "average").exists():
+    if not JOBS["average"].is_complete(folder):
         average_checkpoints([MODEL], folder / "average")
 
 
@@ -75,7 +75,7 @@ class Job:
 
 JOBS = {
     "train": Job(train_a_model, "results.json", lambda folder: weights_in(folder / "run")),
-    "average": Job(average, "average", lambda folder: weights_in(folder / "average")),
+    "average": Job(average, "average/model.safetensors", lambda folder: weights_in(folder / "average")),
     "translate": Job(translate_a_file, "out.txt", lambda folder: (folder / "out.txt").read_text(encoding="utf-8")),
 }
 
