@@ -129,7 +129,7 @@ def describe_search(model: PreTrainedModel, given: dict[str, Any] | None = None)
         setattr(settings, name, value)
     beams, limit = settings.num_beams or 1, _describe_limit(settings)
     if beams == 1:
-        return f"sampling{limit}" if settings.do_sample else "greedy search"
+        return f"{'sampling' if settings.do_sample else 'greedy search'}{limit}"
     alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
     penalty = f"length penalty {alpha} ({getattr(settings, 'length_penalty_type', 'hf')})"
     kind = "beam sampling" if settings.do_sample else "beam search"

@@ -32,8 +32,9 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
         ValueError: if settings do not fit together.
     """
     model_args, args = settings.model, settings.args
-    for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
-        check_number(name, getattr(args, name), 1)
+    if not args.output_dir:
+        raise ValueError("output_dir is empty; name a folder for the trained model.")
+    check_numbers(args)
     check_validation(args)
     check_effects(args)
     check_processes(args)
@@ -60,6 +61,22 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
                 f"{checkpoint} is the end of the run, so {args.output_dir} would get no checkpoints to average; "
                 "average those of the earlier run with `hf-vanilla-transformer average`."
             )
+
+
+def check_numbers(args: RunArguments) -> None:
+    """Raise ValueError if a number of the Trainer is out of its range: it would train one update, or forever NaN."""
+    for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
+        check_number(name, getattr(args, name), 1)
+    check_number("dataloader_num_workers", args.dataloader_num_workers, 0)
+    if args.max_steps != -1:
+        check_number("max_steps", args.max_steps, 1)
+    rates = ("learning_rate", "weight_decay", "max_grad_norm", "adam_beta1", "adam_beta2", "adam_epsilon")
+    for name in (*rates, "warmup_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps"):
+        value = getattr(args, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise ValueError(f"{name} is {value}; it must be a number of at least 0.")
+    if args.max_steps < 1 and args.num_train_epochs == 0:
+        raise ValueError("num_train_epochs is 0; give a number above 0, or --max_steps.")
 
 
 def check_effects(args: RunArguments) -> None:

@@ -45,7 +45,7 @@ class Start(NamedTuple):
 
 
 class Plan(TrainerCallback):
-    """Prints what is about to be trained.
+    """Prints what is about to be trained, and has a short run log its loss before its end.
 
     Args:
         parameters, pairs (`int`): of the model, and of the training data.
@@ -55,6 +55,8 @@ class Plan(TrainerCallback):
         self.parameters, self.pairs = parameters, pairs
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.logging_steps > state.max_steps:
+            state.logging_steps = max(1, state.max_steps // 10)
         # A finished run is resumed without updates.
         if not state.is_world_process_zero or state.global_step >= state.max_steps:
             return
@@ -193,7 +195,8 @@ def print_unused(settings: Settings) -> None:
         return
     given = {name: getattr(args, name) for name in ("eval_steps", "metric_for_best_model", "predict_with_generate")}
     given |= {"validation_file": settings.data.validation_file, "bleu_targets": settings.results.bleu_targets}
-    unused = [name for name, value in given.items() if value]
+    # The Trainer sets the metric, too.
+    unused = [name for name, value in given.items() if value and (name, value) != ("metric_for_best_model", "loss")]
     if unused:
         print(f"without effect during training: {', '.join(unused)}; --eval_strategy steps or epoch adds evaluations")
 

@@ -110,8 +110,8 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
 
         `per_device_train_batch_size`, `train_sampling_strategy` and `dataloader_drop_last` lose their effect.
         `gradient_accumulation_steps` counts batches. The seed is `data_seed` of the arguments, or `seed` if that is
-        None. At the end of each epoch the Trainer logs [`padding_share`] under that name. A resumed run, in the middle
-        of an epoch too, has the batches of an uninterrupted one.
+        None. At the end of its first epoch the Trainer logs [`padding_share`] under that name. A resumed run, in the
+        middle of an epoch too, has the batches of an uninterrupted one.
 
         Args:
             trainer (`Trainer`): with its `train_dataset`, before `trainer.train()`.
@@ -192,7 +192,8 @@ class _Epochs(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.trainer.log({"padding_share": self.sampler.padding_share()})
+        if not any("padding_share" in entry for entry in state.log_history):  # It is the same in all epochs.
+            self.trainer.log({"padding_share": self.sampler.padding_share()})
 
 
 def _with_uneven_batches(accelerator: Accelerator, get_dataloader: Callable[[], DataLoader]) -> DataLoader:

@@ -43,7 +43,7 @@ def test_the_search_in_words():
     model = small_model()
     of_paper = "beam search, 4 beams, length penalty 0.6 (gnmt), at most source + 50 tokens"
     assert describe_search(model) == of_paper
-    assert describe_search(model, {"num_beams": 1}) == "greedy search"
+    assert describe_search(model, {"num_beams": 1}) == "greedy search, at most source + 50 tokens"
     assert (
         describe_search(model, {"num_beams": 1, "do_sample": True, "max_new_tokens": 9}) == "sampling, at most 9 tokens"
     )
@@ -54,7 +54,7 @@ def test_the_search_in_words():
 def test_a_search_that_transformers_would_not_take_has_words_too():
     model = small_model()
     model.generation_config.update(num_return_sequences=4)
-    assert describe_search(model, {"num_beams": 1}) == "greedy search"
+    assert describe_search(model, {"num_beams": 1}) == "greedy search, at most source + 50 tokens"
 
 
 def test_what_predict_writes_into_settings_is_not_in_the_words_of_a_search():
@@ -86,7 +86,7 @@ def test_evaluate(decisive, tmp_path, capsys):
     scores = json.loads(output.read_text())
     assert f"exact match: {scores['exact_match']:.1f}" in printed
     assert scores["bleu_signature"] in printed
-    assert scores["decoding"] == "greedy search"
+    assert scores["decoding"] == "greedy search, at most source + 50 tokens"
     assert scores["data"] == "numbers of up to 2 digits written out in words (test)"
     assert sum(share["numbers"] for share in scores["exact_match_by_digits"].values()) == scores["sentences"]
     tokenizer, model = load(str(decisive))

@@ -210,8 +210,8 @@ def test_what_a_checkpoint_brings_along_is_not_said_to_be_new(trained, tmp_path,
 
 
 def test_a_wrong_number_of_an_optimizer_is_not_a_checkpoint_s(tmp_path):
-    with pytest.raises(SystemExit, match=r"^error: Invalid learning rate: -1"):
-        train.main(recipe(tmp_path, learning_rate=-1.0))
+    with pytest.raises(SystemExit, match=r"^error: Invalid beta parameter at index 0: 1\.5"):
+        train.main(recipe(tmp_path, adam_beta1=1.5))
 
 
 @pytest.mark.parametrize(("schedule", "rises"), [("constant", False), ("linear", True)])
@@ -256,10 +256,10 @@ def test_a_model_is_not_replaced_by_a_job_that_is_started_again(trained, tmp_pat
         train.main(recipe(tmp_path, resume_from_checkpoint="auto"))
 
 
-@pytest.mark.parametrize(("logging_steps", "update"), [(3, 3), (500, 4)])
+@pytest.mark.parametrize(("logging_steps", "update"), [(3, 3), (500, 2)])
 def test_a_training_that_diverged_ends(tmp_path, logging_steps, update):
     """And it leaves no model that would look trained."""
-    changes = {"learning_rate": math.inf, "logging_steps": logging_steps, "lr_scheduler_type": "constant"}
+    changes = {"learning_rate": 1e38, "logging_steps": logging_steps, "lr_scheduler_type": "constant"}
     with pytest.raises(SystemExit, match=rf"the training diverged: the loss is nan at update {update}; start again"):
         train.main(recipe(tmp_path, **changes))
     assert not (tmp_path / "run" / "model.safetensors").exists()
@@ -455,3 +455,40 @@ def test_the_tokenization_of_a_language_is_needed_only_for_scores(tmp_path, monk
     train.main(recipe(tmp_path, max_steps=1, **settings))
     with pytest.raises(SystemExit, match='error: bleu_tokenize is "ja-mecab"'):
         train.main(recipe(tmp_path, max_steps=1, **{**settings, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_steps": 0}, "max_steps is 0; it must be at least 1"),
+        ({"max_steps": -5}, "max_steps is -5; it must be at least 1"),
+        ({"max_steps": -1, "num_train_epochs": 0}, "num_train_epochs is 0.*; give a number above 0"),
+        ({"num_train_epochs": -2.0}, r"num_train_epochs is -2\.0; it must be a number of at least 0"),
+        ({"max_grad_norm": math.nan}, "max_grad_norm is nan; it must be a number of at least 0"),
+        ({"max_grad_norm": -1.0}, r"max_grad_norm is -1\.0; it must be a number of at least 0"),
+        ({"learning_rate": math.inf}, "learning_rate is inf; it must be a number of at least 0"),
+        ({"weight_decay": -0.1}, r"weight_decay is -0\.1; it must be a number of at least 0"),
+        ({"save_steps": -3.0}, "save_steps is -3.*; it must be a number of at least 0"),
+        ({"seed": -1}, "Seed must be between 0 and"),
+        ({"dataloader_num_workers": -1}, "dataloader_num_workers is -1; it must be at least 0"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0; it must be at least 1"),
+        ({"output_dir": ""}, "output_dir is empty; name a folder for the trained model"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_before_a_model_is_replaced(finished, tmp_path, monkeypatch, changes, message):
+    monkeypatch.chdir(tmp_path)
+    before = (finished / "model.safetensors").read_bytes()
+    with pytest.raises(SystemExit, match=f"error: .*{message}"):
+        train.main(recipe(tmp_path, overwrite=True, **changes))
+    assert (finished / "model.safetensors").read_bytes() == before
+
+
+def test_a_metric_that_nobody_gave_is_not_called_unused(tmp_path, capsys):
+    train.main(recipe(tmp_path, max_steps=1, metric_for_best_model="loss"))
+    assert "without effect" not in capsys.readouterr().out
+
+
+def test_a_short_run_logs_its_loss(tmp_path):
+    train.main(recipe(tmp_path, logging_steps=500, max_steps=20, save_steps=20))
+    state = json.loads((tmp_path / "run" / "checkpoint-20" / "trainer_state.json").read_text())
+    assert [entry["step"] for entry in state["log_history"] if "loss" in entry] == list(range(2, 21, 2))
