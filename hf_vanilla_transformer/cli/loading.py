@@ -61,7 +61,8 @@ def load(
     with explaining_missing_files(name):
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
         model = load_model(name, **options)
-        check_vocabulary(name, model.config, tokenizer)
+        if model.config.model_type == VanillaTransformerConfig.model_type:
+            check_vocabulary(name, model.config, tokenizer)
     if device is None:
         # `current_accelerator` names the accelerator that torch was built for, even without one.
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

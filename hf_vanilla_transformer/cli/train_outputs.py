@@ -71,8 +71,11 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
             trainer.save_model(str(folder), _internal_call=True)
             (folder / "training_args.bin").unlink(missing_ok=True)  # A pickle, which a shared folder should not hold.
     except Exception as error:  # Whatever it is, the weights must not be lost.
+        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:  # To save again, all processes are needed.
+            raise
         refuge = tempfile.mkdtemp(prefix=f"{output.name}-")
         trainer.save_model(refuge, _internal_call=True)
+        Path(refuge, "training_args.bin").unlink(missing_ok=True)
         sys.exit(f"error: the model could not be written to {output} ({error}); it is in {refuge}, move it from there.")
 
 
