@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 from safetensors.torch import load_file, save_file
-from transformers import MarianConfig, MarianMTModel
+from transformers import BartConfig, BartForConditionalGeneration
 
 from hf_vanilla_transformer.cli import evaluate, score, train, translate
 from hf_vanilla_transformer.cli.loading import check_vocabulary
@@ -99,10 +99,8 @@ def test_a_model_that_is_not_whole_is_refused(copy, tmp_path, capsys, fault, ver
 
 
 def test_models_of_other_architectures_may_have_other_tokens(tokenizer, tmp_path, capsys):
-    config = MarianConfig(
-        vocab_size=400, d_model=16, encoder_layers=1, decoder_layers=1, pad_token_id=7, eos_token_id=9
-    )
-    MarianMTModel(config).save_pretrained(tmp_path)
+    config = BartConfig(vocab_size=400, d_model=16, encoder_layers=1, decoder_layers=1, pad_token_id=7, eos_token_id=9)
+    BartForConditionalGeneration(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     translate.main(["one", "--model_name_or_path", str(tmp_path), "--max_new_tokens", "2"])
     assert len(capsys.readouterr().out.splitlines()) == 1
