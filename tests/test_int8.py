@@ -355,6 +355,13 @@ def test_peft_still_cannot_merge_adapters_into_integers(int8_model):
     assert (merged - before).abs().mean() < 0.1 * (expected - before).abs().mean()
 
 
+def test_a_model_that_is_untied_later_is_saved_whole(tmp_path):
+    model = load()
+    model.config.tie_word_embeddings = False
+    model.save_pretrained(tmp_path)
+    assert torch.equal(logits(AutoModelForSeq2SeqLM.from_pretrained(tmp_path)), logits(model))
+
+
 def test_a_missing_matrix_has_a_clear_error(tmp_path):
     load(kind=AutoModel).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="lacks int8 matrices"):

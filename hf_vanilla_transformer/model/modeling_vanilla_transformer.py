@@ -347,8 +347,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         model, info = loaded
         if any(name.endswith("shared.weight") for name in info["unexpected_keys"]) and info["missing_keys"]:
             raise ValueError(
-                f"the embeddings in {pretrained_model_name_or_path} are one shared matrix, which a model with "
-                "tie_word_embeddings=False lacks; load it with tie_word_embeddings=True."
+                f"the embeddings in {pretrained_model_name_or_path} are one shared matrix, and would be initialized "
+                "anew as three; load the model without tie_word_embeddings, set "
+                "model.config.tie_word_embeddings = False, and save it."
             )
         return (model, info) if output_loading_info else model
 
@@ -374,6 +375,26 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
                 "processes, so choose a tp_size that divides num_heads."
             )
         return super().maybe_distribute_model(model, distributed_config, mesh_manager)
+
+    def save_pretrained(
+        self,
+        save_directory: Any,
+        is_main_process: bool = True,
+        state_dict: dict[str, torch.Tensor] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Save as `PreTrainedModel.save_pretrained` does, also if `tie_word_embeddings` was set to False later."""
+        state_dict = self.state_dict_to_save(state_dict)
+        super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
+
+    def state_dict_to_save(self, state_dict: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor] | None:
+        """The weights to write: those of `state_dict` or the model's; None if the model's need no change."""
+        if not hasattr(self.base_model, "shared") or self.config.tie_word_embeddings:
+            return state_dict
+        # An untied model loads one matrix per use, so a shared matrix is written under each name.
+        weights = (state_dict or self.state_dict()).items()
+        return {name: weight.clone() for name, weight in weights if not name.endswith("shared.weight")}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

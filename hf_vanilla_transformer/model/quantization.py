@@ -95,7 +95,7 @@ class Int8Quantizer(HfQuantizer):
     requires_calibration = False
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
-        if not hasattr(model.config, "has_joint_vocabulary"):
+        if not hasattr(model, "state_dict_to_save"):
             raise ValueError(
                 f"Int8Config is for the models of hf_vanilla_transformer, and {type(model).__name__} is not one; use "
                 "another quantization_config, such as TorchAoConfig."
@@ -139,6 +139,10 @@ class Int8Quantizer(HfQuantizer):
         model.tie_weights()
         # Saving a model turns the dtype in its configuration into a string.
         return model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+
+    def get_state_dict_and_metadata(self, model: Any) -> tuple[dict[str, Any] | None, dict[str, str]]:
+        """What `save_pretrained` writes: weights (None: the model's own), and metadata of the file's header."""
+        return model.state_dict_to_save(), {}
 
     def is_serializable(self) -> bool:
         """Quantized models can be saved."""

@@ -539,10 +539,15 @@ def test_a_bias_before_the_softmax_is_in_the_loss(batch, label_smoothing):
 def test_a_tied_folder_cannot_be_loaded_untied(tmp_path):
     small_model().save_pretrained(tmp_path)
     for kind in (VanillaTransformerForConditionalGeneration, VanillaTransformerModel):
-        with pytest.raises(ValueError, match=r"are one shared matrix, .*; load it with tie_word_embeddings=True"):
+        with pytest.raises(ValueError, match=r"are one shared matrix, .*; load the model without tie_word"):
             kind.from_pretrained(tmp_path, tie_word_embeddings=False)
-    _, info = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
+    model, info = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]
+    model.config.tie_word_embeddings = False
+    model.save_pretrained(tmp_path / "untied")
+    untied = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "untied")
+    assert torch.equal(untied.lm_head.weight, model.lm_head.weight)
+    assert untied.lm_head.weight is not untied.model.decoder.embed_tokens.weight
 
 
 def test_gradients_of_each_sentence(batch):
@@ -743,11 +748,11 @@ def test_a_decoder_without_a_source(batch):
         small_model().get_decoder()(batch["decoder_input_ids"])
 
 
-def test_a_model_that_is_untied_later_loads_tied(tmp_path):
+@pytest.mark.parametrize("by_position", [True, False])
+def test_a_model_that_is_untied_later_loads_as_it_was(tmp_path, by_position):
     model = small_model()
+    inputs = {"input_ids": torch.tensor([[5, 6, 7]]), "decoder_input_ids": torch.tensor([[1, 8]])}
+    expected = model(**inputs).logits
     model.config.tie_word_embeddings = False
-    model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="load it with tie_word_embeddings=True"):
-        AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, tie_word_embeddings=True)
-    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)
+    model.save_pretrained(tmp_path, *((True, model.state_dict()) if by_position else ()))
+    assert torch.equal(AutoModelForSeq2SeqLM.from_pretrained(tmp_path)(**inputs).logits, expected)
