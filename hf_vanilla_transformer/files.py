@@ -82,21 +82,22 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Keep other processes from writing a file or a folder.
 
-    The lock is a file, `.NAME.lock` next to a file and `.lock` inside a folder. It is removed at the end; a process
-    that is killed leaves the file, but not the lock. On file systems without locks nothing is locked.
+    The lock is a file `.NAME.lock` next to the path. It is removed at the end; a process that is killed leaves the
+    file, but not the lock. Where there are no locks, or no file can be made there, nothing is locked.
 
     Raises:
         BlockingIOError: if another process holds the lock.
     """
-    file = path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
+    target = Path(os.path.realpath(path))
+    file = target.with_name(f".{target.name}.lock")
     lock = FileLock(file, blocking=False)
     try:
         lock.acquire()
     except Timeout:
         holder = file.read_text(encoding="utf-8") if file.exists() else "another process"
         raise BlockingIOError(f"{holder} is writing {path}; wait until it ends, or choose another path.") from None
-    except NotImplementedError:
-        logger.info("%s: the file system has no locks.", path)
+    except (NotImplementedError, PermissionError):
+        logger.info("%s cannot be locked.", path)
         yield
         return
     try:

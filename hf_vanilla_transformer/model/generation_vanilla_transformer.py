@@ -195,8 +195,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if beams is not None and (not isinstance(beams, int) or beams < 1):
             raise ValueError(f"num_beams is {beams!r}; it must be a whole number of at least 1, the paper's is 4.")
         for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
-            if isinstance(getattr(generation_config, name), float):
-                raise ValueError(f"{name} is {getattr(generation_config, name)}; give the number of a token.")
+            ids = getattr(generation_config, name)
+            if any(isinstance(each, float) for each in (ids if isinstance(ids, list) else [ids])):
+                raise ValueError(f"{name} is {ids}; give the number of a token.")
         offset = getattr(generation_config, "max_length_offset", None)
         if offset is not None and (not isinstance(offset, int) or offset < 0):
             raise ValueError(

@@ -125,7 +125,7 @@ def test_one_run_at_a_time_in_a_folder(tmp_path):
             train.main(recipe(tmp_path))
         holder.kill()
     train.main(recipe(tmp_path))
-    assert not (run / ".lock").exists()
+    assert not (tmp_path / ".run.lock").exists()
 
 
 def test_a_killed_first_checkpoint_does_not_stop_a_job_that_restarts(tmp_path, trained):
