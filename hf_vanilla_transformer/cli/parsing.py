@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import HfArgumentParser
@@ -23,11 +24,16 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """End the program with the message of an error in the input, without a traceback."""
+    """End the program with the message of an error in the input, or of too little memory, without a traceback."""
     try:
         yield
     except (ImportError, OSError, StrictDataclassError, TypeError, ValueError) as error:
         sys.exit(f"error: {error}")
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        sys.exit(f"error: not enough memory ({reason}); give fewer --num_beams or a smaller --tokens_per_batch.")
 
 
 def parse(

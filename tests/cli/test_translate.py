@@ -241,6 +241,12 @@ def test_arguments_that_are_not_utf_8(decisive, capsys):
     assert "error: 'H\\udce4user' is not UTF-8; type it in UTF-8" in capsys.readouterr().err
 
 
+def test_too_little_memory_is_one_sentence(decisive):
+    beams = str(10**12)
+    with pytest.raises(SystemExit, match=r"^error: not enough memory \(.*; give fewer --num_beams or a smaller --tok"):
+        translate.main(["one", "--model_name_or_path", str(decisive), "--num_beams", beams])
+
+
 def test_a_pipe_is_an_input(decisive, tmp_path, expected_translations, capsys):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

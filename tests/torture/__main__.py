@@ -9,6 +9,7 @@ one sentence. Prints a line for each kind of case, and ends with 1 if one failed
 import argparse
 import ctypes
 import errno
+import faulthandler
 import os
 import random
 import shutil
@@ -28,6 +29,8 @@ from tqdm import tqdm
 SOURCE = Path(__file__).with_name("failing_disk.c")
 # How a child ends: well, with one sentence, or with an exception that is a defect.
 DONE, SENTENCE, DEFECT = 0, 3, 4
+# A child that takes longer hangs.
+SECONDS_TO_WAIT = 120
 
 
 def main() -> int:
@@ -122,6 +125,7 @@ class Torture:
         end = DEFECT
         with (self.folder / name / "log").open("w", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
             os.dup2(log.fileno(), 2)
+            faulthandler.dump_traceback_later(SECONDS_TO_WAIT, exit=True, file=log)
             try:
                 self.disk.failing_disk_arm(os.fsencode(case), ctypes.c_long(number), code)
                 self.jobs.JOBS[name].run(case)
