@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ..checks import check_number
+from ..files import locked
 from ..hub.card import fill_card_of_average
 from ..hub.folder import TOKENIZER_FILES, files_of_a_run, staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -77,6 +78,7 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
         `Path`: the folder.
 
     Raises:
+        BlockingIOError: if another process writes `output`.
         FileExistsError: if `output` already holds a model.
         FileNotFoundError: if a folder does not exist, or has no weights or no configuration.
         NotADirectoryError: if `output` is a file.
@@ -90,13 +92,15 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
     target = Path(output)
     if target.is_file():
         raise NotADirectoryError(f"{target} is a file; name a folder for the average.")
-    found = [path.name for path in files_of_a_run(target)]
-    if found:
-        raise FileExistsError(f"{target} already holds a model ({', '.join(found[:4])}); name another folder.")
-    checkpoints = _read_matching(paths)
-    with staged(target) as folder:
-        _write_average(checkpoints, folder)
-        _write_card(checkpoints, folder, title=target.resolve().name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target):
+        found = [path.name for path in files_of_a_run(target)]
+        if found:
+            raise FileExistsError(f"{target} already holds a model ({', '.join(found[:4])}); name another folder.")
+        checkpoints = _read_matching(paths)
+        with staged(target) as folder:
+            _write_average(checkpoints, folder)
+            _write_card(checkpoints, folder, title=target.resolve().name)
     return target
 
 

@@ -1,8 +1,11 @@
 """`average`."""
 
+import os
+
 import pytest
 
 from hf_vanilla_transformer.cli import average, evaluate
+from hf_vanilla_transformer.files import locked
 from tests.cli.tiny_run import assert_is_mean, weights_of
 
 
@@ -44,3 +47,14 @@ def test_wrong_arguments_of_averaging(trained, tmp_path, monkeypatch, arguments,
     with pytest.raises(SystemExit, match=message):
         average.main([*arguments, "--output", str(tmp_path / "average")])
     assert not list(tmp_path.iterdir())
+
+
+def test_one_process_at_a_time_writes_an_average(trained, tmp_path):
+    output = tmp_path / "average"
+    with (
+        locked(output),
+        pytest.raises(SystemExit, match=f"error: process {os.getpid()} on .* is writing {output}; wait"),
+    ):
+        average.main([str(trained), "--output", str(output)])
+    average.main([str(trained), "--output", str(output)])
+    assert [path.name for path in tmp_path.iterdir()] == ["average"]
