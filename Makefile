@@ -17,7 +17,7 @@ TORCHAO_TESTS := tests/ecosystem/test_quantization.py tests/benchmarks/test_quan
 PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 INSTALL := python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help setup extras demo docs dist test test-conformance test-floor lint format clean
+.PHONY: help setup extras demo docs dist test test-conformance test-floor gpu-check lint format clean
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,10 @@ test-conformance: $(EXTRAS)  ## Run transformers' common test suites on this pac
 
 test-floor: $(FLOOR)/.ready  ## Run the tests with the oldest supported versions, in a separate environment.
 	$(FLOOR)/bin/python -m pytest --quiet $(FLOOR_TESTS)
+
+# Without an environment: machines with a GPU often have torch and transformers, and no internet.
+gpu-check:  ## Check and measure the package on a GPU, with $(PYTHON) as it is, in at most eight minutes.
+	$(PYTHON) -m benchmarks.gpu_check --output runs/gpu_check
 
 lint: $(READY)  ## Check style, types, vocabulary and the size of the code.
 	$(VENV)/bin/ruff check .
