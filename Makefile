@@ -20,7 +20,7 @@ INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 SEED ?= $(shell date +%s)
 
-.PHONY: help setup extras demo docs dist test test-conformance test-floor fuzz torture lint format clean
+.PHONY: help setup extras demo docs dist test test-conformance test-floor fuzz torture gpu-check lint format clean
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,10 @@ fuzz: $(EXTRAS)  ## Try 10,000 random inputs at every door; FUZZ_CASES and SEED 
 
 torture: $(EXTRAS)  ## Kill jobs 200 times and let their disk fail; then run them again. Takes an hour or more.
 	$(VENV)/bin/python -m tests.torture --cases 200
+
+# Without an environment: machines with a GPU often have torch and transformers, and no internet.
+gpu-check:  ## Check and measure the package on a GPU, with $(PYTHON) as it is, in at most eight minutes.
+	$(PYTHON) -m benchmarks.gpu_check --output runs/gpu_check
 
 lint: $(READY)  ## Check style, types, vocabulary and the size of the code.
 	$(VENV)/bin/ruff check .

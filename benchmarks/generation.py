@@ -149,10 +149,14 @@ def device_here() -> torch.device:
 
 @torch.no_grad()
 def measure(
-    args: BenchmarkArguments, default: Sequence[str], jobs: dict[str, Job], packing: bool = False
+    args: BenchmarkArguments,
+    default: Sequence[str],
+    jobs: dict[str, Job],
+    packing: bool = False,
+    device: torch.device | None = None,
 ) -> Iterator[Figures]:
     """Figures of each implementation in each job; with `packing`, also of calls that pack the weights, on CPUs."""
-    device = device_here()
+    device = device or device_here()
     names, clock = without_missing(args.implementations or default), Clock(device, args.repeats)
     names += [] if BASELINE in names else [BASELINE]
     section: dict[str, Any] = {"machine": describe_conditions(device), "corpus": "random tokens", "jobs": {}}

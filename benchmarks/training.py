@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from benchmarks.support import training_report
-from benchmarks.support.batches import corpus_batches, equal_batch, read_corpus
+from benchmarks.support.batches import equal_batch
 from benchmarks.support.command import Figures, run_modes
+from benchmarks.support.corpus import corpus_batches, read_corpus
 from benchmarks.support.environment import describe_conditions
 from benchmarks.support.equivalence import check_same_model
 from benchmarks.support.flops import peak_flops
@@ -33,7 +33,7 @@ from benchmarks.support.training_implementations import (
     missing_dependency,
 )
 from benchmarks.support.training_profile import profile_steps
-from benchmarks.support.training_steps import StepTimes, leaving_out, peak_memory_of_steps, time_steps
+from benchmarks.support.training_steps import compare, leaving_out, peak_memory_of_steps, time_steps
 from hf_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.checks import check_number
 from hf_vanilla_transformer.cli.parsing import parse
@@ -224,39 +224,6 @@ def peaks_of(
         with leaving_out(implementation.name, left_out):
             peaks[implementation.name] = peak_memory_of_steps(implementation, config, batches, device)
     return peaks
-
-
-def compare(
-    measured: Sequence[StepTimes], peaks: dict[str, list[float]], baselines: Sequence[str], peak: float | None
-) -> list[dict[str, Any]]:
-    """Figures of each implementation: throughput, speedups in each round, peak memory, utilization.
-
-    Args:
-        measured: times of each implementation.
-        peaks: peak memory in MB after each of some steps, by name.
-        baselines: names of the implementations to compute the speedup over.
-        peak: peak FLOP/s of the device, if known.
-    """
-    by_name = {times.implementation.name: times for times in measured}
-    figures = []
-    for times in measured:
-        speedups = {name: times.speedup_over(by_name[name]) for name in baselines if name in by_name}
-        rate = times.flops_per_second()
-        figures.append(
-            {
-                "name": times.implementation.name,
-                "arithmetic": times.implementation.precision,
-                "tokens_per_second": times.tokens_per_second(),
-                "times": {name: {"median": median(ratios), "rounds": ratios} for name, ratios in speedups.items()},
-                "peak_megabytes": peaks[times.implementation.name][-1],
-                "tflops_per_second": rate / 1e12,
-                "utilisation": None if peak is None else rate / peak,
-                "first_loss": times.first_loss,
-                "seconds": times.seconds,
-                "tokens": times.tokens,
-            }
-        )
-    return figures
 
 
 def measure_profile(args: BenchmarkArguments) -> Iterator[Figures]:

@@ -111,6 +111,39 @@ def _on(device: torch.device, batch: Batch) -> Batch:
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
+def compare(
+    measured: Sequence[StepTimes], peaks: dict[str, list[float]], baselines: Sequence[str], peak: float | None
+) -> list[dict[str, Any]]:
+    """Figures of each implementation: throughput, speedups in each round, peak memory, utilization.
+
+    Args:
+        measured: times of each implementation.
+        peaks: peak memory in MB after each of some steps, by name.
+        baselines: names of the implementations to compute the speedup over.
+        peak: peak FLOP/s of the device, if known.
+    """
+    by_name = {times.implementation.name: times for times in measured}
+    figures = []
+    for times in measured:
+        speedups = {name: times.speedup_over(by_name[name]) for name in baselines if name in by_name}
+        rate = times.flops_per_second()
+        figures.append(
+            {
+                "name": times.implementation.name,
+                "arithmetic": times.implementation.precision,
+                "tokens_per_second": times.tokens_per_second(),
+                "times": {name: {"median": median(ratios), "rounds": ratios} for name, ratios in speedups.items()},
+                "peak_megabytes": peaks[times.implementation.name][-1],
+                "tflops_per_second": rate / 1e12,
+                "utilisation": None if peak is None else rate / peak,
+                "first_loss": times.first_loss,
+                "seconds": times.seconds,
+                "tokens": times.tokens,
+            }
+        )
+    return figures
+
+
 def peak_memory_of_steps(
     implementation: Implementation, config: VanillaTransformerConfig, batches: Sequence[Batch], device: torch.device
 ) -> list[float]:

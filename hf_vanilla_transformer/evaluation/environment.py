@@ -3,7 +3,7 @@
 import os
 import platform
 import subprocess
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,17 @@ def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
         "versions": {
             "python": platform.python_version(),
             "hf_vanilla_transformer": __version__,
-            **{package: version(package) for package in _PACKAGES},
+            **{package: _version(package) for package in _PACKAGES},
         },
         "commit": _commit(),
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # In a checkout that is not installed.
+        return None
 
 
 def _accelerator() -> str | None:

@@ -19,8 +19,9 @@ from benchmarks.support import (
     training_report,
     training_steps,
 )
-from benchmarks.support.batches import corpus_batches, equal_batch, read_corpus, target_tokens
+from benchmarks.support.batches import SHORTEST, equal_batch, padded_batch, target_tokens
 from benchmarks.support.command import run_modes
+from benchmarks.support.corpus import corpus_batches, read_corpus
 from benchmarks.support.equivalence import check_same_model
 from benchmarks.support.flops import batch_flops, model_flops
 from benchmarks.support.timing import Clock
@@ -523,3 +524,18 @@ def test_generated_pairs_have_the_lengths_of_multi30k(corpus):
     rows = [[token for token in row if token != -100] for row in batch["labels"].tolist()]
     assert all(row in target for row in rows)
     assert target_tokens(batch) == sum(map(len, rows))
+
+
+def test_padded_batches_have_sentences_of_similar_lengths():
+    batch = padded_batch(10, 205, 50, seed=0)
+    lengths = {"source": batch["attention_mask"].sum(1), "target": (batch["labels"] != -100).sum(1)}
+    for of_side in lengths.values():
+        assert of_side.tolist() != sorted(of_side.tolist())
+        assert set(of_side.tolist()) == set(range(int(SHORTEST * 10), 11))
+    assert batch["input_ids"].shape == batch["labels"].shape == (20, 10)
+    real = batch["attention_mask"].bool()
+    assert batch["input_ids"][real].min() >= 3
+    assert not batch["input_ids"][~real].any()
+    assert (batch["attention_mask"].diff(dim=1) <= 0).all()
+    assert target_tokens(batch) == lengths["target"].sum()
+    assert not torch.equal(batch["input_ids"], padded_batch(10, 205, 50, seed=1)["input_ids"])

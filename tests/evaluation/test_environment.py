@@ -20,6 +20,13 @@ def test_environment_can_be_written():
     assert {"python", "torch", "transformers", "hf_vanilla_transformer"} <= set(described["versions"])
 
 
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
+    monkeypatch.setattr(environment, "_PACKAGES", ("torch", "a-package-of-no-one"))
+    versions = describe_environment()["versions"]
+    assert versions["torch"] == torch.__version__
+    assert versions["a-package-of-no-one"] is None
+
+
 @pytest.mark.parametrize(
     ("module", "name"),
     [(SimpleNamespace(get_device_name=lambda: "the best"), "the best"), (SimpleNamespace(), "mps")],
