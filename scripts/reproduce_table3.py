@@ -1,55 +1,29 @@
 """Train every row of Table 3 at a small scale, and print a table that compares our figures with the paper's.
 
-Without files it reads Multi30k from the folder that MULTI30K_DIR names. It skips rows whose results are in the output
-folder, so the same command resumes a run that was stopped, and commands with other `--rows` train side by side.
+Each row is a run of `train`. Without files it reads Multi30k from the folder that MULTI30K_DIR names. It skips rows
+whose results are in the output folder, so the same command resumes a run that was stopped, and commands with other
+`--rows` train at the same time.
 """
 
-import hashlib
 import json
 import math
 import os
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
-from datasets import Dataset, DatasetDict
-from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
-from transformers import (
-    DataCollatorForSeq2Seq,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PrinterCallback,
-    Seq2SeqTrainer,
-    set_seed,
-)
+from datasets import Dataset
 
-from hf_vanilla_transformer import (
-    PaperTrainingArguments,
-    TokenBudgetBatchSampler,
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    paper_optimizers,
-    tokenize_pairs,
-    train_tokenizer,
-)
-from hf_vanilla_transformer.checks import check_number
+from hf_vanilla_transformer import VanillaTransformerConfig, score
 from hf_vanilla_transformer.cli.arguments import DataArguments, DecodingArguments, ScoringArguments
-from hf_vanilla_transformer.cli.evaluate import evaluate_pairs
+from hf_vanilla_transformer.cli.loading import load
 from hf_vanilla_transformer.cli.parsing import parse, plain_errors
-from hf_vanilla_transformer.cli.train_checks import check_lengths
-from hf_vanilla_transformer.data.tokenization import describe_tokenizer
-from hf_vanilla_transformer.evaluation.environment import describe_environment
+from hf_vanilla_transformer.cli.train_arguments import ModelArguments, ResultArguments, RunArguments, Settings
+from hf_vanilla_transformer.cli.train_outputs import describe_run
+from hf_vanilla_transformer.cli.train_run import run
 from hf_vanilla_transformer.files import write_text
-from hf_vanilla_transformer.memory import keep_freed_memory
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
-from hf_vanilla_transformer.training.arguments import describe_precision
-from hf_vanilla_transformer.training.callbacks import ReleaseMemory
 
 
 # Table 3: perplexity and BLEU on newstest2013, and millions of parameters where the paper prints them.
@@ -114,10 +88,6 @@ class TableArguments:
     output_dir: str = field(default="runs/table3", metadata={"help": "Folder of the results, one file per row."})
 
     def __post_init__(self) -> None:
-        for name, least in (("max_steps", 1), ("warmup_steps", 1), ("seed", 0)):
-            check_number(name, getattr(self, name), least)
-        if not 0 < self.rate_factor < math.inf:
-            raise ValueError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
         if Path(self.output_dir).is_file():
             raise NotADirectoryError(f"{self.output_dir} is a file; name a folder for the results.")
 
@@ -131,124 +101,35 @@ class TableArguments:
             VanillaTransformerConfig.from_paper(row)
         return [row for row in PAPER_ROWS if self.rows is None or row in self.rows]
 
-
-@dataclass
-class Material:
-    """What all rows share."""
-
-    args: TableArguments
-    scoring: ScoringArguments
-    description: str
-    tokenizer: PreTrainedTokenizerBase
-    pairs: DatasetDict
-    data: DatasetDict
-    digest: str
-    tokenizer_digest: str
-
-    def config(self, row: str) -> VanillaTransformerConfig:
-        """A row's configuration at the small scale."""
-        return scaled_config(row, len(self.tokenizer))
-
-    def training_args(self) -> PaperTrainingArguments:
-        """Arguments of the Trainer for each row."""
-        accelerated = torch.accelerator.is_available()
-        return PaperTrainingArguments(
-            self.args.output_dir,
-            max_steps=self.args.max_steps,
-            warmup_steps=self.args.warmup_steps,
-            seed=self.args.seed,
-            bf16=True,
-            use_cpu=not accelerated,
-            dataloader_pin_memory=accelerated,
-            logging_strategy="no",
-            save_strategy="no",
-            disable_tqdm=True,
-        )
-
-    def settings(self, row: str) -> dict[str, Any]:
-        """Everything that a row's result depends on, except the software."""
-        config = self.config(row)
-        return {
-            **{symbol: getattr(config, name) for name, symbol in SYMBOLS.items()},
-            "vocab_size": config.vocab_size,
-            "max_steps": self.args.max_steps,
-            "warmup_steps": self.args.warmup_steps,
-            "rate_factor": self.args.rate_factor,
-            "tokens_per_batch": TOKENS_PER_BATCH,
-            "precision": describe_precision(self.training_args()),
-            "device": str(torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"),
-            "seed": self.args.seed,
-            "tokenizer_sha256": self.tokenizer_digest,
-            "data": self.description,
-            "data_sha256": self.digest,
-            **self.scoring.options(self.pairs["validation"]),
-        }
+    def results(self, row: str) -> Path:
+        """The file of a row's result; the folder of its model has the same name without the suffix."""
+        return Path(self.output_dir) / f"{row.replace(' ', '_')}.json"
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Train the missing rows as the command line says; returns the file with the table."""
     args, data_args, scoring = parse([TableArguments, DataArguments, ScoringArguments], __doc__, arguments)
-    folder = Path(args.output_dir)
     with plain_errors():
         rows = args.chosen_rows()
+        name_files(data_args)
+        pairs = data_args.load("validation")["validation"]
         scoring = scoring.for_target(data_args.languages()[1])
-        material = prepare(args, data_args, scoring, rows)
-        found = {row: read_result(folder, row, material.settings(row)) for row in rows}
-        results = {row: result for row, result in found.items() if result is not None}
-        missing = [row for row in rows if row not in results]
-        folder.mkdir(parents=True, exist_ok=True)
-        print(
-            f"{len(rows)} rows of Table 3, {args.max_steps:,} updates each; {len(rows) - len(missing)} of them are in "
-            f"{folder}",
-            flush=True,
-        )
-    keep_freed_memory()
-    failed = []
+        found = {row: read_result(settings_of(row, args, data_args, scoring)) for row in rows}
+        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    missing = [row for row in rows if found[row] is None]
+    print(f"{len(rows)} rows of Table 3, {args.max_steps:,} updates each; {len(missing)} of them are missing")
     # The last row is the big model, which takes the longest.
-    for row in tqdm(missing[::-1], "training", unit=" rows"):
-        try:
-            results[row] = run_row(row, material)
-        except Exception as error:  # One row's error must not stop the others.
-            tqdm.write(f"{row}: {str(error) or repr(error)}")
-            failed.append(row)
-            continue
-        write_text(folder / file_name(row), json.dumps(results[row], indent=2) + "\n")
-        tqdm.write(describe_result(row, results[row]))
-    if failed:
-        sys.exit(f"error: the table lacks {', '.join(failed)}; the same command trains these rows again.")
-    table = make_table({row: results[row] for row in rows})
-    write_text(folder / "table3.md", table)
+    for number, row in enumerate(missing[::-1], start=1):
+        print(f"\n{row}, {number} of {len(missing)} missing rows:", flush=True)
+        found[row] = run_row(settings_of(row, args, data_args, scoring), pairs)
+    results = {row: result for row, result in found.items() if result is not None}
+    table = make_table(results)
+    path = Path(args.output_dir, "table3.md")
+    write_text(path, table)
     print(f"\n{table}")
-    total = sum(map(minutes, results.values()))
-    print(f"the table is in {folder / 'table3.md'}; its rows took {total:.1f} minutes in total")
-    return folder / "table3.md"
-
-
-def describe_result(row: str, result: dict[str, Any]) -> str:
-    """A row's result in one line."""
-    return f"{row}: perplexity {result['perplexity']:.2f}, BLEU {result['bleu']:.2f}, {minutes(result):.1f} minutes"
-
-
-def prepare(args: TableArguments, data_args: DataArguments, scoring: ScoringArguments, rows: Sequence[str]) -> Material:
-    """Load the pairs, train the joint BPE, and tokenize the pairs.
-
-    Raises:
-        ValueError: if training or validation pairs are missing, or a sentence is too long for one of the rows.
-    """
-    name_files(data_args)
-    pairs = data_args.load()
-    for split in ("train", "validation"):
-        if split not in pairs:
-            raise ValueError(f"the data has no {split} pairs, only {', '.join(pairs)}; give --{split}_file.")
-    pairs = DatasetDict({split: pairs[split] for split in ("train", "validation")})
-    texts = chain(pairs["train"]["source"], pairs["train"]["target"])
-    tokenizer = train_tokenizer(texts, vocab_size=VOCAB_SIZE)
-    data = tokenize_pairs(pairs, tokenizer)
-    description = "; ".join(data_args.describe(split) for split in pairs)
-    for row in rows:
-        check_lengths(scaled_config(row, len(tokenizer)), data)
-    digests = digest(sentences_of(pairs)), digest(describe_tokenizer(tokenizer))
-    return Material(args, scoring, description, tokenizer, pairs, data, *digests)
+    total = sum(result["total_seconds"] for result in results.values()) / 60
+    print(f"the table is in {path}; its rows took {total:.1f} minutes in total")
+    return path
 
 
 def name_files(data_args: DataArguments) -> None:
@@ -270,42 +151,42 @@ def name_files(data_args: DataArguments) -> None:
     )
 
 
-def sentences_of(pairs: DatasetDict) -> list[str]:
-    """All sentences, because the content of a file may change."""
-    return [sentence for split in pairs.values() for column in ("source", "target") for sentence in split[column]]
-
-
-def digest(content: Any) -> str:
-    """SHA-256 of a value that JSON can express."""
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def scaled_config(row: str, vocab_size: int) -> VanillaTransformerConfig:
-    """A row of Table 3 at the small scale, in the same proportions: d_ff is still 4 d_model, and so on."""
-    paper = VanillaTransformerConfig.from_paper(row)
-    return VanillaTransformerConfig.from_paper(
-        row,
-        vocab_size=vocab_size,
-        encoder_layers=paper.encoder_layers // DEPTH_DIVISOR,
-        decoder_layers=paper.decoder_layers // DEPTH_DIVISOR,
-        d_model=paper.d_model // WIDTH_DIVISOR,
-        d_ff=paper.d_ff // WIDTH_DIVISOR,
-        d_k=None if paper.d_k is None else paper.d_k // WIDTH_DIVISOR,
+def settings_of(row: str, args: TableArguments, data_args: DataArguments, scoring: ScoringArguments) -> Settings:
+    """The arguments of `train` for a row."""
+    results = args.results(row)
+    run_args = RunArguments(
+        str(results.with_suffix("")),
+        max_steps=args.max_steps,
+        warmup_steps=args.warmup_steps,
+        rate_factor=args.rate_factor,
+        tokens_per_batch=TOKENS_PER_BATCH,
+        seed=args.seed,
+        save_strategy="no",
     )
+    model_args = ModelArguments(preset=row, vocab_size=VOCAB_SIZE, config_overrides=sizes_of(row), overwrite=True)
+    return Settings(model_args, data_args, DecodingArguments(), scoring, ResultArguments(str(results)), run_args)
 
 
-def file_name(row: str) -> str:
-    """The file of a row's result."""
-    return f"{row.replace(' ', '_')}.json"
+def sizes_of(row: str) -> dict[str, int]:
+    """The sizes of a row at the small scale, in the same proportions: d_ff is still 4 d_model, and so on."""
+    paper = VanillaTransformerConfig.from_paper(row)
+    layers = {name: getattr(paper, name) // DEPTH_DIVISOR for name in ("encoder_layers", "decoder_layers")}
+    widths = {name: getattr(paper, name) for name in ("d_model", "d_ff", "d_k")}
+    return layers | {name: width // WIDTH_DIVISOR for name, width in widths.items() if width is not None}
 
 
-def read_result(folder: Path, row: str, settings: dict[str, Any]) -> dict[str, Any] | None:
+def scaled_config(row: str) -> VanillaTransformerConfig:
+    """A row of Table 3 at the small scale."""
+    return VanillaTransformerConfig.from_paper(row, vocab_size=VOCAB_SIZE, **sizes_of(row))
+
+
+def read_result(settings: Settings) -> dict[str, Any] | None:
     """Read the result of a row from an earlier run; None without one.
 
     Raises:
         ValueError: if the result has other settings, or the file holds something else.
     """
-    path = folder / file_name(row)
+    path, wanted = Path(str(settings.results.results)), describe_run(settings)["settings"]
     if not path.is_file():
         return None
     try:
@@ -313,98 +194,35 @@ def read_result(folder: Path, row: str, settings: dict[str, Any]) -> dict[str, A
         made_with = dict(result["settings"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not hold a result of this command; remove it to train the row again.") from error
-    differing = [name for name in {**settings, **made_with} if settings.get(name) != made_with.get(name)]
+    differing = [name for name in {**wanted, **made_with} if wanted.get(name) != made_with.get(name)]
     if differing:
-        there, wanted = (
-            ", ".join(f"{name}={values.get(name)}" for name in differing) for values in (made_with, settings)
-        )
+        name = differing[0]
         raise ValueError(
-            f"{path} was made with {there}, but {wanted} is asked for; name another --output_dir, or remove the file "
-            "to train the row again."
+            f"{path} was made with {name}={made_with.get(name)}, but {wanted.get(name)} is asked for; name another "
+            "--output_dir, or remove the file to train the row again."
         )
+    return result if "perplexity" in result else None
+
+
+def run_row(settings: Settings, pairs: Dataset) -> dict[str, Any]:
+    """Train a row, and add the perplexity to the result that `train` writes."""
+    folder, path = run(settings), str(settings.results.results)
+    result = json.loads(Path(path).read_text(encoding="utf-8"))
+    result["perplexity"] = perplexity(folder, pairs)
+    write_text(path, json.dumps(result, indent=2) + "\n")
     return result
 
 
-def run_row(row: str, material: Material) -> dict[str, Any]:
-    """Train and score a row.
-
-    Raises:
-        ValueError: if its perplexity is not finite.
-    """
-    started = time.perf_counter()
-    model = train_row(row, material)
-    trained = time.perf_counter()
-    found = perplexity(model, material.data["validation"], material.tokenizer)
-    if not math.isfinite(found):
-        raise ValueError(f"the perplexity is {found}: the training diverged; lower the rate_factor.")
-    scores, _ = evaluate_pairs(
-        model,
-        material.tokenizer,
-        material.pairs["validation"],
-        material.description,
-        DecodingArguments(),
-        material.scoring,
-        show_progress=False,
-    )
-    return {
-        "row": row,
-        "parameters": model.num_parameters(),
-        "perplexity": found,
-        "bleu": scores["bleu"],
-        "bleu_signature": scores["bleu_signature"],
-        "decoding": scores["decoding"],
-        "training_seconds": trained - started,
-        "scoring_seconds": time.perf_counter() - trained,
-        "settings": material.settings(row),
-        **describe_environment(),
-    }
-
-
-def train_row(row: str, material: Material) -> PreTrainedModel:
-    """Train a row's model."""
-    set_seed(material.args.seed)
-    model = VanillaTransformerForConditionalGeneration(material.config(row))
-    training_args = material.training_args()
-    trainer = Seq2SeqTrainer(
-        model,
-        training_args,
-        train_dataset=material.data["train"],
-        data_collator=DataCollatorForSeq2Seq(material.tokenizer, model=model),
-        callbacks=[ReleaseMemory()],
-        optimizers=paper_optimizers(model, training_args, material.args.rate_factor),
-    )
-    trainer.remove_callback(PrinterCallback)
-    TokenBudgetBatchSampler.use_in(trainer, TOKENS_PER_BATCH)
-    trainer.train()
-    # A new model, because the wrappers of bfloat16 training would stay around the old one.
-    trained = VanillaTransformerForConditionalGeneration(material.config(row)).to(model.device)
-    trained.load_state_dict(trainer.accelerator.unwrap_model(trainer.model).state_dict())
-    return trained.eval()
-
-
-@torch.inference_mode()
-def perplexity(model: PreTrainedModel, data: Dataset, tokenizer: PreTrainedTokenizerBase) -> float:
+def perplexity(folder: Path, pairs: Dataset) -> float:
     """exp of the mean cross-entropy per target token including EOS, without smoothing: "per-wordpiece", as in Table 3.
 
     Args:
-        model (`PreTrainedModel`): is set to evaluation mode.
-        data (`Dataset`): tokenized pairs from `tokenize_pairs`.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        folder (`Path`): a trained model with its tokenizer.
+        pairs (`Dataset`): columns `source` and `target`.
     """
-    model.eval()
-    sampler = TokenBudgetBatchSampler(data, TOKENS_PER_BATCH)
-    collator = DataCollatorForSeq2Seq(tokenizer, model=model)
-    total, tokens = torch.zeros((), dtype=torch.float64), 0
-    for batch in DataLoader(data, batch_sampler=sampler, collate_fn=collator):
-        count = int((batch["labels"] != collator.label_pad_token_id).sum())
-        total += model(**batch.to(model.device)).loss.cpu().double() * count
-        tokens += count
-    return float((total / tokens).exp())
-
-
-def minutes(result: dict[str, Any]) -> float:
-    """The duration of a row."""
-    return (result["training_seconds"] + result["scoring_seconds"]) / 60
+    tokenizer, model = load(str(folder))
+    scores = score(model, tokenizer, pairs["source"], pairs["target"])
+    return math.exp(-sum(each.total for each in scores) / sum(len(each.tokens) for each in scores))
 
 
 def make_table(results: dict[str, dict[str, Any]]) -> str:
@@ -414,19 +232,24 @@ def make_table(results: dict[str, dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row, result in results.items():
-        ours = (result["perplexity"], result["bleu"])
-        base = results.get("base")
+        ours = figures_of(result)
+        base = None if row == "base" else results.get("base")
         paper = PAPER_RESULTS[row]
         cells = [
             row,
             describe_change(row),
             f"{result['parameters'] / 1e6:.2f}",
-            *with_differences(ours, None if row == "base" or base is None else (base["perplexity"], base["bleu"])),
+            *with_differences(ours, base and figures_of(base)),
             paper[2] or "",
             *with_differences(paper[:2], None if row == "base" else PAPER_RESULTS["base"][:2]),
         ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
+
+
+def figures_of(result: dict[str, Any]) -> tuple[float, float]:
+    """Perplexity and BLEU of a row."""
+    return result["perplexity"], result["scores"]["validation"]["bleu"]
 
 
 def with_differences(figures: tuple[float, float], base: tuple[float, float] | None) -> tuple[str, str]:
@@ -439,7 +262,7 @@ def with_differences(figures: tuple[float, float], base: tuple[float, float] | N
 
 def describe_change(row: str) -> str:
     """The fields that a row changes at the small scale; for the base model, all fields."""
-    base, config = scaled_config("base", VOCAB_SIZE), scaled_config(row, VOCAB_SIZE)
+    base, config = scaled_config("base"), scaled_config(row)
     changed = [name for name in SYMBOLS if row == "base" or getattr(config, name) != getattr(base, name)]
     return ", ".join(f"{SYMBOLS[name]}={getattr(config, name)}" for name in changed)
 

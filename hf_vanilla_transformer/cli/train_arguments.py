@@ -181,6 +181,7 @@ class RunArguments(PaperTrainingArguments):
     r_drop_alpha: float = field(
         default=0.0, metadata={"help": "Weight of the R-Drop loss, 2 for example; 0 trains without R-Drop."}
     )
+    rate_factor: float = field(default=1.0, metadata={"help": "Constant before Eq. 3; the paper's is 1."})
     bf16: bool | None = field(  # type: ignore[assignment]
         default=None,
         metadata={"help": "bfloat16 autocast; by default where the GPU, or the CPU that trains, computes in bfloat16."},
@@ -211,6 +212,8 @@ class RunArguments(PaperTrainingArguments):
     def __post_init__(self) -> None:
         if not 0 <= self.r_drop_alpha < math.inf:
             raise ValueError(f"r_drop_alpha is {self.r_drop_alpha}; give 0 for training without R-Drop, or a weight.")
+        if not 0 < self.rate_factor < math.inf:
+            raise ValueError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
         if self.early_stopping_patience is not None and self.metric_for_best_model is None:
             self.metric_for_best_model = "loss"
         # The Trainer accepts bfloat16 on a CPU only if `use_cpu` is set.
@@ -228,7 +231,8 @@ class RunArguments(PaperTrainingArguments):
     def describe_optimizer(self) -> str:
         """Optimizer and schedule in words."""
         if self.uses_paper_schedule:
-            return f"{'AdamW' if self.weight_decay else 'Adam'}, learning rate of Eq. 3"
+            factor = "" if self.rate_factor == 1 else f" times {self.rate_factor:.3g}"
+            return f"{'AdamW' if self.weight_decay else 'Adam'}, learning rate of Eq. 3{factor}"
         optimizer, schedule = OptimizerNames(self.optim).value, SchedulerType(self.lr_scheduler_type).value
         return f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}"
 

@@ -95,6 +95,11 @@ def check_effects(args: RunArguments) -> None:
             f"neftune_noise_alpha is {args.neftune_noise_alpha}, but the Trainer's noise does not reach shared "
             "embeddings; leave it out, and give --dropout instead."
         )
+    if args.rate_factor != 1 and not args.uses_paper_schedule:
+        raise ValueError(
+            f"rate_factor is {args.rate_factor}, but the learning rate does not follow Eq. 3; leave it out, or leave "
+            "out learning_rate, lr_scheduler_type and optim."
+        )
     for name in ("optim_args", "lr_scheduler_kwargs"):
         value = getattr(args, name)
         if value and args.uses_paper_schedule:

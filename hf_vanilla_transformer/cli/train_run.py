@@ -29,7 +29,7 @@ from .train_setup import load_training_pairs, make_model, make_trainer, tokenize
 # The default of save_total_limit, because the checkpoints of a long run would fill a disk.
 CHECKPOINTS_KEPT = 10
 # Arguments that a resumed run takes from its checkpoint, whatever the command line says.
-OF_THE_CHECKPOINT = {"learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
+OF_THE_CHECKPOINT = {"learning_rate", "rate_factor", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
 OF_THE_CHECKPOINT |= {"preset", "config_overrides", "vocab_size", "whitespace_words"}
 # What a shell reports of a process that Ctrl-C ended.
 INTERRUPTED = 130

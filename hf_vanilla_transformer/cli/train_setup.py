@@ -127,7 +127,7 @@ def make_trainer(
     args.dataloader_pin_memory = args.dataloader_pin_memory and args.device.type != "cpu"
     if args.ddp_find_unused_parameters is None:
         args.ddp_find_unused_parameters = False  # Every weight gets a gradient in every update.
-    optimizers = paper_optimizers(model, args) if args.uses_paper_schedule else None
+    optimizers = paper_optimizers(model, args, args.rate_factor) if args.uses_paper_schedule else None
     kind: Any = partial(RDropTrainer, r_drop_alpha=args.r_drop_alpha) if args.r_drop_alpha else Seq2SeqTrainer
     trainer = kind(
         model=model,

@@ -333,6 +333,15 @@ def test_r_drop_changes_the_training_and_is_written_down(tmp_path):
     assert any((weight != found[1][1][name]).any() for name, weight in found[0][1].items())
 
 
+def test_a_constant_before_the_schedule_of_the_paper(tmp_path):
+    changes = {"rate_factor": 0.25, "logging_steps": 1, "max_steps": 4, "save_steps": 4}
+    folder = train.main(recipe(tmp_path, **changes))
+    history = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
+    rates = {entry["step"]: entry["learning_rate"] for entry in history if "learning_rate" in entry}
+    assert rates == pytest.approx({k: learning_rate(k, 16, 3) / 4 for k in (1, 2, 3, 4)})
+    assert "learning rate of Eq. 3 times 0.25" in (folder / "README.md").read_text()
+
+
 @pytest.mark.parametrize("can_keep", [True, False])
 def test_memory_is_given_back_where_it_is_kept(tmp_path, monkeypatch, can_keep):
     steps, asked = [], []

@@ -219,6 +219,8 @@ def test_stopping_early(tmp_path):
         ),
         ({"results": "nowhere/results.json"}, "nowhere does not exist; create the folder"),
         ({"r_drop_alpha": -1.0}, r"r_drop_alpha is -1.0; give 0 for training without R-Drop"),
+        ({"rate_factor": 0.0}, r"rate_factor is 0\.0; it must be above 0"),
+        ({"rate_factor": 0.5, "learning_rate": 0.1}, r"rate_factor is 0\.5, but the learning rate does not follow"),
     ],
 )
 def test_wrong_arguments_of_validation(tmp_path, changes, message):
