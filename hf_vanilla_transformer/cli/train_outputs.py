@@ -16,7 +16,7 @@ from ..evaluation.curves import write_curve
 from ..evaluation.environment import describe_environment
 from ..evaluation.metrics import METRICS
 from ..files import is_disk_error, write_text
-from ..hub.card import BUILT_IN, card_metadata, fill_model_card
+from ..hub.card import BUILT_IN, About, argument_facts, average_facts, fill_model_card
 from ..hub.folder import staged
 from ..hub.push import describe_error, prepare_repository, push_run
 from ..training.arguments import describe_precision
@@ -24,7 +24,7 @@ from ..training.averaging import averaged_from, last_checkpoints, write_average
 from ..training.facts import FactsOfTheRun
 from .evaluate import evaluate_pairs, print_scores
 from .loading import load
-from .train_arguments import RunArguments, Settings, changed_arguments
+from .train_arguments import Settings, changed_arguments
 
 
 def prepare_push(settings: Settings, has_scores: bool) -> None:
@@ -38,7 +38,7 @@ def prepare_push(settings: Settings, has_scores: bool) -> None:
         scores = {**placeholders, "data": settings.data.describe("test")} if has_scores else None
         args.hub_model_id = prepare_repository(
             args.hub_model_id,
-            card_metadata(**describe_for_the_hub(settings), scores=scores),
+            about(settings, scores).metadata(),
             token=args.hub_token,
             private=args.hub_private_repo,
             revision=args.hub_revision,
@@ -148,37 +148,29 @@ def save_card(
     """Write the model card and the scores into the model's folder."""
     args = settings.args
     model: Any = trainer.model
+    data = settings.data.describe("train")
+    training_facts = {
+        "data": data,
+        **argument_facts(args),
+        "precision": describe_precision(args),
+        "optimizer": facts.optimizer,
+        "pairs": f"{len(pairs['train']):,}",
+        "updates": f"{trainer.state.global_step:,}",
+        "seconds": round(facts.seconds),
+        **({"R-Drop": f"weight {args.r_drop_alpha:g}"} if args.r_drop_alpha else {}),
+        **describe_best(trainer),
+        **average_facts(averaged_from(settings.output)),
+    }
+    # A sentence of the user's data may be private.
+    example = {"example_source": pairs["train"][0]["source"]} if settings.data.dataset_name == BUILT_IN else {}
+    location = {**describe_location(settings), **example}
     card = fill_model_card(
-        model,
-        args,
-        **describe_for_the_hub(settings),
-        data=settings.data.describe("train"),
-        precision=describe_precision(args),
-        **describe_location(settings),
-        scores=scores,
-        # A sentence of the user's data may be private.
-        example_source=pairs["train"][0]["source"]
-        if settings.data.dataset_name == BUILT_IN
-        else "A sentence to translate.",
-        training_facts={
-            "optimizer": facts.optimizer,
-            "pairs": f"{len(pairs['train']):,}",
-            "updates": f"{trainer.state.global_step:,}",
-            "seconds": round(facts.seconds),
-            **describe_regularizers(args),
-            **describe_best(trainer),
-        },
-        averaged_from=averaged_from(settings.output),
+        about(settings, scores), model.config, model.num_parameters(), training_facts, data=data, **location
     )
     with staged(settings.output) as folder:
         (folder / "README.md").write_text(card.content, encoding="utf-8")
         if scores is not None:
             (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
-
-
-def describe_regularizers(args: RunArguments) -> dict[str, str]:
-    """Regularization that the paper does not use."""
-    return {"R-Drop": f"weight {args.r_drop_alpha:g}"} if args.r_drop_alpha else {}
 
 
 def describe_best(trainer: Seq2SeqTrainer) -> dict[str, str]:
@@ -210,20 +202,19 @@ def save_results(
     print(f"the results are in {path}")
 
 
-def describe_for_the_hub(settings: Settings) -> dict[str, Any]:
-    """The metadata of the model card that does not depend on the outcome of the training."""
-    args = settings.args
-    source_language, target_language = settings.data.languages()
+def about(settings: Settings, scores: dict[str, Any] | None) -> About:
+    """What the model card says besides sizes and training."""
+    args, data_args = settings.args, settings.data
     name = (args.hub_model_id if args.push_to_hub else None) or str(args.output_dir)
-    return {
-        "title": Path(name).absolute().name,
-        "dataset": settings.data.dataset_name,
-        "dataset_config": settings.data.dataset_config_name,
-        "source_language": source_language,
-        "target_language": target_language,
-        "base_model": settings.model.model_name_or_path,
-        "license": settings.model.license,
-    }
+    return About(
+        Path(name).absolute().name,
+        data_args.dataset_name,
+        data_args.dataset_config_name,
+        *data_args.languages(),
+        settings.model.model_name_or_path,
+        settings.model.license,
+        scores,
+    )
 
 
 def describe_location(settings: Settings) -> dict[str, Any]:

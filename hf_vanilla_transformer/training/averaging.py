@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from ..checks import check_number
 from ..files import locked
-from ..hub.card import fill_card_of_average
+from ..hub.card import About, average_facts, fill_model_card
 from ..hub.folder import TOKENIZER_FILES, files_of_a_run, staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .checkpoints import MARK, checkpoints_in, fault_of
@@ -307,7 +307,7 @@ def _describe(name: str, checkpoint: _Checkpoint) -> dict[str, Any]:
 def _write_card(checkpoints: Sequence[_Checkpoint], folder: Path, *, title: str) -> None:
     parameters = sum(math.prod(tensor.shape) for tensor in checkpoints[-1].tensors.values())
     config = VanillaTransformerConfig.from_pretrained(folder)
-    card = fill_card_of_average(config, parameters, title=title, averaged_from=averaged_from(folder))
+    card = fill_model_card(About(title), config, parameters, average_facts(averaged_from(folder)))
     (folder / "README.md").write_text(card.content, encoding="utf-8")
 
 

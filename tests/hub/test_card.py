@@ -7,7 +7,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_vanilla_transformer import PaperTrainingArguments
-from hf_vanilla_transformer.hub.card import card_metadata, fill_model_card
+from hf_vanilla_transformer.hub.card import About, argument_facts, fill_model_card
 from tests.hub.card_rules import card_errors
 from tests.models import small_model
 
@@ -24,11 +24,10 @@ SCORES = {
 }
 
 
-def make_card(tmp_path, **facts) -> ModelCard:
-    args = PaperTrainingArguments(output_dir=tmp_path, use_cpu=True)
-    return fill_model_card(
-        small_model(), args, **{"title": "name", "data": "user/pairs (train)", "precision": "float32", **facts}
-    )
+def make_card(tmp_path, location=None, revision=None, example_source="A sentence.", **about) -> ModelCard:
+    model = small_model()
+    where = {"location": location, "revision": revision, "example_source": example_source}
+    return fill_model_card(About("name", **about), model.config, model.num_parameters(), {}, **where)
 
 
 def test_all_metadata(tmp_path):
@@ -85,36 +84,29 @@ def test_names_that_are_not_on_the_hub_are_omitted(tmp_path, monkeypatch):
     (tmp_path / "runs" / "base").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     for dataset, kind in (("numbers", "numbers"), (None, "own-files"), ("runs/base", "own-files")):
-        metadata = card_metadata(title="name", dataset=dataset, base_model="runs/base", scores=SCORES).to_dict()
+        metadata = About("name", dataset, base_model="runs/base", scores=SCORES).metadata().to_dict()
         assert not {"datasets", "base_model", "license", "language"} & set(metadata)
         assert metadata["model-index"][0]["results"][0]["dataset"]["type"] == kind
-    assert "base_model" not in card_metadata(title="name", base_model="/home/me/base").to_dict()
-    assert "model-index" not in card_metadata(title="name").to_dict()
+    assert "base_model" not in About("name", base_model="/home/me/base").metadata().to_dict()
+    assert "model-index" not in About("name").metadata().to_dict()
 
 
 def test_facts_of_the_training(tmp_path):
     options = {"output_dir": tmp_path, "use_cpu": True, "learning_rate": 0.1}
-    model = small_model(label_smoothing=0.1)
     for changes, rows in (
-        (
-            {},
-            [
-                "| warm-up updates | 4000 |",
-                "| label smoothing | 0.1 |",
-                "| beta_1, beta_2, epsilon | 0.9, 0.98, 1e-09 |",
-            ],
-        ),
-        ({"warmup_steps": 0.1}, ["| warm-up updates | 0.1 of all |"]),
-        ({"label_smoothing_factor": 0.2}, ["| label smoothing | 0.2 |"]),
+        ({}, {"warm-up updates": 4000, "beta_1, beta_2, epsilon": "0.9, 0.98, 1e-09"}),
+        ({"warmup_steps": 0.1}, {"warm-up updates": "0.1 of all"}),
+        ({"label_smoothing_factor": 0.2}, {"label smoothing by the Trainer": 0.2}),
     ):
-        card = fill_model_card(
-            model, PaperTrainingArguments(**options, **changes), title="name", data="pairs", precision="float32"
-        )
-        assert all(row in card.content for row in rows)
-    card = fill_model_card(
-        model, PaperTrainingArguments(**options, optim="sgd"), title="name", data="pairs", precision="float32"
+        facts = argument_facts(PaperTrainingArguments(**options, **changes))
+        assert facts | rows == facts
+    assert not {"beta_1, beta_2, epsilon", "label smoothing by the Trainer"} & set(
+        argument_facts(PaperTrainingArguments(**options, optim="sgd"))
     )
-    assert "beta_1" not in card.content
+    model = small_model(label_smoothing=0.1)
+    card = fill_model_card(About("name"), model.config, model.num_parameters(), facts)
+    assert "| label smoothing | 0.1 |" in card.content
+    assert "| label smoothing by the Trainer | 0.2 |" in card.content
 
 
 @pytest.mark.parametrize(("revision", "said"), [(None, ""), ("small", ', revision="small"')])
