@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-import logging
 import math
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from ..files import locked
 from ..hub.card import About, average_facts, fill_model_card
 from ..hub.folder import TOKENIZER_FILES, files_of_a_run, staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from .checkpoints import MARK, checkpoints_in, fault_of
+from .checkpoints import MARK, checkpoints_in, complete_checkpoints, fault_of
 
 
 PROVENANCE = "averaged_from.json"
@@ -39,8 +39,6 @@ _NOT_OF_THE_MODEL = (
 )
 # Settings of the last call, which tokenizers save too.
 _NOT_OF_THE_TOKENIZER = ("padding", "truncation")
-
-logger = logging.getLogger(__name__)
 
 
 class _StoredTensor(NamedTuple):
@@ -122,16 +120,7 @@ def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
         ValueError: if `count` is less than 1.
     """
     check_number("the number of checkpoints to average", count, 1)
-    found: list[Path] = []
-    for checkpoint in reversed(checkpoints_in(Path(run))):
-        fault = fault_of(checkpoint)
-        if fault is None:
-            found.append(checkpoint)
-        else:
-            logger.warning("skipping %s: %s.", checkpoint, fault)
-        if len(found) == count:
-            break
-    return found[::-1]
+    return list(islice(complete_checkpoints(Path(run)), count))[::-1]
 
 
 def averaged_from(folder: str | os.PathLike[str]) -> list[str]:

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,20 +137,25 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
         ValueError: if no checkpoint is marked, but the files of one look complete, as after a run without
             [`CompleteCheckpoints`]. To resume from it, pass its path to `trainer.train`.
     """
-    checkpoints = checkpoints_in(Path(output_dir))
-    for checkpoint in reversed(checkpoints):
-        fault = fault_of(checkpoint)
-        if fault is None:
-            return str(checkpoint)
-        logger.warning("skipping %s: %s.", checkpoint, fault)
-    unmarked = [each for each in checkpoints if not (each / MARK).exists() and not _belongs_to_marking_run(each)]
-    finished = [checkpoint.name for checkpoint in unmarked if _looks_finished(checkpoint)]
-    if finished:
+    for checkpoint in complete_checkpoints(Path(output_dir)):
+        return str(checkpoint)
+    unmarked = [each.name for each in checkpoints_in(Path(output_dir)) if _is_finished_without_mark(each)]
+    if unmarked:
         raise ValueError(
-            f"no checkpoint in {output_dir} is marked as complete, but {finished[-1]} may be: give its path as "
+            f"no checkpoint in {output_dir} is marked as complete, but {unmarked[-1]} may be: give its path as "
             "resume_from_checkpoint to resume from it, or remove it to start from scratch."
         )
     return None
+
+
+def complete_checkpoints(folder: Path) -> Iterator[Path]:
+    """Yield the complete checkpoints of a run, newest first; log a warning for each that is skipped."""
+    for checkpoint in reversed(checkpoints_in(folder)):
+        fault = fault_of(checkpoint)
+        if fault is None:
+            yield checkpoint
+        else:
+            logger.warning("skipping %s: %s.", checkpoint, fault)
 
 
 def newest_complete(folder: Path) -> Path | None:
@@ -185,10 +191,7 @@ def find_checkpoint(wanted: str, folder: Path) -> Path | None:
 
 def are_all_unfinished(folder: Path) -> bool:
     """Whether no checkpoint in a folder has the file that its run writes last; True without checkpoints."""
-    return not any(
-        (each / MARK).exists() or ((each / _STATE).exists() and not _belongs_to_marking_run(each))
-        for each in checkpoints_in(folder)
-    )
+    return not any((each / MARK).exists() or _is_finished_without_mark(each) for each in checkpoints_in(folder))
 
 
 def is_finished(args: TrainingArguments, checkpoint: Path) -> bool:
@@ -257,18 +260,16 @@ def _visible_fault(checkpoint: Path) -> str | None:
     return f"{', '.join(torn)}: missing or truncated" if torn else None
 
 
-def _looks_finished(checkpoint: Path) -> bool:
-    """Whether a checkpoint has the file that the Trainer writes last, and the random state that a resume needs."""
-    return _is_whole(checkpoint / _STATE) and any(checkpoint.glob("rng_state*.pth"))
+def _is_finished_without_mark(checkpoint: Path) -> bool:
+    """Whether a run without [`CompleteCheckpoints`] wrote a checkpoint to the end, with what a resume needs.
 
-
-def _belongs_to_marking_run(checkpoint: Path) -> bool:
-    """Whether `train` wrote a checkpoint, which marks those that are complete: its facts are among the callbacks'."""
-    try:
-        state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    The state is written last; that of a run of `train`, which marks its checkpoints, holds facts of the run.
+    """
+    can_resume = _is_whole(checkpoint / _STATE) and any(checkpoint.glob("rng_state*.pth"))
+    if (checkpoint / MARK).exists() or not can_resume:
         return False
-    return "FactsOfTheRun" in state.get("stateful_callbacks", {})
+    state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
+    return "FactsOfTheRun" not in state.get("stateful_callbacks", {})
 
 
 def _is_whole(path: Path) -> bool:
