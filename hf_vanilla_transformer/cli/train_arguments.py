@@ -108,15 +108,26 @@ class ModelArguments(LoadingArguments):
                 raise ValueError(f"{argument} is {given}, but {name} has {actual}, which training does not change.")
 
     def config(self, tokenizer: PreTrainedTokenizerBase | None = None) -> VanillaTransformerConfig:
-        """The configuration of a model from scratch; without a tokenizer, with the default vocabulary."""
+        """The configuration of a model from scratch; without a tokenizer, with the default vocabulary.
+
+        Raises:
+            ValueError: if `config_overrides` contradicts the tokenizer.
+        """
         sizes = {"encoder_layers": self.num_layers, "decoder_layers": self.num_layers}
         sizes |= {"d_model": self.d_model, "d_ff": self.d_ff, "num_heads": self.num_heads}
         given: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
         given |= self.regularization()
+        overrides = self.config_overrides if isinstance(self.config_overrides, dict) else {}
         if tokenizer is not None:
             # Not len(tokenizer), because ids may have gaps.
-            given |= {"vocab_size": max(tokenizer.get_vocab().values()) + 1, **special_tokens(tokenizer)}
-        overrides = self.config_overrides if isinstance(self.config_overrides, dict) else {}
+            rows, of_tokenizer = max(tokenizer.get_vocab().values()) + 1, special_tokens(tokenizer)
+            given |= {"vocab_size": rows, **of_tokenizer}
+            fewer = {name for name in ("vocab_size", "source_vocab_size") if (overrides.get(name) or rows) < rows}
+            # Decoding may start from any token.
+            others = {name for name in of_tokenizer if overrides.get(name, of_tokenizer[name]) != of_tokenizer[name]}
+            for name in sorted(fewer | others - {"decoder_start_token_id"}):
+                wanted = rows if name in fewer else of_tokenizer[name]
+                raise ValueError(f"config_overrides has {name} {overrides[name]}, but the tokenizer needs {wanted}.")
         return VanillaTransformerConfig.from_paper(self.preset, **{**given, **overrides})
 
 

@@ -93,6 +93,23 @@ def test_more_of_the_configuration(tmp_path, capsys):
     assert " 9 pairs, 1 updates of 8 sentences\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("overrides", "needed"),
+    [({"vocab_size": 5}, 269), ({"source_vocab_size": 5}, 269), ({"pad_token_id": 3}, 0), ({"eos_token_id": 1}, 2)],
+)
+def test_a_configuration_that_contradicts_the_tokenizer(tmp_path, overrides, needed):
+    ((name, value),) = overrides.items()
+    changes = {"config_overrides": overrides, "vocab_size": 269, "dataset_name": "numbers"}
+    with pytest.raises(SystemExit, match=f"config_overrides has {name} {value}, but the tokenizer needs {needed}"):
+        train.main(recipe(tmp_path, **changes))
+
+
+def test_more_rows_than_tokens_and_another_start(tmp_path):
+    changes = {"config_overrides": {"vocab_size": 320, "decoder_start_token_id": 0}, "max_steps": 1}
+    config = AutoConfig.from_pretrained(train.main(recipe(tmp_path, **changes)))
+    assert (config.vocab_size, config.decoder_start_token_id) == (320, 0)
+
+
 def test_a_tokenizer_that_is_there_is_taken(trained, tmp_path):
     changes = {"tokenizer_name": str(trained), "vocab_size": 37000, "train_size": 30, "max_steps": 1}
     folder = train.main(recipe(tmp_path, **changes))
