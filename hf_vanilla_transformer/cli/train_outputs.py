@@ -21,6 +21,7 @@ from ..hub.folder import staged
 from ..hub.push import describe_error, prepare_repository, push_run
 from ..training.arguments import describe_precision
 from ..training.averaging import averaged_from, last_checkpoints, write_average
+from ..training.checkpoints import newest_complete
 from ..training.facts import FactsOfTheRun
 from .evaluate import evaluate_pairs, print_scores
 from .loading import load
@@ -72,11 +73,21 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
             (folder / "training_args.bin").unlink(missing_ok=True)  # A pickle, which a shared folder should not hold.
     except Exception as error:  # Whatever it is, the weights must not be lost.
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:  # To save again, all processes are needed.
-            raise
+            sys.exit(
+                f"error: the model could not be written to {output} ({error}). Make room; {how_to_resume(output)}."
+            )
         refuge = tempfile.mkdtemp(prefix=f"{output.name}-")
         trainer.save_model(refuge, _internal_call=True)
         Path(refuge, "training_args.bin").unlink(missing_ok=True)
         sys.exit(f"error: the model could not be written to {output} ({error}); it is in {refuge}, move it from there.")
+
+
+def how_to_resume(output: Path) -> str:
+    """What a user can do after a run that was stopped."""
+    checkpoint = newest_complete(output)
+    if checkpoint is None:
+        return "the same command starts again, because there is no complete checkpoint"
+    return f"the same command with --resume_from_checkpoint last resumes from {checkpoint.name}"
 
 
 def save_average(output: Path, count: int, updates: int) -> None:

@@ -17,12 +17,12 @@ from ..files import is_disk_error, locked
 from ..memory import keep_freed_memory, peak_memory
 from ..training.arguments import describe_precision
 from ..training.callbacks import DivergedError, ReleaseMemory, StopWhenDiverged, early_stopping
-from ..training.checkpoints import find_checkpoint, is_finished, newest_complete, remove_checkpoints
+from ..training.checkpoints import find_checkpoint, is_finished, remove_checkpoints
 from ..training.facts import FactsOfTheRun
 from .parsing import plain_errors
 from .train_arguments import Settings, changed_arguments
 from .train_checks import check_lengths, check_settings
-from .train_outputs import describe_run, prepare_push, report, save_average, save_model
+from .train_outputs import describe_run, how_to_resume, prepare_push, report, save_average, save_model
 from .train_setup import load_training_pairs, make_model, make_trainer, tokenize
 
 
@@ -261,14 +261,6 @@ def train(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
         if state.global_step < state.max_steps:
             sys.exit(f"error: a checkpoint could not be written ({error}). Make room; then {how_to_resume(output)}.")
         print(f"the last checkpoint could not be written ({error})")
-
-
-def how_to_resume(output: Path) -> str:
-    """What a user can do after a run that was stopped."""
-    checkpoint = newest_complete(output)
-    if checkpoint is None:
-        return "the same command starts again, because there is no complete checkpoint"
-    return f"the same command with --resume_from_checkpoint last resumes from {checkpoint.name}"
 
 
 def is_raised_by_optimizer(error: Exception) -> bool:

@@ -64,6 +64,17 @@ def test_a_finished_model_is_not_lost_with_its_last_checkpoint(tmp_path, monkeyp
     assert (tmp_path / "run" / "model.safetensors").is_file()
 
 
+def test_a_sharded_model_is_saved_again_by_a_resume(tmp_path, monkeypatch):
+    # Its processes would have to save it together once more.
+    def is_in_the_run(trainer, folder, **kwargs):
+        trainer.is_deepspeed_enabled = not Path(folder).name.startswith("checkpoint")
+        return trainer.is_deepspeed_enabled
+
+    fail_at(monkeypatch, Seq2SeqTrainer, "save_model", is_in_the_run, FULL)
+    with pytest.raises(SystemExit, match=r"could not be written to .*; the same command with --resume_from_checkpoint"):
+        train.main(recipe(tmp_path))
+
+
 def test_a_finished_model_goes_elsewhere_if_its_folder_is_full(tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
