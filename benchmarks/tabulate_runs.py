@@ -24,6 +24,9 @@ class TableArguments:
     """Where to write the table. The result files are the positional arguments."""
 
     output: str | None = field(default=None, metadata={"help": "Also write the table into this file."})
+    targets: list[float] = field(
+        default_factory=list, metadata={"help": "Add the minutes of training to these validation BLEU: 35 38 40."}
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> str:
@@ -31,19 +34,20 @@ def main(arguments: Sequence[str] | None = None) -> str:
     args, files = parse([TableArguments], __doc__, arguments, positional="results", takes_recipe_first=False)
     with plain_errors():
         check_can_write(args.output)
-        table = table_of_results(files)
+        table = table_of_results(files, args.targets)
     print(table, end="")
     if args.output is not None:
         write_text(args.output, table)
     return table
 
 
-def table_of_results(paths: Sequence[str | os.PathLike[str]]) -> str:
+def table_of_results(paths: Sequence[str | os.PathLike[str]], targets: Sequence[float] = ()) -> str:
     """A Markdown table of result files, with mean and sample standard deviation over the seeds of each recipe.
 
     Args:
         paths (`list` of `str` or `PathLike`): files that `train --results` wrote. Files whose names differ only in
             `_seedN` belong to one recipe.
+        targets (`list` of `float`): values of validation BLEU.
 
     Raises:
         FileNotFoundError: if a file does not exist.
@@ -58,10 +62,8 @@ def table_of_results(paths: Sequence[str | os.PathLike[str]]) -> str:
         groups.setdefault(path.stem.removesuffix(f"_seed{result['seed']}"), []).append(result)
     for name, group in groups.items():
         _check_settings(name, group)
-    results = [result for group in groups.values() for result in group]
-    targets = list(dict.fromkeys(target for result in results for target in _reached(result)))
     columns = ["validation BLEU", "test BLEU", "training, minutes", "evaluation, minutes", "total, minutes"]
-    columns += [f"minutes to BLEU {target}" for target in targets] + ["minutes to best BLEU", "peak memory, GB"]
+    columns += [f"minutes to BLEU {target:g}" for target in targets] + ["minutes to best BLEU", "peak memory, GB"]
     lines = [_row(["recipe", "seed", *columns]), _row(["---"] * (len(columns) + 2))]
     for name, group in groups.items():
         figures = [_figures(result, targets) for result in group]
@@ -106,18 +108,14 @@ def _read(path: Path) -> dict[str, Any]:
     return result
 
 
-def _reached(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    return (result.get("curve") or {}).get("reached", {})
-
-
-def _figures(result: Mapping[str, Any], targets: Sequence[str]) -> list[float | None]:
+def _figures(result: Mapping[str, Any], targets: Sequence[float]) -> list[float | None]:
     """The figures of a row, in the order of the columns."""
-    best = (result.get("curve") or {}).get("best")
+    curve = result.get("curve") or {"best": None, "points": []}
+    first = [next((point for point in curve["points"] if point.get("bleu", 0) >= target), None) for target in targets]
     bleu = [(result["scores"].get(split) or {}).get("bleu") for split in ("validation", "test")]
     seconds = [result.get(name) for name in ("training_seconds", "evaluation_seconds", "total_seconds")]
     minutes = [value and value / _SECONDS_PER_MINUTE for value in seconds]
-    points = [*(_reached(result).get(target) for target in targets), best]
-    reached = [point and point["training_seconds"] / _SECONDS_PER_MINUTE for point in points]
+    reached = [point and point["training_seconds"] / _SECONDS_PER_MINUTE for point in (*first, curve["best"])]
     memory = result.get("peak_memory_bytes")
     return [*bleu, *minutes, *reached, memory and memory / _BYTES_PER_GIGABYTE]
 

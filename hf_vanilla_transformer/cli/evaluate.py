@@ -17,7 +17,6 @@ from .arguments import (
     DecodingArguments,
     LoadingArguments,
     ScoringArguments,
-    is_number_corpus,
 )
 from .loading import load_given
 from .parsing import parse, plain_errors
@@ -93,29 +92,13 @@ def evaluate_pairs(
     hypotheses = translate(model, tokenizer, pairs["source"], tokens_per_batch, show_progress, **given)
     scores = score_translations(hypotheses, pairs["target"], **scoring.options(pairs))
     scores |= {"data": data, "decoding": describe_search(model, given)}
-    if is_number_corpus(pairs):
-        scores["exact_match_by_digits"] = exact_match_by_digits(pairs, hypotheses)
     return scores, hypotheses
-
-
-def exact_match_by_digits(pairs: "Dataset", hypotheses: Sequence[str]) -> dict[str, dict[str, float]]:
-    """For each number of digits: the count of numbers, and the percentage translated exactly."""
-    matches: dict[int, list[bool]] = {}
-    for number, target, hypothesis in zip(pairs["number"], pairs["target"], hypotheses, strict=True):
-        matches.setdefault(len(str(number)), []).append(hypothesis == target)
-    return {
-        str(digits): {"numbers": len(hits), "exact_match": 100 * sum(hits) / len(hits)}
-        for digits, hits in sorted(matches.items())
-    }
 
 
 def print_scores(scores: dict[str, Any]) -> None:
     """Print scores as lines of text."""
     print(f"{scores['sentences']} pairs of {scores['data']}")
     print(f"decoding: {scores['decoding']}")
-    for digits, share in scores.get("exact_match_by_digits", {}).items():
-        unit = "digit: " if digits == "1" else "digits:"
-        print(f"  {digits} {unit} {share['exact_match']:5.1f} % of {share['numbers']}")
     print(f"exact match: {scores['exact_match']:.1f}")
     print(f"BLEU: {scores['bleu']:.2f}  {scores['bleu_signature']}")
     print(f"chrF: {scores['chrf']:.2f}  {scores['chrf_signature']}")

@@ -29,6 +29,8 @@ _NO_EFFECT = {
 _UNSUPPORTED = {
     "batch_eval_metrics": "BLEU needs all translations",
     "eval_do_concat_batches": "BLEU needs all translations",
+    "auto_find_batch_size": "its second attempt keeps the model and the learning rate of the first",
+    "neftune_noise_alpha": "the Trainer's noise does not reach shared embeddings",
 }
 REJECTED = {name: f"{name} has no effect, because {why}; leave it out." for name, why in _NO_EFFECT.items()}
 REJECTED |= {name: f"{name} is not supported, because {why}; leave it out." for name, why in _UNSUPPORTED.items()}

@@ -163,10 +163,6 @@ class ResultArguments:
         default=None,
         metadata={"help": "Write settings, scores on validation and test pairs, times and versions to this JSON file."},
     )
-    bleu_targets: list[float] = field(
-        default_factory=list,
-        metadata={"help": "Record when the validation BLEU first reaches these values, such as 35 38 40."},
-    )
 
 
 @dataclass
@@ -181,12 +177,6 @@ class RunArguments(PaperTrainingArguments):
         metadata={
             "help": "Maximum number of tokens in a batch on each side, padding included, instead of "
             "--per_device_train_batch_size."
-        },
-    )
-    largest_first: bool = field(
-        default=False,
-        metadata={
-            "help": "Start with the largest batch of --tokens_per_batch, so that a lack of memory shows at once."
         },
     )
     r_drop_alpha: float = field(

@@ -81,20 +81,8 @@ def check_numbers(args: RunArguments) -> None:
 
 def check_effects(args: RunArguments) -> None:
     """Raise ValueError if a setting would have no effect."""
-    if args.largest_first and args.tokens_per_batch is None:
-        raise ValueError("largest_first needs batches by tokens; give --tokens_per_batch, too, or leave it out.")
     if args.tokens_per_batch is not None:
         check_number("tokens_per_batch", args.tokens_per_batch, 1)
-    if args.auto_find_batch_size:
-        raise ValueError(
-            "auto_find_batch_size restarts with a smaller batch, but keeps the model and the learning rate of the "
-            "first attempt; give --per_device_train_batch_size or --tokens_per_batch as memory allows."
-        )
-    if args.neftune_noise_alpha is not None:
-        raise ValueError(
-            f"neftune_noise_alpha is {args.neftune_noise_alpha}, but the Trainer's noise does not reach shared "
-            "embeddings; leave it out, and give --dropout instead."
-        )
     if args.rate_factor != 1 and not args.uses_paper_schedule:
         raise ValueError(
             f"rate_factor is {args.rate_factor}, but the learning rate does not follow Eq. 3; leave it out, or leave "

@@ -14,7 +14,6 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..evaluation.curves import write_curve
 from ..evaluation.environment import describe_environment
-from ..evaluation.metrics import METRICS
 from ..files import is_disk_error, write_text
 from ..hub.card import BUILT_IN, About, argument_facts, average_facts, fill_model_card
 from ..hub.folder import staged
@@ -28,18 +27,14 @@ from .loading import load
 from .train_arguments import Settings, changed_arguments
 
 
-def prepare_push(settings: Settings, has_scores: bool) -> None:
-    """Check before the training that its result can be pushed, with scores on test pairs if it will have some."""
+def prepare_push(settings: Settings) -> None:
+    """Check before the training that its result can be pushed."""
     args = settings.args
     args.hub_model_id = args.hub_model_id or settings.output.absolute().name
     if args.process_index == 0:
-        placeholders: dict[str, Any] = {}
-        for metric in METRICS:
-            placeholders |= {metric: 0.0, f"{metric}_signature": ""}
-        scores = {**placeholders, "data": settings.data.describe("test")} if has_scores else None
         args.hub_model_id = prepare_repository(
             args.hub_model_id,
-            about(settings, scores).metadata(),
+            about(settings).metadata(),
             token=args.hub_token,
             private=args.hub_private_repo,
             revision=args.hub_revision,
@@ -122,7 +117,7 @@ def report(
     # Not `start.facts`: restore_callback_states_from_checkpoint replaces callbacks by copies.
     facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, FactsOfTheRun))
     with staged(settings.output) as folder:
-        curve = write_curve(folder, trainer.state.log_history, settings.results.bleu_targets)
+        curve = write_curve(folder, trainer.state.log_history)
     scores = evaluate_saved("test", settings, pairs)
     save_card(trainer, settings, pairs, scores, facts)
     if scores is not None:
@@ -213,7 +208,7 @@ def save_results(
     print(f"the results are in {path}")
 
 
-def about(settings: Settings, scores: dict[str, Any] | None) -> About:
+def about(settings: Settings, scores: dict[str, Any] | None = None) -> About:
     """What the model card says besides sizes and training."""
     args, data_args = settings.args, settings.data
     name = (args.hub_model_id if args.push_to_hub else None) or str(args.output_dir)

@@ -194,7 +194,7 @@ def print_unused(settings: Settings) -> None:
     if args.eval_strategy != "no":
         return
     given = {name: getattr(args, name) for name in ("eval_steps", "metric_for_best_model", "predict_with_generate")}
-    given |= {"validation_file": settings.data.validation_file, "bleu_targets": settings.results.bleu_targets}
+    given |= {"validation_file": settings.data.validation_file}
     # The Trainer sets the metric, too.
     unused = [name for name, value in given.items() if value and (name, value) != ("metric_for_best_model", "loss")]
     if unused:
@@ -214,7 +214,7 @@ def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrain
     keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
     pairs = load_training_pairs(args, settings.data)
     if args.push_to_hub:
-        prepare_push(settings, has_scores="test" in pairs)
+        prepare_push(settings)
     tokenizer, model = make_model(model_args, pairs, start.checkpoint)
     model.generation_config.update(**settings.decoding.generate_kwargs())
     data = tokenize(args, model_args, pairs, tokenizer)

@@ -148,7 +148,7 @@ def make_trainer(
             )
         trainer.optimizer, trainer.lr_scheduler = optimizers
     if args.tokens_per_batch is not None:
-        TokenBudgetBatchSampler.use_in(trainer, args.tokens_per_batch, largest_first=args.largest_first)
+        TokenBudgetBatchSampler.use_in(trainer, args.tokens_per_batch)
     if trainer.is_fsdp_enabled:
         # FSDP2 does not accept a matrix that two modules hold, such as the embeddings of both stacks.
         model.set_input_embeddings(model.get_input_embeddings())

@@ -59,8 +59,6 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
             `(pairs,)`.
         tokens_per_batch (`int`): most tokens of one process's batch on each side, padding included.
         seed (`int`): of the shuffle, at least 0.
-        largest_first (`bool`): start the first epoch with the batches of most tokens, one for each process, so that
-            running out of memory shows in the first update.
         processes, rank (`int`): number of processes that train together, and the rank of this one, from 0.
 
     Raises:
@@ -75,7 +73,6 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         tokens_per_batch: int,
         *,
         seed: int = 0,
-        largest_first: bool = False,
         processes: int = 1,
         rank: int = 0,
     ) -> None:
@@ -83,7 +80,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         check_number("seed", seed, 0)
         check_number("processes", processes, 1)
         check_number("rank", rank, 0, processes - 1)
-        self.seed, self.largest_first, self.processes, self.rank = seed, largest_first, processes, rank
+        self.seed, self.processes, self.rank = seed, processes, rank
         self.epoch = 0
         source, target = _read_lengths(data, tokens_per_batch)
         order = _sort(source, target)
@@ -94,8 +91,6 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         longest = [np.maximum.reduceat(side, self._bounds[:-1]) for side in (source, target)]
         padded = np.diff(self._bounds) * np.sum(longest, axis=0, dtype=np.int64)
         self._padding_share = 1 - int(source.sum(dtype=np.int64) + target.sum(dtype=np.int64)) / int(padded.sum())
-        # The batch with most tokens for each process; of equal ones, the one with the longer sentences.
-        self._largest = np.lexsort((np.maximum(*longest), padded))[::-1][:processes]
 
     @classmethod
     def use_in(
@@ -103,7 +98,6 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         trainer: Trainer,
         tokens_per_batch: int,
         *,
-        largest_first: bool = False,
         lengths: tuple[ArrayLike, ArrayLike] | None = None,
     ) -> "TokenBudgetBatchSampler":
         """Make a stock `Trainer` or `Seq2SeqTrainer` train on token-budget batches.
@@ -115,7 +109,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
 
         Args:
             trainer (`Trainer`): with its `train_dataset`, before `trainer.train()`.
-            tokens_per_batch, largest_first: see the class.
+            tokens_per_batch: see the class.
             lengths (two arrays, *optional*): source and target lengths in tokens, each `(pairs,)`; required if
                 `train_dataset` is not a `datasets.Dataset` with the columns `input_ids` and `labels`.
 
@@ -132,7 +126,6 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
             data if lengths is None else lengths,
             tokens_per_batch,
             seed=args.seed if args.data_seed is None else args.data_seed,
-            largest_first=largest_first,
             processes=args.world_size,
             rank=args.process_index,
         )
@@ -164,8 +157,6 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         for begin, end in pairwise(self._equal):
             generator.shuffle(order[begin:end])
         numbers = generator.permutation(len(self._bounds) - 1)
-        if self.largest_first and self.epoch == 0:
-            numbers = np.concatenate([self._largest, numbers[~np.isin(numbers, self._largest)]])
         for number in numbers[self.rank :: self.processes]:
             yield order[self._bounds[number] : self._bounds[number + 1]].tolist()
 

@@ -19,9 +19,7 @@ _SECONDS_IN_A_MINUTE = 60
 logger = logging.getLogger(__name__)
 
 
-def write_curve(
-    folder: Path, log_history: Sequence[Mapping[str, Any]], targets: Sequence[float] = ()
-) -> dict[str, Any] | None:
+def write_curve(folder: Path, log_history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Write the validation curve of a run as JSON and, if matplotlib is installed, as a plot.
 
     Args:
@@ -29,14 +27,12 @@ def write_curve(
         log_history (`list` of `dict`): `trainer.state.log_history`. With
             [`~hf_vanilla_transformer.training.facts.FactsOfTheRun`] among the callbacks it holds times, those before a
             resume included.
-        targets (`list` of `float`): BLEU in percent.
 
     Returns:
-        `dict`: `best`, the evaluation with the highest BLEU, or with the lowest loss if the curve has no BLEU;
-        `reached`, for each target the first evaluation with at least that BLEU, or None; and `points`, one item for
-        each evaluation, in order, with those of these keys that the log holds: `updates`, `epoch`, `loss`, `bleu` and
-        `chrf` (percent), `training_seconds` since the start, without evaluations, and `evaluation_seconds`, the total
-        of all evaluations so far. None, and no file, if the run has no evaluations.
+        `dict`: `best`, the evaluation with the highest BLEU, or with the lowest loss if the curve has no BLEU; and
+        `points`, one item for each evaluation, in order, with those of these keys that the log holds: `updates`,
+        `epoch`, `loss`, `bleu` and `chrf` (percent), `training_seconds` since the start, without evaluations, and
+        `evaluation_seconds`, the total of all evaluations so far. None, and no file, if the run has no evaluations.
     """
     names = {"step": "updates", "epoch": "epoch", **{f"eval_{name}": name for name in ("loss", *METRICS)}}
     names |= {name: name for name in ("training_seconds", "evaluation_seconds")}
@@ -45,8 +41,7 @@ def write_curve(
     if not points:
         return None
     best = max(points, key=lambda point: (point.get("bleu", -inf), -point.get("loss", inf)))
-    reached = {f"{target:g}": next((p for p in points if p.get("bleu", -inf) >= target), None) for target in targets}
-    curve = {"best": best, "reached": reached, "points": points}
+    curve = {"best": best, "points": points}
     write_text(folder / CURVE, json.dumps(curve, indent=2) + "\n")
     try:
         plot_curves({"validation": points}, folder / PLOT)

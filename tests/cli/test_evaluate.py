@@ -11,7 +11,7 @@ from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import evaluate, train
 from hf_vanilla_transformer.cli.arguments import ScoringArguments
-from hf_vanilla_transformer.cli.evaluate import describe_search, exact_match_by_digits
+from hf_vanilla_transformer.cli.evaluate import describe_search
 from hf_vanilla_transformer.cli.loading import load
 from tests.cli.tiny_run import lines, recipe
 from tests.models import small_model
@@ -88,21 +88,11 @@ def test_evaluate(decisive, tmp_path, capsys):
     assert scores["bleu_signature"] in printed
     assert scores["decoding"] == "greedy search, at most source + 50 tokens"
     assert scores["data"] == "numbers of up to 2 digits written out in words (test)"
-    assert sum(share["numbers"] for share in scores["exact_match_by_digits"].values()) == scores["sentences"]
     tokenizer, model = load(str(decisive))
     sources = list(load_pairs("numbers", target="fr", max_digits=2, train_size=9)["test"]["source"])
     greedy = translate_sentences(model, tokenizer, sources, num_beams=1)
     assert greedy != translate_sentences(model, tokenizer, sources)
     assert translations.read_text(encoding="utf-8") == lines(greedy)
-
-
-def test_exact_matches_by_the_length_of_a_number():
-    numbers = {"number": [7, 8, 42, 100], "target": ["sept", "huit", "quarante-deux", "cent"]}
-    assert exact_match_by_digits(Dataset.from_dict(numbers), ["sept", "sept", "quarante-deux", "Cent"]) == {
-        "1": {"numbers": 2, "exact_match": 50.0},
-        "2": {"numbers": 1, "exact_match": 100.0},
-        "3": {"numbers": 1, "exact_match": 0.0},
-    }
 
 
 def test_evaluating_another_split_whatever_the_case(decisive, write):

@@ -10,11 +10,12 @@ import torch
 import yaml
 from transformers import AutoTokenizer, Seq2SeqTrainingArguments
 
+from benchmarks.tabulate_runs import TableArguments
 from hf_vanilla_transformer.cli import evaluate, score, train, translate
 from hf_vanilla_transformer.cli.arguments import DataArguments
 from hf_vanilla_transformer.cli.loading import load
 from hf_vanilla_transformer.cli.parsing import parse, read_recipe, recipes
-from hf_vanilla_transformer.cli.train_arguments import ResultArguments, Settings
+from hf_vanilla_transformer.cli.train_arguments import Settings
 from tests.cli.tiny_run import recipe
 
 
@@ -36,9 +37,9 @@ def test_wrong_values_in_a_file(tmp_path, capsys, changes, message):
 
 @pytest.mark.parametrize(("given", "found"), [(35, [35.0]), ("35", [35.0]), ([35, 38], [35.0, 38.0])])
 def test_one_value_for_a_list(tmp_path, given, found):
-    (tmp_path / "results.yaml").write_text(json.dumps({"bleu_targets": given}))
-    (results,) = parse([ResultArguments], "", [str(tmp_path / "results.yaml")])
-    assert results.bleu_targets == found
+    (tmp_path / "table.yaml").write_text(json.dumps({"targets": given}))
+    (args,) = parse([TableArguments], "", [str(tmp_path / "table.yaml")])
+    assert args.targets == found
 
 
 def test_an_unknown_argument_in_a_file(tmp_path, capsys):

@@ -35,7 +35,6 @@ def trained(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"largest_first": True}, "largest_first needs batches by tokens; give --tokens_per_batch"),
         ({"config_overrides": {"layers": 2}}, "config_overrides has layers, which is no field"),
         ({"config_overrides": "{"}, "config_overrides is '{'; give a JSON object of names and values"),
         ({"config_overrides": "[2]"}, r"config_overrides is '\[2\]'; give a JSON object of names and values"),
@@ -44,7 +43,6 @@ def trained(tmp_path_factory) -> Path:
             "tokenizer_name is somewhere, so no tokenizer is trained; leave out",
         ),
         ({"tokens_per_batch": 0}, "tokens_per_batch is 0; it must be at least 1"),
-        ({"auto_find_batch_size": True}, "auto_find_batch_size restarts with a smaller batch, but keeps"),
         ({"max_tokens": 0}, "max_tokens is 0; it must be at least 1"),
         (
             {"model_name_or_path": "somewhere", "preset": "big"},
@@ -181,22 +179,6 @@ def test_what_is_trained_is_said(tmp_path, capsys):
     assert "the learning rate rises for 4 updates, so until the end; see --warmup_steps" in printed
 
 
-@pytest.mark.parametrize("largest_first", [False, True])
-def test_the_largest_batch_comes_first_where_it_is_asked_for(tmp_path, monkeypatch, largest_first):
-    tokens = []
-    step = train_setup.Seq2SeqTrainer.training_step
-
-    def record(self, model, inputs, *args):
-        tokens.append(inputs["input_ids"].numel() + inputs["labels"].numel())
-        return step(self, model, inputs, *args)
-
-    monkeypatch.setattr(train_setup.Seq2SeqTrainer, "training_step", record)
-    changes = {"tokens_per_batch": 60, "num_train_epochs": 1, "max_steps": -1, "seed": 3, "save_strategy": "no"}
-    train.main(recipe(tmp_path, **changes, largest_first=largest_first))
-    assert len(tokens) > 4
-    assert (tokens[0] == max(tokens)) == largest_first
-
-
 def test_a_run_that_is_resumed_says_what_has_changed(trained, tmp_path, capsys):
     checkpoint = {"resume_from_checkpoint": str(trained / "checkpoint-2")}
     train.main(recipe(tmp_path, **checkpoint))
@@ -307,9 +289,9 @@ def test_validation_pairs_that_nobody_asks_for(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("source,target\none,un\ntwo,deux\n")
     files = {f"{split}_file": str(tmp_path / "a.csv") for split in ("train", "validation")}
     changes = {"dataset_name": None, "source_lang": None, "target_lang": None, **files, "max_steps": 1}
-    train.main(recipe(tmp_path, **changes, eval_steps=2, predict_with_generate=True, bleu_targets=[30]))
+    train.main(recipe(tmp_path, **changes, eval_steps=2, predict_with_generate=True))
     assert (
-        "without effect during training: eval_steps, predict_with_generate, validation_file, bleu_targets; "
+        "without effect during training: eval_steps, predict_with_generate, validation_file; "
         "--eval_strategy steps or epoch adds evaluations"
     ) in capsys.readouterr().out
 

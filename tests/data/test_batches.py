@@ -171,19 +171,6 @@ def test_no_global_random_number_is_drawn():
     assert batches(lengths()) == plan
 
 
-@pytest.mark.parametrize("processes", [1, 4])
-def test_the_largest_batches_first(processes):
-    data = lengths()
-    plans = [batches(data, largest_first=True, processes=processes, rank=rank) for rank in range(processes)]
-    sizes = [[padded(data, batch).sum() for batch in plan] for plan in plans]
-    first = sorted(size[0] for size in sizes)
-    assert first == sorted(size for each in sizes for size in each)[-processes:]
-    assert sorted(pair for plan in plans for batch in plan for pair in batch) == list(range(data.shape[1]))
-    # Only in the first epoch.
-    options = {"processes": processes, "epoch": 1}
-    assert batches(data, largest_first=True, **options) == batches(data, **options)
-
-
 def test_lengths_of_a_table(pairs):
     arrays = np.array([[len(row) for row in pairs[name]] for name in ("input_ids", "labels")])
     assert batches(pairs) == batches(arrays)
@@ -340,11 +327,11 @@ def test_batches_of_a_trainer(tmp_path, tokenizer):
     trainer = make_trainer(tmp_path, tokenizer, num_train_epochs=3, seed=5)
     collate = trainer.data_collator
     trainer.data_collator = lambda rows: seen.append(rows) or collate(rows)
-    TokenBudgetBatchSampler.use_in(trainer, BUDGET, largest_first=True)
+    TokenBudgetBatchSampler.use_in(trainer, BUDGET)
     data = trainer.train_dataset
     trainer.train()
     assert trainer.accelerator.even_batches  # An evaluation in several processes needs it.
-    plan = [b for epoch in range(3) for b in batches(data, seed=5, epoch=epoch, largest_first=True)]
+    plan = [b for epoch in range(3) for b in batches(data, seed=5, epoch=epoch)]
     assert [[row["labels"] for row in rows] for rows in seen] == [data[batch]["labels"] for batch in plan]
 
 

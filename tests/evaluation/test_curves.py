@@ -41,27 +41,20 @@ def test_the_curve_is_the_evaluations_of_the_log(tmp_path):
         (120, 2),
         (180, 3),
     ]
+    assert write_curve(tmp_path, LOG)["best"] == curve[1]
     scores = {"loss", "bleu", "chrf"}
     assert set(curve[0]) == scores | {"updates", "epoch", "training_seconds", "evaluation_seconds"}
 
 
-def test_first_evaluation_to_reach_a_target(tmp_path):
-    summary = write_curve(tmp_path, LOG, targets=[34, 38, 40.5])
-    assert summary["best"]["updates"] == 20
-    reached = {target: point and point["updates"] for target, point in summary["reached"].items()}
-    assert reached == {"34": 10, "38": 20, "40.5": None}
-
-
 def test_the_best_by_loss_where_there_is_no_bleu(tmp_path):
     log = [{"step": step, "eval_loss": loss} for step, loss in ((1, 3.0), (2, 2.0), (3, 2.5))]
-    summary = write_curve(tmp_path, log, targets=[35])
+    summary = write_curve(tmp_path, log)
     assert summary["best"] == {"updates": 2, "loss": 2.0}
-    assert summary["reached"] == {"35": None}
 
 
 def test_writing_and_reading(tmp_path):
     pytest.importorskip("matplotlib")
-    summary = write_curve(tmp_path, LOG, [35])
+    summary = write_curve(tmp_path, LOG)
     assert json.loads((tmp_path / "curve.json").read_text()) == summary
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     (tmp_path / "results.json").write_text(json.dumps({"curve": summary}))
