@@ -85,13 +85,12 @@ def holding(folder: Path) -> Iterator[None]:
     """Keep other processes out of the output folder, which is made; it goes again if it stays empty."""
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    lock = locked(folder)
-    with plain_errors():
-        lock.__enter__()
     try:
-        yield
+        with locked(folder):
+            yield
+    except BlockingIOError as error:
+        sys.exit(f"error: {error}")
     finally:
-        lock.__exit__(None, None, None)
         if is_new and not any(folder.iterdir()):
             folder.rmdir()
 

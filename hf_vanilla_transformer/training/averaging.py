@@ -41,19 +41,12 @@ _NOT_OF_THE_MODEL = (
 _NOT_OF_THE_TOKENIZER = ("padding", "truncation")
 
 
-class _StoredTensor(NamedTuple):
-    """A tensor's file, dtype and shape."""
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
-
-
 class _Checkpoint(NamedTuple):
+    """A checkpoint without its weights: the file of each tensor, and what must be equal in checkpoints of one model."""
+
     folder: Path
-    config: dict[str, Any]
-    tokenizer: dict[str, Any]
-    tensors: dict[str, _StoredTensor]
+    files: dict[str, Path]
+    identity: dict[str, Any]
 
 
 def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str]) -> Path:
@@ -156,13 +149,10 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
         raise ValueError(
             f"{folder} holds a {fields.get('model_type')} model; give {VanillaTransformerConfig.model_type} models."
         )
-    return _Checkpoint(
-        folder,
-        # Earlier versions wrote fewer fields.
-        _without({**VanillaTransformerConfig().to_dict(), **fields}, _NOT_OF_THE_MODEL),
-        _read_tokenizer(folder),
-        _read_layout(folder),
-    )
+    # Earlier versions wrote fewer fields.
+    fields = _without({**VanillaTransformerConfig().to_dict(), **fields}, _NOT_OF_THE_MODEL)
+    files, layout = _read_layout(folder)
+    return _Checkpoint(folder, files, {**fields, **_read_tokenizer(folder), **layout})
 
 
 def _read_tokenizer(folder: Path) -> dict[str, Any]:
@@ -187,24 +177,21 @@ def _check_mark(folder: Path) -> None:
         raise ValueError(f"{folder} is not complete: {fault}; use another checkpoint.")
 
 
-def _read_layout(folder: Path) -> dict[str, _StoredTensor]:
-    """File, dtype and shape of every tensor, by name, from the headers of the files."""
-    tensors: dict[str, _StoredTensor] = {}
+def _read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple]]:
+    """File of every tensor, and its dtype followed by its shape, by name, from the headers of the files."""
+    files, layout = {}, {}
     for file in _weight_files(folder):
         try:
             with safe_open(file, framework="pt") as stored:
                 for name in stored.offset_keys():
                     part = stored.get_slice(name)
-                    tensors[name] = _StoredTensor(file, part.get_dtype(), tuple(part.get_shape()))
+                    files[name], layout[name] = file, (part.get_dtype(), *part.get_shape())
         except (OSError, SafetensorError) as error:
             raise ValueError(f"{file} is missing, truncated or damaged ({error}); use another checkpoint.") from error
-    unfit = [name for name, tensor in tensors.items() if tensor.dtype not in _DTYPES]
-    if unfit:
-        raise ValueError(
-            f"{unfit[0]} in {folder} has the dtype {tensors[unfit[0]].dtype}, which cannot be averaged; it must be one "
-            f"of {', '.join(_DTYPES)}."
-        )
-    return tensors
+    for name, (dtype, *_) in layout.items():
+        if dtype not in _DTYPES:
+            raise ValueError(f"{name} in {folder} has the dtype {dtype}; it must be one of {', '.join(_DTYPES)}.")
+    return files, layout
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -218,28 +205,19 @@ def _weight_files(folder: Path) -> list[Path]:
 
 def _check_match(one: _Checkpoint, last: _Checkpoint) -> None:
     """Raise ValueError if two checkpoints differ in their architecture, tokenizer or tensors."""
-    both = f"{one.folder} and {last.folder}"
-    fields = [name for name in {**one.config, **last.config} if one.config.get(name) != last.config.get(name)]
-    if fields:
-        values = f"{fields[0]} is {one.config.get(fields[0])} in one and {last.config.get(fields[0])} in the other"
-        raise ValueError(f"{both} are different models: {values}; average checkpoints of one model.")
-    if one.tokenizer != last.tokenizer:
-        raise ValueError(f"{both} have different tokenizers; average checkpoints of one model.")
-    names = [name for name in {**one.tensors, **last.tensors} if not (name in one.tensors and name in last.tensors)]
-    if names:
-        raise ValueError(f"only one of {both} has {names[0]}; average checkpoints of one model.")
-    for name, tensor in last.tensors.items():
-        _, dtype, shape = one.tensors[name]
-        if (dtype, shape) != (tensor.dtype, tensor.shape):
+    for name in {**one.identity, **last.identity}:
+        values = [checkpoint.identity.get(name) for checkpoint in (one, last)]
+        if values[0] != values[1]:
+            # The content of a tokenizer is long.
+            what = "" if name in TOKENIZER_FILES else f": {values[0]} and {values[1]}"
             raise ValueError(
-                f"{name} is {dtype} {list(shape)} in {one.folder} and {tensor.dtype} {list(tensor.shape)} in "
-                f"{last.folder}; average checkpoints of one model."
+                f"{one.folder} and {last.folder} differ in {name}{what}; average checkpoints of one model."
             )
 
 
 def _write_average(checkpoints: Sequence[_Checkpoint], folder: Path) -> None:
     last = checkpoints[-1]
-    for file in dict.fromkeys(tensor.file for tensor in last.tensors.values()):
+    for file in dict.fromkeys(last.files.values()):
         _write_weights(file, checkpoints, folder / file.name)
     index = () if (last.folder / _WEIGHTS).is_file() else (_INDEX,)
     for path in (path for pattern in (*_OTHER_FILES, *index) for path in last.folder.glob(pattern)):
@@ -253,7 +231,7 @@ def _write_weights(file: Path, checkpoints: Sequence[_Checkpoint], target: Path)
     """Write a file like one of the last checkpoint, metadata included, with the mean of all checkpoints."""
     with safe_open(file, framework="pt") as stored:
         names, metadata = stored.keys(), stored.metadata()
-    means = {name: _mean([checkpoint.tensors[name].file for checkpoint in checkpoints], name) for name in names}
+    means = {name: _mean([checkpoint.files[name] for checkpoint in checkpoints], name) for name in names}
     try:
         save_file(means, target, metadata=metadata)
     except SafetensorError as error:
@@ -294,7 +272,8 @@ def _describe(name: str, checkpoint: _Checkpoint) -> dict[str, Any]:
 
 
 def _write_card(checkpoints: Sequence[_Checkpoint], folder: Path, *, title: str) -> None:
-    parameters = sum(math.prod(tensor.shape) for tensor in checkpoints[-1].tensors.values())
+    last = checkpoints[-1]
+    parameters = sum(math.prod(last.identity[name][1:]) for name in last.files)
     config = VanillaTransformerConfig.from_pretrained(folder)
     card = fill_model_card(About(title), config, parameters, average_facts(averaged_from(folder)))
     (folder / "README.md").write_text(card.content, encoding="utf-8")
