@@ -19,7 +19,7 @@ from hf_vanilla_transformer import VanillaTransformerConfig, score
 from hf_vanilla_transformer.cli.arguments import DataArguments, DecodingArguments, ScoringArguments
 from hf_vanilla_transformer.cli.loading import load
 from hf_vanilla_transformer.cli.parsing import parse, plain_errors
-from hf_vanilla_transformer.cli.train_arguments import ModelArguments, ResultArguments, RunArguments, Settings
+from hf_vanilla_transformer.cli.train_arguments import ModelArguments, RunArguments, Settings
 from hf_vanilla_transformer.cli.train_outputs import describe_run
 from hf_vanilla_transformer.cli.train_run import run
 from hf_vanilla_transformer.files import write_text
@@ -162,9 +162,10 @@ def settings_of(row: str, args: TableArguments, data_args: DataArguments, scorin
         tokens_per_batch=TOKENS_PER_BATCH,
         seed=args.seed,
         save_strategy="no",
+        results=str(results),
     )
     model_args = ModelArguments(preset=row, vocab_size=VOCAB_SIZE, config_overrides=sizes_of(row), overwrite=True)
-    return Settings(model_args, data_args, DecodingArguments(), scoring, ResultArguments(str(results)), run_args)
+    return Settings(model_args, data_args, DecodingArguments(), scoring, run_args)
 
 
 def sizes_of(row: str) -> dict[str, int]:
@@ -186,7 +187,7 @@ def read_result(settings: Settings) -> dict[str, Any] | None:
     Raises:
         ValueError: if the result has other settings, or the file holds something else.
     """
-    path, wanted = Path(str(settings.results.results)), describe_run(settings)["settings"]
+    path, wanted = Path(str(settings.args.results)), describe_run(settings)["settings"]
     if not path.is_file():
         return None
     try:
@@ -206,7 +207,7 @@ def read_result(settings: Settings) -> dict[str, Any] | None:
 
 def run_row(settings: Settings, pairs: Dataset) -> dict[str, Any]:
     """Train a row, and add the perplexity to the result that `train` writes."""
-    folder, path = run(settings), str(settings.results.results)
+    folder, path = run(settings), str(settings.args.results)
     result = json.loads(Path(path).read_text(encoding="utf-8"))
     result["perplexity"] = perplexity(folder, pairs)
     write_text(path, json.dumps(result, indent=2) + "\n")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from .arguments import DataArguments, DecodingArguments, ScoringArguments
 from .parsing import parse, plain_errors
-from .train_arguments import ModelArguments, ResultArguments, RunArguments, Settings
+from .train_arguments import ModelArguments, RunArguments, Settings
 
 
 DEFAULT_CONFIG = "numbers"
-KINDS = [ModelArguments, DataArguments, DecodingArguments, ScoringArguments, ResultArguments, RunArguments]
+KINDS = [ModelArguments, DataArguments, DecodingArguments, ScoringArguments, RunArguments]
 # Arguments of the Trainer that would have no effect here, or stop the run.
 _NO_EFFECT = {
     "do_train": "`train` always trains",
@@ -53,4 +53,4 @@ def main(arguments: Sequence[str] | None = None) -> Path:
 def scores_something(settings: Settings) -> bool:
     """Whether the run may compute BLEU, whose tokenization may need an optional library."""
     data, args = settings.data, settings.args
-    return bool(data.test_file or data.dataset_name or args.predict_with_generate or settings.results.results)
+    return bool(data.test_file or data.dataset_name or args.predict_with_generate or args.results)

@@ -154,18 +154,6 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
 
 @dataclass
-class ResultArguments:
-    """Records of the run in addition to its model card."""
-
-    _argument_group_name = "results"
-
-    results: str | None = field(
-        default=None,
-        metadata={"help": "Write settings, scores on validation and test pairs, times and versions to this JSON file."},
-    )
-
-
-@dataclass
 class RunArguments(PaperTrainingArguments):
     """`PaperTrainingArguments` of `train`: batches by tokens, R-Drop, early stopping, and one push after the training.
 
@@ -204,6 +192,10 @@ class RunArguments(PaperTrainingArguments):
     save_total_limit: int | None = field(
         default=None,
         metadata={"help": "Checkpoints to keep, including the best; 0 keeps all. 10, or more for --average_last."},
+    )
+    results: str | None = field(
+        default=None,
+        metadata={"help": "Write settings, scores on validation and test pairs, times and versions to this JSON file."},
     )
     hub_strategy: str = field(
         default="end",
@@ -254,7 +246,6 @@ class Settings(NamedTuple):
     data: DataArguments
     decoding: DecodingArguments
     scoring: ScoringArguments
-    results: ResultArguments
     args: RunArguments
 
     @property
@@ -265,8 +256,8 @@ class Settings(NamedTuple):
 
 # Arguments that name places, devices and accounts rather than what a run computes.
 _PLACES = {"device", "disable_tqdm", "hub_model_id", "hub_token", "logging_dir", "model_name_or_path", "output_dir"}
-_PLACES |= {"overwrite", "preprocessing_num_workers", "resume_from_checkpoint", "run_name", "test_file", "token"}
-_PLACES |= {"tokenizer_name", "train_file", "trust_remote_code", "use_cpu", "validation_file"}
+_PLACES |= {"overwrite", "preprocessing_num_workers", "resume_from_checkpoint", "results", "run_name", "test_file"}
+_PLACES |= {"token", "tokenizer_name", "train_file", "trust_remote_code", "use_cpu", "validation_file"}
 
 
 def changed_arguments(*arguments: Any) -> dict[str, Any]:

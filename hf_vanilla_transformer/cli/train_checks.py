@@ -51,11 +51,11 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
         check_base(Path(model_args.model_name_or_path), settings.output)
     # With several processes only the first writes, apart from checkpoints.
     if args.process_index == 0:
-        check_can_write(settings.results.results, inputs=[*settings.data.paths(), model_args.model_name_or_path])
+        check_can_write(args.results, inputs=[*settings.data.paths(), model_args.model_name_or_path])
     if args.process_index == 0 or args.save_strategy != "no":
         check_writable(settings.output)
     if model_args.average_last is not None:
-        check_average(args, model_args.average_last, resumes)
+        check_average(args, model_args.average_last)
         if checkpoint is not None and not resumes and is_finished(args, checkpoint):
             raise ValueError(
                 f"{checkpoint} is the end of the run, so {args.output_dir} would get no checkpoints to average; "
@@ -139,7 +139,7 @@ def check_validation_pairs(args: PaperTrainingArguments, pairs: DatasetDict) -> 
         )
 
 
-def check_average(args: PaperTrainingArguments, count: int, resumes: bool) -> None:
+def check_average(args: PaperTrainingArguments, count: int) -> None:
     """Check that a run writes and keeps the checkpoints that are averaged at its end.
 
     Raises:
@@ -159,22 +159,6 @@ def check_average(args: PaperTrainingArguments, count: int, resumes: bool) -> No
         raise ValueError(
             f"average_last is {count}, but save_total_limit {args.save_total_limit}; it must be at least {kept}."
         )
-    written = count_checkpoints(args)
-    if written is not None and written < count and not resumes:
-        raise ValueError(
-            f"average_last is {count}, but the run writes only {written}; save more often or average less."
-        )
-
-
-def count_checkpoints(args: PaperTrainingArguments) -> int | None:
-    """The number of checkpoints that a run writes, including the last update's; None if it depends on the data."""
-    if args.save_strategy == "epoch" and args.max_steps <= 0:
-        return math.ceil(args.num_train_epochs)
-    if args.save_strategy == "steps" and args.max_steps > 0:
-        # Less than 1 is a share of all updates.
-        interval = args.save_steps if args.save_steps >= 1 else math.ceil(args.max_steps * args.save_steps)
-        return math.ceil(args.max_steps / (interval or args.max_steps))
-    return None
 
 
 def check_processes(args: Any) -> None:

@@ -43,11 +43,11 @@ def prepare_push(settings: Settings) -> None:
 
 def describe_run(settings: Settings) -> dict[str, Any]:
     """What the results file records of a run in addition to its outcome."""
-    model_args, data_args, decoding, scoring, result_args, args = settings
+    model_args, data_args, decoding, scoring, args = settings
     return {
         "base_model": public_name(model_args.model_name_or_path),
         "settings": changed_arguments(model_args, data_args, decoding, scoring, args),
-        **(describe_environment(args.device) if result_args.results else {}),
+        **(describe_environment(args.device) if args.results else {}),
     }
 
 
@@ -123,11 +123,11 @@ def report(
     if scores is not None:
         print_scores(scores)
     print(f"the model is in {settings.output}")
-    if settings.results.results:
+    if settings.args.results:
         record["data"] = {split: settings.data.describe(split) for split in pairs}
         record["scores"] = {"validation": evaluate_saved("validation", settings, pairs), "test": scores}
         record["total_seconds"] = None if started is None else time.monotonic() - started
-        save_results(settings.results.results, trainer, facts, curve, record)
+        save_results(settings.args.results, trainer, facts, curve, record)
     if settings.args.push_to_hub:
         push(settings, trainer.state.global_step, scores)
 

@@ -118,7 +118,7 @@ def finished(files, tmp_path_factory):
     def interrupt_the_second(settings, pairs):
         if done:
             raise KeyboardInterrupt
-        done.append(settings.results.results)
+        done.append(settings.args.results)
         return run_row(settings, pairs)
 
     with pytest.MonkeyPatch.context() as patch:
