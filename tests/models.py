@@ -8,6 +8,13 @@ from hf_vanilla_transformer.model import attention, fast_path, functional, packe
 
 VOCAB_SIZE = 60
 FIRST_WORD_ID = 3
+# Fields that weights of other systems need, and the paper does not have.
+IMPORTED = {
+    "position_embedding_type": "sinusoidal_tensor2tensor",
+    "position_offset": 2,
+    "lm_head_bias": True,
+    "stack_layer_norm": True,
+}
 
 
 def small_config(**overrides) -> VanillaTransformerConfig:

@@ -335,8 +335,8 @@ def states_weight_labels(rows=(3, 19), vocabulary=50, dtype=torch.float64):
     return states, weight, labels
 
 
-def plain_loss(states, weight, labels, label_smoothing):
-    logits = states @ weight.T
+def plain_loss(states, weight, labels, label_smoothing, bias=0):
+    logits = states @ weight.T + bias
     return torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), label_smoothing=label_smoothing, reduction="sum"
     )
@@ -370,6 +370,23 @@ class TestLossOfStates:
         gradients = torch.autograd.grad(3 * loss, (states, weight))
         for ours, theirs in zip(gradients, torch.autograd.grad(3 * expected, (states, weight)), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+    def test_with_a_bias(self, monkeypatch):
+        monkeypatch.setattr(functional, "_CHUNK_ROWS", 7)
+        states, weight, labels = states_weight_labels()
+        bias = torch.linspace(-1, 1, len(weight), dtype=weight.dtype).requires_grad_()
+        parts = (states, weight, bias)
+        loss = smoothed_cross_entropy_of_states(states, weight, labels, 0.1, bias=bias)
+        expected = plain_loss(states, weight, labels, 0.1, bias)
+        torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
+        gradients = zip(torch.autograd.grad(3 * loss, parts), torch.autograd.grad(3 * expected, parts), strict=True)
+        for ours, theirs in gradients:
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+        smoothed_cross_entropy_of_states(states.detach(), weight.detach(), labels, 0.1, bias=bias).backward()
+        assert bias.grad.any()
+        with torch.no_grad():
+            alone = smoothed_cross_entropy_of_states(states, weight, labels, 0.1, bias=bias)
+        torch.testing.assert_close(alone, expected.detach(), rtol=1e-12, atol=0)
 
     def test_in_float32_to_1e_5(self):
         states, weight, labels = states_weight_labels((8, 100), 3000, torch.float32)

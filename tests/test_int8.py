@@ -32,7 +32,7 @@ from tests.generation.test_step import (
     three_ways,
 )
 from tests.invariants.killed import exit_code, start
-from tests.models import pad, sentences, small_model
+from tests.models import IMPORTED, pad, sentences, small_model
 from tests.rounding import rms
 
 
@@ -241,7 +241,8 @@ def test_nothing_is_missing_and_nothing_left_over(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "shape", [{"tie_word_embeddings": False}, {"source_vocab_size": 70}, {"attention_bias": False}, {"d_model": 20}]
+    "shape",
+    [{"tie_word_embeddings": False}, {"source_vocab_size": 70}, {"attention_bias": False}, {"d_model": 20}, IMPORTED],
 )
 def test_models_of_any_shape(tmp_path, shape):
     small_model(**shape).save_pretrained(tmp_path)

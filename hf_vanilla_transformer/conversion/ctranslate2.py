@@ -38,7 +38,7 @@ def write_ctranslate2(
         ValueError: if CTranslate2 cannot hold such a model.
     """
     config, base = model.config, model.model
-    require(config, "CTranslate2", source_vocab_size=None, activation_function="relu")
+    require(config, "CTranslate2", source_vocab_size=None, activation_function="relu", stack_layer_norm=False)
     try:
         from ctranslate2.specs import TransformerSpec
     except ImportError as error:

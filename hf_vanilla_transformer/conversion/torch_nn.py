@@ -20,7 +20,7 @@ def torch_nn_state_dict(model: VanillaTransformerForConditionalGeneration) -> di
     Raises:
         ValueError: if torch.nn.Transformer cannot hold the layers.
     """
-    require(model.config, "torch.nn.Transformer", attention_bias=True)
+    require(model.config, "torch.nn.Transformer", attention_bias=True, stack_layer_norm=False)
     state: dict[str, torch.Tensor] = {}
     for side, stack in (("encoder", model.model.encoder), ("decoder", model.model.decoder)):
         for index, layer in enumerate(stack.layers):

@@ -40,7 +40,7 @@ _OPTIONAL_SIZES = ("source_vocab_size", "d_k", "d_v")
 _RATES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _SOURCE_TOKEN_IDS = ("pad_token_id", "eos_token_id")
-_POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
+_POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned", "sinusoidal_tensor2tensor")
 
 
 # transformers runs the code of saved folders as modules of a package with this name. The installed package registers
@@ -99,11 +99,14 @@ class VanillaTransformerConfig(PreTrainedConfig):
         attention_dropout, activation_dropout (`float`, default to 0.0): dropout on attention weights and after the
             ReLU; the paper names neither for translation.
         label_smoothing (`float`, defaults to 0.1): epsilon_ls (section 5.4), applied in training mode only.
-        position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (section 3.5) or `"learned"`
-            (Table 3 row E).
+        position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (section 3.5), `"learned"` (Table 3
+            row E), or `"sinusoidal_tensor2tensor"`, the frequencies of the authors' code, fairseq and Marian.
+        position_offset (`int`, defaults to 0): position of the first token, for sinusoids; weights of fairseq need 2.
         max_position_embeddings (`int`, defaults to 1024): number of learned positions. Sinusoids have no limit.
         tie_word_embeddings (`bool`, defaults to `True`): both embeddings and the output projection share one matrix
             (section 3.4); with `source_vocab_size`, only the target's embedding and the output projection do.
+        lm_head_bias (`bool`, defaults to `False`): a bias on the output projection, which weights of Marian have.
+        stack_layer_norm (`bool`, defaults to `False`): a LayerNorm after each stack, as in `torch.nn.Transformer`.
         attention_bias (`bool`, defaults to `True`): biases in the four attention projections, as in the authors' code;
             the paper writes matrices only.
         layer_norm_eps (`float`, defaults to 1e-6): as in the authors' code.
@@ -150,8 +153,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
     activation_dropout: float | int = 0.0
     label_smoothing: float | int = 0.1
     position_embedding_type: str = "sinusoidal"
+    position_offset: int = 0
     max_position_embeddings: int = 1024
     tie_word_embeddings: bool = True
+    lm_head_bias: bool = False
+    stack_layer_norm: bool = False
     attention_bias: bool = True
     layer_norm_eps: float | int = 1e-6
     activation_function: str = "relu"
@@ -276,7 +282,12 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def _check_choices(self) -> None:
         _require(
             self.position_embedding_type in _POSITION_EMBEDDING_TYPES,
-            f'position_embedding_type is "{self.position_embedding_type}"; choose "sinusoidal" or "learned".',
+            f'position_embedding_type is "{self.position_embedding_type}"; choose one of '
+            f"{', '.join(_POSITION_EMBEDDING_TYPES)}.",
+        )
+        _require(
+            self.position_offset == 0 or (self.position_offset > 0 and self.position_embedding_type != "learned"),
+            f"position_offset is {self.position_offset}; it must be at least 0, and 0 for learned positions.",
         )
         _require(
             self.position_embedding_type == "learned" or self.d_model % 2 == 0,

@@ -107,7 +107,7 @@ class CPUDecoder:
         x = self._embed(input_ids[:, -1])
         for layer in self._layers:
             x = layer(x, past, self._source_mask)
-        return self._lm_head(x)
+        return self._lm_head(self._decoder.normalize_output(x))
 
     def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Sections 3.4 and 3.5: sqrt(d_model) E + PE, `(rows, d_model)`."""

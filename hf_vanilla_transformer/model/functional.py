@@ -130,9 +130,14 @@ class _Linear(torch.autograd.Function):
 
 
 def smoothed_cross_entropy_of_states(
-    states: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, label_smoothing: float, ignore_index: int = -100
+    states: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    label_smoothing: float,
+    ignore_index: int = -100,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Section 5.4: sum of `cross_entropy(states @ weight.T, labels, label_smoothing)`, without all logits in memory.
+    """Section 5.4: sum of `cross_entropy(states @ weight.T + bias, labels, label_smoothing)`, without all logits.
 
     Logits and their gradients are computed in chunks of max(512, 2 d_model) rows, for rows with a label only.
 
@@ -142,6 +147,7 @@ def smoothed_cross_entropy_of_states(
         labels (`torch.LongTensor` of shape `(batch, target)`): `ignore_index` where there is no target.
         label_smoothing (`float`): epsilon_ls.
         ignore_index (`int`): the label of positions without a target.
+        bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*): of the output projection.
 
     Returns:
         `torch.Tensor`: a scalar, in nats, at least in float32. It can be differentiated once.
@@ -152,7 +158,8 @@ def smoothed_cross_entropy_of_states(
     if not torch.is_grad_enabled():
         # An autograd function sees `requires_grad` of a parameter also in `no_grad` mode.
         states, weight = states.detach(), weight.detach()
-    return _SmoothedCrossEntropy.apply(states, weight, labels, label_smoothing)
+        bias = None if bias is None else bias.detach()
+    return _SmoothedCrossEntropy.apply(states, weight, bias, labels, label_smoothing)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -165,24 +172,34 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, label_smoothing: float
+        ctx: Any,
+        states: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        labels: torch.Tensor,
+        label_smoothing: float,
     ) -> torch.Tensor:
         precise = torch.promote_types(states.dtype, torch.float32)
         x, w = cast_for_matmul(states), cast_for_matmul(weight)
+        b = None if bias is None else cast_for_matmul(bias)
         right, everywhere = 1 - label_smoothing, label_smoothing / len(w)
         sum_of_x, sum_of_w = x.sum(dim=0, dtype=precise), w.sum(dim=0, dtype=precise)
         total = -everywhere * (sum_of_x * sum_of_w).sum()
         grad_states = (-everywhere * sum_of_w).to(x.dtype).repeat(len(x), 1)
-        needs_states, needs_weight = ctx.needs_input_grad[:2]
+        needs = ctx.needs_input_grad[:3]
+        needs_states, needs_weight, needs_bias = needs
         grad_weight = (-everywhere * sum_of_x).repeat(len(w) if needs_weight else 0, 1)
         of_part = torch.empty_like(grad_weight)
+        grad_bias = grad_weight.new_full([len(w) if needs_bias else 0], -everywhere * len(x))
+        if b is not None:
+            total = total - everywhere * len(x) * b.sum(dtype=precise)
         rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * x.shape[1])
         # One buffer for all chunks, because allocating memory takes longer than the computation in it.
         precise_logits = None if x.dtype == precise else x.new_empty(min(rows, len(x)), len(w), dtype=precise)
         matmul = _onednn if _suits_onednn(x[:rows], w) else nn.functional.linear
         for begin in range(0, len(x), rows):
             part = slice(begin, begin + rows)
-            logits = matmul(x[part], w)
+            logits = matmul(x[part], w, b)
             precise_part = logits if precise_logits is None else precise_logits[: len(logits)].copy_(logits)
             loss, gradient = _loss_and_gradient(precise_part, labels[part], right)
             total += loss
@@ -191,16 +208,18 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 grad_states[part] += matmul(gradient, w.T)
             if needs_weight:
                 grad_weight += of_part.copy_(matmul(gradient.T, x[part].T))
-        ctx.save_for_backward(grad_states if needs_states else None, grad_weight if needs_weight else None)
-        ctx.dtypes = states.dtype, weight.dtype
+            if needs_bias:
+                grad_bias += gradient.sum(dim=0, dtype=precise)
+        gradients = zip((grad_states, grad_weight, grad_bias), needs, strict=True)
+        ctx.save_for_backward(*(gradient if needed else None for gradient, needed in gradients))
+        ctx.dtypes = states.dtype, weight.dtype, None if bias is None else bias.dtype
         return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        grad_states, grad_weight = (None if value is None else (value * grad).to(dtype) for value, dtype in gradients)
-        return grad_states, grad_weight, None, None
+        return (*(None if value is None else (value * grad).to(dtype) for value, dtype in gradients), None, None)
 
 
 def _loss_and_gradient(logits: torch.Tensor, labels: torch.Tensor, right: float) -> tuple[torch.Tensor, torch.Tensor]:

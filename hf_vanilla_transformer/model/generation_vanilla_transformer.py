@@ -312,7 +312,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def _get_stopping_criteria(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
         criteria = super()._get_stopping_criteria(generation_config, *args, **kwargs)
         for criterion in criteria:
-            if type(criterion) is MaxLengthCriteria and self.config.position_embedding_type == "sinusoidal":
+            if type(criterion) is MaxLengthCriteria and self.config.position_embedding_type != "learned":
                 # transformers warns beyond max_position_embeddings, which limits learned positions only.
                 criterion.max_position_embeddings = None
         max_lengths = generation_config.sentence_max_lengths

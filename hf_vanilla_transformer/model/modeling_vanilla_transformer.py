@@ -55,12 +55,14 @@ _DEVICES_WITH_FLOAT64 = ("cpu", "cuda", "meta")
 _PADDING_MASKS_ONLY = (flash_attention_mask, flex_attention_mask)
 
 
-def sinusoidal_positions(position_ids: torch.Tensor, d_model: int) -> torch.Tensor:
+def sinusoidal_positions(position_ids: torch.Tensor, d_model: int, exponent_divisor: int | None = None) -> torch.Tensor:
     """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model)).
 
     Args:
         position_ids (`torch.LongTensor` of shape `(batch, length)`): positions pos, counted from 0, without a limit.
         d_model (`int`): even.
+        exponent_divisor (`int`, *optional*): instead of d_model. The authors' code has d_model - 2, so that the
+            longest wavelength is exactly 10000 * 2 pi.
 
     Returns:
         `torch.FloatTensor` of shape `(batch, length, d_model)`, in float32: sines at even, cosines at odd channels.
@@ -68,7 +70,7 @@ def sinusoidal_positions(position_ids: torch.Tensor, d_model: int) -> torch.Tens
     # In float64, because a float32 angle is off by 0.004 at position 100,000. Some accelerators lack float64.
     device = position_ids.device if position_ids.device.type in _DEVICES_WITH_FLOAT64 else "cpu"
     two_i = torch.arange(0, d_model, 2, dtype=torch.float64, device=device)
-    angles = position_ids.to(device).unsqueeze(-1) / 10000 ** (two_i / d_model)
+    angles = position_ids.to(device).unsqueeze(-1) / 10000 ** (two_i / (exponent_divisor or d_model))
     interleaved = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
     return interleaved.to(device=position_ids.device, dtype=torch.float32)
 
@@ -384,8 +386,11 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Save as `PreTrainedModel.save_pretrained` does, also if `tie_word_embeddings` was set to False later."""
+        """Save as `PreTrainedModel.save_pretrained` does, also if weights were untied or given a bias later."""
         state_dict = self.state_dict_to_save(state_dict)
+        head: Any = self.get_output_embeddings()
+        if head is not None:
+            self.config.lm_head_bias = getattr(head, "bias", None) is not None
         super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
 
     def state_dict_to_save(self, state_dict: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor] | None:
@@ -411,10 +416,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                init.zeros_(module.bias)
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
+        if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
             init.zeros_(module.bias)
 
     def resize_token_embeddings(
@@ -467,6 +471,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         if config.position_embedding_type == "learned":
             self.embed_positions = nn.Embedding(config.max_position_embeddings, config.d_model)
         self.layers = nn.ModuleList(layers)
+        if config.stack_layer_norm:
+            self.layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -494,11 +500,12 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """Sections 3.4, 3.5 and 5.4: Dropout(sqrt(d_model) E + PE), `(batch, length, d_model)`."""
-        d_model = self.config.d_model
-        if self.config.position_embedding_type == "learned":
+        d_model, kind = self.config.d_model, self.config.position_embedding_type
+        if kind == "learned":
             positions = self._learned_positions(position_ids)
         else:
-            positions = sinusoidal_positions(position_ids, d_model)
+            exponent_divisor = d_model - 2 if kind == "sinusoidal_tensor2tensor" else d_model
+            positions = sinusoidal_positions(position_ids + self.config.position_offset, d_model, exponent_divisor)
         # At least in float32, so that half precision rounds once, after the sum.
         scaled = inputs_embeds.to(torch.promote_types(inputs_embeds.dtype, torch.float32)) * math.sqrt(d_model)
         x = (scaled + positions).to(inputs_embeds.dtype)
@@ -513,6 +520,10 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
                 f"{self.config.max_position_embeddings} positions (max_position_embeddings); truncate or split it, "
                 "or train a model with sinusoidal positions, which have no limit."
             ) from error
+
+    def normalize_output(self, x: torch.Tensor) -> torch.Tensor:
+        """The output of the last layer, `(batch, length, d_model)`; normalized with `config.stack_layer_norm`."""
+        return self.layer_norm(x) if self.config.stack_layer_norm else x
 
     def mask_config(self, output_attentions: bool | None, *masks: torch.Tensor | None) -> VanillaTransformerConfig:
         """The configuration that masks are made for: only eager attention returns attention weights.
@@ -577,7 +588,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         mask = create_bidirectional_mask(config, x, attention_mask)
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
-        return BaseModelOutput(last_hidden_state=x)
+        return BaseModelOutput(last_hidden_state=self.normalize_output(x))
 
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
@@ -652,7 +663,9 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         encoder_mask = create_bidirectional_mask(config, x, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
             x = layer(x, encoder_hidden_states, mask, encoder_mask, past_key_values=cache, **kwargs)
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=x, past_key_values=cache)
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=self.normalize_output(x), past_key_values=cache
+        )
 
     def _causal_mask(
         self, config: VanillaTransformerConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Any
@@ -864,7 +877,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         self.model = VanillaTransformerModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.lm_head_bias)
         target_embedding = "model.shared" if config.has_joint_vocabulary else "model.decoder.embed_tokens"
         self._tied_weights_keys = {"lm_head.weight": f"{target_embedding}.weight"}
         self.loss_function = label_smoothed_cross_entropy
@@ -962,12 +975,12 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     def _loss_without_logits(
         self, states: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any = None, **kwargs: Any
     ) -> torch.Tensor:
-        """The same loss; in chunks, from the matrix itself, if the LM head is a plain matmul."""
-        is_plain_matmul = is_plain_linear(self.lm_head) and self.lm_head.bias is None
-        if self.loss_function is not label_smoothed_cross_entropy or not is_plain_matmul:
+        """The same loss; in chunks, from the matrix itself, if the LM head is a plain linear layer."""
+        head = self.lm_head
+        if self.loss_function is not label_smoothed_cross_entropy or not is_plain_linear(head):
             return self._loss(self.lm_head(states), labels, num_items_in_batch=num_items_in_batch, **kwargs)
         check_labels(labels, self.config.vocab_size)
-        total = smoothed_cross_entropy_of_states(states, self.lm_head.weight, labels, self._label_smoothing)
+        total = smoothed_cross_entropy_of_states(states, head.weight, labels, self._label_smoothing, bias=head.bias)
         return per_token(total, labels, num_items_in_batch)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:

@@ -59,6 +59,7 @@ INAPPLICABLE = {
     "model::test_sdpa_can_dispatch_non_composite_models": _DEFAULT_ATTENTION,
     f"{_TWO}::test_sdpa_can_dispatch_non_composite_models": _DEFAULT_ATTENTION,
     "model-untied-learned::test_sdpa_can_dispatch_non_composite_models": _DEFAULT_ATTENTION,
+    "model-other-system::test_sdpa_can_dispatch_non_composite_models": _DEFAULT_ATTENTION,
     "tokenizer::test_tokenize_special_tokens": Inapplicable(
         "tests/test_tokenization_common.py",
         "def test_tokenize_special_tokens(",

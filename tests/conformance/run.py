@@ -26,6 +26,7 @@ SUITES = {
     "model": "the paper's model: one joint vocabulary, tied embeddings, sinusoids",
     "model-untied-learned": "untied embeddings, learned positions (Table 3 row E)",
     "model-two-vocabularies": "a source vocabulary of its own",
+    "model-other-system": "tensor2tensor's sinusoids from position 2, a bias of the LM head, norms after the stacks",
     "configuration": "`VanillaTransformerConfig`",
     "tokenizer": "`VanillaTransformerTokenizer`, as `train_tokenizer` makes it",
     "tokenizer-special-tokens": "the same with `split_special_tokens=False`",

@@ -24,6 +24,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerTokenizer,
     train_tokenizer,
 )
+from tests.models import IMPORTED
 
 
 # The suites look classes up by name in these dictionaries, which registration does not fill.
@@ -100,6 +101,11 @@ class UntiedLearnedModelTest(VanillaTransformerModelTest):
 class TwoVocabulariesModelTest(VanillaTransformerModelTest):
     suite = "model-two-vocabularies"
     fields = {"source_vocab_size": 61}
+
+
+class OtherSystemModelTest(VanillaTransformerModelTest):
+    suite = "model-other-system"
+    fields = IMPORTED
 
 
 class VanillaTransformerConfigTest(unittest.TestCase):

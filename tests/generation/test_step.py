@@ -19,7 +19,7 @@ from hf_vanilla_transformer.model import packed_linear
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder, supports_cpu_decoder
 from tests.generation.by_hand import BOS
 from tests.generation.conftest import SENTENCES, ending_model
-from tests.models import decisive_model, pad, patch_everywhere, sentences, small_config, small_model
+from tests.models import IMPORTED, decisive_model, pad, patch_everywhere, sentences, small_config, small_model
 from tests.rounding import FACTOR, RandomRounding, explained, rms
 
 
@@ -36,6 +36,7 @@ SHAPES = {
     "untied": {"tie_word_embeddings": False},
     "two vocabularies": {"source_vocab_size": 70},
     "no bias": {"attention_bias": False},
+    "of another system": IMPORTED,
     "one layer": {"decoder_layers": 1},
 }
 LENGTH = 40  # Positions get more room on the way.

@@ -105,8 +105,10 @@ def test_rates_are_numbers_from_0_to_1(rate):
         ({"layer_norm_eps": 0.0}, r"layer_norm_eps is 0.0; it must be above 0"),
         (
             {"position_embedding_type": "rotary"},
-            'position_embedding_type is "rotary"; choose "sinusoidal" or "learned"',
+            'position_embedding_type is "rotary"; choose one of sinusoidal, learned, sinusoidal_tensor2tensor',
         ),
+        ({"position_offset": -1}, "position_offset is -1; it must be at least 0"),
+        ({"position_offset": 2, "position_embedding_type": "learned"}, "it must be .* 0 for learned positions"),
         ({"activation_function": "rely"}, 'activation_function is "rely"; the paper uses "relu"'),
         (
             {"source_vocab_size": 5, "pad_token_id": 7},

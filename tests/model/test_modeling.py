@@ -21,7 +21,7 @@ from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
     sinusoidal_positions,
 )
 from tests import flash
-from tests.models import VOCAB_SIZE, pad, patch_everywhere, sentences, small_config, small_model
+from tests.models import IMPORTED, VOCAB_SIZE, pad, patch_everywhere, sentences, small_config, small_model
 
 
 ATTENTIONS = ["eager", "sdpa", "vanilla_transformer"]
@@ -214,9 +214,11 @@ def test_a_plain_cache_is_taken_too(batch):
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES.values(), ids=VOCABULARIES)
-@pytest.mark.parametrize("position_embedding_type", ["sinusoidal", "learned"])
-def test_save_and_load(tmp_path, batch, vocabulary, position_embedding_type):
-    model = small_model(**vocabulary, position_embedding_type=position_embedding_type)
+@pytest.mark.parametrize(
+    "fields", [{}, {"position_embedding_type": "learned"}, IMPORTED], ids=["", "learned", "imported"]
+)
+def test_save_and_load(tmp_path, batch, vocabulary, fields):
+    model = small_model(**vocabulary, **fields)
     batch = {**batch, "input_ids": batch["input_ids"] % 45}
     model.save_pretrained(tmp_path)
     for loaded in (
@@ -225,6 +227,15 @@ def test_save_and_load(tmp_path, batch, vocabulary, position_embedding_type):
     ):
         assert type(loaded) is VanillaTransformerForConditionalGeneration
         assert torch.equal(logits_of(loaded, **batch), logits_of(model, **batch))
+
+
+def test_a_bias_that_was_set_by_hand_is_saved(tmp_path, batch):
+    model = small_model()
+    model.lm_head.bias = torch.nn.Parameter(torch.linspace(-1, 1, VOCAB_SIZE))
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert torch.equal(logits_of(loaded, **batch), logits_of(model, **batch))
+    assert not torch.equal(logits_of(loaded, **batch), logits_of(small_model(), **batch))
 
 
 def test_save_and_load_in_bfloat16(tmp_path, batch):

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from tests.models import FIRST_WORD_ID, pad, sentences, small_model
+from tests.models import FIRST_WORD_ID, IMPORTED, pad, sentences, small_model
 
 
 TRAINED = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
@@ -13,6 +13,7 @@ TRAINED = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
 SMALL_MODELS = {
     "tied": {"seed": 2},
     "two-vocabularies": {"seed": 2, "source_vocab_size": 66},
+    "of-another-system": {"seed": 2, **IMPORTED},
     "untied": {
         "tie_word_embeddings": False,
         "vocab_size": 61,
@@ -26,6 +27,7 @@ TIED_TO_THE_SOFTMAX = {
     "trained": ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens"],
     "tied": ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens"],
     "two-vocabularies": ["model.decoder.embed_tokens"],
+    "of-another-system": ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens"],
     "untied": [],
 }
 BEAMS = (1, 4)

@@ -17,6 +17,13 @@ def positional_encoding(length, d_model):
     return encoding
 
 
+def tensor2tensor_encoding(length, d_model, first=0):
+    """The authors' code: wavelengths in geometric progression, from 2 pi to exactly 10000 * 2 pi."""
+    wavelengths = np.geomspace(2 * np.pi, 2 * np.pi * 10000, d_model // 2)
+    angles = 2 * np.pi * np.arange(first, first + length)[:, None] / wavelengths
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, d_model)
+
+
 def softmax(scores):
     exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
@@ -80,22 +87,29 @@ def decoder_layer(x, memory, weights, name, num_heads, eps):
     return layer_norm(x + feed_forward(x, weights, name), weights, f"{name}.final_layer_norm", eps)
 
 
-def embed(ids, matrix):
+def embed(ids, matrix, encoding):
     """Section 3.4: embeddings times sqrt(d_model), plus positions."""
     d_model = matrix.shape[1]
-    return matrix[ids] * np.sqrt(d_model) + positional_encoding(ids.shape[1], d_model)
+    return matrix[ids] * np.sqrt(d_model) + encoding(ids.shape[1], d_model)
 
 
-def transformer(source, target, weights, num_heads, encoder_layers, decoder_layers, eps):
-    """Figure 1 up to the logits, for sentences without padding: source and target are (batch, length) of token ids."""
+def transformer(source, target, weights, num_heads, encoder_layers, decoder_layers, eps, encoding=positional_encoding):
+    """Figure 1 up to the logits, for sentences without padding: source and target are (batch, length) of token ids.
+
+    Weights of other systems may have a norm after each stack, and a bias of the output projection.
+    """
     shared = weights["model.shared.weight"]
-    memory = embed(source, shared)
+    memory = embed(source, shared, encoding)
     for i in range(encoder_layers):
         memory = encoder_layer(memory, weights, f"model.encoder.layers.{i}", num_heads, eps)
-    x = embed(target, shared)
+    if "model.encoder.layer_norm.weight" in weights:
+        memory = layer_norm(memory, weights, "model.encoder.layer_norm", eps)
+    x = embed(target, shared, encoding)
     for i in range(decoder_layers):
         x = decoder_layer(x, memory, weights, f"model.decoder.layers.{i}", num_heads, eps)
-    return x @ shared.T
+    if "model.decoder.layer_norm.weight" in weights:
+        x = layer_norm(x, weights, "model.decoder.layer_norm", eps)
+    return x @ shared.T + weights.get("lm_head.bias", 0)
 
 
 def label_smoothed_loss(logits, labels, epsilon):

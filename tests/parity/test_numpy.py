@@ -1,11 +1,13 @@
 """The model equals a NumPy transcription of the paper's formulas."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
-from tests.models import sentences, small_config, small_model
+from tests.models import IMPORTED, sentences, small_config, small_model
 from tests.parity import paper_numpy
 
 
@@ -14,7 +16,7 @@ def ids():
     return torch.stack(sentences(7, 7)), torch.stack(sentences(5, 5, seed=1)), torch.stack(sentences(5, 5, seed=2))
 
 
-def numpy_logits(model, source, target):
+def numpy_logits(model, source, target, **encoding):
     weights = {name: parameter.numpy().astype(np.float64) for name, parameter in model.state_dict().items()}
     config = model.config
     return paper_numpy.transformer(
@@ -25,6 +27,7 @@ def numpy_logits(model, source, target):
         encoder_layers=config.encoder_layers,
         decoder_layers=config.decoder_layers,
         eps=config.layer_norm_eps,
+        **encoding,
     )
 
 
@@ -35,6 +38,33 @@ def test_logits(ids, attn_implementation, attention_bias):
     with torch.no_grad():
         logits = model(input_ids=source, decoder_input_ids=target).logits
     np.testing.assert_allclose(logits.numpy(), numpy_logits(model, source, target), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("field", [*IMPORTED, "all"])
+def test_fields_of_other_systems(ids, attn_implementation, field):
+    source, target, labels = ids
+    fields = IMPORTED if field == "all" else {field: IMPORTED[field]}
+    first = fields.get("position_offset", 0)
+    encoding = partial(paper_numpy.tensor2tensor_encoding, first=first)
+    if "position_embedding_type" not in fields:
+        encoding = lambda length, d_model: paper_numpy.positional_encoding(first + length, d_model)[first:]  # noqa: E731
+    model = small_model(attn_implementation=attn_implementation, **fields, dropout=0.0)
+    expected = numpy_logits(model, source, target, encoding=encoding)
+    with torch.no_grad():
+        output = model(input_ids=source, decoder_input_ids=target, labels=labels)
+        without_logits = model.train()(input_ids=source, decoder_input_ids=target, labels=labels)
+    np.testing.assert_allclose(output.logits.numpy(), expected, atol=1e-5, rtol=0)
+    assert not np.allclose(expected, numpy_logits(small_model(), source, target), atol=1e-2)
+    assert without_logits.logits is None
+    smoothed = paper_numpy.label_smoothed_loss(expected, labels.numpy(), 0.1)
+    assert without_logits.loss.item() == pytest.approx(smoothed, abs=1e-5)
+
+
+@pytest.mark.parametrize("position", [0, 65_537])
+def test_sinusoids_of_the_authors_code(position):
+    expected = paper_numpy.tensor2tensor_encoding(1, 512, first=position)
+    actual = sinusoidal_positions(torch.tensor([[position]]), 512, exponent_divisor=510)[0]
+    np.testing.assert_allclose(actual.numpy(), expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(("training", "epsilon"), [(True, 0.1), (False, 0.0)])
