@@ -167,7 +167,10 @@ def test_command_lines_are_understood(name, arguments, monkeypatch):
 
 
 def test_there_are_command_lines():
-    verbs = {f"hf_vanilla_transformer.cli.{verb}" for verb in ("average", "demo", "evaluate", "info", "plot", "score")}
+    verbs = {
+        f"hf_vanilla_transformer.cli.{verb}"
+        for verb in ("average", "convert", "demo", "evaluate", "info", "plot", "score")
+    }
     verbs |= {f"hf_vanilla_transformer.cli.{verb}" for verb in ("train", "translate")}
     assert {name for name, _ in commands()} >= {*verbs, "scripts.reproduce_table3", "benchmarks.generation"}
 

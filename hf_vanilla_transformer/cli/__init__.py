@@ -17,6 +17,7 @@ VERBS = {
     "evaluate": "translate test pairs and compute BLEU and chrF",
     "score": "compute log-probabilities of given translations",
     "average": "average the weights of checkpoints",
+    "convert": "convert a model of another system, and prove that it is equal",
     "plot": "draw validation curves",
     "info": "print versions, the machine, and the fast paths it enables",
 }

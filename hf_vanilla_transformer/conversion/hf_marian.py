@@ -1,24 +1,44 @@
-"""This model as transformers' `MarianMTModel`.
+"""Between this model and transformers' `MarianMTModel`, which OPUS-MT models are.
 
 Both add the same sinusoids, in another order of the d_model channels: here sines and cosines alternate (section 3.5),
 in Marian all sines come first. A permutation of channels moves into the weights exactly: every weight that reads or
 writes the residual stream is permuted.
 """
 
-import torch
-from torch import nn
-from transformers import MarianConfig, MarianMTModel
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
+import transformers
+from torch import nn
+from transformers import AutoTokenizer, MarianConfig, MarianMTModel
+
+from ..hub.folder import TOKENIZER_FILES
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from . import folder as folders
+from .parity import compare
 from .requirements import require
+from .weights import check_finite, interleaved_channels, permute_channels, widen_feed_forward
 
 
-# Parts of the names of weights: (output, d_model) reads the residual stream, (d_model, ...) writes it.
-_READ = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight", "shared", "embed_tokens", "lm_head")
-_WRITE = ("out_proj", "fc2", "layer_norm")
 # Tensors of Marian's that are not weights of this model: sinusoids, and an output bias that is zero.
 _COMPUTED = ("embed_positions", "final_logits_bias")
+# Values that the fields of a MarianConfig must have; those that its class lacks are read from config.json.
+_NEEDED = {
+    "model_type": "marian",
+    "scale_embedding": True,
+    "tie_word_embeddings": True,
+    "static_position_embeddings": True,
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+}
+_POSITIONS = {"hf": "sinusoidal", "marian": "sinusoidal_tensor2tensor"}
+# Of LayerNorm: torch's default, and what Marian itself computes with (src/layers/generic.h).
+_EPSILONS = {"hf": 1e-5, "marian": 1e-6}
 
 
 def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None = None) -> MarianMTModel:
@@ -80,18 +100,155 @@ def copy_to_marian(model: VanillaTransformerForConditionalGeneration, marian: Ma
     Raises:
         ValueError: if the names of the weights differ.
     """
-    d_model = model.config.d_model
-    channels = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
-    state = {}
-    for name, weight in model.state_dict().items():
-        if any(part in name for part in _READ):
-            weight = weight[:, channels]
-        elif any(part in name for part in _WRITE):
-            weight = weight[channels]
-        state[name] = weight
+    state = permute_channels(model.state_dict(), interleaved_channels(model.config.d_model))
     missing, unexpected = marian.load_state_dict(state, strict=False)
     missing = [name for name in missing if not any(part in name for part in _COMPUTED)]
     if missing or unexpected:
         raise ValueError(
             f"MarianMTModel lacks the weights {unexpected} and has {missing} besides; make it with new_marian()."
         )
+
+
+def from_hf_marian(
+    input: str,
+    output: str,
+    *,
+    positions: str = "hf",
+    sentences: Sequence[str] = folders.SENTENCES,
+    revision: str | None = None,
+    token: str | None = None,
+    license: str | None = None,
+    force: bool = False,
+) -> Path:
+    """Convert a `MarianMTModel`, such as an OPUS-MT model, and prove that the result is equal.
+
+    The tokenizer's files are copied: `AutoTokenizer` loads a `MarianTokenizer`, which needs sentencepiece. The decoding
+    settings are those of the source. No code of the source is run; pickled weights are read with `weights_only=True`.
+
+    Args:
+        input (`str`): a folder, or a name on the Hub.
+        output (`str`): folder to make.
+        positions (`str`): `"hf"` keeps the sinusoids of transformers, so the result equals the source. `"marian"` takes
+            those of Marian itself, tensor2tensor's, and its epsilon of LayerNorm: the model was trained with them.
+        sentences (`list` of `str`): source sentences for the comparison on real input.
+        revision, token (`str`, *optional*): of the repository on the Hub.
+        license (`str`, *optional*): licence of the weights, for the card.
+        force (`bool`): write a model that is not equal to its source.
+
+    Returns:
+        `Path`: the folder, with `parity.json`.
+
+    Raises:
+        OSError: if the source cannot be read, or the folder already holds a model.
+        ValueError: if this model cannot hold the source, or the result is not equal.
+    """
+    if positions not in _POSITIONS:
+        raise ValueError(f'positions is "{positions}"; choose one of {", ".join(_POSITIONS)}.')
+    target = Path(output)
+    folders.check_is_free(target)
+    folder = folders.source_folder(input, revision, token)
+    _check_config(folder)
+    marian = folders.load_source(MarianMTModel, folder, input)
+    model = _convert(marian, positions, input)
+    oracle = f"MarianMTModel of transformers {transformers.__version__}"
+    if positions == "marian":
+        _restore_positions(marian)
+        oracle += ", with the positions of tensor2tensor and epsilon 1e-6"
+    real, oracle = _real_rows(folder, sentences, oracle)
+    return folders.write_converted(
+        model,
+        target,
+        source=input,
+        system="hf_marian",
+        oracle=oracle,
+        parity=compare(model, marian, real),
+        files=[folder / name for name in TOKENIZER_FILES if (folder / name).is_file()],
+        sha256=folders.hashes(folders.weight_files(folder)),
+        license=license,
+        force=force,
+    )
+
+
+def _check_config(folder: Path) -> None:
+    """Check that this model can hold a Marian model.
+
+    Raises:
+        FileNotFoundError: if there is no configuration.
+        ValueError: naming the first field that cannot be carried.
+    """
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} holds no config.json; name the folder of a model of transformers.")
+    fields, _ = MarianConfig.get_config_dict(folder)
+    for name, needed in _NEEDED.items():
+        if fields.get(name, needed) != needed:
+            raise ValueError(f"{name} of {folder} is {fields[name]!r}; only models with {needed!r} can be converted.")
+    config = MarianConfig.from_dict(fields)
+    if config.encoder_attention_heads != config.decoder_attention_heads:
+        raise ValueError(
+            f"{folder} has {config.encoder_attention_heads} heads in the encoder and {config.decoder_attention_heads} "
+            "in the decoder; this model has one number of heads."
+        )
+
+
+def _convert(marian: MarianMTModel, positions: str, name: str) -> VanillaTransformerForConditionalGeneration:
+    """A model with the weights of a Marian model, and its decoding settings."""
+    source, is_joint = marian.config, marian.config.share_encoder_decoder_embeddings
+    bias = marian.final_logits_bias[0]
+    d_ff = max(source.encoder_ffn_dim, source.decoder_ffn_dim)
+    config = VanillaTransformerConfig(
+        vocab_size=len(bias),
+        source_vocab_size=None if is_joint else source.vocab_size,
+        encoder_layers=source.encoder_layers,
+        decoder_layers=source.decoder_layers,
+        d_model=source.d_model,
+        d_ff=d_ff,
+        num_heads=source.encoder_attention_heads,
+        dropout=source.dropout,
+        attention_dropout=source.attention_dropout,
+        activation_dropout=source.activation_dropout,
+        activation_function=source.activation_function,
+        position_embedding_type=_POSITIONS[positions],
+        lm_head_bias=bool(bias.any()),
+        layer_norm_eps=_EPSILONS[positions],
+        pad_token_id=source.pad_token_id,
+        bos_token_id=source.bos_token_id,
+        eos_token_id=source.eos_token_id,
+        decoder_start_token_id=source.decoder_start_token_id,
+    )
+    model = VanillaTransformerForConditionalGeneration(config).eval()
+    state = {key: weight for key, weight in marian.state_dict().items() if not any(part in key for part in _COMPUTED)}
+    check_finite({**state, "final_logits_bias": bias}, name)
+    state = permute_channels(widen_feed_forward(state, d_ff), interleaved_channels(source.d_model).argsort())
+    if config.lm_head_bias:
+        state["lm_head.bias"] = bias.clone()
+    model.load_state_dict(state)
+    model.tie_weights()
+    settings: Any = marian.generation_config
+    # The settings of the source, which the mixin would replace if they seemed to come from a configuration.
+    settings._from_model_config = False
+    settings.length_penalty_type, settings.max_length_offset = "hf", None
+    model.generation_config = settings
+    return model
+
+
+@torch.no_grad()
+def _restore_positions(marian: MarianMTModel) -> None:
+    """Give a Marian model what Marian in C++ computes with: other sinusoids, and another epsilon."""
+    for stack in (marian.model.encoder, marian.model.decoder):
+        count, d_model = stack.embed_positions.weight.shape
+        rates = np.exp(-np.log(10000.0) / (d_model // 2 - 1) * np.arange(d_model // 2))
+        angles = np.arange(count)[:, None] * rates
+        table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+        stack.embed_positions.weight.copy_(torch.from_numpy(table))
+    for module in marian.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = _EPSILONS["marian"]
+
+
+def _real_rows(folder: Path, sentences: Sequence[str], oracle: str) -> tuple[Any, str]:
+    """Token ids of sentences, and the oracle in words; no ids if the tokenizer's library is not installed."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        return tokenizer(list(sentences)).input_ids, oracle
+    except Exception:  # Tokenizers raise many kinds for files or libraries that are missing.
+        return None, f"{oracle}, on random tokens only, because its tokenizer could not be loaded"

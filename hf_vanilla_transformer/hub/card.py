@@ -98,6 +98,7 @@ def fill_model_card(
     location: str | None = None,
     revision: str | None = None,
     example_source: str = "A sentence to translate.",
+    converted: bool = False,
 ) -> ModelCard:
     """Fill the template `model_card.md`.
 
@@ -111,6 +112,7 @@ def fill_model_card(
             the title.
         revision (`str`, *optional*): a branch of that repository, other than `"main"`.
         example_source (`str`): a sentence for the example.
+        converted (`bool`): the weights come from another system, and `training_facts` are about the conversion.
 
     Returns:
         `ModelCard`: text and metadata; its `content` is the text of README.md.
@@ -130,6 +132,7 @@ def fill_model_card(
         training_facts=training_facts,
         base_model=_hub_name(base) or (base and Path(base).resolve().name),
         license=about.license,
+        converted=converted,
     )
 
 

@@ -44,6 +44,7 @@ FILES_OF_A_RUN = (
     "model.safetensors",
     "model.safetensors.index.json",
     "model-?????-of-?????.safetensors",
+    "parity.json",
     "scores.json",
     "training_args.bin",
     *TOKENIZER_FILES,

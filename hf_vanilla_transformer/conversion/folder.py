@@ -1,0 +1,162 @@
+"""What every import shares: the files of the source, and the folder of the converted model."""
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+import transformers
+from huggingface_hub import snapshot_download
+
+from .. import __version__
+from ..files import locked
+from ..hub.card import About, fill_model_card
+from ..hub.folder import TOKENIZER_FILES, files_of_a_run, staged
+
+
+CERTIFICATE = "parity.json"
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
+SENTENCES = (
+    "The house is small.",
+    "A dog runs through the old town, and nobody looks at it.",
+    "On 3 May 2021, 1,250 people signed the letter (see page 7).",
+    "Why did you not tell me that you would be late?",
+    "Two young men play guitar in front of a red wall while a child dances.",
+    "Yes.",
+    "The committee decided, after a long discussion that nobody had expected, to postpone the vote until autumn.",
+    "“Come in!” she said.",
+)
+
+
+def source_folder(source: str, revision: str | None = None, token: str | None = None) -> Path:
+    """The folder of a source: itself, or a copy of a repository of the Hub, without code.
+
+    Raises:
+        FileNotFoundError: if there is neither a folder nor a repository of this name.
+    """
+    if Path(source).is_dir():
+        return Path(source)
+    try:
+        patterns = [*_WEIGHTS, *TOKENIZER_FILES, "config.json", "generation_config.json"]
+        return Path(snapshot_download(source, revision=revision, token=token, allow_patterns=patterns))
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(f"there is no folder {source}, and the Hub answered: {error}") from error
+
+
+def load_source(kind: Any, folder: Path, source: str) -> Any:
+    """A model of transformers in float32 and evaluation mode, with all of its weights.
+
+    Raises:
+        ValueError: if files are damaged, or weights are missing or of another shape.
+    """
+    try:
+        options = {"attn_implementation": "eager", "dtype": torch.float32, "output_loading_info": True}
+        model, info = kind.from_pretrained(folder, **options)
+    except ImportError:
+        raise
+    except Exception as error:  # Transformers, torch and safetensors raise many kinds.
+        raise ValueError(f"{source} cannot be read: {' '.join(str(error).split()) or repr(error)}") from error
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
+        raise ValueError(
+            f"{len(missing)} weights are not in the files of {source} ({', '.join(missing[:2])}, ...); use a complete "
+            "model."
+        )
+    return model.eval()
+
+
+def hashes(paths: Iterable[Path]) -> dict[str, str]:
+    """SHA-256 of files, by name."""
+    found = {}
+    for path in sorted(paths):
+        with path.open("rb") as file:
+            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of weights in a folder of transformers."""
+    return [path for pattern in _WEIGHTS for path in folder.glob(pattern)]
+
+
+def write_converted(
+    model: Any,
+    output: Path,
+    *,
+    source: str,
+    system: str,
+    oracle: str,
+    parity: dict[str, Any],
+    files: Iterable[Path],
+    sha256: dict[str, str],
+    license: str | None = None,
+    force: bool = False,
+) -> Path:
+    """Write a converted model with its tokenizer, its card and `parity.json`, or nothing.
+
+    Args:
+        model (`VanillaTransformerForConditionalGeneration`): the converted model.
+        output (`Path`): folder to make.
+        source, system (`str`): the name of the source, and of the system that it comes from.
+        oracle (`str`): what the model was compared with, in words.
+        parity (`dict`): see [`~hf_vanilla_transformer.conversion.parity.compare`].
+        files (`list` of `Path`): files to copy, such as those of the tokenizer.
+        sha256 (`dict`): hashes of the source's weights, by file name.
+        license (`str`, *optional*): licence of the weights.
+        force (`bool`): write a model that is not equal to its source; card and certificate say so.
+
+    Raises:
+        FileExistsError: if the folder already holds a model.
+        ValueError: if the model is not equal to its source, without `force`.
+    """
+    if not (parity["equal"] or force):
+        raise ValueError(
+            f"the converted model is not equal to {source}: log-probabilities differ by up to "
+            f"{max(parity['log_probs'].values()):.2g}, more than {parity['tolerance']:g}; --force writes it anyway."
+        )
+    versions = {"hf_vanilla_transformer": __version__, "torch": torch.__version__}
+    versions |= {"transformers": transformers.__version__, "tokenizers": tokenizers.__version__}
+    certificate = {
+        "source": source,
+        "system": system,
+        "sha256": sha256,
+        "oracle": oracle,
+        **parity,
+        "command": " ".join(["hf-vanilla-transformer", *sys.argv[1:]]) if "convert" in sys.argv[1:2] else None,
+        "versions": versions,
+    }
+    equal = parity["translations"]
+    facts = {
+        "converted from": f"{source} ({system})",
+        "compared with": oracle,
+        "result": "equal" if parity["equal"] else "not equal",
+        **{f"largest difference, {name} input": f"{value:.2g} nats" for name, value in parity["log_probs"].items()},
+        "equal translations, greedy": f"{equal['greedy']} of {equal['sentences']}",
+        "equal translations, 4 beams": f"{equal['beam']} of {equal['sentences']}",
+    }
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with locked(output):
+        check_is_free(output)
+        with staged(output) as folder:
+            model.save_pretrained(folder)
+            for path in files:
+                shutil.copyfile(path, folder / path.name)
+            (folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
+            about = About(output.resolve().name, base_model=source, license=license)
+            card = fill_model_card(about, model.config, model.num_parameters(), facts, converted=True)
+            (folder / "README.md").write_text(card.content, encoding="utf-8")
+    return output
+
+
+def check_is_free(output: Path) -> None:
+    """Raise OSError if a folder for a converted model already holds a model, or is a file."""
+    if output.is_file():
+        raise NotADirectoryError(f"{output} is a file; name a folder for the converted model.")
+    found = [path.name for path in files_of_a_run(output)]
+    if found:
+        raise FileExistsError(f"{output} already holds a model ({', '.join(found[:4])}); name another folder.")

@@ -1,0 +1,96 @@
+"""The certificate of a conversion: how far two models differ that should be equal."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+# Largest difference of log-probabilities, in nats per token, between models that count as equal.
+TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-9}
+_RANDOM_SENTENCES, _LONGEST_RANDOM = 16, 40
+_MAX_LENGTH, _BEAMS = 60, 4
+
+Rows = list[list[int]]
+
+
+@torch.no_grad()
+def compare(model: Any, oracle: Any, real: Rows | None = None) -> dict[str, Any]:
+    """Compare a converted model with its source, both models of transformers with the same token ids.
+
+    Args:
+        model, oracle (`PreTrainedModel`): in evaluation mode, on the CPU.
+        real (`list` of `list` of `int`, *optional*): token ids of real source sentences, EOS included.
+
+    Returns:
+        `dict`: `log_probs`, the largest difference of log-probabilities under teacher forcing in nats, for `random` and
+        `real` input (targets of the latter are greedy translations of the oracle); `translations`, how many of so many
+        `sentences` are equal by `greedy` and by `beam` search, of real input where it is given; `tolerance`; and
+        `equal`, whether the differences are within it.
+    """
+    sources = _random_rows(oracle, seed=0)
+    log_probs = {"random": _largest_difference(model, oracle, sources, _random_rows(oracle, seed=1))}
+    if real:
+        log_probs["real"] = _largest_difference(model, oracle, real, _translate(oracle, real, 1))
+    chosen = real or sources
+    translations: dict[str, int] = {"sentences": len(chosen)}
+    for name, beams in (("greedy", 1), ("beam", _BEAMS)):
+        ours, theirs = (_translate(each, chosen, beams) for each in (model, oracle))
+        translations[name] = sum(one == other for one, other in zip(ours, theirs, strict=True))
+    tolerance = TOLERANCES[oracle.dtype]
+    return {
+        "log_probs": log_probs,
+        "translations": translations,
+        "tolerance": tolerance,
+        # Not max(): NaN is not within a tolerance.
+        "equal": all(difference <= tolerance for difference in log_probs.values()),
+    }
+
+
+def _random_rows(model: Any, seed: int) -> Rows:
+    """Sentences of random tokens that are not special, EOS at their ends."""
+    generator = torch.Generator().manual_seed(seed)
+    config = model.config
+    eos = config.eos_token_id
+    special = {config.pad_token_id, config.bos_token_id, eos, config.decoder_start_token_id}
+    sizes = [getattr(config, name, None) for name in ("vocab_size", "decoder_vocab_size", "source_vocab_size")]
+    words = [token for token in range(min(size for size in sizes if size)) if token not in special]
+    lengths = torch.randint(1, _LONGEST_RANDOM, (_RANDOM_SENTENCES,), generator=generator).tolist()
+    return [[words[i] for i in torch.randint(len(words), (n,), generator=generator)] + [eos] for n in lengths]
+
+
+def _pad(rows: Rows, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and mask, `(batch, length)`, padded on the right."""
+    length = max(map(len, rows))
+    ids = torch.tensor([row + [pad] * (length - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows])
+    return ids, mask
+
+
+def _log_probs(model: Any, sources: Rows, targets: Rows) -> torch.Tensor:
+    """Log-probabilities `(tokens, vocabulary)` at the real positions of the targets."""
+    config = model.config
+    ids, mask = _pad(sources, config.pad_token_id)
+    labels, real = _pad(targets, config.pad_token_id)
+    starts = torch.full((len(labels), 1), config.decoder_start_token_id)
+    output = model(input_ids=ids, attention_mask=mask, decoder_input_ids=torch.cat([starts, labels[:, :-1]], dim=1))
+    return output.logits.log_softmax(dim=-1)[real.bool()]
+
+
+def _largest_difference(model: Any, oracle: Any, sources: Rows, targets: Rows) -> float:
+    differences = []
+    # One pair at a time: the first alone shows what padding would hide.
+    for batch in (slice(0, 1), slice(1, None)):
+        if sources[batch]:
+            ours, theirs = (_log_probs(each, sources[batch], targets[batch]) for each in (model, oracle))
+            differences.append((ours - theirs).abs().max())
+    # torch's maximum of NaN is NaN.
+    return float(torch.stack(differences).max())
+
+
+def _translate(model: Any, sources: Sequence[list[int]], beams: int) -> Rows:
+    """Generated tokens of each source, without the start token and padding."""
+    ids, mask = _pad(list(sources), model.config.pad_token_id)
+    output = model.generate(ids, attention_mask=mask, num_beams=beams, max_length=_MAX_LENGTH, do_sample=False)
+    rows, eos = output[:, 1:].tolist(), model.config.eos_token_id
+    return [row[: row.index(eos) + 1] if eos in row else row for row in rows]

@@ -1,0 +1,9 @@
+"""Convert a model of another system: `hf-vanilla-transformer convert`, from a checkout."""
+
+import sys
+
+from hf_vanilla_transformer.cli import main
+
+
+if __name__ == "__main__":
+    main(["convert", *sys.argv[1:]])

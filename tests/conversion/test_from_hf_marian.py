@@ -1,0 +1,306 @@
+"""Marian models of transformers come in equal: logits, greedy search, beam search, tokenizer; or not at all."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    MarianConfig,
+    MarianMTModel,
+    Seq2SeqTrainer,
+)
+
+from hf_vanilla_transformer import PaperTrainingArguments, translate
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.conversion import folder as folders
+from hf_vanilla_transformer.conversion import hf_marian, weights
+from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
+from tests.conversion.marian import SENTENCES, VOCABULARY, write_tokenizer
+
+
+PAD = VOCABULARY - 1
+
+
+def marian_model(seed: int = 0, **fields) -> MarianMTModel:
+    """A random Marian model in which every weight shows."""
+    torch.manual_seed(seed)
+    config = MarianConfig(
+        **{
+            "vocab_size": VOCABULARY,
+            "decoder_vocab_size": VOCABULARY,
+            "d_model": 32,
+            "encoder_layers": 2,
+            "decoder_layers": 3,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 48,
+            "decoder_ffn_dim": 48,
+            "activation_function": "swish",
+            "scale_embedding": True,
+            "pad_token_id": PAD,
+            "eos_token_id": 0,
+            "decoder_start_token_id": PAD,
+            "forced_eos_token_id": 0,
+            "init_std": 0.2,
+            **fields,
+        }
+    )
+    model = MarianMTModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+        model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias))
+        for name, weight in model.state_dict().items():
+            if "embed_tokens" in name or "shared" in name:
+                weight[PAD] = 0  # Marian decodes from a zero vector.
+    model.generation_config.update(num_beams=3, bad_words_ids=[[PAD]], max_length=40)
+    return model
+
+
+def saved(folder, **fields):
+    model = marian_model(**fields)
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    return model
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    pytest.importorskip("sentencepiece")
+    folder = tmp_path_factory.mktemp("marian") / "opus-mt-xx-yy"
+    return folder, saved(folder)
+
+
+@pytest.fixture(scope="module")
+def converted(source, tmp_path_factory):
+    return from_hf_marian(str(source[0]), str(tmp_path_factory.mktemp("converted") / "model"), license="cc-by-4.0")
+
+
+def logits(model, folder):
+    inputs = AutoTokenizer.from_pretrained(folder)(SENTENCES, padding=True, return_tensors="pt")
+    targets = torch.randint(1, VOCABULARY - 1, (len(SENTENCES), 7), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return model(**inputs, decoder_input_ids=targets).logits
+
+
+def test_the_model_is_the_same(source, converted):
+    folder, marian = source
+    model = AutoModelForSeq2SeqLM.from_pretrained(converted)
+    torch.testing.assert_close(logits(model, folder), logits(marian, folder), atol=1e-4, rtol=0)
+    assert model.config.lm_head_bias
+    assert model.config.activation_function == "swish"
+
+
+def test_translations_and_the_tokenizer_are_the_same(source, converted):
+    folder, marian = source
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(converted), AutoTokenizer.from_pretrained(converted)
+    of_source = AutoTokenizer.from_pretrained(folder)
+    assert type(tokenizer).__name__ == "MarianTokenizer"
+    assert tokenizer(SENTENCES).input_ids == of_source(SENTENCES).input_ids
+    assert tokenizer(text_target=SENTENCES).input_ids == of_source(text_target=SENTENCES).input_ids
+    for settings in ({}, {"num_beams": 1}):
+        rows = [marian.generate(**of_source(text, return_tensors="pt"), **settings)[0] for text in SENTENCES]
+        expected = [of_source.decode(row, skip_special_tokens=True) for row in rows]
+        assert translate(model, tokenizer, SENTENCES, **settings) == expected
+    assert model.generation_config.num_beams == 3
+
+
+def test_the_certificate_and_the_card(source, converted):
+    certificate = json.loads((converted / "parity.json").read_text())
+    assert certificate["equal"]
+    assert 0 < max(certificate["log_probs"].values()) <= certificate["tolerance"] == 1e-4
+    assert certificate["translations"] == {"sentences": 8, "greedy": 8, "beam": 8}
+    assert certificate["oracle"].startswith("MarianMTModel of transformers 5.")
+    assert set(certificate["sha256"]) == {"model.safetensors"}
+    card = (converted / "README.md").read_text()
+    assert "(Vaswani et al. 2017), converted\nfrom `opus-mt-xx-yy` with hf-vanilla-transformer" in card
+    assert "| result | equal |" in card
+    assert "license: cc-by-4.0" in card
+    assert "Evaluation" not in card
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"encoder_ffn_dim": 80},
+        {"decoder_ffn_dim": 20, "activation_function": "relu"},
+        {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 70},
+    ],
+)
+def test_other_shapes(tmp_path, fields):
+    pytest.importorskip("sentencepiece")
+    saved(tmp_path / "marian", **fields)
+    folder = from_hf_marian(str(tmp_path / "marian"), str(tmp_path / "model"))
+    assert json.loads((folder / "parity.json").read_text())["equal"]
+
+
+def test_without_its_library_the_tokenizer_is_unchecked(source, tmp_path, monkeypatch):
+    class Missing:
+        @staticmethod
+        def from_pretrained(folder):
+            raise ImportError("sentencepiece")
+
+    monkeypatch.setattr(hf_marian, "AutoTokenizer", Missing)
+    certificate = json.loads((from_hf_marian(str(source[0]), str(tmp_path / "model")) / "parity.json").read_text())
+    assert set(certificate["log_probs"]) == {"random"}
+    assert "on random tokens only, because its tokenizer could not be loaded" in certificate["oracle"]
+    assert (tmp_path / "model" / "source.spm").is_file()
+
+
+def test_positions_of_marian_itself(source, tmp_path):
+    folder = from_hf_marian(str(source[0]), str(tmp_path / "model"), positions="marian")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert (model.config.position_embedding_type, model.config.layer_norm_eps) == ("sinusoidal_tensor2tensor", 1e-6)
+    certificate = json.loads((folder / "parity.json").read_text())
+    assert certificate["equal"]
+    assert certificate["oracle"].endswith("with the positions of tensor2tensor and epsilon 1e-6")
+    assert (logits(model, source[0]) - logits(source[1], source[0])).abs().max() > 1e-3
+
+
+def swap(one, other):
+    def mistake(state):
+        return {name.replace(one, "#").replace(other, one).replace("#", other): each for name, each in state.items()}
+
+    return mistake
+
+
+def swap_channels(state):
+    channels = torch.arange(32)
+    channels[[4, 6]] = channels[[6, 4]]
+    return weights.permute_channels(state, channels)
+
+
+def forget_a_bias(state):
+    return {name: each * (name != "model.decoder.layers.1.fc2.bias") for name, each in state.items()}
+
+
+@pytest.mark.parametrize(
+    "mistake", [swap("q_proj", "k_proj"), swap_channels, forget_a_bias], ids=["qk", "channels", "bias"]
+)
+def test_a_mistake_is_found_and_nothing_is_written(source, tmp_path, monkeypatch, mistake):
+    permute = weights.permute_channels
+    monkeypatch.setattr(hf_marian, "permute_channels", lambda state, channels: mistake(permute(state, channels)))
+    with pytest.raises(ValueError, match=r"is not equal to .*: log-probabilities differ by up to .*; --force writes"):
+        from_hf_marian(str(source[0]), str(tmp_path / "model"))
+    assert not list(tmp_path.iterdir())
+    folder = from_hf_marian(str(source[0]), str(tmp_path / "model"), force=True)
+    assert not json.loads((folder / "parity.json").read_text())["equal"]
+    assert "| result | not equal |" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_type": "bart"}, "model_type of .* is 'bart'; only models with 'marian' can be converted"),
+        ({"normalize_before": True}, "normalize_before of .* is True; only models with False can be converted"),
+        ({"scale_embedding": False}, "scale_embedding of .* is False; only models with True"),
+        ({"static_position_embeddings": False}, "static_position_embeddings of .* is False; only"),
+        ({"decoder_attention_heads": 8}, "has 4 heads in the encoder and 8 in the decoder; this model has one number"),
+    ],
+)
+def test_models_that_cannot_be_carried(source, tmp_path, fields, message):
+    shutil.copytree(source[0], tmp_path / "other")
+    config = json.loads((tmp_path / "other" / "config.json").read_text())
+    (tmp_path / "other" / "config.json").write_text(json.dumps({**config, **fields}))
+    with pytest.raises(ValueError, match=message):
+        from_hf_marian(str(tmp_path / "other"), str(tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
+
+
+def test_weights_that_are_not_numbers(tmp_path):
+    model = marian_model()
+    with torch.no_grad():
+        model.model.decoder.layers[0].fc1.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path / "marian")
+    with pytest.raises(ValueError, match=r"decoder\.layers\.0\.fc1\.weight in .* has values that are NaN or infinite"):
+        from_hf_marian(str(tmp_path / "marian"), str(tmp_path / "model"))
+
+
+def test_damaged_and_missing_weights(source, tmp_path):
+    for name in ("cut", "missing", "large"):
+        shutil.copytree(source[0], tmp_path / name)
+    file = tmp_path / "cut" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+    state = load_file(source[0] / "model.safetensors")
+    del state["model.encoder.layers.1.fc1.weight"]
+    save_file(state, tmp_path / "missing" / "model.safetensors", metadata={"format": "pt"})
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2**38], "data_offsets": [0, 2**40]}}).encode()
+    (tmp_path / "large" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    for name, message in (
+        ("cut", r"cut cannot be read: .*"),
+        ("missing", r"1 weights are not in the files of .*missing \(model\.encoder\.layers\.1\.fc1\.weight"),
+        ("large", r"large cannot be read: .*"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            from_hf_marian(str(tmp_path / name), str(tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_pickle_runs_no_code(source, tmp_path):
+    class Malicious:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "executed",))
+
+    shutil.copytree(source[0], tmp_path / "pickled", ignore=shutil.ignore_patterns("*.safetensors"))
+    torch.save({"a": Malicious()}, tmp_path / "pickled" / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="pickled cannot be read"):
+        from_hf_marian(str(tmp_path / "pickled"), str(tmp_path / "model"))
+    assert not (tmp_path / "executed").exists()
+    torch.save(load_file(source[0] / "model.safetensors"), tmp_path / "pickled" / "pytorch_model.bin")
+    folder = from_hf_marian(str(tmp_path / "pickled"), str(tmp_path / "model"))
+    assert list(json.loads((folder / "parity.json").read_text())["sha256"]) == ["pytorch_model.bin"]
+
+
+def test_the_command(source, tmp_path, capsys):
+    output = tmp_path / "model"
+    main(["convert", "--from", "hf_marian", "--input", str(source[0]), "--output", str(output)])
+    assert f"the model is in {output}; {output / 'parity.json'} says how" in capsys.readouterr().out
+    for arguments, message in (
+        (["--from", "nematus"], '--from is "nematus"; choose one of hf_marian'),
+        (["--output", str(output)], "already holds a model"),
+        (["--input", str(tmp_path / "nowhere")], "there is no folder .*nowhere, and the Hub answered"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            main(["convert", "--input", str(source[0]), "--output", str(tmp_path / "other"), *arguments])
+    assert not (tmp_path / "other").exists()
+
+
+def test_fine_tuning_by_the_stock_trainer(converted, tmp_path):
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(converted), AutoTokenizer.from_pretrained(converted)
+    rows = [tokenizer(text, text_target=text) for text in SENTENCES * 4]
+    args = PaperTrainingArguments(
+        str(tmp_path),
+        max_steps=20,
+        warmup_steps=5,
+        save_strategy="no",
+        logging_steps=10,
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    trainer = Seq2SeqTrainer(
+        model, args, train_dataset=rows, data_collator=DataCollatorForSeq2Seq(tokenizer, model=model)
+    )
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    trainer.save_model(str(tmp_path / "tuned"))
+    tuned = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "tuned")
+    assert torch.equal(logits(tuned, converted), logits(model.eval(), converted))
+
+
+def test_wrong_arguments(source, converted, tmp_path):
+    with pytest.raises(ValueError, match='positions is "fairseq"; choose one of hf, marian'):
+        from_hf_marian(str(source[0]), str(tmp_path / "model"), positions="fairseq")
+    with pytest.raises(FileExistsError, match="already holds a model"):
+        from_hf_marian(str(source[0]), str(converted))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"holds no config\.json"):
+        from_hf_marian(str(tmp_path / "empty"), str(tmp_path / "model"))
+    assert len(folders.SENTENCES) == 8
