@@ -20,7 +20,7 @@ INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 SEED ?= $(shell date +%s)
 
-.PHONY: help setup extras demo docs dist test test-conformance test-floor fuzz torture gpu-check lint format clean
+.PHONY: help setup extras demo docs dist test test-conformance test-floor test-bridges fuzz torture gpu-check lint format clean
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,14 @@ torture: $(EXTRAS)  ## Kill jobs 200 times and let their disk fail; then run the
 # Without an environment: machines with a GPU often have torch and transformers, and no internet.
 gpu-check:  ## Check and measure the package on a GPU, with $(PYTHON) as it is, in at most eight minutes.
 	$(PYTHON) -m benchmarks.gpu_check --output runs/gpu_check
+
+$(VENV)/pymarian/.ready: $(EXTRAS)
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --no-deps --target $(VENV)/pymarian pymarian
+	@touch $@
+
+# Apart from the environment, because it takes 600 MB.
+test-bridges: $(VENV)/pymarian/.ready  ## Compare converted models with Marian itself, which it installs (600 MB).
+	PYTHONPATH=$(VENV)/pymarian OMP_NUM_THREADS=1 $(PYTEST) tests/conversion/test_from_marian.py
 
 lint: $(READY)  ## Check style, types, vocabulary and the size of the code.
 	$(VENV)/bin/ruff check .

@@ -71,8 +71,8 @@ def generate_pairs(count: int = GENERATED_PAIRS) -> Dataset:
 
 
 def corpus_batches(corpus: Corpus, tokens_per_batch: int, how_many: int) -> list[Batch]:
-    """The first batches, the largest first, padded to their longest sentence; from several epochs if needed."""
-    sampler = TokenBudgetBatchSampler(corpus.data, tokens_per_batch, largest_first=True)
+    """The first batches, padded to their longest sentence; from several epochs if needed."""
+    sampler = TokenBudgetBatchSampler(corpus.data, tokens_per_batch)
     collate = DataCollatorForSeq2Seq(corpus.tokenizer)
     rows = list(islice(of_all_epochs(sampler), how_many))
     return [_tensors(collate([corpus.data[index] for index in batch])) for batch in rows]

@@ -5,7 +5,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,16 +83,18 @@ def run(settings: Settings) -> Path:
 @contextmanager
 def holding(folder: Path) -> Iterator[None]:
     """Keep other processes out of the output folder, which is made; it goes again if it stays empty."""
-    is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with locked(folder):
-            yield
-    except BlockingIOError as error:
-        sys.exit(f"error: {error}")
-    finally:
-        if is_new and not any(folder.iterdir()):
-            folder.rmdir()
+    with ExitStack() as stack:
+        if not folder.exists():
+            stack.callback(remove_if_empty, folder)
+        with plain_errors():
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder))
+        yield
+
+
+def remove_if_empty(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def run_from(start: Start, settings: Settings, started: float) -> Path:

@@ -149,10 +149,10 @@ def from_hf_marian(
     folder = folders.source_folder(input, revision, token)
     _check_config(folder)
     marian = folders.load_source(MarianMTModel, folder, input)
-    model = _convert(marian, positions, input)
+    model = convert_marian(marian, positions, input)
     oracle = f"MarianMTModel of transformers {transformers.__version__}"
     if positions == "marian":
-        _restore_positions(marian)
+        restore_positions(marian)
         oracle += ", with the positions of tensor2tensor and epsilon 1e-6"
     real, oracle = _real_rows(folder, sentences, oracle)
     return folders.write_converted(
@@ -190,7 +190,7 @@ def _check_config(folder: Path) -> None:
         )
 
 
-def _convert(marian: MarianMTModel, positions: str, name: str) -> VanillaTransformerForConditionalGeneration:
+def convert_marian(marian: MarianMTModel, positions: str, name: str) -> VanillaTransformerForConditionalGeneration:
     """A model with the weights of a Marian model, and its decoding settings."""
     source, is_joint = marian.config, marian.config.share_encoder_decoder_embeddings
     bias = marian.final_logits_bias[0]
@@ -232,7 +232,7 @@ def _convert(marian: MarianMTModel, positions: str, name: str) -> VanillaTransfo
 
 
 @torch.no_grad()
-def _restore_positions(marian: MarianMTModel) -> None:
+def restore_positions(marian: MarianMTModel) -> None:
     """Give a Marian model what Marian in C++ computes with: other sinusoids, and another epsilon."""
     for stack in (marian.model.encoder, marian.model.decoder):
         count, d_model = stack.embed_positions.weight.shape

@@ -263,7 +263,7 @@ def test_the_command(source, tmp_path, capsys):
     main(["convert", "--from", "hf_marian", "--input", str(source[0]), "--output", str(output)])
     assert f"the model is in {output}; {output / 'parity.json'} says how" in capsys.readouterr().out
     for arguments, message in (
-        (["--from", "nematus"], '--from is "nematus"; choose one of hf_marian'),
+        (["--from", "nematus"], '--from is "nematus"; choose one of hf_marian, marian'),
         (["--output", str(output)], "already holds a model"),
         (["--input", str(tmp_path / "nowhere")], "there is no folder .*nowhere, and the Hub answered"),
     ):

@@ -1,0 +1,343 @@
+"""Models that Marian itself trained (marian-nmt, C++): a folder with `.npz` weights and SentencePiece vocabularies."""
+
+import json
+import math
+import zipfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+import yaml
+from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+
+from . import folder as folders
+from .hf_marian import convert_marian, restore_positions
+from .parity import compare
+
+
+# Values that the fields of special:model.yml must have; a field that is missing has this value.
+_NEEDED: dict[str, Any] = {
+    "type": "transformer",
+    "transformer-preprocess": "",
+    "transformer-postprocess": "dan",
+    "transformer-postprocess-top": "",
+    "transformer-decoder-autoreg": "self-attention",
+    "transformer-attention-mask": "default",
+    "transformer-ffn-depth": 2,
+    "transformer-decoder-ffn-depth": 0,
+    "transformer-train-position-embeddings": False,
+    "transformer-disable-position-embeddings": False,
+    "transformer-no-projection": False,
+    "transformer-no-bias": False,
+    "transformer-no-affine": False,
+    "transformer-tied-layers": [],
+    "tied-embeddings-src": False,
+    "output-omit-bias": False,
+    "lemma-dim-emb": 0,
+    "ulr": False,
+}
+_ACTIVATIONS = ("relu", "swish")
+_ATTENTIONS = {"self": ("self_attn", "self_attn_layer_norm"), "context": ("encoder_attn", "encoder_attn_layer_norm")}
+# Under a softmax with the others, a token that Marian does not have gets no probability.
+_BELOW_ALL = 30.0
+# Of an array, uncompressed, in multiples of its size in the file.
+_LARGEST_INFLATION = 20
+# Marian truncates a hypothesis at this many times the tokens of the source; it then has no EOS.
+_LONGEST = 3
+
+Arrays = dict[str, np.ndarray]
+
+
+def from_marian(
+    input: str,
+    output: str,
+    *,
+    sentences: Sequence[str] = folders.SENTENCES,
+    license: str | None = None,
+    force: bool = False,
+) -> Path:
+    """Convert a model that Marian trained, with the positions that it was trained with.
+
+    The folder has the newest `.npz` that is not an optimizer's, and its SentencePiece vocabularies, whose names are in
+    the `.npz.yml` next to it; without that, the only `.spm`. Where pymarian, which is Marian, is installed, its n-best
+    lists are scored by the converted model, too.
+
+    Args:
+        input (`str`): the training folder.
+        output (`str`): folder to make.
+        sentences (`list` of `str`): source sentences for the comparison on real input.
+        license (`str`, *optional*): licence of the weights, for the card.
+        force (`bool`): write a model that is not equal to its source.
+
+    Returns:
+        `Path`: the folder, with `parity.json`.
+
+    Raises:
+        ImportError: if sentencepiece is not installed.
+        OSError: if the source cannot be read, or the folder already holds a model.
+        ValueError: if this model cannot hold the source, or the result is not equal.
+    """
+    target = Path(output)
+    folders.check_is_free(target)
+    if find_spec("sentencepiece") is None:
+        raise ImportError("Marian's vocabularies need sentencepiece; install the extra: pip install '...[marian]'.")
+    weights, vocabularies = find_files(Path(input))
+    arrays, settings = read_arrays(weights)
+    check_settings(settings, weights)
+    with TemporaryDirectory() as folder:
+        tokenizer, pad = write_tokenizer(Path(folder), vocabularies, arrays)
+        marian = as_hf_marian(arrays, settings, pad, weights)
+        model = convert_marian(marian, "marian", str(weights))
+        oracle = f"MarianMTModel of transformers {transformers.__version__} with these weights and Marian's positions"
+        parity = compare(model, marian, tokenizer(list(sentences)).input_ids)
+        if find_spec("pymarian") is None:
+            oracle += "; pymarian, which is Marian itself, is not installed"
+        else:
+            oracle += ", and n-best lists of pymarian"
+            parity = with_marian(parity, model, tokenizer, weights, vocabularies, sentences)
+        return folders.write_converted(
+            model,
+            target,
+            source=Path(input).resolve().name,
+            system="marian",
+            oracle=oracle,
+            parity=parity,
+            files=[path for path in Path(folder).iterdir() if path.is_file()],
+            sha256=folders.hashes([weights, *vocabularies]),
+            license=license,
+            force=force,
+        )
+
+
+def find_files(folder: Path) -> tuple[Path, list[Path]]:
+    """The weights in a training folder, and the vocabularies of source and target.
+
+    Raises:
+        FileNotFoundError: if weights or vocabularies are missing.
+        ValueError: if vocabularies are not SentencePiece models inside the folder.
+    """
+    found = [path for path in folder.glob("*.npz") if not path.name.endswith((".optimizer.npz", ".orig.npz"))]
+    if not found:
+        raise FileNotFoundError(f"{folder} holds no .npz of weights; name the folder that Marian trained in.")
+    weights = max(found, key=lambda path: path.stat().st_mtime)
+    settings = weights.with_name(f"{weights.name}.yml")
+    if settings.is_file():
+        names = yaml.safe_load(settings.read_text(encoding="utf-8")).get("vocabs") or []
+        # Only names, because the paths were those of the machine that trained.
+        vocabularies = [folder / Path(str(name)).name for name in names]
+    else:
+        vocabularies = 2 * list(folder.glob("*.spm"))
+    if len(vocabularies) != 2 or any(path.suffix != ".spm" for path in vocabularies):
+        names = ", ".join(path.name for path in vocabularies) or "none"
+        raise ValueError(f"the vocabularies of {folder} are {names}; two SentencePiece models (.spm) are needed.")
+    for path in vocabularies:
+        if not path.is_file():
+            raise FileNotFoundError(f"{path} does not exist; copy the vocabularies into the folder of the weights.")
+    return weights, vocabularies
+
+
+def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """The arrays of an `.npz`, without pickles, and the settings inside it.
+
+    Raises:
+        ValueError: if the file is damaged, claims more than it holds, or has no settings.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                check_size(archive, entry, path.stat().st_size)
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = dict(stored)
+        settings = yaml.safe_load(bytes(arrays.pop("special:model.yml")).rstrip(b"\0").decode())
+    except KeyError as error:
+        raise ValueError(f"{path} has no special:model.yml; it is not a model of Marian.") from error
+    except (OSError, ValueError, zipfile.BadZipFile, yaml.YAMLError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    return arrays, settings
+
+
+def check_size(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, size: int) -> None:
+    """Raise ValueError if an array claims more bytes than it has, before memory is taken for it."""
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
+            version
+        ]
+        shape, _, dtype = read_header(file)
+        claimed = math.prod(shape) * dtype.itemsize
+        if claimed != entry.file_size - file.tell() or entry.file_size > _LARGEST_INFLATION * size:
+            raise ValueError(f"{entry.filename} claims {claimed:,} bytes, but the file holds {size:,}.")
+
+
+def check_settings(settings: dict[str, Any], path: Path) -> None:
+    """Raise ValueError naming the first setting that cannot be carried."""
+    for name, needed in _NEEDED.items():
+        given = settings.get(name, needed)
+        if given != needed:
+            raise ValueError(
+                f"{name} of {path} is {given!r}; only models with {needed!r} can be converted. CTranslate2's "
+                "ct2-marian-converter takes some others, such as pre-norm."
+            )
+    activation = settings.get("transformer-ffn-activation", "swish")
+    if activation not in _ACTIVATIONS:
+        raise ValueError(f"transformer-ffn-activation of {path} is {activation!r}; it must be relu or swish.")
+
+
+def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: Arrays) -> tuple[Any, int]:
+    """Write the files of a `MarianTokenizer`; returns it and the id of the pad token, which Marian does not have.
+
+    Raises:
+        ValueError: if a vocabulary and the embeddings differ in size.
+    """
+    import sentencepiece
+
+    tables = [arrays["Wemb"]] * 2 if "Wemb" in arrays else [arrays["encoder_Wemb"], arrays["decoder_Wemb"]]
+    pad = max(len(table) for table in tables)
+    names = (("source.spm", "vocab.json"), ("target.spm", "target_vocab.json"))
+    for path, table, (model_name, vocabulary_name) in zip(vocabularies, tables, names, strict=True):
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        pieces = {processor.id_to_piece(token): token for token in range(processor.get_piece_size())}
+        if len(pieces) != len(table):
+            raise ValueError(f"{path} has {len(pieces)} tokens, but the embeddings {len(table)} rows.")
+        (folder / model_name).write_bytes(path.read_bytes())
+        (folder / vocabulary_name).write_text(json.dumps({**pieces, "<pad>": pad}), encoding="utf-8")
+    is_joint = "Wemb" in arrays
+    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not is_joint}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    if is_joint:
+        (folder / "target_vocab.json").unlink()
+    return MarianTokenizer.from_pretrained(folder), pad
+
+
+def as_hf_marian(arrays: Arrays, settings: dict[str, Any], pad: int, path: Path) -> MarianMTModel:
+    """A `MarianMTModel` with Marian's weights and positions.
+
+    Decoding begins from a zero vector, which is the embedding of the pad token here.
+
+    Raises:
+        ValueError: if an array is missing or left over.
+    """
+    is_joint, rest = "Wemb" in arrays, {name: torch.from_numpy(array) for name, array in arrays.items()}
+    d_ff = settings["transformer-dim-ffn"]
+    config = MarianConfig(
+        vocab_size=pad + 1,
+        decoder_vocab_size=pad + 1,
+        share_encoder_decoder_embeddings=is_joint,
+        d_model=settings["dim-emb"],
+        encoder_layers=settings["enc-depth"],
+        decoder_layers=settings["dec-depth"],
+        encoder_attention_heads=settings["transformer-heads"],
+        decoder_attention_heads=settings["transformer-heads"],
+        encoder_ffn_dim=d_ff,
+        decoder_ffn_dim=settings.get("transformer-decoder-dim-ffn") or d_ff,
+        activation_function=settings.get("transformer-ffn-activation", "swish"),
+        scale_embedding=True,
+        pad_token_id=pad,
+        eos_token_id=0,
+        decoder_start_token_id=pad,
+        forced_eos_token_id=None,
+        tie_word_embeddings=True,
+    )
+    marian = MarianMTModel._from_config(config, attn_implementation="eager").eval()
+    state: dict[str, torch.Tensor] = {}
+    try:
+        for name in ("shared",) if is_joint else ("encoder.embed_tokens", "decoder.embed_tokens"):
+            table = rest.pop("Wemb" if is_joint else f"{name.partition('.')[0]}_Wemb")
+            state[f"model.{name}.weight"] = torch.cat([table, table.new_zeros(pad + 1 - len(table), table.shape[1])])
+        bias = rest.pop("decoder_ff_logit_out_b").flatten()
+        missing = bias.new_full((pad + 1 - len(bias),), float(bias.min()) - _BELOW_ALL)
+        state["final_logits_bias"] = torch.cat([bias, missing])[None]
+        for side, depth in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+            for layer in range(depth):
+                state |= _layer_state(rest, f"{side}_l{layer + 1}", f"model.{side}.layers.{layer}")
+    except KeyError as error:
+        raise ValueError(f"{path} lacks the array {error}; use a complete model.") from error
+    if rest:
+        raise ValueError(f"{path} has {min(rest)}, which cannot be carried: this model has no such weights.")
+    result = marian.load_state_dict(state, strict=False)
+    if result.unexpected_keys:
+        raise ValueError(f"{path} has {result.unexpected_keys[0]}, which cannot be carried.")
+    marian.tie_weights()
+    restore_positions(marian)
+    # Marian generates neither padding nor, by default, <unk>, which is token 1.
+    generation: Any = marian.generation_config
+    generation.suppress_tokens, generation.num_beams, generation.length_penalty = [1, pad], 4, 0.0
+    generation.max_length = 512
+    return marian
+
+
+def _layer_state(rest: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[str, torch.Tensor]:
+    """The weights of a layer under transformers' names, taken out of `rest`; Marian's matrices are (in, out)."""
+    state = {}
+    for kind in ("self", "context") if theirs.startswith("decoder") else ("self",):
+        module, norm = _ATTENTIONS[kind]
+        for letter, name in (("q", "q_proj"), ("k", "k_proj"), ("v", "v_proj"), ("o", "out_proj")):
+            state[f"{ours}.{module}.{name}.weight"] = rest.pop(f"{theirs}_{kind}_W{letter}").T
+            state[f"{ours}.{module}.{name}.bias"] = rest.pop(f"{theirs}_{kind}_b{letter}").flatten()
+        state |= _norm_state(rest, f"{theirs}_{kind}_Wo_ln", f"{ours}.{norm}")
+    for number in ("1", "2"):
+        state[f"{ours}.fc{number}.weight"] = rest.pop(f"{theirs}_ffn_W{number}").T
+        state[f"{ours}.fc{number}.bias"] = rest.pop(f"{theirs}_ffn_b{number}").flatten()
+    return state | _norm_state(rest, f"{theirs}_ffn_ffn_ln", f"{ours}.final_layer_norm")
+
+
+def _norm_state(rest: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[str, torch.Tensor]:
+    parts = {"weight": "scale", "bias": "bias"}
+    return {f"{ours}.{name}": rest.pop(f"{theirs}_{part}").flatten() for name, part in parts.items()}
+
+
+def with_marian(
+    parity: dict[str, Any],
+    model: Any,
+    tokenizer: Any,
+    weights: Path,
+    vocabularies: Sequence[Path],
+    sentences: Sequence[str],
+) -> dict[str, Any]:
+    """The comparison with that of Marian's own n-best lists: the largest difference of a hypothesis, per token."""
+    import pymarian
+
+    translator = pymarian.Translator(
+        models=[str(weights)],
+        vocabs=list(map(str, vocabularies)),
+        beam_size=4,
+        n_best=True,
+        no_spm_decode=True,
+        max_length_factor=_LONGEST,
+        cpu_threads=1,
+        quiet=True,
+        quiet_translation=True,
+    )
+    rows = [line.split(" ||| ") for line in translator.translate(list(sentences))]
+    return add_scores(parity, model, tokenizer, [(sentences[int(n)], text, float(score)) for n, text, _, score in rows])
+
+
+@torch.no_grad()
+def add_scores(
+    parity: dict[str, Any], model: Any, tokenizer: Any, hypotheses: Sequence[tuple[str, str, float]]
+) -> dict[str, Any]:
+    """The comparison with `marian`: the largest difference per token from scores that Marian gave to whole hypotheses.
+
+    Args:
+        parity (`dict`): see [`~hf_vanilla_transformer.conversion.parity.compare`].
+        model, tokenizer: the converted model.
+        hypotheses (`list` of `tuple`): a sentence, SentencePiece tokens of a translation, and its log-probability.
+    """
+    differences = []
+    for sentence, pieces, expected in hypotheses:
+        tokenizer._switch_to_target_mode()
+        labels = torch.tensor([[*tokenizer.convert_tokens_to_ids(pieces.split()), model.config.eos_token_id]])
+        tokenizer._switch_to_input_mode()
+        inputs = tokenizer(sentence, return_tensors="pt")
+        if labels.shape[1] > _LONGEST * inputs.input_ids.shape[1]:
+            continue
+        logits = model(**inputs, labels=labels, skip_logits=False).logits
+        total = float(logits.log_softmax(dim=-1)[0].gather(-1, labels[0][:, None]).sum())
+        differences.append(abs(total - expected) / labels.shape[1])
+    log_probs = {**parity["log_probs"], "marian": max(differences)}
+    return {**parity, "log_probs": log_probs, "equal": all(each <= parity["tolerance"] for each in log_probs.values())}

@@ -1,0 +1,197 @@
+"""Models that Marian trained say here what Marian says: tests/fixtures/marian has four, with Marian's own output."""
+
+import json
+import re
+import shutil
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer import score, translate
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.conversion import marian
+from hf_vanilla_transformer.conversion.marian import from_marian
+
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "marian"
+NAMES = ("tied_relu", "tied_swish", "separate_relu", "separate_swish")
+pytestmark = pytest.mark.skipif(find_spec("sentencepiece") is None, reason="needs sentencepiece")
+
+
+def expected(name: str) -> dict:
+    return json.loads((FIXTURES / name / "expected.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory) -> dict[str, Path]:
+    parent = tmp_path_factory.mktemp("marian")
+    return {
+        name: from_marian(str(FIXTURES / name), str(parent / name), sentences=expected(name)["sentences"])
+        for name in NAMES
+    }
+
+
+def load(folder):
+    return AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_are_marian_s(converted, name):
+    recorded = expected(name)
+    hypotheses = [(recorded["sentences"][number], tokens, total) for number, tokens, total in recorded["n_best"]]
+    assert len(hypotheses) == 80
+    parity = {"log_probs": {}, "tolerance": 1e-4}
+    parity = marian.add_scores(parity, *load(converted[name]), hypotheses)
+    assert 0 < parity["log_probs"]["marian"] < 1e-5
+    assert parity["equal"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_translations_are_marian_s(converted, name):
+    recorded, (model, tokenizer) = expected(name), load(converted[name])
+    sources = tokenizer(recorded["sentences"]).input_ids
+    for kind, settings in (("greedy", {"num_beams": 1}), ("beam", {})):
+        found = translate(model, tokenizer, recorded["sentences"], **settings)
+        targets = tokenizer(text_target=recorded[kind]).input_ids
+        # Marian truncates translations of three times as many tokens as the source; a text may need fewer tokens.
+        whole = [row for row, ids in enumerate(targets) if len(ids) <= 2 * len(sources[row])]
+        assert len(whole) >= 10
+        other = [row for row in whole if found[row] != recorded[kind][row]]
+        assert not other or (kind == "beam" and len(other) <= 1)
+        # Marian's beam shrinks with every finished hypothesis, so it may miss a better one.
+        texts = [[recorded["sentences"][row] for row in other], [found[row] for row in other]]
+        theirs = score(model, tokenizer, texts[0], [recorded[kind][row] for row in other])
+        assert all(ours.total > each.total for ours, each in zip(score(model, tokenizer, *texts), theirs, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_score_reads_targets_with_their_own_vocabulary(converted, name):
+    recorded = expected(name)
+    totals = score(*load(converted[name]), recorded["sentences"], recorded["beam"])
+    best = {}
+    for number, _, total in recorded["n_best"]:
+        best.setdefault(number, total)
+    # The tokens of a text are those that Marian generated, unless a text has several segmentations.
+    close = [abs(each.total - best[number]) < 1e-3 for number, each in enumerate(totals)]
+    assert sum(close) >= 0.9 * len(close)
+
+
+def test_the_certificate(converted):
+    certificate = json.loads((converted["tied_relu"] / "parity.json").read_text())
+    assert certificate["equal"]
+    assert certificate["system"] == "marian"
+    assert set(certificate["sha256"]) == {"model.npz", "vocab.spm"}
+    if find_spec("pymarian") is None:
+        assert certificate["oracle"].endswith("pymarian, which is Marian itself, is not installed")
+    else:
+        assert 0 < certificate["log_probs"]["marian"] < 1e-5
+
+
+def copied(tmp_path, name="tied_relu") -> Path:
+    return Path(shutil.copytree(FIXTURES / name, tmp_path / name))
+
+
+def rewrite(folder, drop=(), **changes) -> None:
+    """Write the weights anew with other settings and arrays."""
+    with np.load(folder / "model.npz") as stored:
+        arrays = dict(stored)
+    settings = yaml.safe_load(bytes(arrays["special:model.yml"]).rstrip(b"\0").decode())
+    settings |= {name: value for name, value in changes.items() if not isinstance(value, np.ndarray)}
+    arrays |= {name: value for name, value in changes.items() if isinstance(value, np.ndarray)}
+    arrays["special:model.yml"] = np.frombuffer(yaml.safe_dump(settings).encode() + b"\0", dtype=np.int8)
+    np.savez(folder / "model.npz", **{name: array for name, array in arrays.items() if name not in drop})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"transformer-preprocess": "n"}, "transformer-preprocess of .* is 'n'; only models with ''.* CTranslate2's"),
+        ({"transformer-decoder-autoreg": "rnn"}, "transformer-decoder-autoreg of .* is 'rnn'; only models with 'self-"),
+        ({"transformer-postprocess-top": "n"}, "transformer-postprocess-top of .* is 'n'"),
+        ({"transformer-train-position-embeddings": True}, "transformer-train-position-embeddings of .* is True"),
+        (
+            {"transformer-ffn-activation": "gelu"},
+            "ffn-activation of .* is 'gelu'; it must be relu or swish",
+        ),
+        ({"type": "s2s"}, "type of .* is 's2s'"),
+        ({"encoder_l1_extra": np.zeros(3, np.float32)}, "has encoder_l1_extra, which cannot be carried"),
+        ({"drop": ("encoder_l2_ffn_W1",)}, "lacks the array 'encoder_l2_ffn_W1'; use a complete model"),
+        ({"drop": ("special:model.yml",)}, r"has no special:model\.yml; it is not a model of Marian"),
+        ({"encoder_l1_ffn_b1": np.full((1, 64), np.nan, np.float32)}, "has values that are NaN or infinite"),
+        ({"Wemb": np.zeros((99, 32), np.float32)}, r"vocab\.spm has 100 tokens, but the embeddings 99 rows"),
+    ],
+)
+def test_models_that_cannot_be_carried(tmp_path, changes, message):
+    folder = copied(tmp_path)
+    rewrite(folder, **changes)
+    with pytest.raises(ValueError, match=message):
+        from_marian(str(folder), str(tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
+
+
+class Malicious:
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return (Path.touch, (self.mark,))
+
+
+def test_a_pickle_runs_no_code(tmp_path):
+    folder = copied(tmp_path)
+    mark = tmp_path / "executed"
+    np.savez(folder / "model.npz", Wemb=np.array([Malicious(mark)], dtype=object))
+    with pytest.raises(ValueError, match=r"model\.npz cannot be read"):
+        from_marian(str(folder), str(tmp_path / "model"))
+    assert not mark.exists()
+
+
+def test_an_array_that_claims_a_terabyte(tmp_path):
+    folder = copied(tmp_path)
+    with zipfile.ZipFile(folder / "model.npz", "w") as archive:
+        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (274877906944,), }\n"
+        header = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+        archive.writestr("Wemb.npy", header + bytes(16))
+    with pytest.raises(ValueError, match=r"Wemb\.npy claims 1,099,511,627,776 bytes, but the file holds"):
+        from_marian(str(folder), str(tmp_path / "model"))
+
+
+def test_damaged_folders(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"holds no \.npz of weights; name the folder that Marian trained in"):
+        from_marian(str(tmp_path), str(tmp_path / "model"))
+    folder = copied(tmp_path)
+    (folder / "model.npz.yml").write_text("vocabs: [../../../etc/vocab.spm, a/b/vocab.yml]\n")
+    with pytest.raises(ValueError, match=r"are vocab\.spm, vocab\.yml; two SentencePiece models \(\.spm\) are needed"):
+        from_marian(str(folder), str(tmp_path / "model"))
+    (folder / "model.npz.yml").unlink()  # Then the only .spm is both.
+    (folder / "model.npz.optimizer.npz").write_bytes(b"newer")
+    assert from_marian(str(folder), str(tmp_path / "model")).is_dir()
+    (folder / "model.npz").write_bytes((folder / "model.npz").read_bytes()[:-99])
+    with pytest.raises(ValueError, match=r"model\.npz cannot be read"):
+        from_marian(str(folder), str(tmp_path / "other"))
+    (folder / "vocab.spm").unlink()
+    with pytest.raises(ValueError, match="are none; two SentencePiece models"):
+        from_marian(str(folder), str(tmp_path / "other"))
+
+
+def test_a_mistake_is_found(tmp_path, converted):
+    """Positions of the paper instead of Marian's."""
+    recorded = expected("tied_relu")
+    model, tokenizer = load(converted["tied_relu"])
+    model.config.position_embedding_type = "sinusoidal"
+    hypotheses = [(recorded["sentences"][number], tokens, total) for number, tokens, total in recorded["n_best"]]
+    parity = marian.add_scores({"log_probs": {}, "tolerance": 1e-4}, model, tokenizer, hypotheses)
+    assert not parity["equal"]
+
+
+def test_the_command(tmp_path, capsys):
+    output = tmp_path / "model"
+    main(["convert", "--from", "marian", "--input", str(FIXTURES / "tied_relu"), "--output", str(output)])
+    assert re.search(r"parity\.json says how it was compared with", capsys.readouterr().out)
+    with pytest.raises(SystemExit, match="error: positions is hf, but a model of marian has Marian's; leave it out"):
+        main(["convert", "--from", "marian", "--input", "a", "--output", "b", "--positions", "hf"])
