@@ -12,6 +12,10 @@ from .model.generation_vanilla_transformer import length_penalty_of
 from .model.pipeline_vanilla_transformer import evaluating
 
 
+# With up to this many beams, batches have the size that was asked for.
+_USUAL_BEAMS = 8
+
+
 @torch.inference_mode()
 def translate(
     model: Any,
@@ -28,7 +32,7 @@ def translate(
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         sentences (`Iterable[str]`): sources; the translation of an empty or blank sentence is empty.
         batch_tokens (`int`): maximum number of source tokens per batch, padding included; a longer sentence is its own
-            batch.
+            batch. More than 8 beams make batches smaller in proportion.
         show_progress (`bool`): whether to show a progress bar, in sentences.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
             sentence, the first is the translation; if they request scores, these are dropped.
@@ -45,6 +49,8 @@ def translate(
     translations = [""] * len(sentences)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices]).input_ids if indices else []
+    beams = generate_kwargs.get("num_beams") or model.generation_config.num_beams or 1
+    batch_tokens = max(1, batch_tokens * _USUAL_BEAMS // max(_USUAL_BEAMS, beams))
     progress = tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress)
     with evaluating(model), progress:
         for batch in _batches([len(ids) for ids in encoded], batch_tokens):

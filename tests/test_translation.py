@@ -207,3 +207,18 @@ def test_lone_surrogates_are_refused(model, tokenizer, text):
         translate(model, tokenizer, ["a", text])
     with pytest.raises(ValueError, match=r"targets contains .*, which is not UTF-8 text; decode it"):
         score(model, tokenizer, ["a"], [text])
+
+
+@pytest.mark.parametrize(("num_beams", "batches"), [(1, [4]), (8, [4]), (16, [2, 2]), (200, [1, 1, 1, 1])])
+def test_batches_are_smaller_with_many_beams(monkeypatch, tokenizer, num_beams, batches):
+    model, seen = decisive_model(vocab_size=len(tokenizer)), []
+    texts = ["one two", "one two", "one two", "one two"]
+    length = len(tokenizer(texts[0]).input_ids)
+
+    def record(input_ids, **kwargs):
+        seen.append(len(input_ids))
+        return input_ids
+
+    monkeypatch.setattr(model, "generate", record)
+    translate(model, tokenizer, texts, batch_tokens=4 * length, num_beams=num_beams)
+    assert seen == batches

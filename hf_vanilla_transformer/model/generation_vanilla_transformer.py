@@ -21,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search import LENGTH_PENALTIES, BeamSearch, exists, top_tokens
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
+from .search_memory import check_memory
 from .stopping import (
     CandidateStops,
     SentenceLengthLimit,
@@ -342,6 +343,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and supports_cpu_decoder(self)
         )
 
+    def _check_memory(self: Any, input_ids: Any, settings: Any, model_kwargs: dict[str, Any]) -> None:
+        check_memory(self, len(input_ids), model_kwargs["encoder_outputs"].last_hidden_state.shape[1], settings)
+
     @staticmethod
     def _may_prune(processors: LogitsProcessorList, settings: Any) -> bool:
         # Logits processors and sampling depend on the rows of the whole batch.
@@ -363,6 +367,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> Any:
         """Greedy search and sampling, as `GenerationMixin._sample`; by [`CPUDecoder`] where it suffices."""
         settings = generation_config
+        self._check_memory(input_ids, settings, model_kwargs)
         if not self._uses_cpu_decoder(input_ids, settings, synced_gpus, model_kwargs):
             return super()._sample(
                 input_ids, logits_processor, stopping_criteria, settings, synced_gpus, streamer, **model_kwargs
@@ -407,6 +412,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         settings = generation_config
         if settings.low_memory:
             raise ValueError("low_memory is not supported; leave it out, or give fewer num_beams.")
+        self._check_memory(input_ids, settings, model_kwargs)
         prompts = input_ids[:: settings.num_beams]
         search, record = self._new_search(prompts, settings), requested_outputs(settings)
         stops = CandidateStops(stopping_criteria, settings)
