@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from ..checks import check_number
 from ..files import locked
 from ..hub.card import fill_card_of_average
-from ..hub.folder import TOKENIZER_FILES, files_of_a_run, staged
+from ..hub.folder import TOKENIZER_FILES, check_links, files_of_a_run, staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .checkpoints import MARK, checkpoints_in, fault_of
 
@@ -83,9 +83,9 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
         FileNotFoundError: if a folder does not exist, or has no weights or no configuration.
         NotADirectoryError: if `output` is a file.
         TypeError: if `paths` is one string.
-        ValueError: if no path is given, or one twice; if a checkpoint is truncated, or lacks the mark that others of
-            its run have; if names, shapes or dtypes of the weights, tokenizers or configurations differ, other than in
-            the rates of dropout and label smoothing.
+        ValueError: if no path is given, or one twice; if a checkpoint is truncated, lacks the mark that others of its
+            run have, or has links to files elsewhere; if names, shapes or dtypes of the weights, tokenizers or
+            configurations differ, other than in the rates of dropout and label smoothing.
     """
     if isinstance(paths, (str, os.PathLike)):
         raise TypeError(f"paths is one path, {os.fspath(paths)}; give a list of the folders to average.")
@@ -159,6 +159,7 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} does not exist; name the folder of a checkpoint or of a saved model.")
     _check_mark(folder)
+    check_links(path for pattern in (*_OTHER_FILES, PROVENANCE) for path in folder.glob(pattern))
     config = folder / "config.json"
     if not config.is_file():
         raise FileNotFoundError(f"{folder} has no config.json; name the folder of a checkpoint or of a saved model.")
@@ -172,7 +173,7 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
         # Earlier versions wrote fewer fields.
         _without({**VanillaTransformerConfig().to_dict(), **fields}, _NOT_OF_THE_MODEL),
         _read_tokenizer(folder),
-        _read_layout(folder),
+        read_layout(folder),
     )
 
 
@@ -198,8 +199,13 @@ def _check_mark(folder: Path) -> None:
         raise ValueError(f"{folder} is not complete: {fault}; use another checkpoint.")
 
 
-def _read_layout(folder: Path) -> dict[str, _StoredTensor]:
-    """File, dtype and shape of every tensor, by name, from the headers of the files."""
+def read_layout(folder: Path) -> dict[str, _StoredTensor]:
+    """File, dtype and shape of every tensor, by name, from the headers of the files.
+
+    Raises:
+        FileNotFoundError: if the folder has no weights.
+        ValueError: if a file is damaged, or a dtype is not one of weights.
+    """
     tensors: dict[str, _StoredTensor] = {}
     for file in _weight_files(folder):
         try:
@@ -212,8 +218,8 @@ def _read_layout(folder: Path) -> dict[str, _StoredTensor]:
     unfit = [name for name, tensor in tensors.items() if tensor.dtype not in _DTYPES]
     if unfit:
         raise ValueError(
-            f"{unfit[0]} in {folder} has the dtype {tensors[unfit[0]].dtype}, which cannot be averaged; it must be one "
-            f"of {', '.join(_DTYPES)}."
+            f"{unfit[0]} in {folder} has the dtype {tensors[unfit[0]].dtype}; weights must have one of "
+            f"{', '.join(_DTYPES)}."
         )
     return tensors
 
