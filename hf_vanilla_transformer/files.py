@@ -55,6 +55,7 @@ def whole_file(
     temporary = target.with_name(f".{target.name}.part")
     with locked(target):
         try:
+            temporary.unlink(missing_ok=True)  # It may be a link, whose target would be overwritten.
             with temporary.open(mode, encoding=encoding) as file:
                 yield file
             if target.exists():

@@ -1,5 +1,6 @@
 """Loading of a tokenizer and a model from a folder or the Hub."""
 
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,12 +8,14 @@ from typing import Any
 
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from .. import VanillaTransformerConfig
 from ..memory import keep_freed_memory
@@ -41,6 +44,11 @@ def explaining_missing_files(name: str | Path) -> Iterator[None]:
         if folder.is_dir():
             raise
         raise FileNotFoundError(f"there is no folder {folder}, and the Hub answered: {error}") from error
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{name} holds a pickle that torch does not load, because it may run code; use a model whose weights are "
+            "in model.safetensors."
+        ) from error
     except Exception as error:  # Transformers, tokenizers and safetensors raise many kinds, often without a name.
         if isinstance(error, ImportError) or str(name) in str(error):
             raise
@@ -78,21 +86,46 @@ def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
     """Load a model that has all of its weights.
 
     Raises:
-        ValueError: if weights are missing, left over, of another shape or not finite.
+        ValueError: if weights are missing, left over, of another shape or dtype, or not finite.
     """
-    model, report = AutoModelForSeq2SeqLM.from_pretrained(name, output_loading_info=True, **options)
-    if model.config.model_type == VanillaTransformerConfig.model_type:
-        for key, fault in {"missing_keys": "are not in", "unexpected_keys": "are left over in"}.items():
-            if report[key]:
-                names = ", ".join(sorted(report[key])[:2])
-                raise ValueError(
-                    f"{len(report[key])} weights {fault} the files of {name} ({names}, ...): they belong to another "
-                    "config.json, or were cut; use a complete model."
-                )
+    config = AutoConfig.from_pretrained(name, **options)
+    if config.model_type == VanillaTransformerConfig.model_type:
+        check_files(name, is_quantized=hasattr(config, "quantization_config"), **options)
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, **options)
     for weight, values in model.named_parameters():
         if values.is_floating_point() and not values.isfinite().all():
             raise ValueError(f"{weight} of {name} has values that are NaN or infinite; use an earlier checkpoint.")
     return model
+
+
+def check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
+    """Check that the files of a model have the weights that its config.json describes.
+
+    The model is loaded without memory for weights, because a damaged config.json may describe more than fit.
+
+    Raises:
+        ValueError: if weights are missing, left over, or of another shape or dtype.
+    """
+    from ..training.averaging import read_layout
+
+    shows_progress = is_progress_bar_enabled()
+    disable_progress_bar()
+    try:
+        _, report = AutoModelForSeq2SeqLM.from_pretrained(
+            name, **{**options, "device_map": "meta", "output_loading_info": True}
+        )
+    finally:
+        if shows_progress:
+            enable_progress_bar()
+    for key, fault in {"missing_keys": "are not in", "unexpected_keys": "are left over in"}.items():
+        if report[key]:
+            names = ", ".join(sorted(report[key])[:2])
+            raise ValueError(
+                f"{len(report[key])} weights {fault} the files of {name} ({names}, ...): they belong to another "
+                "config.json, or were cut; use a complete model."
+            )
+    if Path(name).is_dir() and not is_quantized:
+        read_layout(Path(name))
 
 
 def check_vocabulary(name: str | Path, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:

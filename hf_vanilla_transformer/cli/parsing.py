@@ -29,8 +29,8 @@ def plain_errors() -> Iterator[None]:
         yield
     except (ImportError, OSError, StrictDataclassError, TypeError, ValueError) as error:
         sys.exit(f"error: {error}")
-    except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "can't allocate memory" not in str(error):
             raise
         reason = str(error).partition("\n")[0]
         sys.exit(f"error: not enough memory ({reason}); give fewer --num_beams or a smaller --tokens_per_batch.")

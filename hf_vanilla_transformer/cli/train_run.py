@@ -1,6 +1,7 @@
 """One run of `train`: check, prepare, train, save, evaluate."""
 
 import logging
+import pickle
 import sys
 import time
 import traceback
@@ -246,6 +247,11 @@ def train(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
         if not trainer.is_world_process_zero():
             sys.exit(INTERRUPTED)
         raise KeyboardInterrupt(how_to_resume(Path(str(trainer.args.output_dir)))) from None
+    except pickle.UnpicklingError:
+        sys.exit(
+            f"error: {checkpoint} holds a pickle that torch does not load, because it may run code; resume from a "
+            "checkpoint of your own."
+        )
     except (KeyError, ValueError) as error:
         if "parameter group" not in str(error) and not is_raised_by_optimizer(error):
             raise

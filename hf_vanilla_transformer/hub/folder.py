@@ -3,7 +3,7 @@
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -99,6 +99,22 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
 
 def _has_weights(path: Path) -> bool:
     return ".safetensors" in path.suffixes
+
+
+def check_links(files: Iterable[Path]) -> None:
+    """Check, before files are copied or pushed, that none is a link out of its folder, perhaps to a secret.
+
+    Links of the Hub's cache, from a snapshot to the repository's blobs, are allowed.
+
+    Raises:
+        ValueError: if a file is such a link.
+    """
+    for file in files:
+        folder, target = file.parent.resolve(), file.resolve()
+        if not any(target.is_relative_to(allowed) for allowed in (folder, folder.parent.parent / "blobs")):
+            raise ValueError(
+                f"{file} is a link to {target}, outside its folder; replace the link by the file if others may have it."
+            )
 
 
 def files_of_a_run(folder: Path) -> list[Path]:

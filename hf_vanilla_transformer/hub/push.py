@@ -7,7 +7,7 @@ from pathlib import Path
 from huggingface_hub import CommitOperation, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
 
-from .folder import FILES_OF_A_RUN, files_of_a_run
+from .folder import FILES_OF_A_RUN, check_links, files_of_a_run
 
 
 # A pickle, which the Trainer pushes during training.
@@ -106,11 +106,12 @@ def push_run(
         `str`: the URL of the commit.
 
     Raises:
-        ValueError: if the folder holds no model.
+        ValueError: if the folder holds no model, or a link to a file elsewhere.
     """
     files = {path.name: path for path in files_of_a_run(Path(folder)) if path.name != _NOT_TO_SHARE}
     if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
         raise ValueError(f"{folder} has no config.json or no weights; name the folder of a trained model.")
+    check_links(files.values())
     api = HfApi(token=token)
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)

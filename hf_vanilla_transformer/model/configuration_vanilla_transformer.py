@@ -37,6 +37,8 @@ PAPER_ROWS: dict[str, dict[str, Any]] = {
 
 _SIZES = ("vocab_size", "encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads", "max_position_embeddings")
 _OPTIONAL_SIZES = ("source_vocab_size", "d_k", "d_v")
+# A damaged or malicious config.json would have Python build layers without end, or torch overflow.
+_MOST_LAYERS, _LARGEST_SIZE = 1000, 2**31 - 1
 _RATES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _SOURCE_TOKEN_IDS = ("pad_token_id", "eos_token_id")
@@ -184,6 +186,19 @@ class VanillaTransformerConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         self.validate_architecture()
 
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Make a configuration, as `PreTrainedConfig.from_dict` does, but do not let a file choose compiled code."""
+        for name in ("attn_implementation", "_attn_implementation"):
+            given = config_dict.get(name)
+            # With the package kernels, transformers would fetch and run it.
+            _require(
+                "/" not in str(given),
+                f"config.json names {given}, code on the Hub, for its attention; remove it, and if you trust the code "
+                "give attn_implementation to from_pretrained.",
+            )
+        return super().from_dict(config_dict, **kwargs)
+
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save as `PreTrainedConfig.save_pretrained` does, with the code for `trust_remote_code=True`."""
         self.validate()
@@ -266,6 +281,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for name in _OPTIONAL_SIZES:
             value = getattr(self, name)
             _require(value is None or value >= 1, f"{name} is {value}; it must be at least 1, or None.")
+        for name in (*_SIZES, *_OPTIONAL_SIZES):
+            value, most = getattr(self, name), _MOST_LAYERS if name.endswith("_layers") else _LARGEST_SIZE
+            _require(value is None or value <= most, f"{name} is {value}; it must be at most {most}.")
         for name in _RATES:
             value = getattr(self, name)
             _require(0 <= value <= 1, f"{name} is {value}; it must be a rate between 0 and 1.")

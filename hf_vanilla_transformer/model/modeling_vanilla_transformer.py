@@ -320,13 +320,15 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a saved model, as `PreTrainedModel.from_pretrained` does.
 
-        `quantization_config=Int8Config()` quantizes the weights to int8.
+        `quantization_config=Int8Config()` quantizes the weights to int8. `pytorch_model.bin`, a pickle, is read
+        with `use_safetensors=False` only.
 
         Raises:
             ValueError: if the file of weights is truncated or damaged, or does not match the configuration.
         """
         register_quantizer()
         output_loading_info = kwargs.pop("output_loading_info", False)
+        kwargs.setdefault("use_safetensors", True)
         try:
             loaded: Any = super().from_pretrained(
                 pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from ..checks import check_number
 from ..files import locked
 from ..hub.card import About, average_facts, fill_model_card
-from ..hub.folder import TOKENIZER_FILES, files_of_a_run, staged
+from ..hub.folder import TOKENIZER_FILES, check_links, files_of_a_run, staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .checkpoints import MARK, checkpoints_in, complete_checkpoints, fault_of
 
@@ -74,9 +74,9 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
         FileNotFoundError: if a folder does not exist, or has no weights or no configuration.
         NotADirectoryError: if `output` is a file.
         TypeError: if `paths` is one string.
-        ValueError: if no path is given, or one twice; if a checkpoint is truncated, or lacks the mark that others of
-            its run have; if names, shapes or dtypes of the weights, tokenizers or configurations differ, other than in
-            the rates of dropout and label smoothing.
+        ValueError: if no path is given, or one twice; if a checkpoint is truncated, lacks the mark that others of its
+            run have, or has links to files elsewhere; if names, shapes or dtypes of the weights, tokenizers or
+            configurations differ, other than in the rates of dropout and label smoothing.
     """
     if isinstance(paths, (str, os.PathLike)):
         raise TypeError(f"paths is one path, {os.fspath(paths)}; give a list of the folders to average.")
@@ -141,6 +141,7 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} does not exist; name the folder of a checkpoint or of a saved model.")
     _check_mark(folder)
+    check_links(path for pattern in (*_OTHER_FILES, PROVENANCE) for path in folder.glob(pattern))
     config = folder / "config.json"
     if not config.is_file():
         raise FileNotFoundError(f"{folder} has no config.json; name the folder of a checkpoint or of a saved model.")
@@ -151,7 +152,7 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
         )
     # Earlier versions wrote fewer fields.
     fields = _without({**VanillaTransformerConfig().to_dict(), **fields}, _NOT_OF_THE_MODEL)
-    files, layout = _read_layout(folder)
+    files, layout = read_layout(folder)
     return _Checkpoint(folder, files, {**fields, **_read_tokenizer(folder), **layout})
 
 
@@ -177,8 +178,13 @@ def _check_mark(folder: Path) -> None:
         raise ValueError(f"{folder} is not complete: {fault}; use another checkpoint.")
 
 
-def _read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple]]:
-    """File of every tensor, and its dtype followed by its shape, by name, from the headers of the files."""
+def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple]]:
+    """File of every tensor, and its dtype followed by its shape, by name, from the headers of the files.
+
+    Raises:
+        FileNotFoundError: if the folder has no weights.
+        ValueError: if a file is damaged, or a dtype is not one of weights.
+    """
     files, layout = {}, {}
     for file in _weight_files(folder):
         try:
@@ -190,7 +196,9 @@ def _read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple]]:
             raise ValueError(f"{file} is missing, truncated or damaged ({error}); use another checkpoint.") from error
     for name, (dtype, *_) in layout.items():
         if dtype not in _DTYPES:
-            raise ValueError(f"{name} in {folder} has the dtype {dtype}; it must be one of {', '.join(_DTYPES)}.")
+            raise ValueError(
+                f"{name} in {folder} has the dtype {dtype}; weights must have one of {', '.join(_DTYPES)}."
+            )
     return files, layout
 
 

@@ -8,10 +8,11 @@ import shutil
 
 import pytest
 from safetensors.torch import load_file, save_file
-from transformers import BartConfig, BartForConditionalGeneration
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartConfig, BartForConditionalGeneration
 
+from hf_vanilla_transformer import Int8Config
 from hf_vanilla_transformer.cli import evaluate, score, train, translate
-from hf_vanilla_transformer.cli.loading import check_vocabulary
+from hf_vanilla_transformer.cli.loading import check_vocabulary, load
 from hf_vanilla_transformer.training.checkpoints import newest_complete
 from tests.models import small_config
 
@@ -114,3 +115,11 @@ def test_a_folder_of_checkpoints_alone(trained, tmp_path):
         SystemExit, match=rf"holds no config\.json; name one of its checkpoints, such as .*{newest.name}"
     ):
         translate.main(["one", "--model_name_or_path", str(run)])
+
+
+def test_an_int8_model_is_loaded(decisive, tmp_path):
+    int8 = AutoModelForSeq2SeqLM.from_pretrained(decisive, quantization_config=Int8Config())
+    int8.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(decisive).save_pretrained(tmp_path)
+    _, model = load(str(tmp_path))
+    assert model.state_dict().keys() == int8.state_dict().keys()

@@ -284,7 +284,7 @@ def test_a_file_that_is_missing_or_truncated(two, tmp_path, spoil, error, messag
         ({"config": {"model_type": "marian"}}, "two holds a marian model; give vanilla_transformer models"),
         (
             {"a": [1, 2]},
-            "a in .*two has the dtype I64; it must be one of F64, F32",
+            "a in .*two has the dtype I64; weights must have one of F64, F32",
         ),
     ],
 )
