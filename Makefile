@@ -4,6 +4,7 @@ READY := $(VENV)/.ready
 EXTRAS := $(VENV)/.extras
 TORCHAO := $(VENV)/torchao
 FLOOR := .venv-floor
+LATEST := .venv-latest
 PROCESSES ?= 2
 # Without the wheel, which needs hatchling and is the same with any versions.
 FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/parity tests/training \
@@ -20,7 +21,8 @@ INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 SEED ?= $(shell date +%s)
 
-.PHONY: help setup extras demo docs dist test test-conformance test-floor test-bridges fuzz torture gpu-check lint format clean
+.PHONY: help setup extras demo docs dist test test-conformance test-floor test-latest test-bridges \
+	fuzz torture gpu-check lint format clean
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +83,15 @@ test-conformance: $(EXTRAS)  ## Run transformers' common test suites on this pac
 test-floor: $(FLOOR)/.ready  ## Run the tests with the oldest supported versions, in a separate environment.
 	$(FLOOR)/bin/python -m pytest --quiet $(FLOOR_TESTS)
 
+# torch stays, because its newest release may bring gigabytes of other wheels.
+test-latest:  ## Run the same tests with the newest releases of all other dependencies, in a separate environment.
+	test -d $(LATEST) || $(PYTHON) -m venv $(LATEST)
+	grep '^torch==' constraints.txt > $(LATEST)/constraints.txt
+	$(LATEST)/bin/$(INSTALL) -c $(LATEST)/constraints.txt --upgrade --upgrade-strategy eager \
+	  --editable '.[numbers,plots]' pytest
+	$(LATEST)/bin/python -m pip freeze --exclude-editable
+	$(LATEST)/bin/python -m pytest --quiet $(FLOOR_TESTS)
+
 fuzz: $(EXTRAS)  ## Try 10,000 random inputs at every door; FUZZ_CASES and SEED change that.
 	@echo "seed $(SEED)"
 	FUZZ_CASES=$${FUZZ_CASES:-10000} OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/fuzz --hypothesis-seed=$(SEED)
@@ -111,5 +122,5 @@ format: $(READY)  ## Format the code.
 	$(VENV)/bin/ruff format .
 
 clean:  ## Remove the virtual environments and the files that tools wrote.
-	rm -rf $(VENV) $(FLOOR) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FLOOR) $(LATEST) .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -exec rm -rf {} +

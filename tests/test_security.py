@@ -183,8 +183,6 @@ class TestCode:
         write_pickle(pairs, mark, as_zip=False)
         with pytest.raises(ValueError, match="give tables of one format"):
             load_pairs(train_files=pairs)
-        with pytest.raises(Exception, match="Pickle loading with the pandas dataset builder is disabled"):
-            load_dataset("pandas", data_files=str(pairs))
         assert not mark.exists()
 
     def test_in_a_recipe_is_not_run(self, tmp_path, mark):

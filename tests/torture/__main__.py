@@ -1,9 +1,10 @@
 """Kill jobs at random moments, and let their disk fail at every operation; then run them again.
 
-Usage: python -m tests.torture [--cases N] [--seed S] [--jobs train average translate] [--every K]
+Usage: python -m tests.torture [--cases N] [--pairs P] [--seed S] [--jobs train average translate] [--every K]
 
 After each case the same command must give the result of an uninterrupted run, bit for bit. A failing disk must end in
-one sentence. Prints a line for each kind of case, and ends with 1 if one failed. Needs gcc for the failing disk.
+one sentence. Of a pair of processes with one output one is killed; the other must end with that result, or in one
+sentence. Prints a line for each kind of case, and ends with 1 if one failed. Needs gcc for the failing disk.
 """
 
 import argparse
@@ -36,6 +37,7 @@ SECONDS_TO_WAIT = 120
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--cases", type=int, default=200, help="Kills in all.")
+    options.add_argument("--pairs", type=int, default=20, help="Pairs of processes with one output, for each job.")
     options.add_argument("--seed", type=int, default=random.randrange(10**6))
     options.add_argument("--jobs", nargs="+", default=["train", "average", "translate"])
     options.add_argument("--every", type=int, default=1, help="Let every K-th operation fail.")
@@ -46,7 +48,7 @@ def main() -> int:
     failures = []
     for number, name in enumerate(args.jobs):
         kills = args.cases * (number + 1) // len(args.jobs) - args.cases * number // len(args.jobs)
-        failures += torture.job(name, kills, args.every)
+        failures += torture.job(name, kills, args.every, args.pairs)
     print("\n".join(failures) if failures else "no failures")
     if not failures:
         shutil.rmtree(folder)
@@ -61,9 +63,10 @@ class Torture:
 
         self.folder, self.random, self.jobs = folder, chance, jobs
         self.disk = ctypes.CDLL(None)
+        self.refused = 0  # Processes that ended in one sentence because another wrote their output.
 
-    def job(self, name: str, kills: int, every: int) -> list[str]:
-        """Kill a job some times, and let its disk fail at every K-th operation; returns the failures."""
+    def job(self, name: str, kills: int, every: int, pairs: int) -> list[str]:
+        """Kill a job some times, let its disk fail at every K-th operation, and run pairs; returns the failures."""
         job, whole = self.jobs.JOBS[name], self.folder / name / "whole"
         self.jobs.clear(whole)
         operations = self.folder / name / "operations"
@@ -78,6 +81,9 @@ class Torture:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             failures += self.again(name, case, expected, f"killed after {moment:.3f} s")
+        self.refused = 0
+        for _ in tqdm(range(pairs), f"{name}: pairs", disable=not sys.stderr.isatty()):
+            failures += self.pair(name, expected, self.random.uniform(0, seconds))
         count = int(operations.read_text(encoding="utf-8"))
         numbers = range(1, count + 1, every)
         for code in (errno.ENOSPC, errno.EIO):
@@ -89,9 +95,28 @@ class Torture:
                 if end not in (DONE, SENTENCE):
                     failures.append(f"{name}, {what}: {self.log(name)}")
                 failures += self.again(name, case, expected, what)
+        done = f"{kills} kills in runs of {seconds:.2f} s, {pairs} pairs ({self.refused} refused)"
         disk = f"{len(numbers)} operations of {count} failed with ENOSPC and with EIO"
-        print(f"{name}: {kills} kills in runs of {seconds:.2f} s, {disk}; {len(failures)} failures", flush=True)
+        print(f"{name}: {done}, {disk}; {len(failures)} failures", flush=True)
         return failures
+
+    def pair(self, name: str, expected: Any, moment: float) -> list[str]:
+        """Start a job twice with one output, and kill one of the two; returns what is wrong."""
+        job, case = self.jobs.JOBS[name], self.folder / name / "pair"
+        self.jobs.clear(case)
+        children = [self.start(name, case, log_file="log"), self.start(name, case, log_file="other")]
+        victim = self.random.randrange(2)
+        time.sleep(moment)
+        os.kill(children[victim], signal.SIGKILL)
+        os.waitpid(children[victim], 0)
+        end = self.end_of(children[1 - victim])
+        self.refused += end == SENTENCE
+        what = f"two processes, number {victim + 1} killed after {moment:.3f} s"
+        if end not in (DONE, SENTENCE):
+            return [f"{name}, {what}: {self.log(name, 'log' if victim else 'other')}"]
+        if end == DONE and not self.jobs.are_equal(job.result(case), expected):
+            return [f"{name}, {what}: another result"]
+        return self.again(name, case, expected, what)
 
     def timed(self, name: str, folder: Path, operations: Path) -> float:
         self.jobs.clear(folder)
@@ -110,20 +135,28 @@ class Torture:
         left = [path.name for path in case.rglob(".*") if path.suffix in (".lock", ".part")]
         return [f"{name}, {what}, then again: {', '.join(left)} left"] if left else []
 
-    def log(self, name: str) -> str:
-        lines = (self.folder / name / "log").read_text(encoding="utf-8").strip().splitlines()
+    def log(self, name: str, file: str = "log") -> str:
+        lines = (self.folder / name / file).read_text(encoding="utf-8").strip().splitlines()
         return " | ".join(lines[-4:])
 
     def end_of(self, child: int) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    def start(self, name: str, case: Path, number: int = 0, code: int = 0, operations: Path | None = None) -> int:
+    def start(
+        self,
+        name: str,
+        case: Path,
+        number: int = 0,
+        code: int = 0,
+        operations: Path | None = None,
+        log_file: str = "log",
+    ) -> int:
         """Fork a process that does a job; its disk fails at an operation."""
         child = os.fork()
         if child:
             return child
         end = DEFECT
-        with (self.folder / name / "log").open("w", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
+        with (self.folder / name / log_file).open("w", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
             os.dup2(log.fileno(), 2)
             faulthandler.dump_traceback_later(SECONDS_TO_WAIT, exit=True, file=log)
             try:
