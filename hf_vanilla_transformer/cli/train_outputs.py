@@ -12,9 +12,9 @@ from datasets import DatasetDict
 from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..evaluation import METRICS
 from ..evaluation.curves import write_curve
 from ..evaluation.environment import describe_environment
-from ..evaluation.metrics import METRICS
 from ..files import is_disk_error, write_text
 from ..hub.card import BUILT_IN, card_metadata, fill_model_card
 from ..hub.folder import staged
