@@ -1,5 +1,6 @@
 """Text in, text or log-probabilities out."""
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from .checks import check_number, check_strings
 from .model.generation_vanilla_transformer import length_penalty_of
-from .model.pipeline_vanilla_transformer import evaluating
+from .model.pipeline_vanilla_transformer import check_generated, check_vocabulary, check_weights, evaluating
 
 
 # With up to this many beams, batches have the size that was asked for.
@@ -42,9 +43,11 @@ def translate(
 
     Raises:
         TypeError: if `sentences` is one string, or contains anything but strings.
-        ValueError: if a sentence has lone surrogates.
+        ValueError: if a sentence has lone surrogates, the tokenizer belongs to another model, or a translation is empty
+            because weights are NaN or infinite.
     """
     check_number("batch_tokens", batch_tokens, 1)
+    check_vocabulary(model.config, tokenizer)
     sentences = list(check_strings("sentences", sentences))
     translations = [""] * len(sentences)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
@@ -58,6 +61,7 @@ def translate(
             output = model.generate(**inputs.to(model.device), **generate_kwargs)
             sequences = getattr(output, "sequences", output)
             first = sequences[:: len(sequences) // len(batch)]
+            check_generated(model, tokenizer, first)
             for row, text in zip(batch, tokenizer.batch_decode(first, skip_special_tokens=True), strict=True):
                 translations[indices[row]] = text
             progress.update(len(batch))
@@ -104,10 +108,12 @@ def score(
 
     Raises:
         TypeError: if a side is one string, or contains anything but strings.
-        ValueError: if the numbers of sources and targets differ, or the `length_penalty_type` of the model's
-            `generation_config` is unknown.
+        ValueError: if the numbers of sources and targets differ, the `length_penalty_type` of the model's
+            `generation_config` is unknown, the tokenizer belongs to another model, or log-probabilities are NaN because
+            weights are NaN or infinite.
     """
     check_number("batch_tokens", batch_tokens, 1)
+    check_vocabulary(model.config, tokenizer)
     sources, targets = list(check_strings("sources", sources)), list(check_strings("targets", targets))
     if len(sources) != len(targets):
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")
@@ -134,6 +140,8 @@ def score(
                     row_logits.float().log_softmax(dim=-1).gather(-1, ids[:, None])[: len(target_ids[row]), 0].tolist()
                 )
                 total = sum(log_probs)
+                if math.isnan(total):
+                    check_weights(model)
                 tokens: Any = tokenizer.convert_ids_to_tokens(target_ids[row])
                 scores[row] = Score(tokens, log_probs, total, total / penalty(len(log_probs)))
             progress.update(len(batch))

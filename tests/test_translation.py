@@ -1,10 +1,11 @@
 import copy
+import math
 
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import score, translate
+from hf_vanilla_transformer import TranslationPipeline, score, translate
 from hf_vanilla_transformer.translation import _batches
 from tests.ecosystem.documentation import FIXTURE
 from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
@@ -222,3 +223,52 @@ def test_batches_are_smaller_with_many_beams(monkeypatch, tokenizer, num_beams, 
     monkeypatch.setattr(model, "generate", record)
     translate(model, tokenizer, texts, batch_tokens=4 * length, num_beams=num_beams)
     assert seen == batches
+
+
+def translate_by_pipeline(model, tokenizer, **options):
+    return TranslationPipeline(model, tokenizer, device="cpu")(["two", "a small house"], batch_size=2, **options)
+
+
+WORK = {
+    "beam search": lambda model, tokenizer: translate(model, tokenizer, ["two"]),
+    "greedy search": lambda model, tokenizer: translate(model, tokenizer, ["a small house", "two"], num_beams=1),
+    "scores": lambda model, tokenizer: score(model, tokenizer, ["two"], ["zwei"]),
+    "a pipeline": translate_by_pipeline,
+    "a greedy pipeline": lambda model, tokenizer: translate_by_pipeline(model, tokenizer, num_beams=1),
+}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("weight", ["model.encoder.layers.1.fc1.bias", "model.decoder.layers.0.fc2.weight"])
+@pytest.mark.parametrize("work", WORK)
+def test_weights_that_are_nan_or_infinite(tokenizer, work, weight, value):
+    model = small_model(vocab_size=len(tokenizer))
+    with torch.no_grad():
+        model.get_parameter(weight)[3] = value
+    with pytest.raises(ValueError, match=f"{weight} has values that are NaN or infinite; use an earlier checkpoint"):
+        WORK[work](model, tokenizer)
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"vocab_size": 100}, r"the tokenizer has \d+ tokens, but the model's vocabulary 100"),
+        ({"source_vocab_size": 100}, r"the tokenizer has \d+ tokens, but the model's vocabulary 100"),
+        ({"eos_token_id": 7}, "eos_token_id is 2 in the tokenizer and 7 in the model"),
+    ],
+)
+def test_the_tokenizer_of_another_model(tokenizer, work, fields, message):
+    with pytest.raises(ValueError, match=f"^{message}; use a model with the tokenizer"):
+        WORK[work](small_model(**{"vocab_size": len(tokenizer), **fields}), tokenizer)
+
+
+def test_an_empty_translation_of_a_sound_model(tokenizer):
+    model = small_model(vocab_size=len(tokenizer), tie_word_embeddings=False)
+    # Every position has the same state, whose most likely token is </s>.
+    norm = model.model.decoder.layers[-1].final_layer_norm
+    with torch.no_grad():
+        norm.weight.zero_()
+        model.lm_head.weight[model.config.eos_token_id] = norm.bias * 100
+    assert translate(model, tokenizer, ["two", ""]) == ["", ""]
+    assert [row["translation_text"] for row in translate_by_pipeline(model, tokenizer)] == ["", ""]

@@ -7,18 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from .. import VanillaTransformerConfig
+from ..hub.folder import read_layout
 from ..memory import keep_freed_memory
+from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from .arguments import LoadingArguments
 
 
@@ -69,8 +64,7 @@ def load(
     with explaining_missing_files(name):
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
         model = load_model(name, **options)
-        if model.config.model_type == VanillaTransformerConfig.model_type:
-            check_vocabulary(name, model.config, tokenizer)
+        check_vocabulary(model.config, tokenizer)
     if device is None:
         # `current_accelerator` names the accelerator that torch was built for, even without one.
         device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -92,9 +86,7 @@ def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
     if config.model_type == VanillaTransformerConfig.model_type:
         check_files(name, is_quantized=hasattr(config, "quantization_config"), **options)
     model = AutoModelForSeq2SeqLM.from_pretrained(name, **options)
-    for weight, values in model.named_parameters():
-        if values.is_floating_point() and not values.isfinite().all():
-            raise ValueError(f"{weight} of {name} has values that are NaN or infinite; use an earlier checkpoint.")
+    check_weights(model)
     return model
 
 
@@ -106,8 +98,6 @@ def check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
     Raises:
         ValueError: if weights are missing, left over, or of another shape or dtype.
     """
-    from ..training.averaging import read_layout
-
     shows_progress = is_progress_bar_enabled()
     disable_progress_bar()
     try:
@@ -126,23 +116,6 @@ def check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
             )
     if Path(name).is_dir() and not is_quantized:
         read_layout(Path(name))
-
-
-def check_vocabulary(name: str | Path, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ValueError if a model has fewer embeddings than a tokenizer has tokens, or other special tokens."""
-    rows = min(config.vocab_size, config.source_vocab_size or config.vocab_size)
-    if len(tokenizer) > rows:
-        raise ValueError(
-            f"the tokenizer of {name} has {len(tokenizer)} tokens, but the model's vocabulary {rows}; "
-            "use a model with the tokenizer that it was trained with."
-        )
-    for token in ("pad_token_id", "eos_token_id"):
-        of_the_model = getattr(config, token)
-        if getattr(tokenizer, token) not in (of_the_model if isinstance(of_the_model, list) else [of_the_model]):
-            raise ValueError(
-                f"{token} is {getattr(tokenizer, token)} in the tokenizer of {name} and {of_the_model} in "
-                "the model; use a model with the tokenizer that it was trained with."
-            )
 
 
 def load_given(args: LoadingArguments) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:

@@ -12,7 +12,7 @@ from transformers import IntervalStrategy, PreTrainedConfig, PreTrainedTokenizer
 
 from ..checks import check_number
 from ..data.lengths import pair_lengths
-from ..evaluation.metrics import METRICS
+from ..evaluation import METRICS
 from ..hub.folder import files_of_a_run
 from ..training.arguments import PaperTrainingArguments
 from ..training.checkpoints import are_all_unfinished, checkpoints_in, is_finished

@@ -23,11 +23,12 @@ from ..data.batches import TokenBudgetBatchSampler
 from ..data.lengths import filter_pairs
 from ..data.tokenization import tokenize_pairs
 from ..evaluation.metrics import make_compute_metrics
+from ..model.pipeline_vanilla_transformer import check_vocabulary
 from ..training.checkpoints import CompleteCheckpoints
 from ..training.optimization import paper_optimizers
 from ..training.r_drop import RDropTrainer
 from .arguments import DataArguments
-from .loading import check_vocabulary, explaining_missing_files, load_model
+from .loading import explaining_missing_files, load_model
 from .train_arguments import ModelArguments, RunArguments
 from .train_checks import check_tokenizer, check_validation_pairs
 
@@ -68,7 +69,7 @@ def make_model(
         print(f"fine-tuning {existing}, with its sizes and its tokenizer")
     with explaining_missing_files(existing):
         tokenizer = AutoTokenizer.from_pretrained(existing, padding_side="right", **options)
-        check_vocabulary(existing, config, tokenizer)
+        check_vocabulary(config, tokenizer)
         # In 16 bits, small updates would be rounded away.
         model = load_model(existing, dtype=torch.float32, **options, **attention, **model_args.regularization())
     return tokenizer, model

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import whole_file, write_text
-from .metrics import METRICS
+from . import METRICS
 
 
 CURVE = "curve.json"

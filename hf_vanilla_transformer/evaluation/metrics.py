@@ -2,17 +2,21 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import datasets
 import evaluate
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
-from transformers import EvalPrediction, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
+
+from . import METRICS
 
 
-# Metrics of translations, in percent, by the name that `score_translations`, logs and files of results give them.
-METRICS = ("bleu", "chrf")
+if TYPE_CHECKING:
+    from transformers import EvalPrediction
+
+
 IGNORED_LABEL = -100
 
 # Tokenizations of sacrebleu for languages that write no spaces between words.
@@ -87,7 +91,7 @@ def bleu_tokenization(language: str | None) -> str | None:
 
 def make_compute_metrics(
     tokenizer: PreTrainedTokenizerBase, **options: Any
-) -> Callable[[EvalPrediction], dict[str, float]]:
+) -> "Callable[[EvalPrediction], dict[str, float]]":
     """`compute_metrics` for `Seq2SeqTrainer` with `predict_with_generate`: BLEU and chrF of the decoded text.
 
     Args:
@@ -98,7 +102,7 @@ def make_compute_metrics(
         A function from `EvalPrediction` to `{"bleu": percent, "chrf": percent}`.
     """
 
-    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+    def compute_metrics(prediction: "EvalPrediction") -> dict[str, float]:
         hypotheses, references = (_decode(tokenizer, ids) for ids in (prediction.predictions, prediction.label_ids))
         scores = score_translations(hypotheses, references, **options)
         return {name: scores[name] for name in METRICS}

@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import Pipeline
+from transformers import Pipeline, PreTrainedConfig, PreTrainedTokenizerBase
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
 
 
 class TranslationPipeline(Pipeline):
@@ -21,7 +23,8 @@ class TranslationPipeline(Pipeline):
             defaults come from the model's `generation_config`.
 
     Raises:
-        ValueError: if the tokenizer is missing or has no pad token, or the model has no `generate()`.
+        ValueError: if the tokenizer is missing, has no pad token or belongs to another model, or the model has no
+            `generate()`.
     """
 
     model: Any
@@ -40,6 +43,7 @@ class TranslationPipeline(Pipeline):
                 f"{type(self.model).__name__} has no generate(); load an encoder-decoder by "
                 "AutoModelForSeq2SeqLM.from_pretrained()."
             )
+        check_vocabulary(self.model.config, self.tokenizer)
 
     def __call__(self, inputs: str | Iterable[str], **kwargs: Any) -> Any:
         """Translate.
@@ -59,6 +63,7 @@ class TranslationPipeline(Pipeline):
 
         Raises:
             TypeError: if a sentence is not a string.
+            ValueError: if a translation is empty because weights are NaN or infinite.
         """
         if isinstance(inputs, str):
             translations = super().__call__(inputs, **kwargs)
@@ -94,6 +99,7 @@ class TranslationPipeline(Pipeline):
         with evaluating(self.model):
             output = self.model.generate(**input_tensors, **generate_kwargs)
         token_ids = getattr(output, "sequences", output).unflatten(0, (len(is_blank), -1))
+        check_generated(self.model, self.tokenizer, token_ids[~is_blank])
         token_ids[is_blank] = self.tokenizer.pad_token_id
         return {"token_ids": token_ids}
 
@@ -118,3 +124,36 @@ def evaluating(model: Any) -> Iterator[None]:
     finally:
         for module, was_training in modes:
             module.training = was_training
+
+
+def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ValueError if a tokenizer has more tokens than a model of ours has embeddings, or other special tokens."""
+    if config.model_type != VanillaTransformerConfig.model_type:
+        return
+    rows = min(config.vocab_size, config.source_vocab_size or config.vocab_size)
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer)} tokens, but the model's vocabulary {rows}; "
+            "use a model with the tokenizer that it was trained with."
+        )
+    for token in ("pad_token_id", "eos_token_id"):
+        of_the_model = getattr(config, token)
+        if getattr(tokenizer, token) not in (of_the_model if isinstance(of_the_model, list) else [of_the_model]):
+            raise ValueError(
+                f"{token} is {getattr(tokenizer, token)} in the tokenizer and {of_the_model} in the model; "
+                "use a model with the tokenizer that it was trained with."
+            )
+
+
+def check_generated(model: Any, tokenizer: PreTrainedTokenizerBase, sequences: torch.Tensor) -> None:
+    """Raise ValueError if a sequence `(..., target)` has only special tokens because weights are NaN or infinite."""
+    special = torch.tensor(tokenizer.all_special_ids, device=sequences.device)
+    if torch.isin(sequences, special).all(dim=-1).any():
+        check_weights(model)
+
+
+def check_weights(model: Any) -> None:
+    """Raise ValueError if a weight is NaN or infinite."""
+    for name, values in model.named_parameters():
+        if values.is_floating_point() and not values.isfinite().all():
+            raise ValueError(f"{name} has values that are NaN or infinite; use an earlier checkpoint.")

@@ -17,17 +17,14 @@ from safetensors.torch import save_file
 from ..checks import check_number
 from ..files import locked
 from ..hub.card import About, average_facts, fill_model_card
-from ..hub.folder import TOKENIZER_FILES, check_links, files_of_a_run, staged
+from ..hub.folder import INDEX, TOKENIZER_FILES, WEIGHTS, check_links, files_of_a_run, read_json, read_layout, staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .checkpoints import MARK, checkpoints_in, complete_checkpoints, fault_of
 
 
 PROVENANCE = "averaged_from.json"
-_WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _OTHER_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES, "*.py")
-_DTYPES = ("F64", "F32", "F16", "BF16")
 # Fields that may differ between checkpoints of one model: who wrote it, and how it was trained.
 _NOT_OF_THE_MODEL = (
     "_name_or_path",
@@ -119,7 +116,7 @@ def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
 def averaged_from(folder: str | os.PathLike[str]) -> list[str]:
     """Names of the averaged folders in a model's `averaged_from.json`; empty for a model that is not an average."""
     path = Path(folder) / PROVENANCE
-    return [part["name"] for part in _read_json(path)["checkpoints"]] if path.is_file() else []
+    return [part["name"] for part in read_json(path)["checkpoints"]] if path.is_file() else []
 
 
 def _read_matching(paths: Iterable[str | os.PathLike[str]]) -> list[_Checkpoint]:
@@ -145,7 +142,7 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
     config = folder / "config.json"
     if not config.is_file():
         raise FileNotFoundError(f"{folder} has no config.json; name the folder of a checkpoint or of a saved model.")
-    fields = _read_json(config)
+    fields = read_json(config)
     if fields.get("model_type") != VanillaTransformerConfig.model_type:
         raise ValueError(
             f"{folder} holds a {fields.get('model_type')} model; give {VanillaTransformerConfig.model_type} models."
@@ -161,9 +158,9 @@ def _read_tokenizer(folder: Path) -> dict[str, Any]:
     paths = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     found: dict[str, Any] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
     if _TOKENIZER in found:
-        found[_TOKENIZER] = _without(_read_json(folder / _TOKENIZER), _NOT_OF_THE_TOKENIZER)
+        found[_TOKENIZER] = _without(read_json(folder / _TOKENIZER), _NOT_OF_THE_TOKENIZER)
     if _TOKENIZER_CONFIG in found:
-        fields = _read_json(folder / _TOKENIZER_CONFIG)
+        fields = read_json(folder / _TOKENIZER_CONFIG)
         found[_TOKENIZER_CONFIG] = {name: value for name, value in fields.items() if name.endswith("_token")}
     return found
 
@@ -176,39 +173,6 @@ def _check_mark(folder: Path) -> None:
     fault = fault_of(folder) if run_marks or (folder / MARK).exists() else None
     if fault is not None:
         raise ValueError(f"{folder} is not complete: {fault}; use another checkpoint.")
-
-
-def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple]]:
-    """File of every tensor, and its dtype followed by its shape, by name, from the headers of the files.
-
-    Raises:
-        FileNotFoundError: if the folder has no weights.
-        ValueError: if a file is damaged, or a dtype is not one of weights.
-    """
-    files, layout = {}, {}
-    for file in _weight_files(folder):
-        try:
-            with safe_open(file, framework="pt") as stored:
-                for name in stored.offset_keys():
-                    part = stored.get_slice(name)
-                    files[name], layout[name] = file, (part.get_dtype(), *part.get_shape())
-        except (OSError, SafetensorError) as error:
-            raise ValueError(f"{file} is missing, truncated or damaged ({error}); use another checkpoint.") from error
-    for name, (dtype, *_) in layout.items():
-        if dtype not in _DTYPES:
-            raise ValueError(
-                f"{name} in {folder} has the dtype {dtype}; weights must have one of {', '.join(_DTYPES)}."
-            )
-    return files, layout
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """The files that `from_pretrained` reads the weights from."""
-    whole, index = folder / _WEIGHTS, folder / _INDEX
-    shards = _read_json(index).get("weight_map", {}) if index.is_file() and not whole.is_file() else {}
-    if not (shards or whole.is_file()):
-        raise FileNotFoundError(f"{folder} has neither {_WEIGHTS} nor {_INDEX}; name another folder.")
-    return [folder / name for name in sorted(set(shards.values()))] or [whole]
 
 
 def _check_match(one: _Checkpoint, last: _Checkpoint) -> None:
@@ -227,7 +191,7 @@ def _write_average(checkpoints: Sequence[_Checkpoint], folder: Path) -> None:
     last = checkpoints[-1]
     for file in dict.fromkeys(last.files.values()):
         _write_weights(file, checkpoints, folder / file.name)
-    index = () if (last.folder / _WEIGHTS).is_file() else (_INDEX,)
+    index = () if (last.folder / WEIGHTS).is_file() else (INDEX,)
     for path in (path for pattern in (*_OTHER_FILES, *index) for path in last.folder.glob(pattern)):
         shutil.copyfile(path, folder / path.name)
     names = _names([checkpoint.folder.resolve() for checkpoint in checkpoints])
@@ -275,7 +239,7 @@ def _describe(name: str, checkpoint: _Checkpoint) -> dict[str, Any]:
     return {
         "name": name,
         "updates": _updates(checkpoint),
-        **(_read_json(earlier) if earlier.is_file() else {}),
+        **(read_json(earlier) if earlier.is_file() else {}),
     }
 
 
@@ -290,14 +254,7 @@ def _write_card(checkpoints: Sequence[_Checkpoint], folder: Path, *, title: str)
 def _updates(checkpoint: _Checkpoint) -> int | None:
     """Number of updates before a checkpoint of the Trainer; None for a saved model."""
     state = checkpoint.folder / "trainer_state.json"
-    return _read_json(state).get("global_step") if state.is_file() else None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise ValueError(f"{path} is truncated or damaged ({error}); use another checkpoint.") from error
+    return read_json(state).get("global_step") if state.is_file() else None
 
 
 def _without(fields: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from hf_vanilla_transformer import cli  # noqa: E402
 
 
 def answer(command: list[str], libraries: list[str]) -> dict:
-    """Exit code and output of a command, and which of some libraries this package has imported after it."""
+    """Exit code and output of a command, and which of some libraries were imported for it."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as imported:
         process = os.fork()
         if process == 0:

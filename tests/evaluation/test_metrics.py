@@ -7,7 +7,8 @@ from sacrebleu.metrics import BLEU
 from transformers import EvalPrediction
 
 from hf_vanilla_transformer import Bleu, ChrF, make_compute_metrics, score_translations
-from hf_vanilla_transformer.evaluation.metrics import METRICS, bleu_tokenization
+from hf_vanilla_transformer.evaluation import METRICS
+from hf_vanilla_transformer.evaluation.metrics import bleu_tokenization
 from hf_vanilla_transformer.hub.card import _METRICS_ON_THE_HUB
 
 
