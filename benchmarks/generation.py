@@ -1,8 +1,9 @@
 """Compare generate() of this package with other implementations that have the same weights.
 
 Modes: `cells` (default: batch sizes and beams, the base model, exactly 32 new tokens), `profile` (the parts of a call
-of ours, on the CPU), `scaling` (latency by source length, output length, beams and batch size), `sentences` (text to
-text with a trained model and a file), `report` (tables and plots of the stored figures).
+of ours, on the CPU), `scaling` (latency by source length, output length, beams and batch size), `long` (one sentence of
+up to 4,000 tokens, by ours), `sentences` (text to text with a trained model and a file), `report` (tables and plots of
+the stored figures).
 """
 
 import time
@@ -55,6 +56,8 @@ AXES = {
     "beams": [1, 2, 4, 8, 16],
     "batch": [1, 4, 16, 64],
 }
+# Source and target tokens of the mode long, and its beams.
+LONG, LONG_BEAMS = [250, 500, 1_000, 2_000, 4_000], [1, 4]
 # Bytes to read and width of a matmul to measure the machine's limits: large enough to hide the launch.
 PROBED = {"cpu": (400_000_000, 2048), "cuda": (4_000_000_000, 8192)}
 # Source tokens per batch; CTranslate2 gets the faster of these.
@@ -252,6 +255,22 @@ def measure_scaling(args: BenchmarkArguments) -> Iterator[Figures]:
 
 
 @torch.no_grad()
+def measure_long(args: BenchmarkArguments) -> Iterator[Figures]:
+    """Seconds of one sentence by its length, with a translation of the same length."""
+    device = device_here()
+    clock = Clock(device, args.repeats)
+    section: dict[str, Any] = {"machine": describe_conditions(device), "corpus": "random tokens", "jobs": {}}
+    translator = InTransformers(base_model(args).to(device))
+    for tokens in tqdm([20, 30] if args.smallest else LONG, desc="long sentences"):
+        jobs = {f"{beams}": make_job(1, beams, source=tokens, new=tokens) for beams in LONG_BEAMS}
+        runs = {beams: lambda job=job: translator.run(job)[0] for beams, job in jobs.items()}
+        seconds = in_turns(runs, args.rounds, clock)
+        section["jobs"][f"{tokens:,}"] = {beams: median(of_rounds) for beams, of_rounds in seconds.items()}
+        section["noise"] = clock.noise()
+        yield section
+
+
+@torch.no_grad()
 def measure_sentences(args: BenchmarkArguments) -> Iterator[Figures]:
     """Throughput from text to text in sentences/s, with the paper's beam search, in batches sorted by length."""
     if args.model_name_or_path is None or args.file is None:
@@ -333,6 +352,7 @@ MEASURE = {
     "cells": measure_cells,
     "profile": measure_profile,
     "scaling": measure_scaling,
+    "long": measure_long,
     "sentences": measure_sentences,
 }
 

@@ -1,20 +1,24 @@
 """Text in, text or log-probabilities out."""
 
+import logging
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerBase
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
 
 from .checks import check_number, check_strings
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.pipeline_vanilla_transformer import check_generated, check_vocabulary, check_weights, evaluating
 
 
+logger = logging.getLogger(__name__)
 # With up to this many beams, batches have the size that was asked for.
 _USUAL_BEAMS = 8
+# From this many source tokens on, most of the time of base goes to attention, and grows with the square of the length.
+_LONG = 2_000
 
 
 @torch.inference_mode()
@@ -28,13 +32,16 @@ def translate(
 ) -> list[str]:
     """Translate sentences in batches of similar length; the translations keep the order of the sentences.
 
+    A sentence of 2,000 tokens or more gets a warning, because its time grows with the square of its length (Table 1).
+
     Args:
         model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         sentences (`Iterable[str]`): sources; the translation of an empty or blank sentence is empty.
         batch_tokens (`int`): maximum number of source tokens per batch, padding included; a longer sentence is its own
             batch. More than 8 beams make batches smaller in proportion.
-        show_progress (`bool`): whether to show a progress bar, in sentences.
+        show_progress (`bool`): whether to show a progress bar, in sentences, and another one for the tokens of each
+            sentence that gets a warning.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
             sentence, the first is the translation; if they request scores, these are dropped.
 
@@ -58,7 +65,7 @@ def translate(
     with evaluating(model), progress:
         for batch in _batches([len(ids) for ids in encoded], batch_tokens):
             inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
-            output = model.generate(**inputs.to(model.device), **generate_kwargs)
+            output = _generate(model, inputs.to(model.device), show_progress, generate_kwargs)
             sequences = getattr(output, "sequences", output)
             first = sequences[:: len(sequences) // len(batch)]
             check_generated(model, tokenizer, first)
@@ -66,6 +73,30 @@ def translate(
                 translations[indices[row]] = text
             progress.update(len(batch))
     return translations
+
+
+def _generate(model: Any, inputs: Any, show_progress: bool, generate_kwargs: dict[str, Any]) -> Any:
+    """Call `generate()`, with a warning and a progress bar in tokens if a sentence is long."""
+    length = inputs["input_ids"].shape[1]
+    if length < _LONG:
+        return model.generate(**inputs, **generate_kwargs)
+    logger.warning("a sentence has %s tokens; its time grows with the square of that, so split it.", f"{length:,}")
+    # Most translations are about as long as their source.
+    with tqdm(total=length, desc="a long sentence", unit=" tokens", leave=False, disable=not show_progress) as progress:
+        given = generate_kwargs.get("logits_processor") or []
+        processors = LogitsProcessorList([*given, _StepCounter(progress)])
+        return model.generate(**inputs, **{**generate_kwargs, "logits_processor": processors})
+
+
+class _StepCounter(LogitsProcessor):
+    """Counts decoding steps on a progress bar, and leaves the logits as they are."""
+
+    def __init__(self, progress: Any):
+        self._progress = progress
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        self._progress.update()
+        return scores
 
 
 class Score(NamedTuple):

@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import TranslationPipeline, score, translate
@@ -272,3 +273,51 @@ def test_an_empty_translation_of_a_sound_model(tokenizer):
         model.lm_head.weight[model.config.eos_token_id] = norm.bias * 100
     assert translate(model, tokenizer, ["two", ""]) == ["", ""]
     assert [row["translation_text"] for row in translate_by_pipeline(model, tokenizer)] == ["", ""]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_long_sentence_gets_a_warning_and_a_progress_bar(monkeypatch, caplog, capsys, tokenizer, num_beams):
+    model, texts = decisive_model(vocab_size=len(tokenizer)), ["two", "two two two two"]
+    options = {"num_beams": num_beams, "max_new_tokens": 5, "min_new_tokens": 5}
+    expected = translate(model, tokenizer, texts, **options)
+    assert not caplog.records
+    length = len(tokenizer(texts[1]).input_ids)
+    monkeypatch.setattr("hf_vanilla_transformer.translation._LONG", length)
+    assert translate(model, tokenizer, texts, batch_tokens=1, show_progress=True, **options) == expected
+    assert [record.getMessage() for record in caplog.records] == [
+        f"a sentence has {length} tokens; its time grows with the square of that, so split it."
+    ]
+    assert f"a long sentence:   0%|          | 0/{length}" in capsys.readouterr().err
+
+
+def test_the_steps_of_a_long_sentence_are_counted(monkeypatch, tokenizer):
+    model, seen = decisive_model(vocab_size=len(tokenizer)), []
+
+    class Bar(tqdm):
+        def close(self):
+            seen.append((self.desc, self.n))
+            super().close()
+
+    monkeypatch.setattr("hf_vanilla_transformer.translation.tqdm", Bar)
+    monkeypatch.setattr("hf_vanilla_transformer.translation._LONG", 1)
+    translate(model, tokenizer, ["two"], show_progress=True, max_new_tokens=6, min_new_tokens=6)
+    assert ("a long sentence", 6) in seen
+
+
+def test_logits_processors_of_the_caller_are_kept_for_a_long_sentence(monkeypatch, tokenizer):
+    monkeypatch.setattr("hf_vanilla_transformer.translation._LONG", 1)
+    calls = []
+
+    def record(input_ids, scores):
+        calls.append(input_ids.shape[1])
+        return scores
+
+    translate(
+        decisive_model(vocab_size=len(tokenizer)),
+        tokenizer,
+        ["two"],
+        max_new_tokens=2,
+        min_new_tokens=2,
+        logits_processor=[record],
+    )
+    assert calls == [1, 2]

@@ -36,6 +36,10 @@ def tables(figures: dict[str, Any], baseline: str) -> Iterator[str]:
         section = figures["profile"]
         yield f"## profile\n\n{report.describe(section)}\n\n{report.describe_noise(section)}"
         yield _table_of_parts(section["jobs"])
+    if "long" in figures:
+        section = figures["long"]
+        yield f"## long\n\n{report.describe(section)}\n\n{report.describe_noise(section)}"
+        yield _table_of_lengths(section["jobs"])
     if "sentences" in figures:
         section = figures["sentences"]
         yield f"## sentences\n\n{report.describe(section)}\n\n{report.describe_noise(section)}"
@@ -93,6 +97,17 @@ def _table_of_parts(jobs: dict[str, dict[str, float]]) -> str:
         call, *of_parts = job.values()
         rest = call - sum(of_parts[:-1])
         rows.append([title, *(f"{figure:.1f}" for figure in (call, *of_parts, rest))])
+    return report.table(headings, rows)
+
+
+def _table_of_lengths(jobs: dict[str, dict[str, float]]) -> str:
+    """Seconds of one sentence, and milliseconds per token of its translation, by length and beams."""
+    beams = list(next(iter(jobs.values())))
+    headings = ["tokens", *(f"num_beams={each}: s (ms/token)" for each in beams)]
+    rows = []
+    for tokens, seconds in jobs.items():
+        count = int(tokens.replace(",", ""))
+        rows.append([tokens, *(f"{seconds[each]:.1f} ({seconds[each] / count * 1e3:.1f})" for each in beams)])
     return report.table(headings, rows)
 
 

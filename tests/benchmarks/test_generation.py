@@ -207,3 +207,12 @@ def test_sentences_are_reported(tmp_path, capsys):
 def test_bad_arguments(arguments, error, tmp_path):
     with pytest.raises(SystemExit, match=error):
         generation.main([*arguments, "--output", str(tmp_path / "figures.json")])
+
+
+def test_long_sentences_are_measured(small_probes, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(generation, "VOCABULARY", VOCABULARY)
+    options = ["--smallest", "--rounds", "1", "--repeats", "0", "--output", str(tmp_path / "figures.json")]
+    jobs = generation.main(["long", *options])["long"]["jobs"]
+    assert {tokens: list(seconds) for tokens, seconds in jobs.items()} == {"20": ["1", "4"], "30": ["1", "4"]}
+    seconds = jobs["20"]["4"]
+    assert f"| {seconds:.1f} ({seconds / 20 * 1e3:.1f}) " in capsys.readouterr().out
