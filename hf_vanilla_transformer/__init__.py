@@ -13,6 +13,7 @@ from .model.modeling_vanilla_transformer import VanillaTransformerForConditional
 from .model.packed_linear import forget_packed
 from .model.pipeline_vanilla_transformer import TranslationPipeline
 from .model.quantization import Int8Config
+from .model.tokenization_two_vocabularies import TwoVocabularyTokenizer
 from .registration import register
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
 from .translation import score, translate
@@ -70,6 +71,7 @@ __all__ = [
     "StopWhenDiverged",
     "TokenBudgetBatchSampler",
     "TranslationPipeline",
+    "TwoVocabularyTokenizer",
     "VanillaTransformerConfig",
     "VanillaTransformerForConditionalGeneration",
     "VanillaTransformerModel",

@@ -12,6 +12,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokeniz
 from .checks import check_number, check_strings
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.pipeline_vanilla_transformer import check_generated, check_vocabulary, check_weights, evaluating
+from .model.tokenization_two_vocabularies import sides_of
 
 
 logger = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ def score(
                 total = sum(log_probs)
                 if math.isnan(total):
                     check_weights(model)
-                tokens: Any = tokenizer.convert_ids_to_tokens(target_ids[row])
+                tokens: Any = sides_of(tokenizer)[1].convert_ids_to_tokens(target_ids[row])
                 scores[row] = Score(tokens, log_probs, total, total / penalty(len(log_probs)))
             progress.update(len(batch))
     return scores

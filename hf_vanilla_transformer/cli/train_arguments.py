@@ -14,8 +14,13 @@ from transformers.utils import is_torch_bf16_gpu_available
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.fast_path import cpu_supports_matmul_in
+from ..model.tokenization_two_vocabularies import sides_of
 from ..training.arguments import PaperTrainingArguments
 from .arguments import DataArguments, DecodingArguments, LoadingArguments, ScoringArguments, check_optional
+
+
+# Arguments of a tokenizer that is trained.
+TRAINED = ("vocab_size", "joint_vocabulary", "whitespace_words")
 
 
 @dataclass
@@ -33,7 +38,10 @@ class ModelArguments(LoadingArguments):
     preset: str = field(
         default="base", metadata={"help": 'Row of Table 3 to start from: "base", "big", "C N=2", "E", ...'}
     )
-    vocab_size: int = field(default=37000, metadata={"help": "Maximum size of the joint BPE vocabulary."})
+    vocab_size: int = field(default=37000, metadata={"help": "Maximum size of the joint BPE vocabulary, or of each."})
+    joint_vocabulary: bool = field(
+        default=True, metadata={"help": "One vocabulary for both languages, as in the paper, or one for each."}
+    )
     whitespace_words: bool = field(
         default=False, metadata={"help": "Split text into words at spaces only, for text that is tokenized already."}
     )
@@ -79,11 +87,11 @@ class ModelArguments(LoadingArguments):
         unknown = set(self.config_overrides or {}) - known
         if unknown:
             raise ValueError(f"config_overrides has {min(unknown)}, which is no field of VanillaTransformerConfig.")
-        trains_tokenizer = (self.vocab_size, self.whitespace_words) != (type(self).vocab_size, False)
+        trains_tokenizer = any(getattr(self, name) != getattr(type(self), name) for name in TRAINED)
         if self.tokenizer_name is not None and trains_tokenizer:
             raise ValueError(
-                f"tokenizer_name is {self.tokenizer_name}, so no tokenizer is trained; leave out --vocab_size and "
-                "--whitespace_words."
+                f"tokenizer_name is {self.tokenizer_name}, so no tokenizer is trained; leave out "
+                f"{', '.join(f'--{name}' for name in TRAINED)}."
             )
         for name in ("preset", "tokenizer_name", "config_overrides"):
             value = getattr(self, name)
@@ -119,14 +127,18 @@ class ModelArguments(LoadingArguments):
         given |= self.regularization()
         overrides = self.config_overrides if isinstance(self.config_overrides, dict) else {}
         if tokenizer is not None:
+            sides = zip(("source_vocab_size", "vocab_size"), sides_of(tokenizer), strict=True)
             # Not len(tokenizer), because ids may have gaps.
-            rows, of_tokenizer = max(tokenizer.get_vocab().values()) + 1, special_tokens(tokenizer)
-            given |= {"vocab_size": rows, **of_tokenizer}
-            fewer = {name for name in ("vocab_size", "source_vocab_size") if (overrides.get(name) or rows) < rows}
+            rows = {name: max(side.get_vocab().values()) + 1 for name, side in sides}
+            of_tokenizer = special_tokens(tokenizer)
+            given |= {"vocab_size": rows["vocab_size"], **of_tokenizer}
+            if sides_of(tokenizer)[0] is not tokenizer:
+                given["source_vocab_size"] = rows["source_vocab_size"]
+            fewer = {name for name in rows if (overrides.get(name) or rows[name]) < rows[name]}
             # Decoding may start from any token.
             others = {name for name in of_tokenizer if overrides.get(name, of_tokenizer[name]) != of_tokenizer[name]}
             for name in sorted(fewer | others - {"decoder_start_token_id"}):
-                wanted = rows if name in fewer else of_tokenizer[name]
+                wanted = rows[name] if name in fewer else of_tokenizer[name]
                 raise ValueError(f"config_overrides has {name} {overrides[name]}, but the tokenizer needs {wanted}.")
         return VanillaTransformerConfig.from_paper(self.preset, **{**given, **overrides})
 

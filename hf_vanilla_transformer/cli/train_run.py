@@ -21,7 +21,7 @@ from ..training.callbacks import DivergedError, ReleaseMemory, StopWhenDiverged,
 from ..training.checkpoints import find_checkpoint, is_finished, remove_checkpoints
 from ..training.facts import FactsOfTheRun
 from .parsing import plain_errors
-from .train_arguments import Settings, changed_arguments
+from .train_arguments import TRAINED, Settings, changed_arguments
 from .train_checks import check_lengths, check_settings
 from .train_outputs import describe_run, how_to_resume, prepare_push, report, save_average, save_model
 from .train_setup import load_training_pairs, make_model, make_trainer, tokenize
@@ -31,7 +31,7 @@ from .train_setup import load_training_pairs, make_model, make_trainer, tokenize
 CHECKPOINTS_KEPT = 10
 # Arguments that a resumed run takes from its checkpoint, whatever the command line says.
 OF_THE_CHECKPOINT = {"learning_rate", "rate_factor", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
-OF_THE_CHECKPOINT |= {"preset", "config_overrides", "vocab_size", "whitespace_words"}
+OF_THE_CHECKPOINT |= {"preset", "config_overrides", *TRAINED}
 # What a shell reports of a process that Ctrl-C ended.
 INTERRUPTED = 130
 WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU)
@@ -190,7 +190,7 @@ def print_changes(checkpoint: Path | None, changes: dict[str, str]) -> None:
 def print_unused(settings: Settings) -> None:
     """Print which arguments have no effect in combination with the others."""
     model_args, args = settings.model, settings.args
-    of_tokenizer = [name for name in ("vocab_size", "whitespace_words") if name in changed_arguments(model_args)]
+    of_tokenizer = [name for name in TRAINED if name in changed_arguments(model_args)]
     if model_args.model_name_or_path is not None and of_tokenizer:
         print(f"{', '.join(of_tokenizer)}: without effect, because {model_args.model_name_or_path} has a tokenizer")
     if args.eval_strategy != "no":

@@ -18,7 +18,12 @@ from transformers import (
     Seq2SeqTrainer,
 )
 
-from .. import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, train_tokenizer
+from .. import (
+    TwoVocabularyTokenizer,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    train_tokenizer,
+)
 from ..data.batches import TokenBudgetBatchSampler
 from ..data.lengths import filter_pairs
 from ..data.tokenization import tokenize_pairs
@@ -84,10 +89,12 @@ def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrained
         return tokenizer
     tokenizers: list[Any] = [None]
     if PartialState().is_main_process:
-        texts = chain(pairs["train"]["source"], pairs["train"]["target"])
-        tokenizers = [
-            train_tokenizer(texts, vocab_size=model_args.vocab_size, whitespace_words=model_args.whitespace_words)
-        ]
+        options = {"vocab_size": model_args.vocab_size, "whitespace_words": model_args.whitespace_words}
+        sides = [pairs["train"]["source"], pairs["train"]["target"]]
+        if model_args.joint_vocabulary:
+            tokenizers = [train_tokenizer(chain(*sides), **options)]
+        else:
+            tokenizers = [TwoVocabularyTokenizer.of(*(train_tokenizer(texts, **options) for texts in sides))]
     return broadcast_object_list(tokenizers)[0]
 
 

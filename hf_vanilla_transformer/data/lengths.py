@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from transformers import PreTrainedTokenizerBase
 
 from ..checks import check_number
+from ..model.tokenization_two_vocabularies import sides_of
 from .tokenization import check_is_dataset
 
 
@@ -54,7 +55,7 @@ def filter_pairs(
         batched=True,
         batch_size=_ROWS_AT_ONCE,
         writer_batch_size=_ROWS_AT_ONCE,
-        fn_kwargs={"blank_tokens": _blank_tokens(tokenizer), "max_tokens": max_tokens},
+        fn_kwargs={"blank_tokens": [_blank_tokens(side) for side in sides_of(tokenizer)], "max_tokens": max_tokens},
         desc="removing pairs",
     )
     dropped = {"empty": len(data) - len(kept) - too_long, "too long": too_long}
@@ -71,12 +72,12 @@ def _blank_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [token for token, text in enumerate(texts) if not text.strip()]
 
 
-def _fit(pairs: pa.Table, blank_tokens: list[int], max_tokens: int | None) -> NDArray[np.bool_]:
+def _fit(pairs: pa.Table, blank_tokens: list[list[int]], max_tokens: int | None) -> NDArray[np.bool_]:
     """Mask of the pairs that are neither empty nor too long, `(pairs,)`."""
     fit = np.ones(len(pairs), np.bool_)
-    for side in map(pairs.column, _COLUMNS):
+    for side, blank in zip(map(pairs.column, _COLUMNS), blank_tokens, strict=True):
         tokens, has_text = side.combine_chunks(), np.zeros(len(pairs), np.bool_)
-        is_text = pc.invert(pc.is_in(pc.list_flatten(tokens), pa.array(blank_tokens)))
+        is_text = pc.invert(pc.is_in(pc.list_flatten(tokens), pa.array(blank)))
         has_text[pc.list_parent_indices(tokens).filter(is_text)] = True
         fit &= has_text & (_list_lengths(side) <= (max_tokens or np.inf))
     return fit

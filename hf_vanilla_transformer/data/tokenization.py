@@ -7,6 +7,8 @@ from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
+from ..model.tokenization_two_vocabularies import sides_of
+
 
 # Columns of tokenized pairs.
 FEATURES = Features({"input_ids": List(Value("int32")), "labels": List(Value("int32"))})
@@ -77,18 +79,19 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Any:
     The tokenizer itself would not do, because it also holds its path and the padding of its last call.
 
     Returns:
-        The tokenizer's class, model and settings as text; the tokenizer itself if it is written in Python.
+        The tokenizer's class, models and settings as text; the tokenizer itself if it is written in Python.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:  # Written in Python, so any attribute may matter.
         return tokenizer
-    model = {**json.loads(backend.to_str()), "padding": None, "truncation": None}
+    models = [json.loads(side.backend_tokenizer.to_str()) for side in sides_of(tokenizer)]
+    models = [{**model, "padding": None, "truncation": None} for model in models]
     settings = {
         name: value
         for name, value in vars(tokenizer).items()
         if isinstance(value, (str, int, float, type(None))) and name != "name_or_path"
     }
-    return type(tokenizer).__qualname__, json.dumps(model, sort_keys=True), json.dumps(settings, sort_keys=True)
+    return type(tokenizer).__qualname__, json.dumps(models, sort_keys=True), json.dumps(settings, sort_keys=True)
 
 
 def _tokenize(batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:

@@ -15,10 +15,12 @@ from safetensors import SafetensorError, safe_open
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _DTYPES = ("F64", "F32", "F16", "BF16")
-# This package's tokenizer has the first two, other tokenizers the rest.
+# This package's tokenizers have the first four, other tokenizers the rest.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
+    "source_tokenizer.json",
+    "target_tokenizer.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",

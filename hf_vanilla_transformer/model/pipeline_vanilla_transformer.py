@@ -8,6 +8,7 @@ import torch
 from transformers import Pipeline, PreTrainedConfig, PreTrainedTokenizerBase
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .tokenization_two_vocabularies import sides_of
 
 
 class TranslationPipeline(Pipeline):
@@ -130,12 +131,13 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     """Raise ValueError if a tokenizer has more tokens than a model of ours has embeddings, or other special tokens."""
     if config.model_type != VanillaTransformerConfig.model_type:
         return
-    rows = min(config.vocab_size, config.source_vocab_size or config.vocab_size)
-    if len(tokenizer) > rows:
-        raise ValueError(
-            f"the tokenizer has {len(tokenizer)} tokens, but the model's vocabulary {rows}; "
-            "use a model with the tokenizer that it was trained with."
-        )
+    sizes = {"source": config.source_vocab_size or config.vocab_size, "target": config.vocab_size}
+    for (side, rows), of_side in zip(sizes.items(), sides_of(tokenizer), strict=True):
+        if len(of_side) > rows:
+            raise ValueError(
+                f"the tokenizer has {len(of_side)} tokens, but the model's {side} vocabulary {rows}; "
+                "use a model with the tokenizer that it was trained with."
+            )
     for token in ("pad_token_id", "eos_token_id"):
         of_the_model = getattr(config, token)
         if getattr(tokenizer, token) not in (of_the_model if isinstance(of_the_model, list) else [of_the_model]):
