@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
 from .model.pipeline_vanilla_transformer import TranslationPipeline
+from .model.tokenization_fairseq import FairseqTokenizer
 from .model.tokenization_two_vocabularies import TwoVocabularyTokenizer
 from .tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
@@ -17,13 +18,14 @@ def register() -> None:
     AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
     AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel, exist_ok=True)
     AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, exist_ok=True)
-    # Found by their names in tokenizer_config.json; the first is the model's without one.
-    AutoTokenizer.register(
-        VanillaTransformerConfig,
-        tokenizer_class=VanillaTransformerTokenizer,
-        slow_tokenizer_class=TwoVocabularyTokenizer,
-        exist_ok=True,
-    )
+    # The first is the model's; the others are found by their names in tokenizer_config.json.
+    for other in (TwoVocabularyTokenizer, FairseqTokenizer):
+        AutoTokenizer.register(
+            VanillaTransformerConfig,
+            tokenizer_class=VanillaTransformerTokenizer,
+            slow_tokenizer_class=other,
+            exist_ok=True,
+        )
     # Newer versions of transformers reject the tasks of this list before they read the registry.
     getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)
     registry = pipelines.PIPELINE_REGISTRY

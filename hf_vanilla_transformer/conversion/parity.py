@@ -53,7 +53,8 @@ def _random_rows(model: Any, seed: int) -> Rows:
     config = model.config
     eos = config.eos_token_id
     special = {config.pad_token_id, config.bos_token_id, eos, config.decoder_start_token_id}
-    sizes = [getattr(config, name, None) for name in ("vocab_size", "decoder_vocab_size", "source_vocab_size")]
+    names = ("vocab_size", "decoder_vocab_size", "src_vocab_size")
+    sizes = [getattr(config, name, None) for name in names]
     words = [token for token in range(min(size for size in sizes if size)) if token not in special]
     lengths = torch.randint(1, _LONGEST_RANDOM, (_RANDOM_SENTENCES,), generator=generator).tolist()
     return [[words[i] for i in torch.randint(len(words), (n,), generator=generator)] + [eos] for n in lengths]
@@ -73,7 +74,9 @@ def _log_probs(model: Any, sources: Rows, targets: Rows) -> torch.Tensor:
     ids, mask = _pad(sources, config.pad_token_id)
     labels, real = _pad(targets, config.pad_token_id)
     starts = torch.full((len(labels), 1), config.decoder_start_token_id)
-    output = model(input_ids=ids, attention_mask=mask, decoder_input_ids=torch.cat([starts, labels[:, :-1]], dim=1))
+    inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": torch.cat([starts, labels[:, :-1]], dim=1)}
+    # With a cache, FSMT reads only the last token.
+    output = model(**inputs, use_cache=False)
     return output.logits.log_softmax(dim=-1)[real.bool()]
 
 

@@ -30,6 +30,8 @@ TOKENIZER_FILES = (
     "source.spm",
     "target.spm",
     "target_vocab.json",
+    "vocab-src.json",
+    "vocab-tgt.json",
     "spiece.model",
     "sentencepiece.bpe.model",
 )

@@ -132,10 +132,13 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     if config.model_type != VanillaTransformerConfig.model_type:
         return
     sizes = {"source": config.source_vocab_size or config.vocab_size, "target": config.vocab_size}
-    for (side, rows), of_side in zip(sizes.items(), sides_of(tokenizer), strict=True):
-        if len(of_side) > rows:
+    source, target = sides_of(tokenizer)
+    # MarianTokenizer with two vocabularies and FairseqTokenizer have the target's here.
+    counts = (len(source), len(getattr(target, "target_encoder", target)))
+    for (side, rows), count in zip(sizes.items(), counts, strict=True):
+        if count > rows:
             raise ValueError(
-                f"the tokenizer has {len(of_side)} tokens, but the model's {side} vocabulary {rows}; "
+                f"the tokenizer has {count} tokens, but the model's {side} vocabulary {rows}; "
                 "use a model with the tokenizer that it was trained with."
             )
     for token in ("pad_token_id", "eos_token_id"):

@@ -1,0 +1,241 @@
+"""Models that fairseq trained: a folder with a checkpoint (`.pt`), `dict.*.txt` of both languages, and `bpecodes`.
+
+The weights go into transformers' `FSMTForConditionalGeneration` first, which is also what they are compared with.
+"""
+
+import json
+import pickle
+import re
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import FSMTConfig, FSMTForConditionalGeneration
+
+from . import folder as folders
+from .fsmt import MERGES, TOKEN_IDS, VOCABULARIES, write_fsmt
+
+
+# Of several checkpoints in a folder, the first of these.
+_CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
+_CODES = ("bpecodes", "code", "codes")
+_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+# Values that the training arguments must have; one that is missing has this value.
+_NEEDED: dict[str, Any] = {
+    "encoder_normalize_before": False,
+    "decoder_normalize_before": False,
+    "encoder_learned_pos": False,
+    "decoder_learned_pos": False,
+    "no_scale_embedding": False,
+    "no_token_positional_embeddings": False,
+    "layernorm_embedding": False,
+    "adaptive_softmax_cutoff": None,
+    "no_cross_attention": False,
+    "cross_self_attention": False,
+}
+_ACTIVATIONS = ("relu", "gelu", "swish")
+# Tensors that are not weights: versions, sinusoids, and copies in encoder layers that fairseq 0.12 computes when it
+# loads a checkpoint.
+_COMPUTED = re.compile(r"version$|embed_positions|layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)$")
+# Norms of checkpoints before fairseq 0.7, in order.
+_OLD_NORMS = {
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+}
+
+State = dict[str, torch.Tensor]
+
+
+def from_fairseq(
+    input: str,
+    output: str,
+    *,
+    sentences: Sequence[str] = folders.SENTENCES,
+    license: str | None = None,
+    force: bool = False,
+) -> Path:
+    """Convert a model that fairseq trained.
+
+    The tokenizer is a [`~model.tokenization_fairseq.FairseqTokenizer`], which needs sacremoses: the text was tokenized
+    by Moses and split by `bpecodes`. The decoding settings are fairseq's defaults. No code of the checkpoint is run.
+
+    Args:
+        input (`str`): the folder, or a checkpoint in it.
+        output (`str`): folder to make.
+        sentences (`list` of `str`): source sentences for the comparison on real input.
+        license (`str`, *optional*): licence of the weights, for the card.
+        force (`bool`): write a model that is not equal to its source.
+
+    Returns:
+        `Path`: the folder, with `parity.json`.
+
+    Raises:
+        OSError: if a file is missing, or the folder already holds a model.
+        ValueError: if this model cannot hold the source, a file is damaged, or the result is not equal.
+    """
+    target = Path(output)
+    folders.check_is_free(target)
+    checkpoint = find_checkpoint(Path(input))
+    state, args = read_checkpoint(checkpoint)
+    check_arguments(args, checkpoint)
+    langs = [str(args[name]) for name in ("source_lang", "target_lang")]
+    dictionaries = [checkpoint.parent / f"dict.{lang}.txt" for lang in langs]
+    vocabularies = [read_dictionary(path) for path in dictionaries]
+    codes = next((path for name in _CODES if (path := checkpoint.parent / name).is_file()), None)
+    if codes is None:
+        raise FileNotFoundError(f"{checkpoint.parent} holds none of {', '.join(_CODES)}; copy the BPE codes there.")
+    fsmt = as_fsmt(state, args, [len(each) for each in vocabularies], langs, checkpoint)
+    texts = {name: json.dumps(each, ensure_ascii=False) for name, each in zip(VOCABULARIES, vocabularies, strict=True)}
+    merges = [line for line in codes.read_text(encoding="utf-8").splitlines() if not line.startswith("#version")]
+    return write_fsmt(
+        fsmt,
+        target,
+        {**texts, MERGES: "".join(f"{line}\n" for line in merges)},
+        langs,
+        sentences,
+        source=Path(input).resolve().name,
+        system="fairseq",
+        oracle=f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights; fairseq "
+        "itself is not installed",
+        sha256=folders.hashes([checkpoint, *dict.fromkeys(dictionaries), codes]),
+        license=license,
+        force=force,
+    )
+
+
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint: the file, or that of a folder.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if it is not clear which one is meant.
+    """
+    if path.is_file():
+        return path
+    found = {each.name: each for each in path.glob("*.pt")}
+    if not found:
+        raise FileNotFoundError(f"{path} holds no .pt of weights; name the folder that fairseq trained in.")
+    named = [found[name] for name in _CHECKPOINTS if name in found] or list(found.values())
+    if len(named) > 1 and named[0].name not in _CHECKPOINTS:
+        raise ValueError(f"{path} holds {', '.join(sorted(found))}; name one of these files, or average them before.")
+    return named[0]
+
+
+def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
+    """The weights in float32, and the training arguments.
+
+    Raises:
+        ValueError: if the file is damaged, would run code, or is not a checkpoint of fairseq.
+    """
+    try:
+        with torch.serialization.safe_globals([Namespace]):
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} holds objects other than weights, which could run code: {reason[:200]}") from error
+    except Exception as error:  # torch raises many kinds.
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split()) or repr(error)}") from error
+    try:
+        args = checkpoint.get("args") or checkpoint["cfg"]["model"]
+        state = {name: weight.float() for name, weight in checkpoint["model"].items()}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no checkpoint of fairseq: it has no model, args or cfg.") from error
+    return state, vars(args) if isinstance(args, Namespace) else dict(args)
+
+
+def check_arguments(args: dict[str, Any], path: Path) -> None:
+    """Raise ValueError naming the first training argument that cannot be carried, or that is missing."""
+    for name, needed in _NEEDED.items():
+        given = args.get(name, needed)
+        if given != needed and (given or needed):
+            raise ValueError(f"{name} of {path} is {given!r}; only models with {needed!r} can be converted.")
+    for name in ("source_lang", "target_lang", *(f"{side}_embed_dim" for side in _OLD_NORMS)):
+        if name not in args:
+            raise ValueError(f"{path} does not say its {name}, so it is no translation model of fairseq.")
+    for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
+        if args.get(name, args["encoder_embed_dim"]) != args["encoder_embed_dim"]:
+            raise ValueError(f"{name} of {path} is {args[name]}, but the encoder's width {args['encoder_embed_dim']}.")
+    heads = [args.get(f"{side}_attention_heads") for side in _OLD_NORMS]
+    if heads[0] != heads[1]:
+        raise ValueError(f"{path} has {heads[0]} heads in the encoder and {heads[1]} in the decoder; one number fits.")
+    if (activation := args.get("activation_fn", "relu")) not in _ACTIVATIONS:
+        raise ValueError(f"activation_fn of {path} is {activation!r}; it must be one of {', '.join(_ACTIVATIONS)}.")
+
+
+def read_dictionary(path: Path) -> dict[str, int]:
+    """Token ids by token, whose end of a word is `</w>` as in transformers; fairseq marks what goes on, by `@@`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if a line has no count.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; copy the dictionaries into the folder of the checkpoint.")
+    tokens = list(_SPECIAL)
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
+        token, separator, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
+        if not separator or not count.isdecimal():
+            raise ValueError(f'line {number} of {path} is "{line}"; it must be a token, a space and its count.')
+        tokens.append(token.removesuffix("@@") if token.endswith("@@") else f"{token}</w>")
+    return {token: index for index, token in enumerate(tokens)}
+
+
+def as_fsmt(
+    state: State, args: dict[str, Any], sizes: Sequence[int], langs: list[str], path: Path
+) -> FSMTForConditionalGeneration:
+    """An FSMT model with weights of fairseq.
+
+    Raises:
+        ValueError: if weights are missing, left over, or do not fit the dictionaries.
+    """
+    stacks = {
+        f"{side}_{ours}": args[f"{side}_{theirs}"]
+        for side in _OLD_NORMS
+        for ours, theirs in (("layers", "layers"), ("attention_heads", "attention_heads"), ("ffn_dim", "ffn_embed_dim"))
+    }
+    config = FSMTConfig(
+        langs=langs,
+        src_vocab_size=sizes[0],
+        tgt_vocab_size=sizes[1],
+        d_model=args["encoder_embed_dim"],
+        activation_function=args.get("activation_fn", "relu"),
+        dropout=args.get("dropout", 0.1),
+        attention_dropout=args.get("attention_dropout", 0.0),
+        activation_dropout=args.get("activation_dropout", args.get("relu_dropout", 0.0)),
+        **stacks,
+        **TOKEN_IDS,
+    )
+    fsmt = FSMTForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+    state = {f"model.{name}": weight for name, weight in modern_names(state).items()}
+    expected = {name: tuple(each.shape) for name, each in fsmt.state_dict().items() if "embed_positions" not in name}
+    given = {name: tuple(weight.shape) for name, weight in state.items()}
+    for name in sorted(expected.keys() | given.keys()):
+        if expected.get(name) != given.get(name):
+            raise ValueError(
+                f"{name.removeprefix('model.')} of {path} is {given.get(name, 'missing')}; its arguments and "
+                f"dictionaries need {expected.get(name, 'none')}."
+            )
+    fsmt.load_state_dict(state, strict=False)
+    return fsmt
+
+
+def modern_names(state: State) -> State:
+    """Weights under the names of fairseq 0.9 and later; those before 0.9 had queries, keys and values in one matrix."""
+    renamed: State = {}
+    for name, weight in state.items():
+        if _COMPUTED.search(name):
+            continue
+        side = name.partition(".")[0]
+        for index, norm in enumerate(_OLD_NORMS.get(side, ())):
+            name = name.replace(f".layer_norms.{index}.", f".{norm}.")
+        prefix, separator, kind = name.rpartition("in_proj_")
+        if separator:
+            for letter, part in zip("qkv", weight.chunk(3), strict=True):
+                renamed[f"{prefix}{letter}_proj.{kind}"] = part
+        else:
+            renamed[name.replace("decoder.embed_out", "decoder.output_projection.weight")] = weight
+    renamed.setdefault("decoder.output_projection.weight", renamed["decoder.embed_tokens.weight"])
+    return renamed

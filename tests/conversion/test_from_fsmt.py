@@ -1,0 +1,224 @@
+"""FSMT models of transformers come in equal, with two vocabularies too; or not at all."""
+
+import json
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    FSMTTokenizer,
+    Seq2SeqTrainer,
+)
+
+from hf_vanilla_transformer import PaperTrainingArguments, score, translate
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.conversion import fsmt as conversion
+from hf_vanilla_transformer.conversion import weights
+from hf_vanilla_transformer.conversion.fsmt import from_fsmt
+from hf_vanilla_transformer.model.tokenization_fairseq import FairseqTokenizer
+from tests.conversion.fsmt import OTHER, SENTENCES, SOURCE, fsmt_model, write_tokenizer
+
+
+TARGETS = ["Das kleine Haus ist nicht alt.", "Ein Hund läuft, und der Mann läuft.", "Zwei spielen hier & da."]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def moses():
+    pytest.importorskip("sacremoses")
+
+
+def saved(folder, target=SOURCE, **fields):
+    model = fsmt_model(target, **fields)
+    model.save_pretrained(folder)
+    write_tokenizer(folder, target)
+    return model
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fsmt") / "wmt19-en-ru"
+    return folder, saved(folder, OTHER, shares="decoder")
+
+
+@pytest.fixture(scope="module")
+def converted(source, tmp_path_factory):
+    return from_fsmt(str(source[0]), str(tmp_path_factory.mktemp("converted") / "model"), license="apache-2.0")
+
+
+@torch.no_grad()
+def test_the_model_is_the_same(source, converted):
+    folder, fsmt = source
+    model = AutoModelForSeq2SeqLM.from_pretrained(converted)
+    inputs = FSMTTokenizer.from_pretrained(folder)(SENTENCES, padding=True, return_tensors="pt")
+    targets = torch.randint(4, len(OTHER), (len(SENTENCES), 7), generator=torch.Generator().manual_seed(0))
+    ours, theirs = (each(**inputs, decoder_input_ids=targets, use_cache=False).logits for each in (model, fsmt))
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+    assert [model.config.source_vocab_size, model.config.vocab_size] == [len(SOURCE), len(OTHER)]
+    assert model.config.position_offset == 2
+
+
+def test_translations_are_the_same(source, converted):
+    folder, fsmt = source
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(converted), AutoTokenizer.from_pretrained(converted)
+    of_source = FSMTTokenizer.from_pretrained(folder)
+    assert type(tokenizer) is FairseqTokenizer
+    assert tokenizer(SENTENCES).input_ids == of_source(SENTENCES).input_ids
+    for settings in ({}, {"num_beams": 1}):
+        rows = [fsmt.generate(**of_source(text, return_tensors="pt"), **settings)[0] for text in SENTENCES]
+        expected = [of_source.decode(row, skip_special_tokens=True) for row in rows]
+        assert translate(model, tokenizer, SENTENCES, **settings) == expected
+    assert model.generation_config.num_beams == 3
+
+
+def test_targets_have_their_own_vocabulary(converted):
+    tokenizer = AutoTokenizer.from_pretrained(converted)
+    labels = tokenizer(SENTENCES, text_target=TARGETS).labels
+    assert tokenizer.batch_decode(labels, skip_special_tokens=True) == TARGETS
+    assert [row[-1] for row in labels] == [2, 2, 2]
+    words = tokenizer.convert_ids_to_tokens(labels[0])
+    assert [OTHER[word] for word in words] == labels[0]
+    # And sources again theirs.
+    assert tokenizer("the house").input_ids == [SOURCE[each] for each in ("the</w>", *"hou", "se</w>", "</s>")]
+    model = AutoModelForSeq2SeqLM.from_pretrained(converted)
+    assert score(model, tokenizer, SENTENCES[:1], TARGETS[:1])[0].tokens == words
+
+
+def test_the_certificate_and_the_card(converted):
+    certificate = json.loads((converted / "parity.json").read_text())
+    assert certificate["equal"]
+    assert 0 < max(certificate["log_probs"].values()) <= certificate["tolerance"] == 1e-4
+    assert certificate["translations"] == {"sentences": 8, "greedy": 8, "beam": 8}
+    assert certificate["oracle"].startswith("FSMTForConditionalGeneration of transformers 5.")
+    card = (converted / "README.md").read_text()
+    assert "from `wmt19-en-ru` with hf-vanilla-transformer" in " ".join(card.split())
+    assert not (converted / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "shares", "fields"),
+    [
+        (SOURCE, "all", {}),
+        (SOURCE, "all", {"encoder_layers": 5, "decoder_layers": 1}),
+        (SOURCE, "decoder", {"encoder_ffn_dim": 64}),
+        (OTHER, "none", {"decoder_ffn_dim": 24}),
+        (SOURCE, "none", {}),
+    ],
+)
+def test_other_shapes(tmp_path, target, shares, fields):
+    saved(tmp_path / "fsmt", target, shares=shares, **fields)
+    folder = from_fsmt(str(tmp_path / "fsmt"), str(tmp_path / "model"))
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    assert model.config.tie_word_embeddings == (shares != "none")
+    is_joint = target is SOURCE and shares != "decoder"
+    assert (model.config.source_vocab_size is None) == is_joint
+    translate(model, AutoTokenizer.from_pretrained(folder), SENTENCES[:1], max_new_tokens=2)
+
+
+def swap(state, one, other):
+    state[one], state[other] = state[other], state[one]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: swap(state, *(f"model.encoder.layers.0.self_attn.{name}_proj.weight" for name in "qk")),
+        lambda state: state["model.decoder.layers.1.fc1.bias"].zero_(),
+        lambda state: state.update({"lm_head.weight": state["lm_head.weight"][:, [1, 0, *range(2, 32)]]}),
+    ],
+    ids=["queries and keys", "a bias", "two channels"],
+)
+def test_a_wrong_conversion_is_not_written(source, tmp_path, monkeypatch, change):
+    permute = weights.permute_channels
+
+    def wrong(state, channels):
+        state = permute(state, channels)
+        change(state)
+        return state
+
+    monkeypatch.setattr(conversion, "permute_channels", wrong)
+    with pytest.raises(ValueError, match="the converted model is not equal to"):
+        from_fsmt(str(source[0]), str(tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("position", [("sinusoidal", 2), ("sinusoidal_tensor2tensor", 1)])
+def test_other_positions_are_not_equal(source, tmp_path, monkeypatch, position):
+    config_class = conversion.VanillaTransformerConfig
+
+    def wrong(**fields):
+        return config_class(**{**fields, "position_embedding_type": position[0], "position_offset": position[1]})
+
+    monkeypatch.setattr(conversion, "VanillaTransformerConfig", wrong)
+    with pytest.raises(ValueError, match="the converted model is not equal to"):
+        from_fsmt(str(source[0]), str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"scale_embedding": False}, "scale_embedding of .* is False; only models with True can be converted"),
+        ({"decoder_attention_heads": 2}, "has 4 heads in the encoder and 2 in the decoder; this model has one number"),
+        ({"model_type": "bart"}, "model_type of .* is 'bart'; only models with 'fsmt'"),
+        ({"decoder_start_token_id": 0}, "decoder_start_token_id of .* is 0; only models with 2"),
+    ],
+)
+def test_what_cannot_be_carried_is_named(tmp_path, fields, message):
+    saved(tmp_path / "fsmt")
+    path = tmp_path / "fsmt" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    with pytest.raises(ValueError, match=message):
+        from_fsmt(str(tmp_path / "fsmt"), str(tmp_path / "model"))
+
+
+def test_a_missing_file_of_the_tokenizer(tmp_path):
+    saved(tmp_path / "fsmt")
+    (tmp_path / "fsmt" / "merges.txt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"holds no merges\.txt; name a folder with the files of its tokenizer"):
+        from_fsmt(str(tmp_path / "fsmt"), str(tmp_path / "model"))
+
+
+def test_without_sacremoses_the_tokenizer_is_unchecked(source, tmp_path, monkeypatch):
+    class Missing:
+        @staticmethod
+        def from_pretrained(folder):
+            raise ImportError("sacremoses")
+
+    monkeypatch.setattr(conversion, "AutoTokenizer", Missing)
+    folder = from_fsmt(str(source[0]), str(tmp_path / "model"))
+    certificate = json.loads((folder / "parity.json").read_text())
+    assert certificate["oracle"].endswith("on random tokens only, because sacremoses is not installed")
+    assert list(certificate["log_probs"]) == ["random"]
+
+
+def test_the_command(source, tmp_path, capsys):
+    output = tmp_path / "model"
+    main(["convert", "--from", "fsmt", "--input", str(source[0]), "--output", str(output)])
+    assert f"the model is in {output}" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="positions is hf"):
+        main(["convert", "--from", "fsmt", "--input", str(source[0]), "--output", "x", "--positions", "hf"])
+
+
+def test_fine_tuning_by_the_stock_trainer(converted, tmp_path):
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(converted), AutoTokenizer.from_pretrained(converted)
+    rows = [tokenizer(*pair[:1], text_target=pair[1]) for pair in zip(SENTENCES, TARGETS, strict=True)] * 4
+    args = PaperTrainingArguments(
+        str(tmp_path / "run"),
+        max_steps=20,
+        warmup_steps=5,
+        save_strategy="no",
+        logging_steps=10,
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+    trainer = Seq2SeqTrainer(model, args, train_dataset=rows, data_collator=collator, processing_class=tokenizer)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0]
+    trainer.save_model(str(tmp_path / "tuned"))
+    again = AutoTokenizer.from_pretrained(tmp_path / "tuned")
+    assert again(SENTENCES, text_target=TARGETS).data == tokenizer(SENTENCES, text_target=TARGETS).data
+    tuned = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "tuned")
+    assert translate(tuned, again, SENTENCES, num_beams=1) == translate(model, tokenizer, SENTENCES, num_beams=1)
