@@ -2,18 +2,26 @@
 
 `--from marian` reads a folder in which Marian trained (`.npz`, `.spm`), `--from fairseq` one in which fairseq did
 (`.pt`, `dict.*.txt`, `bpecodes`); `--from hf_marian` a Marian or OPUS-MT model of transformers, `--from fsmt` one of
-fairseq's in transformers' form; both a folder or a name on the Hub.
+fairseq's in transformers' form; both a folder or a name on the Hub. `--to ctranslate2` writes a trained folder for
+CTranslate2.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from .parsing import parse, plain_errors
 
 
-SYSTEMS = ("hf_marian", "marian", "fsmt", "fairseq")
+# Systems, and the options that their conversions have.
+FROM = {
+    "hf_marian": ("positions", "revision", "token", "license"),
+    "marian": ("license",),
+    "fsmt": ("revision", "token", "license"),
+    "fairseq": ("license",),
+}
+TO = {"ctranslate2": ("quantization", "max_positions")}
 
 
 @dataclass
@@ -22,14 +30,21 @@ class ConvertArguments:
 
     input: str = field(metadata={"help": "A folder, or a name on the Hub."})
     output: str = field(metadata={"help": "Folder to make."})
-    from_system: str = field(
-        default="hf_marian", metadata={"aliases": ["--from"], "help": f"One of {', '.join(SYSTEMS)}."}
+    from_system: str | None = field(
+        default=None, metadata={"aliases": ["--from"], "help": f"One of {', '.join(FROM)}."}
     )
+    to_system: str | None = field(default=None, metadata={"aliases": ["--to"], "help": f"One of {', '.join(TO)}."})
     positions: str | None = field(
         default=None,
         metadata={
             "help": 'Of hf_marian: "hf", as in the source, the default; "marian", those that Marian trained it with.'
         },
+    )
+    quantization: str | None = field(
+        default=None, metadata={"help": 'Of ctranslate2: type of the weights, such as "int8"; float32 by default.'}
+    )
+    max_positions: int | None = field(
+        default=None, metadata={"help": "Of ctranslate2: longest sequence in tokens; 2048 by default."}
     )
     revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the model on the Hub."})
     token: str | None = field(
@@ -39,33 +54,31 @@ class ConvertArguments:
     force: bool = field(default=False, metadata={"help": "Write a model that is not equal to its source."})
 
     def __post_init__(self) -> None:
-        if self.from_system not in SYSTEMS:
-            raise ValueError(f'--from is "{self.from_system}"; choose one of {", ".join(SYSTEMS)}.')
-        if self.positions is not None and self.from_system != "hf_marian":
-            raise ValueError(f"positions is {self.positions}, but only models of hf_marian have two; leave it out.")
-        for name in ("revision", "token"):
-            if getattr(self, name) is not None and self.from_system in ("marian", "fairseq"):
-                raise ValueError(f"{name} is {getattr(self, name)}, but {self.input} is a folder; leave it out.")
+        if (self.from_system is None) == (self.to_system is None):
+            raise ValueError(f"give either --from, one of {', '.join(FROM)}, or --to, one of {', '.join(TO)}.")
+        for argument, given, known in (("from", self.from_system, FROM), ("to", self.to_system, TO)):
+            if given is not None and given not in known:
+                raise ValueError(f'--{argument} is "{given}"; choose one of {", ".join(known)}.')
+        for name in {option for options in (*FROM.values(), *TO.values()) for option in options}:
+            if getattr(self, name) is not None and name not in self.known():
+                raise ValueError(f"{name} is {getattr(self, name)}, but {self.system()} has no such option.")
+
+    def system(self) -> str:
+        """The other system."""
+        return str(self.from_system or self.to_system)
+
+    def known(self) -> tuple[str, ...]:
+        """The options of this conversion."""
+        return {**FROM, **TO}[self.system()]
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Convert as the command line says; returns the folder of the model."""
     (args,) = parse([ConvertArguments], __doc__, arguments, verb="convert")
-    from ..conversion.fairseq import from_fairseq
-    from ..conversion.fsmt import from_fsmt
-    from ..conversion.hf_marian import from_hf_marian
-    from ..conversion.marian import from_marian
-
-    options: dict[str, Any] = {"license": args.license, "force": args.force}
-    of_the_hub = {**options, "revision": args.revision, "token": args.token}
+    module = import_module(f"..conversion.{args.system()}", __package__)
+    convert = getattr(module, f"{'from' if args.from_system else 'to'}_{args.system()}")
+    options = {name: getattr(args, name) for name in args.known() if getattr(args, name) is not None}
     with plain_errors():
-        if args.from_system == "marian":
-            folder = from_marian(args.input, args.output, **options)
-        elif args.from_system == "fairseq":
-            folder = from_fairseq(args.input, args.output, **options)
-        elif args.from_system == "fsmt":
-            folder = from_fsmt(args.input, args.output, **of_the_hub)
-        else:
-            folder = from_hf_marian(args.input, args.output, positions=args.positions or "hf", **of_the_hub)
+        folder = Path(convert(args.input, args.output, force=args.force, **options))
     print(f"the model is in {folder}; {folder / 'parity.json'} says how it was compared with {args.input}")
     return folder

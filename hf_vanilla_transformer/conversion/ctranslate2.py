@@ -1,57 +1,230 @@
-"""This model as a folder for CTranslate2.
+"""This model for CTranslate2, a runtime for inference: its folder, and a proof that it computes the same."""
 
-The folder has no tokenizer: CTranslate2 reads and writes tokens as text, and here the text of a token is its id in
-decimal digits, except for the special tokens.
-"""
-
+import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from .. import __version__
+from ..files import locked
+from ..hub.folder import staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.tokenization_two_vocabularies import sides_of
+from . import folder as folders
+from .parity import TOLERANCES, log_probs, translate_rows
 from .requirements import require
 
 
+QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
+# Names of activation functions in transformers, and in CTranslate2.
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "silu": "SWISH"}
+# Rules that both searches have, for the comparison: log P divided by the length, and the end of a sentence when as many
+# hypotheses have finished as there are beams.
+_BEAMS, _LONGEST = 4, 60
+_RULES = {"length_penalty": 1.0, "length_penalty_type": "hf", "early_stopping": True}
+
+
+def to_ctranslate2(
+    folder: str,
+    output: str,
+    *,
+    quantization: str = "float32",
+    max_positions: int = 2048,
+    sentences: Sequence[str] = folders.SENTENCES,
+    force: bool = False,
+) -> Path:
+    """Write a trained folder for CTranslate2, and compare both.
+
+    The vocabulary of the result is that of the tokenizer, whose files are written beside it. Sources end in `</s>`, as
+    the tokenizer encodes them.
+
+    Args:
+        folder (`str`): a trained folder, or a name on the Hub.
+        output (`str`): folder to make.
+        quantization (`str`): of the weights, one of `QUANTIZATIONS`.
+        max_positions (`int`, defaults to 2048): rows of the table of positions, so the longest sequence in tokens:
+            CTranslate2 does not compute sinusoids, and refuses a longer one.
+        sentences (`list` of `str`): source sentences for the comparison.
+        force (`bool`): write a model that is not equal to its source.
+
+    Returns:
+        `Path`: the folder, with `parity.json`: the largest difference of log-probabilities of our greedy translations,
+        in nats per token, and how many translations are equal by greedy search and with 4 beams. Quantized weights are
+        compared, too, but need not be equal.
+
+    Raises:
+        ImportError: if ctranslate2 is not installed.
+        OSError: if the source cannot be read, or the folder exists.
+        ValueError: if CTranslate2 cannot hold the model, or the result in float32 is not equal.
+    """
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f'quantization is "{quantization}"; choose one of {", ".join(QUANTIZATIONS)}.')
+    target, library = Path(output), import_library()
+    if target.exists():
+        raise FileExistsError(f"{target} exists; name another folder for the converted model.")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
+    spec = specification(model, *vocabularies(tokenizer, model.config), max_positions)
+    spec.optimize(quantization=None if quantization == "float32" else quantization)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target), staged(target) as temporary:
+        spec.save(str(temporary))
+        parity = compare(temporary, model, tokenizer, sentences, is_exact=quantization == "float32")
+        if not (parity["equal"] or force):
+            raise ValueError(
+                f"the model for CTranslate2 is not equal to {folder}: log-probabilities differ by up to "
+                f"{parity['log_probs']['real']:.2g}, more than {parity['tolerance']:g}; --force writes it anyway."
+            )
+        with TemporaryDirectory(dir=temporary) as own:
+            tokenizer.save_pretrained(own)
+            for path in Path(own).iterdir():
+                path.rename(temporary / path.name)
+        certificate = {
+            "source": folder,
+            "system": "ctranslate2",
+            "quantization": quantization,
+            **parity,
+            "versions": {"hf_vanilla_transformer": __version__, "ctranslate2": library.__version__},
+            "command": " ".join(["hf-vanilla-transformer", *sys.argv[1:]]) if "convert" in sys.argv[1:2] else None,
+        }
+        (temporary / folders.CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
+    return target
+
+
+def import_library() -> Any:
+    """The module ctranslate2.
+
+    Raises:
+        ImportError: if it is not installed.
+    """
+    try:
+        import ctranslate2
+        import ctranslate2.specs
+    except ImportError as error:
+        raise ImportError("ctranslate2 is not installed; pip install ctranslate2 adds it.") from error
+    return ctranslate2
+
+
+def register_loader() -> None:
+    """Make `ctranslate2.converters.TransformersConverter` convert trained folders of this model.
+
+    Raises:
+        ImportError: if ctranslate2 is not installed.
+    """
+    import_library()
+    from ctranslate2.converters import transformers as converters
+
+    class Loader:
+        architecture_name = "AutoModelForSeq2SeqLM"
+
+        def __call__(self, model: Any, tokenizer: Any) -> Any:
+            return specification(model.float(), *vocabularies(tokenizer, model.config))
+
+    converters.register_loader("VanillaTransformerConfig")(Loader)
+
+
+def vocabularies(tokenizer: Any, config: VanillaTransformerConfig) -> tuple[list[str], list[str]]:
+    """The texts of all source tokens and of all target tokens by their ids; rows without a token get a name."""
+    source, target = sides_of(tokenizer)
+    sides = (
+        (source.get_vocab(), config.source_vocab_size or config.vocab_size),
+        # MarianTokenizer with two vocabularies and FairseqTokenizer have the target's here.
+        (getattr(target, "target_encoder", None) or target.get_vocab(), config.vocab_size),
+    )
+    lists = []
+    for vocabulary, size in sides:
+        texts = [f"<unused{token}>" for token in range(size)]
+        for text, token in vocabulary.items():
+            texts[token] = text
+        lists.append(texts)
+    return lists[0], lists[1]
+
+
+def digits(config: VanillaTransformerConfig) -> tuple[list[str], list[str]]:
+    """Vocabularies without a tokenizer: the text of a token is its id, or its name if it is special."""
+    sizes = (config.source_vocab_size or config.vocab_size, config.vocab_size)
+    source, target = ([token_text(token, config) for token in range(size)] for size in sizes)
+    return source, target
+
+
 def token_text(token_id: int, config: VanillaTransformerConfig) -> str:
-    """The text of a token in CTranslate2's vocabulary: `"<pad>"`, `"<s>"`, `"</s>"`, or its id."""
+    """The text of a token in `digits`: `"<pad>"`, `"<s>"`, `"</s>"`, or its id."""
     special = {config.pad_token_id: "<pad>", config.bos_token_id: "<s>", config.eos_token_id: "</s>"}
     return special.get(token_id, str(token_id))
 
 
+def compare(folder: Path, model: Any, tokenizer: Any, sentences: Sequence[str], is_exact: bool) -> dict[str, Any]:
+    """Compare a folder of CTranslate2 with its source; see `to_ctranslate2`."""
+    source_texts, target_texts = vocabularies(tokenizer, model.config)
+    rows = tokenizer(list(sentences)).input_ids
+    sources = [[source_texts[token] for token in row] for row in rows]
+    translator = import_library().Translator(str(folder), device="cpu")
+    found: dict[str, int] = {"sentences": len(rows)}
+    for name, beams in (("beam", _BEAMS), ("greedy", 1)):
+        ours = translate_rows(model, rows, beams, _LONGEST + 1, **(_RULES if beams > 1 else {}))
+        options = {"beam_size": beams, "length_penalty": 1, "max_decoding_length": _LONGEST, "return_end_token": True}
+        theirs = [result.hypotheses[0] for result in translator.translate_batch(sources, **options)]
+        found[name] = sum(
+            [target_texts[token] for token in row] == texts for row, texts in zip(ours, theirs, strict=True)
+        )
+    difference = 0.0
+    for source, row, texts in zip(rows, ours, sources, strict=True):
+        own = log_probs(model, [source], [row]).gather(-1, torch.tensor(row)[:, None])[:, 0]
+        target = [target_texts[token] for token in row if token != model.config.eos_token_id]
+        scored = torch.tensor(translator.score_batch([texts], [target])[0].log_probs)
+        difference = max(difference, float((own - scored[: len(own)]).abs().max()))
+    tolerance = TOLERANCES[torch.float32] if is_exact else None
+    return {
+        "log_probs": {"real": difference},
+        "translations": found,
+        "tolerance": tolerance,
+        "equal": tolerance is None or difference <= tolerance,
+    }
+
+
 @torch.no_grad()
-def write_ctranslate2(
-    model: VanillaTransformerForConditionalGeneration, folder: Path, max_positions: int = 2048
-) -> None:
-    """Write a model for CTranslate2.
+def specification(
+    model: VanillaTransformerForConditionalGeneration,
+    source_texts: list[str],
+    target_texts: list[str],
+    max_positions: int = 2048,
+) -> Any:
+    """The model as CTranslate2 describes it, before it is saved.
 
     Args:
         model (`VanillaTransformerForConditionalGeneration`): in float32 on the CPU.
-        folder (`Path`): the folder to make; it must not exist.
-        max_positions (`int`, defaults to 2048): rows of the table of positions, so the longest sequence in tokens:
-            CTranslate2 does not compute sinusoids.
+        source_texts, target_texts (`list` of `str`): texts of all tokens, by their ids.
+        max_positions (`int`, defaults to 2048): rows of the table of positions.
 
     Raises:
-        FileExistsError: if the folder exists.
         ImportError: if ctranslate2 is not installed.
         ValueError: if CTranslate2 cannot hold such a model.
     """
     config, base = model.config, model.model
-    require(config, "CTranslate2", source_vocab_size=None, activation_function="relu", stack_layer_norm=False)
-    try:
-        from ctranslate2.specs import TransformerSpec
-    except ImportError as error:
-        raise ImportError("ctranslate2 is not installed; pip install ctranslate2 adds it.") from error
-
-    spec = TransformerSpec.from_config((config.encoder_layers, config.decoder_layers), config.num_heads, pre_norm=False)
+    require(config, "CTranslate2", stack_layer_norm=False)
+    if config.activation_function not in _ACTIVATIONS:
+        raise ValueError(
+            f"activation_function is {config.activation_function!r}, but CTranslate2 has {', '.join(_ACTIVATIONS)}."
+        )
+    if config.position_embedding_type == "learned":
+        max_positions = config.max_position_embeddings
+    specs = import_library().specs
+    activation = getattr(specs.Activation, _ACTIVATIONS[config.activation_function])
+    depths = (config.encoder_layers, config.decoder_layers)
+    spec = specs.TransformerSpec.from_config(depths, config.num_heads, pre_norm=False, activation=activation)
     no_embeddings, positions = torch.zeros(max_positions, config.d_model), torch.arange(max_positions)
-    table = base.encoder.add_positions(no_embeddings, positions).numpy()
     for ours, theirs in ((base.encoder, spec.encoder), (base.decoder, spec.decoder)):
         embeddings = theirs.embeddings[0] if theirs is spec.encoder else theirs.embeddings
-        embeddings.weight = ours.embed_tokens.weight.numpy()
+        # A copy, because CTranslate2 quantizes in place.
+        embeddings.weight = ours.embed_tokens.weight.clone().numpy()
         theirs.scale_embeddings = True
-        theirs.position_encodings.encodings = table
+        theirs.position_encodings.encodings = ours.add_positions(no_embeddings, positions).numpy()
         for layer, layer_spec in zip(ours.layers, theirs.layer, strict=True):
             own = layer.self_attn
             _set_linear(layer_spec.self_attention.linear[0], own.q_proj, own.k_proj, own.v_proj)
@@ -67,14 +240,28 @@ def write_ctranslate2(
                 _set_linear(layer_spec.attention.linear[2], cross.out_proj)
                 _set_norm(layer_spec.attention.layer_norm, layer.encoder_attn_layer_norm)
     _set_linear(spec.decoder.projection, model.lm_head)
-    tokens = [token_text(token_id, config) for token_id in range(config.vocab_size)]
-    spec.register_source_vocabulary(tokens)
-    spec.register_target_vocabulary(tokens)
-    spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = "<s>", "</s>", "<pad>"
-    spec.config.decoder_start_token = token_text(config.decoder_start_token_id, config)
+    spec.register_source_vocabulary(source_texts)
+    spec.register_target_vocabulary(target_texts)
+    for name in ("bos_token", "eos_token"):
+        token = getattr(config, f"{name}_id")
+        setattr(spec.config, name, target_texts[config.pad_token_id if token is None else token])
+    spec.config.unk_token = target_texts[config.pad_token_id]
+    spec.config.decoder_start_token = target_texts[config.decoder_start_token_id]
     spec.config.add_source_bos, spec.config.add_source_eos = False, False
     spec.config.layer_norm_epsilon = config.layer_norm_eps
     spec.validate()
+    return spec
+
+
+def write_ctranslate2(model: VanillaTransformerForConditionalGeneration, folder: Path) -> None:
+    """Write a model without a tokenizer, whose tokens are `digits`, into a new folder.
+
+    Raises:
+        FileExistsError: if the folder exists.
+        ImportError: if ctranslate2 is not installed.
+        ValueError: if CTranslate2 cannot hold such a model.
+    """
+    spec = specification(model, *digits(model.config))
     folder.mkdir(parents=True)
     spec.save(str(folder))
 

@@ -29,21 +29,21 @@ def compare(model: Any, oracle: Any, real: Rows | None = None) -> dict[str, Any]
         `equal`, whether the differences are within it.
     """
     sources = _random_rows(oracle, seed=0)
-    log_probs = {"random": _largest_difference(model, oracle, sources, _random_rows(oracle, seed=1))}
+    differences = {"random": _largest_difference(model, oracle, sources, _random_rows(oracle, seed=1))}
     if real:
-        log_probs["real"] = _largest_difference(model, oracle, real, _translate(oracle, real, 1))
+        differences["real"] = _largest_difference(model, oracle, real, translate_rows(oracle, real, 1))
     chosen = real or sources
     translations: dict[str, int] = {"sentences": len(chosen)}
     for name, beams in (("greedy", 1), ("beam", _BEAMS)):
-        ours, theirs = (_translate(each, chosen, beams) for each in (model, oracle))
+        ours, theirs = (translate_rows(each, chosen, beams) for each in (model, oracle))
         translations[name] = sum(one == other for one, other in zip(ours, theirs, strict=True))
     tolerance = TOLERANCES[oracle.dtype]
     return {
-        "log_probs": log_probs,
+        "log_probs": differences,
         "translations": translations,
         "tolerance": tolerance,
         # Not max(): NaN is not within a tolerance.
-        "equal": all(difference <= tolerance for difference in log_probs.values()),
+        "equal": all(difference <= tolerance for difference in differences.values()),
     }
 
 
@@ -68,7 +68,8 @@ def _pad(rows: Rows, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, mask
 
 
-def _log_probs(model: Any, sources: Rows, targets: Rows) -> torch.Tensor:
+@torch.no_grad()
+def log_probs(model: Any, sources: Rows, targets: Rows) -> torch.Tensor:
     """Log-probabilities `(tokens, vocabulary)` at the real positions of the targets."""
     config = model.config
     ids, mask = _pad(sources, config.pad_token_id)
@@ -85,15 +86,19 @@ def _largest_difference(model: Any, oracle: Any, sources: Rows, targets: Rows) -
     # One pair at a time: the first alone shows what padding would hide.
     for batch in (slice(0, 1), slice(1, None)):
         if sources[batch]:
-            ours, theirs = (_log_probs(each, sources[batch], targets[batch]) for each in (model, oracle))
+            ours, theirs = (log_probs(each, sources[batch], targets[batch]) for each in (model, oracle))
             differences.append((ours - theirs).abs().max())
     # torch's maximum of NaN is NaN.
     return float(torch.stack(differences).max())
 
 
-def _translate(model: Any, sources: Sequence[list[int]], beams: int) -> Rows:
+def translate_rows(
+    model: Any, sources: Sequence[list[int]], beams: int, max_length: int = _MAX_LENGTH, **settings: Any
+) -> Rows:
     """Generated tokens of each source, without the start token and padding."""
     ids, mask = _pad(list(sources), model.config.pad_token_id)
-    output = model.generate(ids, attention_mask=mask, num_beams=beams, max_length=_MAX_LENGTH, do_sample=False)
+    output = model.generate(
+        ids, attention_mask=mask, num_beams=beams, max_length=max_length, do_sample=False, **settings
+    )
     rows, eos = output[:, 1:].tolist(), model.config.eos_token_id
     return [row[: row.index(eos) + 1] if eos in row else row for row in rows]

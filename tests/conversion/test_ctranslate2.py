@@ -1,19 +1,36 @@
 """CTranslate2 finds the same tokens with the same weights."""
 
+import json
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from benchmarks import generation
 from benchmarks.peers.ctranslate2_processes import CTranslate2Processes
-from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.conversion.ctranslate2 import token_text, write_ctranslate2
-from tests.models import small_model
+from hf_vanilla_transformer import (
+    TwoVocabularyTokenizer,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    train_tokenizer,
+    translate,
+)
+from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.conversion import ctranslate2
+from hf_vanilla_transformer.conversion.ctranslate2 import to_ctranslate2, token_text, write_ctranslate2
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoder
+from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
+from tests.ecosystem.documentation import FIXTURE
+from tests.models import decisive_model, small_model
 
 
-@pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
+needs_ctranslate2 = pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
+
+
+@needs_ctranslate2
 @torch.no_grad()
 def test_the_same_weights_give_the_same_tokens(tmp_path):
     torch.manual_seed(0)
@@ -42,13 +59,159 @@ def test_texts_of_tokens():
 
 
 def test_models_that_ctranslate2_cannot_hold_raise(tmp_path):
-    model = small_model(d_k=None, d_v=None, activation_function="gelu")
-    with pytest.raises(ValueError, match="activation_function is 'gelu', but CTranslate2 needs 'relu'"):
-        write_ctranslate2(model, tmp_path / "model")
+    for fields, message in (
+        ({"stack_layer_norm": True}, "stack_layer_norm is True, but CTranslate2 needs False"),
+        ({"activation_function": "tanh"}, "activation_function is 'tanh', but CTranslate2 has relu, gelu, swish, silu"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            write_ctranslate2(small_model(d_k=None, d_v=None, **fields), tmp_path / "model")
 
 
 def test_a_missing_library_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(ImportError, match="ctranslate2 is not installed; pip install ctranslate2 adds it"):
         write_ctranslate2(small_model(d_k=None, d_v=None), tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+def translations(folder, tokenizer, sentences, beams):
+    """What a user of CTranslate2 writes."""
+    translator = pytest.importorskip("ctranslate2").Translator(str(folder))
+    sources = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(sentences).input_ids]
+    found = translator.translate_batch(sources, beam_size=beams, length_penalty=1, max_decoding_length=60)
+    target = sides_of(tokenizer)[1]
+    rows = [target.convert_tokens_to_ids(each.hypotheses[0]) for each in found]
+    return tokenizer.batch_decode(rows, skip_special_tokens=True)
+
+
+NUMBERS = ["forty-two", "one thousand and six", "nine", "three hundred and twelve"]
+RULES = {"length_penalty": 1.0, "length_penalty_type": "hf", "early_stopping": True, "max_new_tokens": 60}
+
+
+@needs_ctranslate2
+def test_a_trained_folder_goes_out(tmp_path):
+    folder = to_ctranslate2(str(FIXTURE), str(tmp_path / "ct2"), sentences=NUMBERS)
+    certificate = json.loads((folder / "parity.json").read_text())
+    assert certificate["equal"]
+    assert 0 < certificate["log_probs"]["real"] <= certificate["tolerance"] == 1e-4
+    assert certificate["translations"] == {"sentences": 4, "greedy": 4, "beam": 4}
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(folder)
+    for beams in (1, 4):
+        expected = translate(model, tokenizer, NUMBERS, num_beams=beams, **RULES)
+        assert translations(folder, tokenizer, NUMBERS, beams) == expected
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "model.bin",
+        "parity.json",
+        "shared_vocabulary.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize("quantization", ["int8", "bfloat16"])
+def test_quantized_weights_are_compared_only(tmp_path, quantization):
+    options = {"max_positions": 64, "sentences": NUMBERS}
+    exact = to_ctranslate2(str(FIXTURE), str(tmp_path / "float32"), **options)
+    folder = to_ctranslate2(str(FIXTURE), str(tmp_path / "ct2"), quantization=quantization, **options)
+    assert (folder / "model.bin").stat().st_size < 0.6 * (exact / "model.bin").stat().st_size
+    certificate = json.loads((folder / "parity.json").read_text())
+    assert (certificate["quantization"], certificate["tolerance"]) == (quantization, None)
+    assert 1e-5 < certificate["log_probs"]["real"] < 0.5
+    assert certificate["translations"]["greedy"] == 4
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"activation_function": "gelu"},
+        {"activation_function": "swish", "lm_head_bias": True},
+        {"position_embedding_type": "sinusoidal_tensor2tensor", "position_offset": 2},
+        {"position_embedding_type": "learned", "max_position_embeddings": 80},
+        {"attention_bias": False},
+    ],
+)
+def test_every_model_that_ctranslate2_holds_is_equal(tokenizer, tmp_path, fields):
+    saved(tmp_path / "model", tokenizer, **fields)
+    folder = to_ctranslate2(str(tmp_path / "model"), str(tmp_path / "ct2"), sentences=NUMBERS)
+    assert json.loads((folder / "parity.json").read_text())["log_probs"]["real"] < 1e-4
+
+
+def saved(folder, tokenizer, **fields):
+    model = decisive_model(vocab_size=len(sides_of(tokenizer)[1]), d_k=None, d_v=None, **fields)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@needs_ctranslate2
+def test_two_vocabularies_go_out(tmp_path):
+    texts = ["zweiundvierzig", "neun", "tausendsechs"], NUMBERS
+    options = {"min_frequency": 1, "show_progress": False}
+    sides = [train_tokenizer(lines, vocab_size=size, **options) for lines, size in zip(texts, (280, 270), strict=True)]
+    tokenizer = TwoVocabularyTokenizer.of(*sides)
+    saved(tmp_path / "model", tokenizer, source_vocab_size=len(sides[0]))
+    folder = to_ctranslate2(str(tmp_path / "model"), str(tmp_path / "ct2"), sentences=texts[0])
+    assert json.loads((folder / "parity.json").read_text())["equal"]
+    assert {"source_vocabulary.json", "target_vocabulary.json"} <= {path.name for path in folder.iterdir()}
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model")
+    expected = translate(model, tokenizer, texts[0], num_beams=1, **RULES)
+    assert translations(folder, tokenizer, texts[0], 1) == expected
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize("change", ["queries and keys", "positions", "a bias"])
+def test_a_wrong_conversion_is_not_written(tmp_path, monkeypatch, change):
+    set_linear = ctranslate2._set_linear
+
+    def wrong(spec, *layers):
+        set_linear(spec, *layers)
+        if change == "queries and keys" and len(layers) == 3:
+            set_linear(spec, layers[1], layers[0], layers[2])
+        if change == "a bias" and layers[0].out_features != layers[0].in_features and layers[0].bias is not None:
+            spec.bias = spec.bias * 0
+
+    monkeypatch.setattr(ctranslate2, "_set_linear", wrong)
+    if change == "positions":
+        add = VanillaTransformerEncoder.add_positions
+        # The table has two dimensions, batches have three.
+        shifted = lambda self, x, positions: add(self, x, positions + (x.ndim == 2))  # noqa: E731
+        monkeypatch.setattr(VanillaTransformerEncoder, "add_positions", shifted)
+    with pytest.raises(ValueError, match="the model for CTranslate2 is not equal to"):
+        to_ctranslate2(str(FIXTURE), str(tmp_path / "ct2"), sentences=NUMBERS)
+    assert not (tmp_path / "ct2").exists()
+
+
+@needs_ctranslate2
+def test_a_longer_sentence_is_refused(tmp_path):
+    folder = to_ctranslate2(str(FIXTURE), str(tmp_path / "ct2"), max_positions=30, sentences=["nine"])
+    with pytest.raises(RuntimeError, match="30"):
+        translations(folder, AutoTokenizer.from_pretrained(FIXTURE), ["nine " * 40], 1)
+
+
+@needs_ctranslate2
+def test_the_command(tmp_path, capsys):
+    arguments = ["convert", "--to", "ctranslate2", "--input", str(FIXTURE), "--output", str(tmp_path / "ct2")]
+    main([*arguments, "--quantization", "int8"])
+    assert f"the model is in {tmp_path / 'ct2'}" in capsys.readouterr().out
+    for more, message in (
+        ([], "ct2 exists; name another folder"),
+        (["--from", "marian"], "give either --from, one of hf_marian, .*, or --to, one of ctranslate2"),
+        (["--license", "mit"], "license is mit, but ctranslate2 has no such option"),
+        (["--quantization", "int3"], 'quantization is "int3"; choose one of float32, float16'),
+        (["--to", "onnx"], '--to is "onnx"; choose one of ctranslate2'),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            main([*arguments, *more])
+
+
+@needs_ctranslate2
+def test_its_own_converter_finds_the_registered_loader(tmp_path):
+    from ctranslate2.converters import TransformersConverter
+
+    ctranslate2.register_loader()
+    folder = TransformersConverter(str(FIXTURE)).convert(str(tmp_path / "theirs"))
+    ours = to_ctranslate2(str(FIXTURE), str(tmp_path / "ours"), sentences=NUMBERS)
+    for name in ("model.bin", "config.json", "shared_vocabulary.json"):
+        assert (ours / name).read_bytes() == (Path(folder) / name).read_bytes()

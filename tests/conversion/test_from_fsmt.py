@@ -196,7 +196,7 @@ def test_the_command(source, tmp_path, capsys):
     output = tmp_path / "model"
     main(["convert", "--from", "fsmt", "--input", str(source[0]), "--output", str(output)])
     assert f"the model is in {output}" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="positions is hf"):
+    with pytest.raises(SystemExit, match="positions is hf, but fsmt has no such option"):
         main(["convert", "--from", "fsmt", "--input", str(source[0]), "--output", "x", "--positions", "hf"])
 
 

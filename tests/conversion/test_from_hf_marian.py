@@ -259,16 +259,17 @@ def test_a_pickle_runs_no_code(source, tmp_path):
 
 
 def test_the_command(source, tmp_path, capsys):
-    output = tmp_path / "model"
-    main(["convert", "--from", "hf_marian", "--input", str(source[0]), "--output", str(output)])
+    output, command = tmp_path / "model", ["convert", "--from", "hf_marian"]
+    main([*command, "--input", str(source[0]), "--output", str(output)])
     assert f"the model is in {output}; {output / 'parity.json'} says how" in capsys.readouterr().out
     for arguments, message in (
         (["--from", "nematus"], '--from is "nematus"; choose one of hf_marian, marian'),
+        (["--to", "ctranslate2"], "give either --from, one of hf_marian"),
         (["--output", str(output)], "already holds a model"),
         (["--input", str(tmp_path / "nowhere")], "there is no folder .*nowhere, and the Hub answered"),
     ):
         with pytest.raises(SystemExit, match=message):
-            main(["convert", "--input", str(source[0]), "--output", str(tmp_path / "other"), *arguments])
+            main([*command, "--input", str(source[0]), "--output", str(tmp_path / "other"), *arguments])
     assert not (tmp_path / "other").exists()
 
 
