@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}([_-][A-Za-z]{2,4})?")
 _OF_THE_HUB = "of the model on the Hub"
+# Values of --early_stopping, and of `generate()`.
+_EARLY_STOPPING: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
 
 
 @dataclass
@@ -180,9 +182,24 @@ class DecodingArguments:
         default=None, metadata={"help": "Maximum length of a translation, instead of the paper's input length + 50."}
     )
 
+    early_stopping: str | None = field(
+        default=None,
+        metadata={
+            "help": '"never", the paper\'s: no better translation can be missed. "true": a sentence ends when as many '
+            'hypotheses have finished as there are beams, which is faster. "false": when none could be better by '
+            "ending now."
+        },
+    )
+
     def __post_init__(self) -> None:
         for name in ("num_beams", "max_new_tokens"):
             check_optional(self, name)
+        if self.early_stopping is not None:
+            self.early_stopping = self.early_stopping.lower()
+            if self.early_stopping not in _EARLY_STOPPING:
+                raise ValueError(
+                    f'early_stopping is "{self.early_stopping}"; choose one of {", ".join(_EARLY_STOPPING)}.'
+                )
         if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_LENGTH_PENALTY:
             raise ValueError(
                 f"length_penalty is {self.length_penalty}; it must lie between -{LARGEST_LENGTH_PENALTY} and "
@@ -192,6 +209,8 @@ class DecodingArguments:
     def generate_kwargs(self) -> dict[str, Any]:
         """Arguments of `generate()`: those that were given."""
         values = {name: getattr(self, name) for name in ("num_beams", "length_penalty", "max_new_tokens")}
+        if self.early_stopping is not None:
+            values["early_stopping"] = _EARLY_STOPPING[self.early_stopping]
         return {name: value for name, value in values.items() if value is not None}
 
 

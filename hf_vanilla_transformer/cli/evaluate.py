@@ -116,7 +116,8 @@ def describe_search(model: PreTrainedModel, given: dict[str, Any] | None = None)
     alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
     penalty = f"length penalty {alpha} ({getattr(settings, 'length_penalty_type', 'hf')})"
     kind = "beam sampling" if settings.do_sample else "beam search"
-    return f"{kind}, {beams} beams, {penalty}{limit}"
+    stop = ", early stopping" if settings.early_stopping is True else ""
+    return f"{kind}, {beams} beams, {penalty}{stop}{limit}"
 
 
 def _describe_limit(settings: GenerationConfig) -> str:

@@ -44,6 +44,9 @@ def test_the_search_in_words():
     of_paper = "beam search, 4 beams, length penalty 0.6 (gnmt), at most source + 50 tokens"
     assert describe_search(model) == of_paper
     assert describe_search(model, {"num_beams": 1}) == "greedy search, at most source + 50 tokens"
+    assert describe_search(model, {"early_stopping": True}) == of_paper.replace(
+        ", at most", ", early stopping, at most"
+    )
     assert (
         describe_search(model, {"num_beams": 1, "do_sample": True, "max_new_tokens": 9}) == "sampling, at most 9 tokens"
     )

@@ -128,7 +128,7 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     changes |= {"load_best_model_at_end": True, "tokens_per_batch": 96}
     changes |= {"max_steps": 90, "eval_steps": 30, "save_steps": 30, "learning_rate": 0.01}
     changes |= {"d_model": 64, "d_ff": 64, "dropout": 0.0}
-    changes |= {"num_beams": 3, "length_penalty": 0.9, "whitespace_words": True}
+    changes |= {"num_beams": 3, "length_penalty": 0.9, "early_stopping": "true", "whitespace_words": True}
     changes |= {"results": str(results_file)}
     arguments = recipe(tmp_path, **{**evaluated(tmp_path), **changes})
     folder = train.main(arguments)
@@ -150,7 +150,7 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     assert best["chrf"] == pytest.approx(expected["chrf"])
 
     saved = AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config
-    assert (saved.num_beams, saved.length_penalty) == (3, 0.9)
+    assert (saved.num_beams, saved.length_penalty, saved.early_stopping) == (3, 0.9, True)
     results = json.loads(results_file.read_text())
     assert results["curve"] == curve
     assert results["scores"]["test"] == json.loads((folder / "scores.json").read_text())

@@ -148,6 +148,7 @@ def test_translating_standard_input(decisive, monkeypatch, capsys, expected_tran
     [
         (["--num_beams", "0"], "error: num_beams is 0; it must be at least 1"),
         (["--length_penalty", "nan"], "error: length_penalty is nan; it must lie between -100 and 100"),
+        (["--early_stopping", "soon"], 'error: early_stopping is "soon"; choose one of true, false, never'),
         (["--tokens_per_batch", "-5"], "error: tokens_per_batch is -5; it must be at least 1"),
         (["--output", "."], r"error: \. is a folder; name a file to write"),
     ],
@@ -155,6 +156,18 @@ def test_translating_standard_input(decisive, monkeypatch, capsys, expected_tran
 def test_wrong_arguments_of_translating(trained, arguments, message):
     with pytest.raises(SystemExit, match=message):
         translate.main(["one", "--model_name_or_path", str(trained), *arguments])
+
+
+@pytest.mark.parametrize(("given", "passed"), [("true", True), ("False", False), ("never", "never")])
+def test_early_stopping_is_an_argument_of_the_search(trained, monkeypatch, given, passed):
+    seen = {}
+    monkeypatch.setattr(
+        sys.modules["hf_vanilla_transformer.cli.translate"],
+        "translate",
+        lambda *args, **kwargs: seen.update(kwargs) or ["a"],
+    )
+    translate.main(["one", "--model_name_or_path", str(trained), "--early_stopping", given])
+    assert seen["early_stopping"] == passed
 
 
 def test_a_translation_stays_on_its_line(trained, capsys, monkeypatch):
