@@ -36,7 +36,7 @@ $(READY): pyproject.toml constraints.txt
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[numbers,dev]'
 	@touch $@
 
-extras: $(EXTRAS)  ## Install the optional dependencies: plots, PEFT, export, Marian's tokenizer.
+extras: $(EXTRAS)  ## Install the optional dependencies: plots, PEFT, ONNX, CTranslate2, Marian's tokenizer.
 
 # A target of its own, because the demo needs none of them and some of them print when transformers imports them.
 $(EXTRAS): $(READY)

@@ -13,7 +13,10 @@ from ..model.fast_path import cpu_supports_matmul_in, has_avx512
 from .parsing import parse
 
 
-OPTIONAL_PACKAGES = ("num2words", "matplotlib", "peft", "onnxruntime", "torchao")
+OPTIONAL_PACKAGES = (
+    *("num2words", "matplotlib", "peft", "onnxruntime", "torchao"),
+    *("ctranslate2", "sentencepiece", "sacremoses"),
+)
 # Names that users know, and torch's questions.
 _CAPABILITIES = {
     "AVX2": "_is_avx2_supported",

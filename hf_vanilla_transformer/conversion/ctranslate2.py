@@ -165,11 +165,12 @@ def compare(folder: Path, model: Any, tokenizer: Any, sentences: Sequence[str], 
     rows = tokenizer(list(sentences)).input_ids
     sources = [[source_texts[token] for token in row] for row in rows]
     translator = import_library().Translator(str(folder), device="cpu")
+    always = always_given(model.generation_config, target_texts)
     found: dict[str, int] = {"sentences": len(rows)}
     for name, beams in (("beam", _BEAMS), ("greedy", 1)):
         ours = translate_rows(model, rows, beams, _LONGEST + 1, **(_RULES if beams > 1 else {}))
         options = {"beam_size": beams, "length_penalty": 1, "max_decoding_length": _LONGEST, "return_end_token": True}
-        theirs = [result.hypotheses[0] for result in translator.translate_batch(sources, **options)]
+        theirs = [result.hypotheses[0] for result in translator.translate_batch(sources, **always, **options)]
         found[name] = sum(
             [target_texts[token] for token in row] == texts for row, texts in zip(ours, theirs, strict=True)
         )
@@ -185,7 +186,15 @@ def compare(folder: Path, model: Any, tokenizer: Any, sentences: Sequence[str], 
         "translations": found,
         "tolerance": tolerance,
         "equal": tolerance is None or difference <= tolerance,
+        "translate_batch": always,
     }
+
+
+def always_given(generation_config: Any, target_texts: Sequence[str]) -> dict[str, Any]:
+    """Arguments of `translate_batch` that every call needs: its default cuts sources off, and generates any token."""
+    never = [[token] for token in generation_config.suppress_tokens or []] + (generation_config.bad_words_ids or [])
+    texts = [[target_texts[token] for token in sequence] for sequence in never]
+    return {"max_input_length": 0, **({"suppress_sequences": texts} if texts else {})}
 
 
 @torch.no_grad()

@@ -127,7 +127,9 @@ def find_files(folder: Path) -> tuple[Path, list[Path]]:
     weights = max(found, key=lambda path: path.stat().st_mtime)
     settings = weights.with_name(f"{weights.name}.yml")
     if settings.is_file():
-        names = yaml.safe_load(settings.read_text(encoding="utf-8")).get("vocabs") or []
+        names = read_yaml(settings.read_bytes(), settings).get("vocabs") or []
+        if not isinstance(names, list):
+            raise ValueError(f"vocabs of {settings} is {names!r}; it must be a list of two names.")
         # Only names, because the paths were those of the machine that trained.
         vocabularies = [folder / Path(str(name)).name for name in names]
     else:
@@ -153,12 +155,27 @@ def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
                 check_size(archive, entry, path.stat().st_size)
         with np.load(path, allow_pickle=False) as stored:
             arrays = dict(stored)
-        settings = yaml.safe_load(bytes(arrays.pop("special:model.yml")).rstrip(b"\0").decode())
+        settings = read_yaml(bytes(arrays.pop("special:model.yml")).rstrip(b"\0"), path)
     except KeyError as error:
         raise ValueError(f"{path} has no special:model.yml; it is not a model of Marian.") from error
-    except (OSError, ValueError, zipfile.BadZipFile, yaml.YAMLError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     return arrays, settings
+
+
+def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
+    """The settings in YAML.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    try:
+        settings = yaml.safe_load(content.decode())
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"the settings in {path} are damaged: {' '.join(str(error).split())}") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"the settings in {path} are damaged: they have no fields.")
+    return settings
 
 
 def check_size(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, size: int) -> None:
@@ -200,7 +217,10 @@ def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: Arrays) 
     pad = max(len(table) for table in tables)
     names = (("source.spm", "vocab.json"), ("target.spm", "target_vocab.json"))
     for path, table, (model_name, vocabulary_name) in zip(vocabularies, tables, names, strict=True):
-        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        try:
+            processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        except (OSError, RuntimeError) as error:
+            raise ValueError(f"{path} is no model of SentencePiece, or damaged: {error}") from error
         pieces = {processor.id_to_piece(token): token for token in range(processor.get_piece_size())}
         if len(pieces) != len(table):
             raise ValueError(f"{path} has {len(pieces)} tokens, but the embeddings {len(table)} rows.")

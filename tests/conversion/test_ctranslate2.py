@@ -1,6 +1,7 @@
 """CTranslate2 finds the same tokens with the same weights."""
 
 import json
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +24,7 @@ from hf_vanilla_transformer.conversion import ctranslate2
 from hf_vanilla_transformer.conversion.ctranslate2 import to_ctranslate2, token_text, write_ctranslate2
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoder
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
-from tests.ecosystem.documentation import FIXTURE
+from tests.ecosystem.documentation import FIXTURE, ROOT
 from tests.models import decisive_model, small_model
 
 
@@ -77,10 +78,15 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch):
 def translations(folder, tokenizer, sentences, beams):
     """What a user of CTranslate2 writes."""
     translator = pytest.importorskip("ctranslate2").Translator(str(folder))
-    sources = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(sentences).input_ids]
-    found = translator.translate_batch(sources, beam_size=beams, length_penalty=1, max_decoding_length=60)
-    target = sides_of(tokenizer)[1]
-    rows = [target.convert_tokens_to_ids(each.hypotheses[0]) for each in found]
+    # A copy of MarianTokenizer turns all tokens into ids, and ids into tokens, by one vocabulary.
+    names = [
+        json.loads((folder / f"{side}_vocabulary.json").read_text())
+        for side in (("shared", "shared") if (folder / "shared_vocabulary.json").exists() else ("source", "target"))
+    ]
+    sources = [[names[0][token] for token in ids] for ids in tokenizer(sentences).input_ids]
+    always = json.loads((folder / "parity.json").read_text())["translate_batch"]
+    found = translator.translate_batch(sources, beam_size=beams, length_penalty=1, max_decoding_length=60, **always)
+    rows = [[names[1].index(token) for token in each.hypotheses[0]] for each in found]
     return tokenizer.batch_decode(rows, skip_special_tokens=True)
 
 
@@ -107,6 +113,15 @@ def test_a_trained_folder_goes_out(tmp_path):
         "tokenizer.json",
         "tokenizer_config.json",
     }
+
+
+@needs_ctranslate2
+def test_the_block_of_conversion_md(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    to_ctranslate2(str(FIXTURE), "runs/numbers-ct2", sentences=NUMBERS)
+    exec(re.search(r"```python\n(.*?)```", (ROOT / "docs" / "conversion.md").read_text(), flags=re.DOTALL)[1], {})
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
+    assert capsys.readouterr().out.split() == translate(model, tokenizer, ["forty-two"], num_beams=4, **RULES)
 
 
 @needs_ctranslate2
@@ -215,3 +230,28 @@ def test_its_own_converter_finds_the_registered_loader(tmp_path):
     ours = to_ctranslate2(str(FIXTURE), str(tmp_path / "ours"), sentences=NUMBERS)
     for name in ("model.bin", "config.json", "shared_vocabulary.json"):
         assert (ours / name).read_bytes() == (Path(folder) / name).read_bytes()
+
+
+@needs_ctranslate2
+@pytest.mark.skipif(find_spec("sentencepiece") is None, reason="needs sentencepiece")
+@pytest.mark.parametrize("name", ["tied_swish", "separate_relu"])
+def test_a_model_of_marian_comes_in_is_tuned_and_goes_out(tmp_path, name):
+    marian = FIXTURE.parent / "marian" / name
+    expected = json.loads((marian / "expected.json").read_text(encoding="utf-8"))
+    sentences = expected["sentences"][:8]
+    model, tuned, out = (str(tmp_path / each) for each in ("model", "tuned", "out"))
+    main(["convert", "--from", "marian", "--input", str(marian), "--output", model])
+    files = [tmp_path / "pairs.en", tmp_path / "pairs.es"]
+    for path, lines in zip(files, (sentences, expected["greedy"]), strict=False):
+        path.write_text("".join(f"{line}\n" for line in lines[:8]), encoding="utf-8")
+    options = {"max_steps": 20, "learning_rate": 1e-4, "per_device_train_batch_size": 8, "disable_tqdm": "true"}
+    arguments = [part for option, value in options.items() for part in (f"--{option}", str(value))]
+    main(["train", "--model_name_or_path", model, "--output_dir", tuned, "--train_file", *map(str, files), *arguments])
+    main(["convert", "--to", "ctranslate2", "--input", tuned, "--output", out])
+    certificate = json.loads((Path(out) / "parity.json").read_text())
+    assert certificate["equal"]
+    assert certificate["translations"]["greedy"] == certificate["translations"]["sentences"]
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    ours = translate(AutoModelForSeq2SeqLM.from_pretrained(tuned), tokenizer, sentences, num_beams=1, max_new_tokens=60)
+    assert translations(Path(out), tokenizer, sentences, 1) == ours
+    assert sum(one == other for one, other in zip(ours, expected["greedy"], strict=False)) >= 6

@@ -15,6 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import score, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.conversion import marian
+from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
 from hf_vanilla_transformer.conversion.marian import from_marian
 
 
@@ -92,6 +93,28 @@ def test_the_certificate(converted):
         assert 0 < certificate["log_probs"]["marian"] < 1e-5
 
 
+@pytest.mark.parametrize("name", ["tied_swish", "separate_relu"])
+def test_the_same_model_in_transformers_form(converted, tmp_path, name):
+    """As the Hub has OPUS-MT: transformers' positions, or, restored, those that Marian trained with."""
+    weights, vocabularies = marian.find_files(FIXTURES / name)
+    arrays, settings = marian.read_arrays(weights)
+    source = tmp_path / "opus-mt"
+    source.mkdir()
+    _, pad = marian.write_tokenizer(source, vocabularies, arrays)
+    marian.as_hf_marian(arrays, settings, pad, weights).save_pretrained(source)
+    model, tokenizer = load(converted[name])
+    sentences = expected(name)["sentences"]
+    targets = translate(model, tokenizer, sentences, num_beams=1)
+    exact = [each.total for each in score(model, tokenizer, sentences, targets)]
+    for positions, largest in (("marian", 1e-4), ("hf", 1)):
+        folder = from_hf_marian(str(source), str(tmp_path / positions), positions=positions)
+        assert json.loads((folder / "parity.json").read_text())["equal"]
+        found = [each.total for each in score(*load(folder), sentences, targets)]
+        difference = max(abs(one - other) for one, other in zip(found, exact, strict=True))
+        assert difference < largest
+        assert (difference < 1e-4) == (positions == "marian")
+
+
 def copied(tmp_path, name="tied_relu") -> Path:
     return Path(shutil.copytree(FIXTURES / name, tmp_path / name))
 
@@ -159,6 +182,23 @@ def test_an_array_that_claims_a_terabyte(tmp_path):
         archive.writestr("Wemb.npy", header + bytes(16))
     with pytest.raises(ValueError, match=r"Wemb\.npy claims 1,099,511,627,776 bytes, but the file holds"):
         from_marian(str(folder), str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("model.npz.yml", b"", r"the settings in .*model\.npz\.yml are damaged: they have no fields"),
+        ("model.npz.yml", b"a: [", r"the settings in .*model\.npz\.yml are damaged: while parsing"),
+        ("model.npz.yml", b"vocabs: 3", r"vocabs of .*model\.npz\.yml is 3; it must be a list of two names"),
+        ("vocab.spm", b"", r"vocab\.spm is no model of SentencePiece, or damaged"),
+    ],
+)
+def test_damaged_settings_and_vocabularies(tmp_path, name, content, message):
+    folder = copied(tmp_path)
+    (folder / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        from_marian(str(folder), str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_damaged_folders(tmp_path):

@@ -22,12 +22,14 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from hf_vanilla_transformer import average_checkpoints, load_pairs, score, train_tokenizer
 from hf_vanilla_transformer import translate as translate_sentences
-from hf_vanilla_transformer.cli import evaluate, translate
+from hf_vanilla_transformer.cli import convert, evaluate, translate
 from tests.fuzz.values import SENTENCES, changed_fields, damages
 
 
-MODEL = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
-DOORS = 11
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+MODEL = FIXTURES / "numbers_tiny"
+MARIAN, FAIRSEQ = FIXTURES / "marian" / "tied_relu", FIXTURES / "fairseq" / "joint"
+DOORS = 13
 CASES = int(os.environ.get("FUZZ_CASES", "300"))
 # Errors that the command line tells in one sentence, see `plain_errors`.
 ERRORS = (ImportError, OSError, StrictDataclassError, TypeError, ValueError)
@@ -91,10 +93,10 @@ def run(main: Callable, *arguments: object) -> None:
 
 
 @contextlib.contextmanager
-def changed_model(name: str, content: bytes | None) -> Iterator[Path]:
-    """A copy of the model's folder in which a file has another content."""
+def changed_model(name: str, content: bytes | None, source: Path = MODEL) -> Iterator[Path]:
+    """A copy of a folder in which a file has another content."""
     with tempfile.TemporaryDirectory() as parent:
-        folder = shutil.copytree(MODEL, Path(parent, "model"))
+        folder = shutil.copytree(source, Path(parent, "model"))
         (folder / name).unlink(missing_ok=True)
         if content is not None:
             (folder / name).write_bytes(content)
@@ -187,6 +189,20 @@ def test_a_damaged_folder(damage):
         run(translate.main, "seven", "--model_name_or_path", folder, "--max_new_tokens", 4)
         with one_sentence():
             average_checkpoints([folder], Path(parent, "average"))
+
+
+@fuzz(damages(MARIAN))
+def test_a_damaged_model_of_marian(damage):
+    pytest.importorskip("sentencepiece")
+    with changed_model(*damage, MARIAN) as folder:
+        run(convert.main, "--from", "marian", "--input", folder, "--output", folder / "converted")
+
+
+@fuzz(damages(FAIRSEQ))
+def test_a_damaged_model_of_fairseq(damage):
+    pytest.importorskip("sacremoses")
+    with changed_model(*damage, FAIRSEQ) as folder:
+        run(convert.main, "--from", "fairseq", "--input", folder, "--output", folder / "converted")
 
 
 @fuzz(st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=3), st.sampled_from(["a.en", "a.csv", "a.jsonl"]))
