@@ -132,6 +132,8 @@ def is_disk_error(error: BaseException) -> bool:
     """Whether an error says that the disk is full or broken; torch and libraries in Rust have errors of their own."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _DISK_ERRORS
+    if isinstance(error.__cause__, OSError):  # The error says more than its cause.
+        return is_disk_error(error.__cause__)
     of_rust = re.search(r"\(os error (\d+)\)", str(error))
     if of_rust:
         return int(of_rust[1]) in _DISK_ERRORS

@@ -154,6 +154,18 @@ def test_a_run_that_fails_early_leaves_no_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_card_that_cannot_take_its_place(tmp_path, monkeypatch, trained):
+    fail_at(monkeypatch, Path, "replace", lambda path, target: path.name == "README.md", FULL)
+    with pytest.raises(SystemExit) as stop:
+        train.main(recipe(tmp_path))
+    assert re.fullmatch(
+        r"error: .*run could not be replaced \(.*No space left on device.*\); its new files are in .*; the model in "
+        r".*run is trained, but its scores and card are not complete\. Make room; then the same command with .*\.",
+        str(stop.value),
+    )
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
 def test_which_errors_are_the_disk_s():
     assert is_disk_error(FULL)
     assert is_disk_error(OSError(errno.EIO, "Input/output error"))
