@@ -250,12 +250,18 @@ def test_weights_that_are_nan_or_infinite(tokenizer, work, weight, value):
         WORK[work](model, tokenizer)
 
 
+def test_a_special_token_that_the_vocabulary_lacks():
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
+    tokenizer.bos_token = ""
+    assert translate(model, tokenizer, ["seven"]) == ["sieben"]
+
+
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"vocab_size": 100}, r"the tokenizer has \d+ tokens, but the model's vocabulary 100"),
-        ({"source_vocab_size": 100}, r"the tokenizer has \d+ tokens, but the model's vocabulary 100"),
+        ({"source_vocab_size": 100}, r"the tokenizer has \d+ tokens, but the model's source vocabulary 100"),
         ({"eos_token_id": 7}, "eos_token_id is 2 in the tokenizer and 7 in the model"),
     ],
 )

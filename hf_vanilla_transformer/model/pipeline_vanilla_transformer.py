@@ -131,14 +131,17 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     """Raise ValueError if a tokenizer has more tokens than a model of ours has embeddings, or other special tokens."""
     if config.model_type != VanillaTransformerConfig.model_type:
         return
-    sizes = {"source": config.source_vocab_size or config.vocab_size, "target": config.vocab_size}
+    if config.source_vocab_size is None:
+        sizes = [("vocabulary", config.vocab_size)] * 2
+    else:
+        sizes = [("source vocabulary", config.source_vocab_size), ("target vocabulary", config.vocab_size)]
     source, target = sides_of(tokenizer)
     # MarianTokenizer with two vocabularies and FairseqTokenizer have the target's here.
     counts = (len(source), len(getattr(target, "target_encoder", target)))
-    for (side, rows), count in zip(sizes.items(), counts, strict=True):
+    for (name, rows), count in zip(sizes, counts, strict=True):
         if count > rows:
             raise ValueError(
-                f"the tokenizer has {count} tokens, but the model's {side} vocabulary {rows}; "
+                f"the tokenizer has {count} tokens, but the model's {name} {rows}; "
                 "use a model with the tokenizer that it was trained with."
             )
     for token in ("pad_token_id", "eos_token_id"):
@@ -152,7 +155,9 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
 
 def check_generated(model: Any, tokenizer: PreTrainedTokenizerBase, sequences: torch.Tensor) -> None:
     """Raise ValueError if a sequence `(..., target)` has only special tokens because weights are NaN or infinite."""
-    special = torch.tensor(tokenizer.all_special_ids, device=sequences.device)
+    # A special token that the vocabulary lacks has no id.
+    ids = [token for token in tokenizer.all_special_ids if token is not None]
+    special = torch.tensor(ids, device=sequences.device)
     if torch.isin(sequences, special).all(dim=-1).any():
         check_weights(model)
 
