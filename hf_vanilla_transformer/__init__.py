@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .data.tokenization import tokenize_pairs
     from .evaluation.metrics import Bleu, ChrF, make_compute_metrics, score_translations
     from .hub.push import push_run
+    from .serving.engine import load_engine
     from .training.arguments import PaperTrainingArguments
     from .training.averaging import average_checkpoints
     from .training.callbacks import DivergedError, ReleaseMemory, StopWhenDiverged
@@ -50,6 +51,7 @@ _MODULE_OF = {
     "average_checkpoints": "training.averaging",
     "filter_pairs": "data.lengths",
     "last_complete_checkpoint": "training.checkpoints",
+    "load_engine": "serving.engine",
     "load_pairs": "data.sources",
     "make_compute_metrics": "evaluation.metrics",
     "paper_learning_rate": "training.optimization",
@@ -81,6 +83,7 @@ __all__ = [
     "forget_packed",
     "keep_freed_memory",
     "last_complete_checkpoint",
+    "load_engine",
     "load_pairs",
     "make_compute_metrics",
     "paper_learning_rate",

@@ -36,7 +36,8 @@ def translate(
     A sentence of 2,000 tokens or more gets a warning, because its time grows with the square of its length (Table 1).
 
     Args:
-        model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
+        model (`PreTrainedModel`, or what `load_engine` returns): runs in evaluation mode; its mode is restored
+            afterwards.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         sentences (`Iterable[str]`): sources; the translation of an empty or blank sentence is empty.
         batch_tokens (`int`): maximum number of source tokens per batch, padding included; a longer sentence is its own
@@ -79,7 +80,7 @@ def translate(
 def _generate(model: Any, inputs: Any, show_progress: bool, generate_kwargs: dict[str, Any]) -> Any:
     """Call `generate()`, with a warning and a progress bar in tokens if a sentence is long."""
     length = inputs["input_ids"].shape[1]
-    if length < _LONG:
+    if length < _LONG or _is_engine(model):
         return model.generate(**inputs, **generate_kwargs)
     logger.warning("a sentence has %s tokens; its time grows with the square of that, so split it.", f"{length:,}")
     # Most translations are about as long as their source.
@@ -87,6 +88,11 @@ def _generate(model: Any, inputs: Any, show_progress: bool, generate_kwargs: dic
         given = generate_kwargs.get("logits_processor") or []
         processors = LogitsProcessorList([*given, _StepCounter(progress)])
         return model.generate(**inputs, **{**generate_kwargs, "logits_processor": processors})
+
+
+def _is_engine(model: Any) -> bool:
+    """Whether a model runs in another runtime; see `serving.engine`."""
+    return hasattr(model, "log_probs")
 
 
 class _StepCounter(LogitsProcessor):
@@ -128,7 +134,8 @@ def score(
     """Log-probabilities of given translations (forced decoding), from one forward pass per batch.
 
     Args:
-        model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
+        model (`PreTrainedModel`, or what `load_engine` returns): runs in evaluation mode; its mode is restored
+            afterwards.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         sources, targets (`Iterable[str]`): sentences, and one translation of each.
         batch_tokens (`int`): maximum number of tokens per batch on each side, padding included; a longer pair is its
@@ -158,19 +165,8 @@ def score(
     with evaluating(model), progress:
         lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
         for batch in _batches(lengths, batch_tokens):
-            padded = (
-                tokenizer.pad({"input_ids": [ids[row] for row in batch]}, return_tensors="pt", padding_side="right")
-                for ids in (source_ids, target_ids)
-            )
-            source, target = (side.to(model.device) for side in padded)
-            labels = target.input_ids.masked_fill(target.attention_mask == 0, -100)
-            decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
-            logits = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False).logits
-            for row, row_logits, ids in zip(batch, logits, target.input_ids, strict=True):
-                # Row by row, because all log-probabilities take as much memory as the logits.
-                log_probs = (
-                    row_logits.float().log_softmax(dim=-1).gather(-1, ids[:, None])[: len(target_ids[row]), 0].tolist()
-                )
+            found = _log_probs(model, tokenizer, *([ids[row] for row in batch] for ids in (source_ids, target_ids)))
+            for row, log_probs in zip(batch, found, strict=True):
                 total = sum(log_probs)
                 if math.isnan(total):
                     check_weights(model)
@@ -178,6 +174,25 @@ def score(
                 scores[row] = Score(tokens, log_probs, total, total / penalty(len(log_probs)))
             progress.update(len(batch))
     return scores
+
+
+def _log_probs(
+    model: Any, tokenizer: PreTrainedTokenizerBase, sources: list[list[int]], targets: list[list[int]]
+) -> Iterator[list[float]]:
+    """Log-probabilities of the tokens of each target of a batch."""
+    if _is_engine(model):
+        yield from model.log_probs(sources, targets)
+        return
+    padded = (
+        tokenizer.pad({"input_ids": side}, return_tensors="pt", padding_side="right") for side in (sources, targets)
+    )
+    source, target = (side.to(model.device) for side in padded)
+    labels = target.input_ids.masked_fill(target.attention_mask == 0, -100)
+    decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
+    logits = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False).logits
+    # Row by row, because all log-probabilities take as much memory as the logits.
+    for row_logits, ids, row in zip(logits, target.input_ids, targets, strict=True):
+        yield row_logits.float().log_softmax(dim=-1).gather(-1, ids[:, None])[: len(row), 0].tolist()
 
 
 def _batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}([_-][A-Za-z]{2,4})?")
 _OF_THE_HUB = "of the model on the Hub"
+_ENGINES = ("torch", "ctranslate2")
 # Values of --early_stopping, and of `generate()`.
 _EARLY_STOPPING: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
 
@@ -47,6 +48,26 @@ class LoadingArguments:
     def options(self) -> dict[str, Any]:
         """Keyword arguments for `from_pretrained`."""
         return {"revision": self.revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
+
+
+@dataclass
+class EngineArguments:
+    """The runtime that computes."""
+
+    _argument_group_name = "engine"
+
+    engine: str = field(
+        default="torch", metadata={"help": '"torch", or "ctranslate2", which needs the extra ctranslate2 and a CPU.'}
+    )
+    compute_type: str | None = field(
+        default=None, metadata={"help": "Of ctranslate2: float32, the default, or bfloat16, int8, ..."}
+    )
+
+    def __post_init__(self) -> None:
+        if self.engine not in _ENGINES:
+            raise ValueError(f'engine is "{self.engine}"; choose one of {", ".join(_ENGINES)}.')
+        if self.compute_type is not None and self.engine == "torch":
+            raise ValueError(f"compute_type is {self.compute_type}, but has no effect without --engine ctranslate2.")
 
 
 def check_device(name: str) -> None:

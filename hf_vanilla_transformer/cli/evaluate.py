@@ -15,6 +15,7 @@ from .arguments import (
     BatchArguments,
     DataArguments,
     DecodingArguments,
+    EngineArguments,
     LoadingArguments,
     ScoringArguments,
 )
@@ -41,17 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     kinds = [
         EvaluationArguments,
         LoadingArguments,
+        EngineArguments,
         DataArguments,
         ScoringArguments,
         DecodingArguments,
         BatchArguments,
     ]
-    args, loading, data_args, scoring, decoding, batches = parse(kinds, __doc__, arguments, verb="evaluate")
+    args, loading, engine, data_args, scoring, decoding, batches = parse(kinds, __doc__, arguments, verb="evaluate")
     with plain_errors():
         check_can_write(args.output, args.translations, inputs=[*data_args.paths(), loading.model_name_or_path])
         scoring = scoring.for_target(data_args.languages()[1])
         pairs = data_args.load(args.split)
-        tokenizer, model = load_given(loading)
+        tokenizer, model = load_given(loading, engine)
         scores, translations = evaluate_pairs(
             model,
             tokenizer,

@@ -14,7 +14,7 @@ from .. import VanillaTransformerConfig
 from ..hub.folder import read_layout
 from ..memory import keep_freed_memory
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
-from .arguments import LoadingArguments
+from .arguments import EngineArguments, LoadingArguments
 
 
 @contextmanager
@@ -118,6 +118,19 @@ def check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
         read_layout(Path(name))
 
 
-def load_given(args: LoadingArguments) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """Load the tokenizer and the model that the command line names."""
-    return load(args.model_name_or_path, args.device, **args.options())
+def load_given(args: LoadingArguments, engine: EngineArguments | None = None) -> tuple[PreTrainedTokenizerBase, Any]:
+    """Load the tokenizer and the model, or the engine, that the command line names.
+
+    Raises:
+        ValueError: if the engine cannot run on the device, or cannot hold the model.
+    """
+    if engine is None or engine.engine == "torch":
+        return load(args.model_name_or_path, args.device, **args.options())
+    from ..serving.engine import load_engine
+
+    if args.device not in (None, "cpu"):
+        raise ValueError(f"device is {args.device}, but --engine {engine.engine} runs on the CPU; leave out --device.")
+    with explaining_missing_files(args.model_name_or_path):
+        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, **args.options())
+        options: Any = {"revision": args.revision, "token": args.token}
+        return tokenizer, load_engine(args.model_name_or_path, engine.engine, engine.compute_type, **options)

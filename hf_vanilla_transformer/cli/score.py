@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from .. import score
 from ..translation import Score
-from .arguments import BatchArguments, DataArguments, LoadingArguments
+from .arguments import BatchArguments, DataArguments, EngineArguments, LoadingArguments
 from .loading import load_given
 from .parsing import parse, plain_errors
 from .writing import check_can_write, open_output
@@ -38,13 +38,13 @@ class ScoreArguments:
 
 def main(arguments: Sequence[str] | None = None) -> list[Score]:
     """Score as the command line says; returns the scores in the order of the pairs."""
-    kinds = [ScoreArguments, LoadingArguments, DataArguments, BatchArguments]
-    args, loading, data_args, batches = parse(kinds, __doc__, arguments, verb="score")
+    kinds = [ScoreArguments, LoadingArguments, EngineArguments, DataArguments, BatchArguments]
+    args, loading, engine, data_args, batches = parse(kinds, __doc__, arguments, verb="score")
     with plain_errors():
         check_can_write(args.output, inputs=[*data_args.paths(), loading.model_name_or_path])
         pairs = data_args.load(args.split)[args.split]
         sources, targets = list(pairs["source"]), list(pairs["target"])
-        tokenizer, model = load_given(loading)
+        tokenizer, model = load_given(loading, engine)
         scores = score(model, tokenizer, sources, targets, batches.tokens_per_batch, show_progress=sys.stderr.isatty())
         with open_output(args.output) as file:
             for source, target, result in zip(sources, targets, scores, strict=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 from .. import translate
 from ..data.text import check_is_input, iterate_lines, lines_as_they_arrive
 from ..memory import release_freed_memory
-from .arguments import BatchArguments, DecodingArguments, LoadingArguments
+from .arguments import BatchArguments, DecodingArguments, EngineArguments, LoadingArguments
 from .loading import load_given
 from .parsing import parse, plain_errors
 from .writing import check_can_write, one_line, open_output
@@ -30,8 +30,8 @@ class TranslationArguments:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Translate as the command line says."""
-    args, loading, decoding, batches, given = parse(
-        [TranslationArguments, LoadingArguments, DecodingArguments, BatchArguments],
+    args, loading, engine, decoding, batches, given = parse(
+        [TranslationArguments, LoadingArguments, EngineArguments, DecodingArguments, BatchArguments],
         __doc__,
         arguments,
         positional="sentences",
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with plain_errors():
         check_can_write(args.output, inputs=[args.input, loading.model_name_or_path])
         chunks = read(args.input, given)
-        tokenizer, model = load_given(loading)
+        tokenizer, model = load_given(loading, engine)
         count, started = 0, time.perf_counter()
         with open_output(args.output) as file:
             for chunk in chunks:

@@ -15,6 +15,7 @@ from ..files import locked
 from ..hub.folder import staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from ..model.tokenization_two_vocabularies import sides_of
 from . import folder as folders
 from .parity import TOLERANCES, log_probs, translate_rows
@@ -69,7 +70,11 @@ def to_ctranslate2(
     if target.exists():
         raise FileExistsError(f"{target} exists; name another folder for the converted model.")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model: Any = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = folders.load_source(AutoModelForSeq2SeqLM, folders.source_folder(folder), folder)
+    if not isinstance(model, VanillaTransformerForConditionalGeneration):
+        raise ValueError(f"{folder} holds a {type(model).__name__}; bring it in by convert --from first.")
+    check_vocabulary(model.config, tokenizer)
+    check_weights(model)
     spec = specification(model, *vocabularies(tokenizer, model.config), max_positions)
     spec.optimize(quantization=None if quantization == "float32" else quantization)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -89,6 +94,7 @@ def to_ctranslate2(
             "source": folder,
             "system": "ctranslate2",
             "quantization": quantization,
+            "max_positions": table_length(model.config, max_positions),
             **parity,
             "versions": {"hf_vanilla_transformer": __version__, "ctranslate2": library.__version__},
             "command": " ".join(["hf-vanilla-transformer", *sys.argv[1:]]) if "convert" in sys.argv[1:2] else None,
@@ -209,7 +215,7 @@ def specification(
     Args:
         model (`VanillaTransformerForConditionalGeneration`): in float32 on the CPU.
         source_texts, target_texts (`list` of `str`): texts of all tokens, by their ids.
-        max_positions (`int`, defaults to 2048): rows of the table of positions.
+        max_positions (`int`, defaults to 2048): see `table_length`.
 
     Raises:
         ImportError: if ctranslate2 is not installed.
@@ -221,13 +227,12 @@ def specification(
         raise ValueError(
             f"activation_function is {config.activation_function!r}, but CTranslate2 has {', '.join(_ACTIVATIONS)}."
         )
-    if config.position_embedding_type == "learned":
-        max_positions = config.max_position_embeddings
     specs = import_library().specs
     activation = getattr(specs.Activation, _ACTIVATIONS[config.activation_function])
     depths = (config.encoder_layers, config.decoder_layers)
     spec = specs.TransformerSpec.from_config(depths, config.num_heads, pre_norm=False, activation=activation)
-    no_embeddings, positions = torch.zeros(max_positions, config.d_model), torch.arange(max_positions)
+    rows = table_length(config, max_positions)
+    no_embeddings, positions = torch.zeros(rows, config.d_model), torch.arange(rows)
     for ours, theirs in ((base.encoder, spec.encoder), (base.decoder, spec.decoder)):
         embeddings = theirs.embeddings[0] if theirs is spec.encoder else theirs.embeddings
         # A copy, because CTranslate2 quantizes in place.
@@ -260,6 +265,12 @@ def specification(
     spec.config.layer_norm_epsilon = config.layer_norm_eps
     spec.validate()
     return spec
+
+
+def table_length(config: VanillaTransformerConfig, max_positions: int) -> int:
+    """Rows of the table of positions: as asked for, or fewer where positions are learned."""
+    is_learned = config.position_embedding_type == "learned"
+    return min(max_positions, config.max_position_embeddings) if is_learned else max_positions
 
 
 def write_ctranslate2(model: VanillaTransformerForConditionalGeneration, folder: Path) -> None:

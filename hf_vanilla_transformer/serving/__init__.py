@@ -1,0 +1,1 @@
+"""Other runtimes for trained folders."""
