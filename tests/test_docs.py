@@ -29,7 +29,7 @@ RECIPES = ROOT / "hf_vanilla_transformer" / "recipes"
 # Blocks of Python on each page, and where they run.
 RUN_HERE = {"evaluate.md": 1, "large_corpora.md": 2, "precision_and_memory.md": 1, "train.md": 5, "translate.md": 1}
 RUN_ELSEWHERE = {
-    "conversion.md": 1,  # tests/conversion/test_ctranslate2.py
+    "conversion.md": 2,  # tests/conversion/test_ctranslate2.py and tests/serving
     "distributed_training.md": 2,  # tests/parallel/test_docs.py
     "ecosystem.md": 9,  # tests/ecosystem and tests/test_int8.py
     "share.md": 6,  # tests/hub/test_docs.py and tests/model/test_remote_code.py

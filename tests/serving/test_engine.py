@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -16,7 +17,7 @@ import hf_vanilla_transformer
 from hf_vanilla_transformer import TwoVocabularyTokenizer, load_engine, score, train_tokenizer, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.serving import engine as engines
-from tests.ecosystem.documentation import FIXTURE
+from tests.ecosystem.documentation import FIXTURE, ROOT
 from tests.models import decisive_model
 
 
@@ -47,6 +48,17 @@ def model():
 @pytest.fixture(scope="module")
 def tokenizer():
     return AutoTokenizer.from_pretrained(FIXTURE)
+
+
+def test_the_block_of_conversion_md(engine, tokenizer, capsys):
+    page = (ROOT / "docs" / "conversion.md").read_text(encoding="utf-8")
+    block = re.search(r"```python engine\n(.*?)```", page, flags=re.DOTALL)[1]
+    for original, replacement in (("runs/numbers", FIXTURE.as_posix()), ('"int8"', '"float32"')):
+        assert original in block
+        block = block.replace(original, replacement)
+    exec(block, {})
+    expected = translate(engine, tokenizer, ["forty-two", "one hundred and one"])
+    assert capsys.readouterr().out == f"{expected}\n"
 
 
 @pytest.mark.parametrize("beams", [1, 4])
