@@ -8,6 +8,7 @@ the stored figures).
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from benchmarks.support.environment import describe_conditions
 from benchmarks.support.generation_implementations import (
     BASELINE,
     IMPLEMENTATIONS,
+    IN_CTRANSLATE2,
     InCTranslate2,
     InTransformers,
     Job,
@@ -35,11 +37,16 @@ from benchmarks.support.generation_implementations import (
     without_missing,
 )
 from benchmarks.support.generation_profile import parts
+from benchmarks.support.generation_rows import counting_rows
 from benchmarks.support.timing import Clock, in_turns
-from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, translate
+from hf_vanilla_transformer import (
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    load_engine,
+    translate,
+)
 from hf_vanilla_transformer.checks import check_number
 from hf_vanilla_transformer.cli.parsing import parse
-from hf_vanilla_transformer.conversion.ctranslate2 import token_text
 from hf_vanilla_transformer.memory import keep_freed_memory
 from hf_vanilla_transformer.model.generation_vanilla_transformer import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
 
@@ -60,8 +67,8 @@ AXES = {
 LONG, LONG_BEAMS = [250, 500, 1_000, 2_000, 4_000], [1, 4]
 # Bytes to read and width of a matmul to measure the machine's limits: large enough to hide the launch.
 PROBED = {"cpu": (400_000_000, 2048), "cuda": (4_000_000_000, 8192)}
-# Source tokens per batch; CTranslate2 gets the faster of these.
-TOKENS_PER_BATCH = (4096, 1024)
+# Values of early_stopping for the mode sentences: each system's own, and True, which all have.
+STOPPING_RULES = {"ours": ("never", True), "marian": (False, True), "ctranslate2": (True,)}
 
 
 @dataclass
@@ -272,7 +279,7 @@ def measure_long(args: BenchmarkArguments) -> Iterator[Figures]:
 
 @torch.no_grad()
 def measure_sentences(args: BenchmarkArguments) -> Iterator[Figures]:
-    """Throughput from text to text in sentences/s, with the paper's beam search, in batches sorted by length."""
+    """Throughput from text to text in sentences/s with 4 beams, in batches sorted by length, and rows computed."""
     if args.model_name_or_path is None or args.file is None:
         raise ValueError("the mode sentences needs --model_name_or_path and --file; give both.")
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
@@ -286,18 +293,32 @@ def measure_sentences(args: BenchmarkArguments) -> Iterator[Figures]:
         "corpus": f"{Path(args.file).name}, {len(sentences):,} sentences",
         "parameters": model.num_parameters(),
     }
-    with with_weights_of(model, names, device) as models:
-        runs = {name: _sentences_by(name, each, tokenizer, model, sentences) for name, each in models.items()}
-        texts = {name: run()[1] for name, run in runs.items()}
+    in_transformers = [name for name in names if name not in IN_CTRANSLATE2]
+    with with_weights_of(model, in_transformers, device) as models, ExitStack() as stack:
+        for name, each in models.items():
+            is_marian = name.startswith("marian")
+            each.generation_config = _of_marian(model, tokenizer, sentences) if is_marian else model.generation_config
+        for name in set(names) - set(models):
+            models[name] = load_engine(args.model_name_or_path, compute_type=IN_CTRANSLATE2[name])
+            stack.callback(models[name].close)
+        runs, texts, rows = {}, {}, {}
+        for name in names:
+            for rule in STOPPING_RULES[name.split("-")[0]]:
+                options = {"num_beams": 4, "early_stopping": rule, **generate_kwargs_of(name)}
+                run = partial(_by_translate, models[name], tokenizer, sentences, options)
+                entry = f"{name}, {rule}"
+                with counting_rows(models[name]) as counted:
+                    texts[entry] = run()[1]
+                runs[entry], rows[entry] = run, sum(counted)
         seconds = in_turns({name: lambda run=run: run()[0] for name, run in runs.items()}, args.rounds, clock)
     section["noise"] = clock.noise()
-    section["settings"] = {name: each.described for name, each in models.items() if name.startswith("ctranslate2")}
-    first = next((name for name in runs if name.startswith("ours")), next(iter(runs)))
+    first = next(iter(runs))
     section["entries"] = {
         name: {
             "sentences_a_second": len(sentences) / median(own_seconds),
             "times": _ratios(seconds[first], own_seconds),
-            "same_as_ours": _count_same(texts[name], texts[first]),
+            "rows": rows[name],
+            "same": _count_same(texts[name], texts[first]),
             "seconds": own_seconds,
         }
         for name, own_seconds in seconds.items()
@@ -305,27 +326,14 @@ def measure_sentences(args: BenchmarkArguments) -> Iterator[Figures]:
     yield section
 
 
-def _sentences_by(
-    name: str, translator: Any, tokenizer: Any, model: PreTrainedModel, sentences: list[str]
-) -> Callable[[], tuple[float, list[str]]]:
-    """A function that returns seconds and translations of one implementation, with the search of section 6.1."""
-    if isinstance(translator, CTranslate2Processes):
-        texts = [[token_text(token, model.config) for token in ids] for ids in tokenizer(sentences).input_ids]
-        options = {"beam_size": 4, "length_penalty": PAPER_ALPHA, "batch_type": "tokens"}
-        translator.choose(texts, *({**options, "max_batch_size": tokens} for tokens in TOKENS_PER_BATCH))
-        return partial(_by_ctranslate2, translator, tokenizer, model.config, sentences)
-    is_marian = name.startswith("marian")
-    translator.generation_config = _of_marian(model, tokenizer, sentences) if is_marian else model.generation_config
-    options = {"num_beams": 4, "length_penalty": PAPER_ALPHA, **generate_kwargs_of(name)}
-    return partial(_by_translate, translator, tokenizer, sentences, options)
-
-
 def _of_marian(model: PreTrainedModel, tokenizer: Any, sentences: list[str]) -> GenerationConfig:
     """Settings that Marian supports: one length limit for all sentences, and transformers' length penalty."""
     tokens = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
     longest = max(map(len, tokenizer(sentences).input_ids))
     return GenerationConfig(
-        **{name: getattr(model.config, name) for name in tokens}, max_new_tokens=longest + PAPER_MAX_LENGTH_OFFSET
+        **{name: getattr(model.config, name) for name in tokens},
+        length_penalty=PAPER_ALPHA,
+        max_new_tokens=longest + PAPER_MAX_LENGTH_OFFSET,
     )
 
 
@@ -333,19 +341,6 @@ def _by_translate(model: Any, tokenizer: Any, sentences: list[str], options: dic
     start = time.perf_counter()
     texts = translate(model, tokenizer, sentences, **options)
     return time.perf_counter() - start, texts
-
-
-def _by_ctranslate2(
-    processes: CTranslate2Processes, tokenizer: Any, config: Any, sentences: list[str]
-) -> tuple[float, list[str]]:
-    """The child process times translation, which sorts by length itself; our tokenizer is timed here."""
-    start = time.perf_counter()
-    texts = [[token_text(token, config) for token in ids] for ids in tokenizer(sentences).input_ids]
-    before = time.perf_counter() - start
-    seconds, targets = processes.translate(texts)
-    start = time.perf_counter()
-    translations = tokenizer.batch_decode([[int(each) for each in target if each.isdigit()] for target in targets])
-    return before + seconds + time.perf_counter() - start, translations
 
 
 MEASURE = {

@@ -54,11 +54,11 @@ _IN_TRANSFORMERS: dict[str, Callable[[Any], PreTrainedModel]] = {
     "marian-fp32": partial(_marian, dtype=torch.float32),
     "marian-bf16": partial(_marian, dtype=torch.bfloat16),
 }
-_IN_CTRANSLATE2 = {"ctranslate2-fp32": "float32", "ctranslate2-int8": "int8"}
+IN_CTRANSLATE2 = {"ctranslate2-fp32": "float32", "ctranslate2-int8": "int8"}
 _WITH_STATIC_CACHE = [f"{name}-bf16{STATIC}" for name in ("ours", "marian")]
-IMPLEMENTATIONS = [*_IN_TRANSFORMERS, *_WITH_STATIC_CACHE, *_IN_CTRANSLATE2]
+IMPLEMENTATIONS = [*_IN_TRANSFORMERS, *_WITH_STATIC_CACHE, *IN_CTRANSLATE2]
 _DEFAULTS = {
-    "cpu": ["ours-fp32", "ours-bf16", "ours-int8", "marian-fp32", *_IN_CTRANSLATE2],
+    "cpu": ["ours-fp32", "ours-bf16", "ours-int8", "marian-fp32", *IN_CTRANSLATE2],
     "cuda": ["ours-fp32", "ours-bf16", "marian-fp32", "marian-bf16"],
 }
 
@@ -78,9 +78,9 @@ def without_missing(names: Sequence[str]) -> list[str]:
     if find_spec("ctranslate2") is not None:
         return list(names)
     for name in names:
-        if name in _IN_CTRANSLATE2:
+        if name in IN_CTRANSLATE2:
             print(f"{name} is left out: ctranslate2 is not installed; pip install ctranslate2 adds it.")
-    return [name for name in names if name not in _IN_CTRANSLATE2]
+    return [name for name in names if name not in IN_CTRANSLATE2]
 
 
 @contextmanager
@@ -88,12 +88,12 @@ def with_weights_of(model: Any, names: Sequence[str], device: torch.device) -> I
     """The named implementations with the weights of a float32 model: models, or `CTranslate2Processes`."""
     processes = {}
     with tempfile.TemporaryDirectory() as folder:
-        if any(name in _IN_CTRANSLATE2 for name in names):
+        if any(name in IN_CTRANSLATE2 for name in names):
             write_ctranslate2(model, Path(folder) / "model")
         try:
             for name in names:
-                if name in _IN_CTRANSLATE2:
-                    compute_type = _IN_CTRANSLATE2[name]
+                if name in IN_CTRANSLATE2:
+                    compute_type = IN_CTRANSLATE2[name]
                     threads = torch.get_num_threads()
                     processes[name] = CTranslate2Processes(Path(folder) / "model", compute_type, threads)
             yield {

@@ -45,10 +45,18 @@ def tables(figures: dict[str, Any], baseline: str) -> Iterator[str]:
         yield f"## sentences\n\n{report.describe(section)}\n\n{report.describe_noise(section)}"
         first = next(iter(section["entries"]))
         rows = [
-            [name, f"{entry['sentences_a_second']:.0f}", report.spread(entry["times"]), str(entry["same_as_ours"])]
+            [
+                *name.split(", "),
+                f"{median(entry['seconds']):.2f}",
+                f"{entry['sentences_a_second']:.0f}",
+                report.spread(entry["times"]),
+                f"{entry['rows']:,}",
+                str(entry["same"]),
+            ]
             for name, entry in section["entries"].items()
         ]
-        yield report.table(["implementation", "sentences/s", f"speedup over {first}", "same translations"], rows)
+        headings = ["implementation", "early_stopping", "seconds", "sentences/s", f"speedup over {first}"]
+        yield report.table([*headings, "rows (hypotheses x steps)", "same translations"], rows)
 
 
 def _table_of_jobs(jobs: dict[str, dict[str, Any]], baseline: str) -> str:
@@ -193,6 +201,7 @@ def _plot_sentences(section: dict[str, Any]) -> Any:
     figure = Figure(figsize=(6, 1 + 0.35 * len(entries)), layout="constrained")
     axes = figure.subplots()
     names = [name for name, _ in entries]
-    axes.barh(names, [entry["sentences_a_second"] for _, entry in entries], color=[COLOURS[name] for name in names])
+    colours = [COLOURS[name.split(", ")[0]] for name in names]
+    axes.barh(names, [entry["sentences_a_second"] for _, entry in entries], color=colours)
     axes.set_xlabel("throughput, sentences/s, text to text")
     return figure

@@ -9,13 +9,16 @@ from statistics import median
 
 import pytest
 import torch
-from transformers import DynamicCache, GenerationMixin, StaticCache
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DynamicCache, GenerationMixin, StaticCache
 
 from benchmarks import generation
 from benchmarks.support import generation_implementations, generation_profile, report, timing
 from benchmarks.support.generation_profile import PARTS, parts
+from benchmarks.support.generation_rows import counting_rows
+from hf_vanilla_transformer.conversion.hf_marian import new_marian
 from hf_vanilla_transformer.model import packed_linear
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
+from hf_vanilla_transformer.serving import engine
 
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
@@ -181,17 +184,39 @@ def test_figures_are_drawn(measured, tmp_path):
         assert (tmp_path / path.name).read_text() == drawn
 
 
-def test_sentences_are_reported(tmp_path, capsys):
+def test_sentences_are_reported(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(engine, "CACHE", tmp_path / "cache")
     output, file = tmp_path / "figures.json", tmp_path / "sentences"
-    file.write_text("forty-two\n\nseven\none hundred and one\n")
-    options = ["--rounds", "1", "--repeats", "0", "--implementations", *IN_TRANSFORMERS, "--output", str(output)]
+    file.write_text("eleven\n\nseven\nnine\n")
+    names = [*IN_TRANSFORMERS, *(["ctranslate2-fp32"] if find_spec("ctranslate2") else [])]
+    options = ["--rounds", "1", "--repeats", "0", "--implementations", *names, "--output", str(output)]
     generation.main(["sentences", "--model_name_or_path", str(FIXTURE), "--file", str(file), *options])
     entries = json.loads(output.read_text())["sentences"]["entries"]
-    assert {name: entry["same_as_ours"] for name, entry in entries.items()} == dict.fromkeys(IN_TRANSFORMERS, 3)
+    rules = {"ours": ("never", "True"), "marian": ("False", "True"), "ctranslate2": ("True",)}
+    expected = [f"{name}, {rule}" for name in names for rule in rules[name.split("-")[0]]]
+    assert {name: entry["same"] for name, entry in entries.items()} == dict.fromkeys(expected, 3)
+    assert all(entry["rows"] >= 3 * 4 for entry in entries.values())
     assert "3 sentences" in capsys.readouterr().out
     pytest.importorskip("matplotlib")
     generation.main(["report", "--output", str(output), "--plot", str(tmp_path)])
-    assert all(name in (tmp_path / "generation_sentences.svg").read_text() for name in IN_TRANSFORMERS)
+    assert all(name in (tmp_path / "generation_sentences.svg").read_text() for name in expected)
+
+
+def test_rows_are_hypotheses_times_steps(tmp_path, monkeypatch):
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
+    marian = new_marian(model.config, "sdpa")
+    inputs = tokenizer(["forty-two", "one hundred and nine"], padding=True, return_tensors="pt")
+    for each in (model, marian):
+        with counting_rows(each) as rows:
+            each.generate(**inputs, num_beams=3, max_new_tokens=5, eos_token_id=None)
+        assert rows == [2 * 3] * 5
+    pytest.importorskip("ctranslate2")
+    monkeypatch.setattr(engine, "CACHE", tmp_path)
+    loaded = engine.load_engine(str(FIXTURE))
+    with counting_rows(loaded) as rows:
+        loaded.generate(**inputs, num_beams=1)
+    loaded.close()
+    assert rows == [len(tokenizer(text).input_ids) for text in ("zweiundvierzig", "einhundertneun")]
 
 
 @pytest.mark.parametrize(
