@@ -7,6 +7,7 @@ Importing this package makes `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM` 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .details import Translation
 from .memory import keep_freed_memory
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
@@ -72,6 +73,7 @@ __all__ = [
     "ReleaseMemory",
     "StopWhenDiverged",
     "TokenBudgetBatchSampler",
+    "Translation",
     "TranslationPipeline",
     "TwoVocabularyTokenizer",
     "VanillaTransformerConfig",

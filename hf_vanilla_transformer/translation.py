@@ -2,14 +2,16 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from tqdm.auto import tqdm
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
 
 from .checks import check_number, check_strings
+from .details import BLANK, Translation, describe, settings_of
+from .forced_decoding import batches, forced_log_probs, is_engine
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.pipeline_vanilla_transformer import check_generated, check_vocabulary, check_weights, evaluating
 from .model.tokenization_two_vocabularies import sides_of
@@ -22,6 +24,32 @@ _USUAL_BEAMS = 8
 _LONG = 2_000
 
 
+@overload
+def translate(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Iterable[str],
+    batch_tokens: int = ...,
+    show_progress: bool = ...,
+    *,
+    return_details: Literal[False] = ...,
+    **generate_kwargs: Any,
+) -> list[str]: ...
+
+
+@overload
+def translate(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Iterable[str],
+    batch_tokens: int = ...,
+    show_progress: bool = ...,
+    *,
+    return_details: Literal[True],
+    **generate_kwargs: Any,
+) -> list[Translation]: ...
+
+
 @torch.inference_mode()
 def translate(
     model: Any,
@@ -29,8 +57,10 @@ def translate(
     sentences: Iterable[str],
     batch_tokens: int = 4096,
     show_progress: bool = False,
+    *,
+    return_details: bool = False,
     **generate_kwargs: Any,
-) -> list[str]:
+) -> list[str] | list[Translation]:
     """Translate sentences in batches of similar length; the translations keep the order of the sentences.
 
     A sentence of 2,000 tokens or more gets a warning, because its time grows with the square of its length (Table 1).
@@ -44,11 +74,14 @@ def translate(
             batch. More than 8 beams make batches smaller in proportion.
         show_progress (`bool`): whether to show a progress bar, in sentences, and another one for the tokens of each
             sentence that gets a warning.
+        return_details (`bool`): return [`Translation`] objects, with scores, tokens and log-probabilities, instead of
+            texts. One more forward pass per batch computes them.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
-            sentence, the first is the translation; if they request scores, these are dropped.
+            sentence, the first is the translation, and the others are alternatives in its details; if they request
+            scores, these are dropped.
 
     Returns:
-        `list[str]`: one translation per sentence.
+        `list[str]`, or `list[Translation]` with `return_details`: one translation per sentence.
 
     Raises:
         TypeError: if `sentences` is one string, or contains anything but strings.
@@ -58,21 +91,25 @@ def translate(
     check_number("batch_tokens", batch_tokens, 1)
     check_vocabulary(model.config, tokenizer)
     sentences = list(check_strings("sentences", sentences))
-    translations = [""] * len(sentences)
+    translations: list[Any] = [BLANK if return_details else ""] * len(sentences)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices]).input_ids if indices else []
-    beams = generate_kwargs.get("num_beams") or model.generation_config.num_beams or 1
-    batch_tokens = max(1, batch_tokens * _USUAL_BEAMS // max(_USUAL_BEAMS, beams))
+    settings = settings_of(model, generate_kwargs)
+    batch_tokens = max(1, batch_tokens * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams or 1))
     progress = tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress)
     with evaluating(model), progress:
-        for batch in _batches([len(ids) for ids in encoded], batch_tokens):
+        for batch in batches([len(ids) for ids in encoded], batch_tokens):
             inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
             output = _generate(model, inputs.to(model.device), show_progress, generate_kwargs)
-            sequences = getattr(output, "sequences", output)
-            first = sequences[:: len(sequences) // len(batch)]
-            check_generated(model, tokenizer, first)
-            for row, text in zip(batch, tokenizer.batch_decode(first, skip_special_tokens=True), strict=True):
-                translations[indices[row]] = text
+            sequences = getattr(output, "sequences", output).unflatten(0, (len(batch), -1))
+            check_generated(model, tokenizer, sequences[:, 0])
+            if return_details:
+                sources = [encoded[row] for row in batch]
+                found: list[Any] = describe(model, tokenizer, sources, sequences, settings, batch_tokens)
+            else:
+                found = tokenizer.batch_decode(sequences[:, 0], skip_special_tokens=True)
+            for row, translation in zip(batch, found, strict=True):
+                translations[indices[row]] = translation
             progress.update(len(batch))
     return translations
 
@@ -80,7 +117,7 @@ def translate(
 def _generate(model: Any, inputs: Any, show_progress: bool, generate_kwargs: dict[str, Any]) -> Any:
     """Call `generate()`, with a warning and a progress bar in tokens if a sentence is long."""
     length = inputs["input_ids"].shape[1]
-    if length < _LONG or _is_engine(model):
+    if length < _LONG or is_engine(model):
         return model.generate(**inputs, **generate_kwargs)
     logger.warning("a sentence has %s tokens; its time grows with the square of that, so split it.", f"{length:,}")
     # Most translations are about as long as their source.
@@ -88,11 +125,6 @@ def _generate(model: Any, inputs: Any, show_progress: bool, generate_kwargs: dic
         given = generate_kwargs.get("logits_processor") or []
         processors = LogitsProcessorList([*given, _StepCounter(progress)])
         return model.generate(**inputs, **{**generate_kwargs, "logits_processor": processors})
-
-
-def _is_engine(model: Any) -> bool:
-    """Whether a model runs in another runtime; see `serving.engine`."""
-    return hasattr(model, "log_probs")
 
 
 class _StepCounter(LogitsProcessor):
@@ -164,8 +196,10 @@ def score(
     progress = tqdm(total=len(sources), desc="scoring", unit=" pairs", disable=not show_progress)
     with evaluating(model), progress:
         lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
-        for batch in _batches(lengths, batch_tokens):
-            found = _log_probs(model, tokenizer, *([ids[row] for row in batch] for ids in (source_ids, target_ids)))
+        for batch in batches(lengths, batch_tokens):
+            found = forced_log_probs(
+                model, tokenizer, *([ids[row] for row in batch] for ids in (source_ids, target_ids))
+            )
             for row, log_probs in zip(batch, found, strict=True):
                 total = sum(log_probs)
                 if math.isnan(total):
@@ -174,34 +208,3 @@ def score(
                 scores[row] = Score(tokens, log_probs, total, total / penalty(len(log_probs)))
             progress.update(len(batch))
     return scores
-
-
-def _log_probs(
-    model: Any, tokenizer: PreTrainedTokenizerBase, sources: list[list[int]], targets: list[list[int]]
-) -> Iterator[list[float]]:
-    """Log-probabilities of the tokens of each target of a batch."""
-    if _is_engine(model):
-        yield from model.log_probs(sources, targets)
-        return
-    padded = (
-        tokenizer.pad({"input_ids": side}, return_tensors="pt", padding_side="right") for side in (sources, targets)
-    )
-    source, target = (side.to(model.device) for side in padded)
-    labels = target.input_ids.masked_fill(target.attention_mask == 0, -100)
-    decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
-    logits = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False).logits
-    # Row by row, because all log-probabilities take as much memory as the logits.
-    for row_logits, ids, row in zip(logits, target.input_ids, targets, strict=True):
-        yield row_logits.float().log_softmax(dim=-1).gather(-1, ids[:, None])[: len(row), 0].tolist()
-
-
-def _batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Rows in batches of at most `batch_tokens` tokens, longest first, so that running out of memory shows at once."""
-    batch: list[int] = []
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch

@@ -7,7 +7,7 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import TranslationPipeline, score, translate
-from hf_vanilla_transformer.translation import _batches
+from hf_vanilla_transformer.forced_decoding import batches
 from tests.ecosystem.documentation import FIXTURE
 from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
 from tests.models import decisive_model, small_model
@@ -38,9 +38,9 @@ def test_order_is_kept_whatever_the_batches(model, tokenizer, batch_tokens):
 
 def test_batches_are_as_full_as_their_longest_sentence_lets_them_be():
     lengths = [3, 12, 4, 4, 7, 1, 2, 5, 4]
-    batches = list(_batches(lengths, 10))
+    found = list(batches(lengths, 10))
     # Of 12, 7, 5 and 4, 4 and 4, and 3, 2 and 1 tokens.
-    assert batches == [[1], [4], [7, 2], [3, 8], [0, 6, 5]]
+    assert found == [[1], [4], [7, 2], [3, 8], [0, 6, 5]]
 
 
 def score_themselves(model, tokenizer, sentences, **kwargs):
