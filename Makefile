@@ -36,11 +36,11 @@ $(READY): pyproject.toml constraints.txt
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[numbers,dev]'
 	@touch $@
 
-extras: $(EXTRAS)  ## Install the optional dependencies: plots, PEFT, ONNX, CTranslate2, Marian's tokenizer.
+extras: $(EXTRAS)  ## Install the optional dependencies: plots, PEFT, ONNX, CTranslate2, Marian's tokenizer, sentences.
 
 # A target of its own, because the demo needs none of them and some of them print when transformers imports them.
 $(EXTRAS): $(READY)
-	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,marian,ctranslate2,plots]'
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,marian,ctranslate2,plots,text]'
 	@touch $@
 
 # Apart from the environment: where it is installed, transformers imports it with every model, and it logs four lines.

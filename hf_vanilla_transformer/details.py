@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from .forced_decoding import batches, forced_log_probs
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.tokenization_two_vocabularies import sides_of
+from .segmentation import has_loop
 
 
 # Settings of a search that say how to read its result.
@@ -30,7 +31,9 @@ class Translation(NamedTuple):
         alignment (`list` of pairs of `int`, *optional*): indices of a source word and a target word that belong
             together; words are what whitespace separates.
         alternatives (`tuple[Translation, ...]`): the other hypotheses, best first; `num_return_sequences` - 1 of them.
-        flags (`frozenset[str]`): `"truncated"` if the length limit ended the translation.
+        flags (`frozenset[str]`): what may be wrong: `"truncated"` if the length limit ended the translation,
+            `"repetition"` if its tokens repeat in a row as those of the source do not, `"longer_than_training"` if the
+            source has more tokens than any that the model was trained on, and `"split"` if it was split therefore.
     """
 
     text: str
@@ -88,11 +91,20 @@ def describe(
     texts = tokenizer.batch_decode(rows, skip_special_tokens=True)
     penalty, target_side = length_penalty_of(settings), sides_of(tokenizer)[1]
     found = []
-    for row, text, scores in zip(rows, texts, log_probs, strict=True):
+    for index, (row, text, scores) in enumerate(zip(rows, texts, log_probs, strict=True)):
         score = sum(scores) / penalty(len(scores)) if scores else -math.inf
-        flags = frozenset() if eos.intersection(row[-1:]) else frozenset(["truncated"])
+        flags = _flags(sources[index // count], row, eos, tokenizer.model_max_length)
         found.append(Translation(text, score, target_side.convert_ids_to_tokens(row), scores, None, flags=flags))
     return [_best(found[start : start + count]) for start in range(0, len(found), count)]
+
+
+def _flags(source: list[int], row: list[int], eos: set[int], longest: int) -> frozenset[str]:
+    found = {
+        "truncated": not eos.intersection(row[-1:]),
+        "repetition": has_loop(row) and not has_loop(source),
+        "longer_than_training": len(source) > longest,
+    }
+    return frozenset(name for name, is_so in found.items() if is_so)
 
 
 def _best(hypotheses: list[Translation]) -> Translation:

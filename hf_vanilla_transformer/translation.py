@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Literal, NamedTuple, overload
 
 import torch
@@ -15,6 +16,7 @@ from .forced_decoding import batches, forced_log_probs, is_engine
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.pipeline_vanilla_transformer import check_generated, check_vocabulary, check_weights, evaluating
 from .model.tokenization_two_vocabularies import sides_of
+from .texts import translate_texts
 
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,7 @@ def translate(
     show_progress: bool = ...,
     *,
     return_details: Literal[False] = ...,
+    split_sentences: bool | str = ...,
     **generate_kwargs: Any,
 ) -> list[str]: ...
 
@@ -46,6 +49,7 @@ def translate(
     show_progress: bool = ...,
     *,
     return_details: Literal[True],
+    split_sentences: bool | str = ...,
     **generate_kwargs: Any,
 ) -> list[Translation]: ...
 
@@ -59,6 +63,7 @@ def translate(
     show_progress: bool = False,
     *,
     return_details: bool = False,
+    split_sentences: bool | str = False,
     **generate_kwargs: Any,
 ) -> list[str] | list[Translation]:
     """Translate sentences in batches of similar length; the translations keep the order of the sentences.
@@ -76,6 +81,10 @@ def translate(
             sentence that gets a warning.
         return_details (`bool`): return [`Translation`] objects, with scores, tokens and log-probabilities, instead of
             texts. One more forward pass per batch computes them.
+        split_sentences (`bool` or `str`): whether `sentences` are texts to split into sentences, which needs sentencex;
+            a string is the code of their language, by default the tokenizer's or else English. Paragraphs, line breaks
+            and white space are kept. A sentence with more tokens than any that the model was trained on (the
+            tokenizer's `model_max_length`) is split at clauses. False for test sets, because it changes their scores.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
             sentence, the first is the translation, and the others are alternatives in its details; if they request
             scores, these are dropped.
@@ -84,6 +93,7 @@ def translate(
         `list[str]`, or `list[Translation]` with `return_details`: one translation per sentence.
 
     Raises:
+        ImportError: if texts are to be split, and sentencex is not installed.
         TypeError: if `sentences` is one string, or contains anything but strings.
         ValueError: if a sentence has lone surrogates, the tokenizer belongs to another model, or a translation is empty
             because weights are NaN or infinite.
@@ -91,9 +101,14 @@ def translate(
     check_number("batch_tokens", batch_tokens, 1)
     check_vocabulary(model.config, tokenizer)
     sentences = list(check_strings("sentences", sentences))
+    if split_sentences:
+        options: Any = {"return_details": return_details, **generate_kwargs}
+        language = split_sentences if isinstance(split_sentences, str) else None
+        of_sentences = partial(translate, model, tokenizer, batch_tokens=batch_tokens, show_progress=show_progress)
+        return translate_texts(partial(of_sentences, **options), tokenizer, sentences, language)
     translations: list[Any] = [BLANK if return_details else ""] * len(sentences)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
-    encoded = tokenizer([sentences[index] for index in indices]).input_ids if indices else []
+    encoded = tokenizer([sentences[index] for index in indices], verbose=False).input_ids if indices else []
     settings = settings_of(model, generate_kwargs)
     batch_tokens = max(1, batch_tokens * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams or 1))
     progress = tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress)

@@ -24,7 +24,7 @@ from .parsing import plain_errors
 from .train_arguments import TRAINED, Settings, changed_arguments
 from .train_checks import check_lengths, check_settings
 from .train_outputs import describe_run, how_to_resume, prepare_push, report, save_average, save_model
-from .train_setup import load_training_pairs, make_model, make_trainer, tokenize
+from .train_setup import load_training_pairs, make_model, make_trainer, set_languages, tokenize
 
 
 # The default of save_total_limit, because the checkpoints of a long run would fill a disk.
@@ -220,6 +220,7 @@ def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrain
     tokenizer, model = make_model(model_args, pairs, start.checkpoint)
     model.generation_config.update(**settings.decoding.generate_kwargs())
     data = tokenize(args, model_args, pairs, tokenizer)
+    set_languages(tokenizer, settings.data.languages())
     check_lengths(model.config, data)
     trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(pairs["train"]))
     callbacks = [start.facts, Plan(model.num_parameters(), len(data["train"])), StopWhenDiverged()]

@@ -25,7 +25,7 @@ from .. import (
     train_tokenizer,
 )
 from ..data.batches import TokenBudgetBatchSampler
-from ..data.lengths import filter_pairs
+from ..data.lengths import filter_pairs, set_model_max_length
 from ..data.tokenization import tokenize_pairs
 from ..evaluation.metrics import make_compute_metrics
 from ..model.pipeline_vanilla_transformer import check_vocabulary
@@ -105,7 +105,15 @@ def tokenize(
     with args.main_process_first(desc="tokenizing the pairs"):
         data = tokenize_pairs(pairs, tokenizer, model_args.preprocessing_num_workers)
         data["train"] = remove_unfit(data["train"], tokenizer, model_args.max_tokens)
+    set_model_max_length(tokenizer, data["train"])
     return data
+
+
+def set_languages(tokenizer: PreTrainedTokenizerBase, languages: tuple[str | None, str | None]) -> None:
+    """Save the language codes of a model with its tokenizer, under the names that `MarianTokenizer` has for them."""
+    for name, code in zip(("source_lang", "target_lang"), languages, strict=True):
+        if code is not None and not hasattr(tokenizer, name):
+            tokenizer.init_kwargs.setdefault(name, code)
 
 
 def remove_unfit(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None) -> Dataset:

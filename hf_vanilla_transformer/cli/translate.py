@@ -2,30 +2,79 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from .. import translate
-from ..data.text import check_is_input, iterate_lines, lines_as_they_arrive
 from ..memory import release_freed_memory
-from .arguments import BatchArguments, DecodingArguments, EngineArguments, LoadingArguments
+from .arguments import BatchArguments, DecodingArguments, EngineArguments, LoadingArguments, check_optional
 from .loading import load_given
 from .parsing import parse, plain_errors
-from .writing import check_can_write, one_line, open_output
+from .processes import Processes
+from .sentence_files import JsonFields, is_json, read_sentences, write_sentences
+from .writing import check_can_write
 
 
 # Sentences that are read, translated and written in one go: enough for batches of similar length, and few to lose.
 CHUNK_SIZE = 2_000
+# Of several processes, so that they all get some of a short file.
+CHUNK_SIZE_OF_SEVERAL = 500
 
 
 @dataclass
 class TranslationArguments:
     """Where sentences come from and translations go to."""
 
-    input: str | None = field(default=None, metadata={"help": "A text file, one sentence per line; also .gz."})
-    output: str | None = field(default=None, metadata={"help": "Write translations to this file, not to stdout."})
+    input: str | None = field(
+        default=None, metadata={"help": "A file with a sentence per line: text, or JSON (.jsonl); also .gz."}
+    )
+    output: str | None = field(
+        default=None, metadata={"help": "Write translations to this file, not to stdout: text, or .jsonl; also .gz."}
+    )
+    json_lines: bool = field(
+        default=False, metadata={"help": "Standard input and output are JSON lines, with scores in the output."}
+    )
+    source_column: str = field(default="text", metadata={"help": "Field of JSON lines to translate."})
+    target_column: str = field(default="translation", metadata={"help": "Field of JSON lines for translations."})
+    split_sentences: bool = field(
+        default=False,
+        metadata={"help": "Lines are texts: translate each sentence of theirs, and keep the white space between them."},
+    )
+    source_lang: str | None = field(
+        default=None, metadata={"help": "Language code of the texts to split; by default that of the tokenizer."}
+    )
+    num_return_sequences: int | None = field(
+        default=None, metadata={"help": "Translations per sentence, best first; the output is JSON lines."}
+    )
+
+    def __post_init__(self) -> None:
+        check_optional(self, "num_return_sequences")
+        if self.source_column == self.target_column:
+            raise ValueError(f'source_column and target_column are both "{self.source_column}"; give two names.')
+        if self.source_lang is not None and not self.split_sentences:
+            raise ValueError(f"source_lang is {self.source_lang}, but has no effect without --split_sentences.")
+        if self.num_return_sequences is not None and self.output_fields() is None:
+            raise ValueError("num_return_sequences needs JSON lines; give --json_lines, or an --output in .jsonl.")
+
+    def input_fields(self) -> JsonFields | None:
+        """The fields of the input, or None if it is text."""
+        is_object = is_json(self.input) if self.input is not None else self.json_lines
+        return JsonFields(self.source_column, self.target_column) if is_object else None
+
+    def output_fields(self) -> JsonFields | None:
+        """The fields of the output, or None if it is text."""
+        is_object = is_json(self.output) if self.output is not None else self.json_lines
+        return JsonFields(self.source_column, self.target_column) if is_object else None
+
+    def translate_kwargs(self) -> dict[str, Any]:
+        """Arguments of `translate()`."""
+        values = {
+            "return_details": self.output_fields() is not None,
+            "split_sentences": (self.source_lang or True) if self.split_sentences else False,
+            "num_return_sequences": self.num_return_sequences,
+        }
+        return {name: value for name, value in values.items() if value}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,52 +86,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
         positional="sentences",
         verb="translate",
     )
+    processes, counted = Processes.launched(), list[int]()
     with plain_errors():
         check_can_write(args.output, inputs=[args.input, loading.model_name_or_path])
-        chunks = read(args.input, given)
+        processes.check(args.input, args.output)
+        size = CHUNK_SIZE if processes.count == 1 else CHUNK_SIZE_OF_SEVERAL
+        chunks = read_sentences(args.input, given, args.input_fields(), size)
+        loading = replace(loading, device=loading.device or processes.device())
         tokenizer, model = load_given(loading, engine)
-        count, started = 0, time.perf_counter()
-        with open_output(args.output) as file:
-            for chunk in chunks:
+        options = {**args.translate_kwargs(), **decoding.generate_kwargs()}
+        started = time.perf_counter()
+        with processes.open(args.output, counted) as file:
+            for chunk in processes.share(chunks, counted):
                 translations = translate(
                     model,
                     tokenizer,
-                    chunk,
+                    [sentence.text for sentence in chunk],
                     batches.tokens_per_batch,
                     show_progress=sys.stderr.isatty(),
-                    **decoding.generate_kwargs(),
+                    **options,
                 )
-                file.writelines(f"{one_line(translation)}\n" for translation in translations)
+                keeps_breaks = bool(given) and args.split_sentences
+                file.writelines(write_sentences(chunk, translations, args.output_fields(), keeps_breaks))
                 file.flush()
                 release_freed_memory()
-                count += len(chunk)
-        if not given:
+        if not given and processes.index == 0:
             seconds = time.perf_counter() - started
+            count = sum(counted)
             print(f"{count:,} sentences in {seconds:.1f} s: {count / seconds:,.1f} sentences/s", file=sys.stderr)
-
-
-def read(path: str | None, sentences: Sequence[str]) -> Iterator[list[str]]:
-    """Chunks of sentences from the arguments, or from the file, or from standard input.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: if sentences and a file are given, or while reading, if a line is not UTF-8 text.
-    """
-    if sentences and path:
-        raise ValueError("sentences were given both as arguments and as a file; give one of the two.")
-    if sentences:
-        return iter([list(sentences)])
-    if path is None:
-        return _chunks_of_stdin()
-    check_is_input(Path(path))
-    return _chunks(iterate_lines(Path(path)))
-
-
-def _chunks(lines: Iterator[str]) -> Iterator[list[str]]:
-    while chunk := list(islice(lines, CHUNK_SIZE)):
-        yield chunk
-
-
-def _chunks_of_stdin() -> Iterator[list[str]]:
-    for lines in lines_as_they_arrive(sys.stdin.buffer, "standard input"):  # type: ignore[arg-type]
-        yield from _chunks(iter(lines))

@@ -1,5 +1,6 @@
 """Output files of the verbs."""
 
+import gzip
 import io
 import os
 import sys
@@ -7,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from ..files import are_same_file, is_stream, whole_file
 
@@ -65,7 +66,14 @@ def one_line(text: str) -> str:
 
 @contextmanager
 def open_output(path: str | None) -> Iterator[IO[str]]:
-    """A file that appears when it is complete, or standard output."""
+    """A file that appears when it is complete, compressed if its name ends in .gz, or standard output."""
+    if path is not None and path.lower().endswith(".gz"):
+        with (
+            whole_file(path, binary=True, keeps_part=True) as file,
+            gzip.open(file, "wt", encoding="utf-8") as compressed,
+        ):
+            yield cast(IO[str], compressed)
+        return
     if path is not None:
         with whole_file(path, keeps_part=True) as file:
             yield file

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 from datasets import Dataset
 from numpy.typing import ArrayLike, NDArray
 from transformers import PreTrainedTokenizerBase
+from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from ..checks import check_number
 from ..model.tokenization_two_vocabularies import sides_of
@@ -116,6 +117,21 @@ def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[A
     if not all(np.issubdtype(side.dtype, np.integer) for side in (source, target)):
         raise TypeError(f"lengths are {source.dtype} and {target.dtype}; they count tokens, so give whole numbers.")
     return source, target
+
+
+def set_model_max_length(tokenizer: PreTrainedTokenizerBase, data: Dataset) -> None:
+    """Make the longest source of the training pairs the tokenizer's `model_max_length`, in tokens.
+
+    A tokenizer that has a greater one already, of an earlier training, keeps it. It cuts nothing off by itself; see
+    `translate(..., split_sentences=True)`.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): of the pairs.
+        data (`Dataset`): training pairs of [`tokenize_pairs`].
+    """
+    longest, earlier = int(pair_lengths(data)[0].max()), tokenizer.model_max_length
+    if earlier > LARGE_INTEGER or earlier < longest:  # Without a limit it is a number beyond all lengths.
+        tokenizer.model_max_length = longest
 
 
 def _list_lengths(column: pa.ChunkedArray) -> NDArray[Any]:

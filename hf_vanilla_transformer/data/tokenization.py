@@ -89,11 +89,13 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Any:
     settings = {
         name: value
         for name, value in vars(tokenizer).items()
-        if isinstance(value, (str, int, float, type(None))) and name != "name_or_path"
+        if isinstance(value, (str, int, float, type(None))) and name not in ("name_or_path", "model_max_length")
     }
     return type(tokenizer).__qualname__, json.dumps(models, sort_keys=True), json.dumps(settings, sort_keys=True)
 
 
 def _tokenize(batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
-    tokens = tokenizer(batch["source"], text_target=batch["target"], return_attention_mask=False)
+    # Otherwise a warning says that this model has a limit of length.
+    options: Any = {"return_attention_mask": False, "verbose": False}
+    tokens = tokenizer(batch["source"], text_target=batch["target"], **options)
     return {"input_ids": tokens["input_ids"], "labels": tokens["labels"]}

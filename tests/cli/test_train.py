@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.cli import train, train_outputs, train_run, train_setup
 from hf_vanilla_transformer.cli.train_arguments import RunArguments
 from tests.cli.tiny_run import TINY, recipe, weights_of
@@ -161,6 +162,16 @@ def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, capsys):
     assert printed == "removed 2 of 3 training pairs: 1 empty on one side, 1 longer than 3 tokens\n"
     with pytest.raises(SystemExit, match="error: none of the 60 pairs would remain"):
         train.main(recipe(tmp_path, max_tokens=1))
+
+
+def test_the_tokenizer_holds_the_longest_source_and_the_languages(trained, tmp_path):
+    """Fine-tuning on shorter pairs does not forget longer ones."""
+    pairs = load_pairs("numbers", source="en", target="fr", max_digits=2, train_size=60)["train"]
+    shorter = recipe(tmp_path, model_name_or_path=str(trained), max_digits=1, train_size=5, max_steps=1)
+    for folder in (trained, train.main(shorter)):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        assert tokenizer.model_max_length == max(map(len, tokenizer(pairs["source"][:], verbose=False).input_ids))
+        assert (tokenizer.init_kwargs["source_lang"], tokenizer.init_kwargs["target_lang"]) == ("en", "fr")
 
 
 def test_words_between_spaces(trained, tmp_path):
