@@ -11,7 +11,7 @@ import torch
 
 
 # Far below the log-probability of any hypothesis, but finite, because differences of minus infinity are NaN.
-_NO_HYPOTHESIS = -1e9
+NO_HYPOTHESIS = -1e9
 _NO_ROW = -1
 # Tokens per group, and the number of scores from which a search by groups is faster on CPUs.
 _GROUP, _FEWEST_FOR_GROUPS = 64, 2**17
@@ -35,7 +35,7 @@ LENGTH_PENALTIES: dict[str, Callable] = {"gnmt": gnmt_length_penalty, "hf": hf_l
 
 def exists(scores: torch.Tensor) -> torch.Tensor:
     """Which scores belong to a hypothesis, and not to an empty slot; in the shape of `scores`."""
-    return scores > _NO_HYPOTHESIS / 2
+    return scores > NO_HYPOTHESIS / 2
 
 
 def top_tokens(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,7 +78,7 @@ class _Best:
     """
 
     def __init__(self, sentences: int, num_beams: int, device: torch.device):
-        self.scores = torch.full((sentences, num_beams), _NO_HYPOTHESIS, dtype=torch.float32, device=device)
+        self.scores = torch.full((sentences, num_beams), NO_HYPOTHESIS, dtype=torch.float32, device=device)
         self.ends = torch.zeros((sentences, num_beams, 3), dtype=torch.long, device=device)
 
     def add(self, sentences: torch.Tensor, scores: torch.Tensor, ends: torch.Tensor) -> None:
@@ -139,7 +139,7 @@ class BeamSearch:
         self._fill, self._sentences = fill, sentences
         self._active = torch.arange(sentences, device=device)
         # log P of the running hypotheses, (active, beams). All are equal at first, so the first step uses only one.
-        self._scores = torch.full((sentences, num_beams), _NO_HYPOTHESIS, dtype=torch.float32, device=device)
+        self._scores = torch.full((sentences, num_beams), NO_HYPOTHESIS, dtype=torch.float32, device=device)
         self._scores[:, 0] = 0
         self._is_done = torch.zeros((sentences, 1), dtype=torch.bool, device=device)
         self._finished, self._truncated = (_Best(sentences, num_beams, device) for _ in range(2))
@@ -196,8 +196,8 @@ class BeamSearch:
         may_continue = exists(scores) & ~(is_finished | is_truncated)
         self._is_done = self._is_done | ~may_continue.any(dim=1, keepdim=True)
         # Hypotheses of a finished sentence run on while it is in the batch, but no longer count.
-        self._scores, chosen = scores.masked_fill(is_finished | is_truncated & ~self._is_done, _NO_HYPOTHESIS).topk(
-            self.num_beams
+        self._scores, chosen = self._best_running(
+            scores.masked_fill(is_finished | is_truncated & ~self._is_done, NO_HYPOTHESIS)
         )
         if not self._none_finished:
             self._is_done = self._is_done | self._is_decided(self._scores[:, :1])
@@ -205,11 +205,15 @@ class BeamSearch:
         self.rows, self.tokens = (beams + self._first_rows[: len(beams)]).flatten(), tokens.view(-1, 1)
         self._history.append((self._expand_to_batch(beams), self._expand_to_batch(tokens)))
 
+    def _best_running(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scores, and indices among the `(active, candidates)`, of the next running hypotheses, best first."""
+        return scores.topk(self.num_beams)
+
     def _keep(self, best: _Best, are_new: torch.Tensor) -> None:
         """Insert the new candidates of unfinished sentences into `best`, by log P / lp(Y)."""
         scores, beams, tokens = self._candidates
         counts = are_new & exists(scores) & ~self._is_done
-        scores = (scores / self.length_penalty(self.length)).masked_fill(~counts, _NO_HYPOTHESIS)
+        scores = (scores / self.length_penalty(self.length)).masked_fill(~counts, NO_HYPOTHESIS)
         best.add(self._active, scores, torch.stack([torch.full_like(beams, self.length), beams, tokens], dim=-1))
 
     def _expand_to_batch(self, values: torch.Tensor) -> torch.Tensor:

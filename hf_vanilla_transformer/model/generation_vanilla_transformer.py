@@ -20,6 +20,7 @@ from transformers.generation import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search import LENGTH_PENALTIES, BeamSearch, exists, top_tokens
+from .constraints import ConstrainedBeamSearch, prepare_phrases
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
 from .search_memory import check_memory
 from .stopping import (
@@ -39,7 +40,7 @@ _KNOWN_INPUTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_ca
 _KNOWN_INPUTS |= {"inputs_embeds", "labels", "tokenizer", "assistant_tokenizer", "assistant_model"}
 # Entries of `generation_config` that transformers lacks.
 LARGEST_LENGTH_PENALTY = 100
-_OWN_SETTINGS = ("length_penalty_type", "max_length_offset")
+_OWN_SETTINGS = ("length_penalty_type", "max_length_offset", "forced_phrases")
 # Finished sentences are pruned from the batch when at most this share of it is unfinished.
 _MAX_SHARE_TO_PRUNE = 0.75
 
@@ -207,6 +208,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if getattr(generation_config, "prefill_chunk_size", None) is not None:
             # transformers would truncate the source's mask as if it were the target's.
             raise ValueError("prefill_chunk_size is for decoder-only models; leave it out.")
+        prepare_phrases(generation_config, self.config.vocab_size)
         if length_is_given:
             generation_config.max_length_offset = None
         # Later hooks read this from the settings, whose copy lives for one call of generate().
@@ -470,12 +472,15 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if settings.sentence_max_lengths is not None:
             limits = limits.minimum(settings.sentence_max_lengths.to(prompts.device))
         pad, eos = settings._pad_token_tensor, settings._eos_token_tensor
-        return BeamSearch(
-            settings.num_beams,
-            num_return_sequences=settings.num_return_sequences,
-            num_eos=0 if eos is None else len(eos),
-            length_penalty=length_penalty_of(settings),
-            early_stopping=settings.early_stopping,
-            limits=limits - prompts.shape[1],
-            fill=-1 if pad is None else int(pad),
-        )
+        options: dict[str, Any] = {
+            "num_return_sequences": settings.num_return_sequences,
+            "length_penalty": length_penalty_of(settings),
+            "early_stopping": settings.early_stopping,
+            "limits": limits - prompts.shape[1],
+            "fill": -1 if pad is None else int(pad),
+        }
+        phrases = getattr(settings, "forced_phrases", None)
+        if phrases is None:
+            return BeamSearch(settings.num_beams, num_eos=0 if eos is None else len(eos), **options)
+        eos = prompts.new_empty(0) if eos is None else eos
+        return ConstrainedBeamSearch(settings.num_beams, phrases=phrases, prompts=prompts, eos=eos, **options)

@@ -1,0 +1,154 @@
+"""The search with phrases that must occur, on languages of a few words, against searches that leave nothing out."""
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from hf_vanilla_transformer.model.constraints import ConstrainedBeamSearch
+from tests.generation.test_beam_search import EOS, LIMIT, WORDS, Language, assert_same, everything, penalty_of, search
+
+
+START = 9  # A token that the languages do not have.
+# Sentences' phrases, each with its alternatives.
+PHRASES = {
+    "none": [],
+    "a word": [[[1]]],
+    "a phrase": [[[1, 2]]],
+    "two words": [[[1]], [[2]]],
+    "one prefix": [[[1, 2]], [[1, 3]]],
+    "one inside another": [[[1, 2, 3]], [[2]]],
+    "the end of another": [[[3]], [[1, 2, 3]]],
+    "overlapping": [[[1, 2]], [[2, 1]]],
+    "overlapping itself": [[[1, 1]]],
+    "a repeated word": [[[1]], [[1]], [[1]]],
+    "a repeated phrase that overlaps itself": [[[1, 1]], [[1, 1]]],
+    "a phrase that begins again": [[[1, 1, 2]]],
+    "alternatives": [[[1, 2], [3]]],
+    "alternatives that begin alike": [[[1, 2], [1, 3, 3]]],
+    "repeated alternatives": [[[1, 2], [3]], [[3], [1, 2]]],
+    "alternatives inside others": [[[1], [2]], [[3, 1], [2, 2]]],
+}
+
+
+def positions(words, phrase):
+    """The positions after which one of a phrase's alternatives has just been said."""
+    return [
+        end
+        for end in range(len(words) + 1)
+        if any(list(words[max(0, end - len(each)) : end]) == each for each in phrase)
+    ]
+
+
+def has_all(words, phrases):
+    """Whether each phrase is said, and as often as it is given."""
+    return all(
+        len(positions(words, phrase)) >= sum(sorted(each) == sorted(phrase) for each in phrases) for phrase in phrases
+    )
+
+
+def with_phrases(phrases, prompts=None):
+    """What `search` calls in the place of `BeamSearch`."""
+    frozen = [[tuple(map(tuple, phrase)) for phrase in of_sentence] for of_sentence in phrases]
+
+    def build(num_beams, *, num_eos, **options):
+        assert num_eos == 1
+        given = torch.full((len(phrases), 1), START) if prompts is None else torch.tensor(prompts)
+        return ConstrainedBeamSearch(num_beams, phrases=frozen, prompts=given, eos=torch.tensor([EOS]), **options)
+
+    return build
+
+
+def exhaustive(language, limit, penalty, phrases):
+    return [pair for pair in everything(language, limit, penalty) if has_all(pair[1], phrases)]
+
+
+@pytest.fixture
+def path():
+    """There is no model here."""
+
+
+@pytest.mark.parametrize("alpha", [-0.5, 0.6, 3.0])
+@pytest.mark.parametrize("case", PHRASES)
+def test_a_wide_beam_finds_what_an_exhaustive_search_finds(case, alpha):
+    phrases, penalty = PHRASES[case], penalty_of("gnmt", alpha)
+    expected = [exhaustive(Language(0), LIMIT, penalty, phrases), exhaustive(Language(1), 3, penalty, [[[1]]])]
+    languages, kind = [Language(0), Language(1)], with_phrases([phrases, [[[1]]]])
+    found, _ = search(languages, 3**LIMIT, [LIMIT, 3], penalty, alpha=alpha, wanted=20, kind=kind)
+    for best, others in zip(found, expected, strict=True):
+        wanted = min(20, len(others))
+        assert wanted > 2
+        assert_same(best[:wanted], others[:wanted])
+        assert all(score < -1e8 for score, _ in best[wanted:])
+
+
+def random_phrases(draws, most=3, longest=3):
+    def draw_alternative():
+        return [draws.randrange(1, WORDS) for _ in range(draws.randint(1, longest))]
+
+    return [[draw_alternative() for _ in range(draws.randint(1, 2))] for _ in range(draws.randint(0, most))]
+
+
+def tokens_of(phrases):
+    return sum(min(map(len, phrase)) for phrase in phrases)
+
+
+@pytest.mark.parametrize("num_beams", [2, 3, 5])
+@pytest.mark.parametrize("wanted", [1, 2])
+def test_a_narrow_beam_says_every_phrase(num_beams, wanted):
+    """Also where there is just enough room for them, and more banks than beams."""
+    draws = random.Random(num_beams)
+    phrases = [random_phrases(draws) for _ in range(60)]
+    languages = [Language(seed, ending=2.0) for seed in range(60)]
+    limits = [tokens_of(each) + 1 + seed % 4 for seed, each in enumerate(phrases)]
+    found, _ = search(languages, num_beams, limits, penalty_of("gnmt", 0.6), wanted=wanted, kind=with_phrases(phrases))
+    free, _ = search(languages, num_beams, limits, penalty_of("gnmt", 0.6))
+    assert sum(not has_all(words, needed) for ((_, words),), needed in zip(free, phrases, strict=True)) > 30
+    for (best, *others), needed in zip(found, phrases, strict=True):
+        assert has_all(best[1], needed)
+        assert all(score < -1e8 or has_all(words, needed) for score, words in others)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_each_sentence_is_searched_as_if_it_were_alone(leaves):
+    """One without phrases as without this search."""
+    penalty, draws = penalty_of("gnmt", 0.6), random.Random(3)
+    languages = [Language(seed, ending=seed % 3 - 1.0) for seed in range(24)]
+    phrases = [random_phrases(draws) if seed % 3 else [] for seed in range(24)]
+    limits = [tokens_of(each) + 1 + seed % 5 for seed, each in enumerate(phrases)]
+    together, _ = search(languages, 3, limits, penalty, wanted=2, kind=with_phrases(phrases), leaves=leaves)
+    for language, limit, needed, found in zip(languages, limits, phrases, together, strict=True):
+        options = {"kind": with_phrases([needed])} if needed else {}
+        (alone,), _ = search([language], 3, [limit], penalty, wanted=2, **options)
+        assert_same(found, alone)
+
+
+def test_a_narrow_beam_is_near_the_exhaustive_search():
+    penalty, phrases, exact = penalty_of("gnmt", 0.6), [[[1, 2]], [[3]]], 0
+    for seed in range(20):
+        best, *_ = exhaustive(Language(seed), LIMIT, penalty, phrases)
+        (((score, words),),), _ = search([Language(seed)], 5, [LIMIT], penalty, kind=with_phrases([phrases]))
+        assert score <= best[0] + 1e-5
+        exact += words == best[1]
+    assert exact >= 12
+
+
+def test_a_prefix_counts():
+    penalty = penalty_of("gnmt", 0.6)
+    phrases = [[[1, 2]], [[3, 1], [3, 3]]]
+    prompts = [[START, 1, 2, 1], [START, 2, 1, 3], [START, 3, 1, 2], [START, 1, 3, 1]]
+    languages = [Language(4)] * 4
+    found, _ = search(languages, 3**LIMIT, [LIMIT] * 4, penalty, kind=with_phrases([phrases] * 4, prompts))
+    for prompt, [best] in zip(prompts, found, strict=True):
+        expected = [pair for pair in everything(languages[0], LIMIT, penalty) if has_all((*prompt, *pair[1]), phrases)]
+        assert_same([best], expected[:1])
+
+
+def test_what_does_not_fit_is_an_error_in_a_sentence():
+    penalty, kind = penalty_of("gnmt", 0.6), with_phrases([[], [[[1, 2]], [[2, 3, 1]]]])
+    search([Language(0)] * 2, 4, [1, 6], penalty, kind=kind)
+    with pytest.raises(
+        ValueError, match="sentence 1 of the batch take up to 6 tokens, </s> included, but its limit is 5"
+    ):
+        search([Language(0)] * 2, 4, [1, 5], penalty, kind=kind)
