@@ -83,8 +83,8 @@ def _allowed(phrase: Phrase, forbidden: Sequence[Sequence[int]]) -> Phrase:
     allowed = tuple(each for each in phrase if not any(_contains(each, tuple(other)) for other in forbidden))
     if not allowed:
         raise ValueError(
-            f"forced_phrases contains {[list(each) for each in phrase]}, which bad_words_ids or suppress_tokens forbids; "
-            "remove it from one of them."
+            f"forced_phrases contains {[list(each) for each in phrase]}, which bad_words_ids or suppress_tokens "
+            "forbids; remove it from one of them."
         )
     return allowed
 

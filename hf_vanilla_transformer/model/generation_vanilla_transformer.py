@@ -448,7 +448,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         missing = int((~exists(scores[:: settings.num_return_sequences])).sum())
         if missing:
             logger.warning(
-                "%d of %d sentences have no translation: scores are NaN, or a logits processor forbids every token.",
+                "%d of %d sentences have no translation: scores are NaN, a logits processor forbids every token, or the "
+                "search ended before the forced phrases.",
                 missing,
                 len(prompts),
             )

@@ -1,6 +1,5 @@
 """The search with phrases that must occur, on languages of a few words, against searches that leave nothing out."""
 
-import itertools
 import random
 
 import pytest

@@ -1,0 +1,100 @@
+"""Terms and the translations that they must have."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from unicodedata import normalize
+
+import regex
+from transformers import PreTrainedTokenizerBase
+
+from .data.text import iterate_lines
+
+
+# Characters of words. Text in these scripts has no spaces between words, so that their ends are unknown.
+_LETTER = r"[[\w\p{M}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]"
+_BEGIN, _END = rf"(?:(?<!{_LETTER})|(?!{_LETTER}))", rf"(?:(?!{_LETTER})|(?<!{_LETTER}))"
+# A term after these: at the start of a text, after a space, and inside a group of characters between spaces. With
+# each, a text whose tokens come before those of the term.
+_CONTEXTS = {"": "", "a ": "a", "(": "(", "-": "-"}
+
+
+class Glossary:
+    """Finds terms in sentences, and has the tokens of their translations.
+
+    A term is a whole word, or several; case counts. Of terms that begin at the same place the longest is found, and
+    terms do not overlap. Letters with marks may be composed or not, and white space between words may be of any kind.
+
+    Args:
+        terms (`Mapping[str, str | Sequence[str]]`): from each term to its translation, or to several forms of it, of
+            which one must occur.
+        tokenizer (`PreTrainedTokenizerBase`): of the model.
+
+    Raises:
+        TypeError: if a term or a translation is no string.
+        ValueError: if one is empty, two terms differ in white space only, or the vocabulary has no tokens for a
+            translation.
+    """
+
+    def __init__(self, terms: Mapping[str, str | Sequence[str]], tokenizer: PreTrainedTokenizerBase):
+        if not isinstance(terms, Mapping):
+            raise TypeError(f"glossary is of type {type(terms).__name__}; give a mapping from terms to translations.")
+        self._phrases: dict[str, list[list[int]]] = {}
+        for term, given in terms.items():
+            forms = [given] if isinstance(given, str) else list(given)
+            if not forms or not all(isinstance(each, str) and each.strip() for each in [term, *forms]):
+                kind = ValueError if all(isinstance(each, str) for each in [term, *forms]) else TypeError
+                raise kind(f"glossary has {given!r} for {term!r}; give texts that are not blank.")
+            key = _spelling(term)
+            if key in self._phrases:
+                raise ValueError(f"glossary has {key!r} twice; give all of its translations as one list.")
+            self._phrases[key] = [tokens for form in forms for tokens in tokenizations(tokenizer, form)]
+        self._pattern = regex.compile(rf"{_BEGIN}\L<terms>{_END}", flags=regex.V1, terms=list(self._phrases))
+
+    def phrases(self, sentence: str) -> list[list[list[int]]]:
+        """The translations of a sentence's terms, in the order of the terms: `forced_phrases` of `generate()`."""
+        if not self._phrases:
+            return []
+        return [self._phrases[match[0]] for match in self._pattern.finditer(_spelling(sentence))]
+
+
+def _spelling(text: str) -> str:
+    return " ".join(normalize("NFC", text).split())
+
+
+def tokenizations(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[int]]:
+    """The token ids of a target text at the start of a sentence, after a space, and inside a group of characters.
+
+    Raises:
+        ValueError: if each of them has unknown tokens.
+    """
+    text, found = " ".join(text.split()), {}
+    for context, before in _CONTEXTS.items():
+        begin, whole = (
+            tokenizer(text_target=each, add_special_tokens=False).input_ids for each in (before, context + text)
+        )
+        ids = tuple(whole[len(begin) :])
+        if ids and whole[: len(begin)] == begin and tokenizer.unk_token_id not in ids:
+            found[ids] = list(ids)
+    if not found:
+        raise ValueError(f"the vocabulary has no tokens for {text!r}; choose another translation.")
+    return list(found.values())
+
+
+def read_terms(path: Path) -> dict[str, list[str]]:
+    """Read a glossary: UTF-8, in each line a term, a tab, and its translation, or several forms, each after a tab.
+
+    Raises:
+        OSError: if there is no such file, or it cannot be read.
+        ValueError: if a line is not UTF-8 or has other columns, or a term has two lines.
+    """
+    terms: dict[str, list[str]] = {}
+    for number, line in enumerate(iterate_lines(path), start=1):
+        if not line.strip():
+            continue
+        term, *forms = (cell.strip() for cell in line.split("\t"))
+        if not (term and forms and all(forms)):
+            raise ValueError(f"{path}, line {number}: {line!r}; write a term, a tab, and its translation.")
+        if term in terms:
+            raise ValueError(f"{path}, line {number}: {term!r} has an earlier line; write all translations in one.")
+        terms[term] = forms
+    return terms
