@@ -1,10 +1,12 @@
 """Terms and the translations that they must have."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from unicodedata import normalize
 
 import regex
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from .data.text import iterate_lines
@@ -12,6 +14,8 @@ from .data.text import iterate_lines
 
 # Characters of words. Text in these scripts has no spaces between words, so that their ends are unknown.
 _LETTER = r"[[\w\p{M}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]"
+# Bytes that are no whole character are decoded as U+FFFD.
+_LETTER_OR_BYTE = rf"{_LETTER}|\uFFFD"
 _BEGIN, _END = rf"(?:(?<!{_LETTER})|(?!{_LETTER}))", rf"(?:(?!{_LETTER})|(?<!{_LETTER}))"
 # A term after these: at the start of a text, after a space, and inside a group of characters between spaces. With
 # each, a text whose tokens come before those of the term.
@@ -57,6 +61,30 @@ class Glossary:
         return [self._phrases[match[0]] for match in self._pattern.finditer(_spelling(sentence))]
 
 
+def phrases_of(
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    glossary: Mapping[str, str | Sequence[str]] | None = None,
+    forced: Sequence[Sequence] | None = None,
+) -> list[list]:
+    """The phrases that each sentence's translation must have: those given for it, and those of its terms.
+
+    Raises:
+        TypeError: as [`Glossary`].
+        ValueError: as [`Glossary`]; or if phrases are not given for each sentence.
+    """
+    given = [[] for _ in sentences] if forced is None else [list(each) for each in forced]
+    if len(given) != len(sentences):
+        raise ValueError(
+            f"forced_phrases has {len(given)} lists for {len(sentences)} sentences; give a list for each sentence, "
+            "empty where it has no phrase."
+        )
+    if glossary is None:
+        return given
+    terms = Glossary(glossary, tokenizer)
+    return [[*phrases, *terms.phrases(sentence)] for phrases, sentence in zip(given, sentences, strict=True)]
+
+
 def _spelling(text: str) -> str:
     return " ".join(normalize("NFC", text).split())
 
@@ -78,6 +106,20 @@ def tokenizations(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[in
     if not found:
         raise ValueError(f"the vocabulary has no tokens for {text!r}; choose another translation.")
     return list(found.values())
+
+
+@lru_cache(maxsize=8)
+def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.Tensor:
+    """Whether each target token begins, and ends, with a letter, `(2, vocab_size)`: `letter_edges` of `generate()`.
+
+    Only a letter that is not set apart from the token before it by a space counts.
+    """
+    anchor = tokenizer(text_target="a", add_special_tokens=False).input_ids
+    before = tokenizer.decode(anchor, skip_special_tokens=True)
+    texts = tokenizer.batch_decode([[*anchor, token] for token in range(vocab_size)], skip_special_tokens=True)
+    is_letter = regex.compile(_LETTER_OR_BYTE, flags=regex.V1).fullmatch
+    added = [text[len(before) :] if text.startswith(before) else "" for text in texts]
+    return torch.tensor([[bool(is_letter(text[edge : edge + 1 or None])) for text in added] for edge in (0, -1)])
 
 
 def read_terms(path: Path) -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, overload
 
@@ -13,6 +13,8 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokeniz
 from .checks import check_number, check_strings
 from .details import BLANK, Translation, describe, settings_of
 from .forced_decoding import batches, forced_log_probs, is_engine
+from .glossary import letter_edges, phrases_of
+from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.pipeline_vanilla_transformer import check_generated, check_vocabulary, check_weights, evaluating
 from .model.tokenization_two_vocabularies import sides_of
@@ -36,6 +38,7 @@ def translate(
     *,
     return_details: Literal[False] = ...,
     split_sentences: bool | str = ...,
+    glossary: Mapping[str, str | Sequence[str]] | None = ...,
     **generate_kwargs: Any,
 ) -> list[str]: ...
 
@@ -50,6 +53,7 @@ def translate(
     *,
     return_details: Literal[True],
     split_sentences: bool | str = ...,
+    glossary: Mapping[str, str | Sequence[str]] | None = ...,
     **generate_kwargs: Any,
 ) -> list[Translation]: ...
 
@@ -64,6 +68,7 @@ def translate(
     *,
     return_details: bool = False,
     split_sentences: bool | str = False,
+    glossary: Mapping[str, str | Sequence[str]] | None = None,
     **generate_kwargs: Any,
 ) -> list[str] | list[Translation]:
     """Translate sentences in batches of similar length; the translations keep the order of the sentences.
@@ -85,27 +90,36 @@ def translate(
             a string is the code of their language, by default the tokenizer's or else English. Paragraphs, line breaks
             and white space are kept. A sentence with more tokens than any that the model was trained on (the
             tokenizer's `model_max_length`) is split at clauses. False for test sets, because it changes their scores.
+        glossary (`Mapping[str, str | Sequence[str]]`, *optional*): from terms to the translations that they must have;
+            see [`~hf_vanilla_transformer.glossary.Glossary`]. Needs beam search, best with more beams than the
+            translations of a sentence's terms have tokens.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
             sentence, the first is the translation, and the others are alternatives in its details; if they request
-            scores, these are dropped.
+            scores, these are dropped. `forced_phrases` has a list of phrases for each of `sentences`.
 
     Returns:
         `list[str]`, or `list[Translation]` with `return_details`: one translation per sentence.
 
     Raises:
         ImportError: if texts are to be split, and sentencex is not installed.
-        TypeError: if `sentences` is one string, or contains anything but strings.
+        TypeError: if `sentences` is one string, or contains anything but strings, or so does `glossary`.
         ValueError: if a sentence has lone surrogates, the tokenizer belongs to another model, or a translation is empty
-            because weights are NaN or infinite.
+            because weights are NaN or infinite; or if `glossary` has an entry that no translation can have, or the
+            model cannot be forced.
     """
     check_number("batch_tokens", batch_tokens, 1)
     check_vocabulary(model.config, tokenizer)
     sentences = list(check_strings("sentences", sentences))
     if split_sentences:
-        options: Any = {"return_details": return_details, **generate_kwargs}
+        options: Any = {"return_details": return_details, "glossary": glossary, **generate_kwargs}
         language = split_sentences if isinstance(split_sentences, str) else None
         of_sentences = partial(translate, model, tokenizer, batch_tokens=batch_tokens, show_progress=show_progress)
         return translate_texts(partial(of_sentences, **options), tokenizer, sentences, language)
+    phrases = phrases_of(tokenizer, sentences, glossary, generate_kwargs.pop("forced_phrases", None))
+    if any(phrases):
+        _check_forces_phrases(model)
+        if glossary is not None:
+            generate_kwargs.setdefault("letter_edges", letter_edges(tokenizer, model.config.vocab_size))
     translations: list[Any] = [BLANK if return_details else ""] * len(sentences)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices], verbose=False).input_ids if indices else []
@@ -115,7 +129,9 @@ def translate(
     with evaluating(model), progress:
         for batch in batches([len(ids) for ids in encoded], batch_tokens):
             inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
-            output = _generate(model, inputs.to(model.device), show_progress, generate_kwargs)
+            forced = [phrases[indices[row]] for row in batch]
+            options = {**generate_kwargs, "forced_phrases": forced} if any(forced) else generate_kwargs
+            output = _generate(model, inputs.to(model.device), show_progress, options)
             sequences = getattr(output, "sequences", output).unflatten(0, (len(batch), -1))
             check_generated(model, tokenizer, sequences[:, 0])
             if return_details:
@@ -140,6 +156,14 @@ def _generate(model: Any, inputs: Any, show_progress: bool, generate_kwargs: dic
         given = generate_kwargs.get("logits_processor") or []
         processors = LogitsProcessorList([*given, _StepCounter(progress)])
         return model.generate(**inputs, **{**generate_kwargs, "logits_processor": processors})
+
+
+def _check_forces_phrases(model: Any) -> None:
+    """Raise ValueError if a model's `generate()` has no `forced_phrases`."""
+    kind = model.config.model_type
+    if is_engine(model) or kind != VanillaTransformerConfig.model_type:
+        reason = "another engine than torch" if is_engine(model) else f'a model of the type "{kind}"'
+        raise ValueError(f"terms and forced_phrases do not work with {reason}; leave them out, or use another.")
 
 
 class _StepCounter(LogitsProcessor):

@@ -4,9 +4,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from .. import translate
+from ..glossary import read_terms
 from ..memory import release_freed_memory
 from .arguments import BatchArguments, DecodingArguments, EngineArguments, LoadingArguments, check_optional
 from .loading import load_given
@@ -46,6 +48,11 @@ class TranslationArguments:
     )
     num_return_sequences: int | None = field(
         default=None, metadata={"help": "Translations per sentence, best first; the output is JSON lines."}
+    )
+
+    glossary: str | None = field(
+        default=None,
+        metadata={"help": "A file of terms: in each line a term, a tab, and the translation that it must have."},
     )
 
     def __post_init__(self) -> None:
@@ -88,11 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     processes, counted = Processes.launched(), list[int]()
     with plain_errors():
-        check_can_write(args.output, inputs=[args.input, loading.model_name_or_path])
+        check_can_write(args.output, inputs=[args.input, args.glossary, loading.model_name_or_path])
+        if args.glossary is not None and engine.engine != "torch":
+            raise ValueError(f"--glossary does not work with --engine {engine.engine}; leave out one of the two.")
         processes.check(args.input, args.output)
         size = CHUNK_SIZE if processes.count == 1 else CHUNK_SIZE_OF_SEVERAL
         chunks = read_sentences(args.input, given, args.input_fields(), size)
         loading = replace(loading, device=loading.device or processes.device())
+        terms = None if args.glossary is None else read_terms(Path(args.glossary))
         tokenizer, model = load_given(loading, engine)
         options = {**args.translate_kwargs(), **decoding.generate_kwargs()}
         started = time.perf_counter()
@@ -104,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     [sentence.text for sentence in chunk],
                     batches.tokens_per_batch,
                     show_progress=sys.stderr.isatty(),
+                    glossary=terms,
                     **options,
                 )
                 keeps_breaks = bool(given) and args.split_sentences

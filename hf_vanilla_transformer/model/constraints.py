@@ -2,15 +2,15 @@
 
 Post and Vilar (2018) share the beam between banks, one for each number of tokens that the phrases still need, so that
 hypotheses with more of the phrases are not compared with those that have fewer. As in Hu et al. (2019), a batch is
-searched at once. What a hypothesis contains is the state of an automaton (Aho and Corasick 1975), held in tables.
+searched at once.
 
-Shapes have the named axes of `beam_search`, and: nodes (of a sentence's automaton), letters (the tokens that occur in
-its phrases), phrases.
+Shapes have the named axes of `beam_search`, and: phrases (of a sentence), positions (the tokens of all alternatives of
+a sentence's phrases, one after the other), hypotheses (running ones or candidates).
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,6 +19,8 @@ from .beam_search import NO_HYPOTHESIS, BeamSearch, exists, top_tokens
 
 _SHAPE = "give a list of phrases for each sentence; a phrase is a list of token ids, or a list of such alternatives"
 _NO_TOKEN = -1
+# Kinds of positions, as bits: first and last of an alternative, and before a token that begins with a letter.
+_FIRST, _LAST, _LETTER_FOLLOWS = 1, 2, 4
 # The alternatives of a phrase, each a tuple of token ids.
 Phrase = tuple[tuple[int, ...], ...]
 
@@ -50,6 +52,11 @@ def prepare_phrases(settings: Any, vocab_size: int) -> None:
         for of_sentence in given
     ]
     settings.forced_phrases = phrases if any(phrases) else None
+    if getattr(settings, "letter_edges", None) is None:
+        settings.letter_edges = torch.zeros(2, vocab_size, dtype=torch.bool)
+    if settings.letter_edges.shape != (2, vocab_size) or settings.letter_edges.dtype != torch.bool:
+        shape = tuple(settings.letter_edges.shape)
+        raise ValueError(f"letter_edges is of shape {shape}; give a bool tensor of shape (2, {vocab_size}).")
     if settings.forced_phrases is not None and (settings.do_sample or (settings.num_beams or 1) < 2):
         fault = "do_sample is True" if settings.do_sample else f"num_beams is {settings.num_beams or 1}"
         raise ValueError(
@@ -93,99 +100,132 @@ def _contains(tokens: tuple[int, ...], part: tuple[int, ...]) -> bool:
     return any(tokens[start : start + len(part)] == part for start in range(len(tokens)))
 
 
-def _is_end(part: tuple[int, ...], tokens: tuple[int, ...]) -> bool:
-    return part == tokens[max(0, len(tokens) - len(part)) :]
+class States(NamedTuple):
+    """What hypotheses contain of the phrases of their sentences.
+
+    Args:
+        begun (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): whether the tokens end in those of an
+            alternative up to each position.
+        missing (`torch.LongTensor` of shape `(active, hypotheses, phrases)`): occurrences that each phrase lacks;
+            negative where it has more.
+        open_ends (`torch.LongTensor` of shape `(active, hypotheses, phrases)`): occurrences at the end of the tokens
+            that count only if no letter follows.
+        ends_in_letter (`torch.BoolTensor` of shape `(active, hypotheses)`): whether a letter would touch the last one.
+    """
+
+    begun: torch.Tensor
+    missing: torch.Tensor
+    open_ends: torch.Tensor
+    ends_in_letter: torch.Tensor
+
+    def take(self, chosen: torch.Tensor) -> "States":
+        """The states of hypotheses `chosen`, `(active, candidates)`."""
+        return States(
+            *(
+                each.gather(1, chosen.view(*chosen.shape, *[1] * (each.ndim - 2)).expand(-1, -1, *each.shape[2:]))
+                for each in self
+            )
+        )
+
+    def select(self, sentences: torch.Tensor) -> "States":
+        """Those of the given sentences of the batch, `(kept,)`."""
+        return States(*(each[sentences] for each in self))
 
 
 class PhraseStates:
-    """What the hypotheses of a batch contain of their sentences' phrases.
+    """The phrases of a batch of sentences, and what its hypotheses contain of them.
 
-    The state of a hypothesis is a node, the longest beginning of an alternative in which its tokens end, and how many
-    occurrences of each phrase are missing. A phrase occurs where one of its alternatives ends. Occurrences may overlap,
-    so a longer phrase counts for those inside it; a phrase that is given n times must occur at n positions.
+    A phrase occurs where one of its alternatives ends. Occurrences may overlap, so a longer phrase counts for those
+    inside it; a phrase that is given n times must occur at n positions. All alternatives are matched at once, position
+    by position (the Shift-And algorithm of Baeza-Yates and Gonnet 1992).
 
     Args:
         phrases (`list[list[Phrase]]`): of each sentence.
-        device (`torch.device`): where the tables are.
+        letter_edges (`torch.BoolTensor` of shape `(2, vocabulary)`): whether each token begins, and ends, with a
+            letter. An occurrence counts only as a whole: not if two letters meet at one of its edges.
     """
 
-    def __init__(self, phrases: list[list[Phrase]], device: torch.device):
-        tables = zip(*map(_tables, phrases), strict=True)
-        fills = (_NO_TOKEN, 0, 0, 0, 0, 0)
-        (self.letters, self._next, self._ends, self._saved, self._lengths, self.missing) = (
-            _stack(table, fill).to(device) for table, fill in zip(tables, fills, strict=True)
+    def __init__(self, phrases: list[list[Phrase]], letter_edges: torch.Tensor):
+        self._begins, self._ends = letter_edges
+        begins = self._begins.tolist()
+        tables = zip(*(_tables(each, begins) for each in phrases), strict=True)
+        self.tokens, self._kinds, self._saved, self._owners, self._lengths, self._required = (
+            _stack(table, fill).to(letter_edges.device)
+            for table, fill in zip(tables, (_NO_TOKEN, 0, 0, 0, 0, 0), strict=True)
         )
+        self._owners = self._owners.float()
 
-    def follow(self, nodes: torch.Tensor, missing: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The states of candidates after their last tokens.
+    def start(self) -> States:
+        """The states of empty hypotheses, one for each sentence."""
+        nothing = torch.zeros_like(self._required)
+        states = (self.tokens < _NO_TOKEN, self._required, nothing, nothing.sum(dim=1) > 0)
+        return States(*(each[:, None] for each in states))
 
-        Args:
-            nodes, tokens (`torch.LongTensor` of shape `(active, candidates)`): before the tokens, and the tokens.
-            missing (`torch.LongTensor` of shape `(active, candidates, phrases)`): before the tokens.
+    def follow(self, states: States, tokens: torch.Tensor) -> States:
+        """The states after one more token of each hypothesis, `(active, hypotheses)`."""
+        touches = (states.ends_in_letter & self._begins[tokens])[..., None]
+        is_first, is_last = (self._kinds & _FIRST > 0)[:, None], (self._kinds & _LAST > 0)[:, None]
+        may_follow = torch.where(is_first, ~touches, states.begun.roll(1, dims=2))
+        begun = may_follow & (tokens[..., None] == self.tokens[:, None])
+        occurs = (torch.bmm((begun & is_last).float(), self._owners) > 0).long()
+        ends_in_letter = self._ends[tokens]
+        missing = states.missing + states.open_ends * touches - occurs
+        return States(begun, missing, occurs * ends_in_letter[..., None], ends_in_letter)
 
-        Returns:
-            Nodes, and missing occurrences.
-        """
-        matches = tokens[..., None] == self.letters[:, None]
-        # Letter 0 stands for all tokens that occur in no phrase.
-        letters = (matches * torch.arange(1, matches.shape[2] + 1, device=tokens.device)).sum(dim=2)
-        sentences = self._sentences()
-        nodes = self._next[sentences, nodes, letters]
-        return nodes, (missing - self._ends[sentences, nodes]).clamp(min=0)
-
-    def needed(self, nodes: torch.Tensor, missing: torch.Tensor) -> torch.Tensor:
-        """The number of tokens with which hypotheses can have all of their phrases, `(active, candidates)`.
+    def needed(self, states: States) -> torch.Tensor:
+        """The number of tokens with which hypotheses can have all of their phrases, `(active, hypotheses)`.
 
         It is 0 for those that have them, and one token lowers it by at least 1: the next of the phrase that has begun,
         or else the first of a missing one. Phrases that overlap may take fewer.
         """
-        saved = self._saved[self._sentences(), nodes] * (missing > 0)
+        missing = states.missing.clamp(min=0)
+        is_missing = torch.bmm((missing > 0).float(), self._owners.transpose(1, 2)) > 0
+        # The next letter of a phrase that has begun would undo an occurrence that another needs.
+        is_open = ((states.open_ends > 0) & (states.missing + states.open_ends > 0)).any(dim=2, keepdim=True)
+        undoes = is_open & (self._kinds & _LETTER_FOLLOWS > 0)[:, None]
+        saved = self._saved[:, None] * (states.begun & is_missing & ~undoes)
         return (missing * self._lengths[:, None]).sum(dim=2) - saved.amax(dim=2)
 
     def select(self, sentences: torch.Tensor) -> None:
         """Keep the given sentences of the batch, `(kept,)`."""
-        for name in ("letters", "_next", "_ends", "_saved", "_lengths", "missing"):
+        for name in ("tokens", "_kinds", "_saved", "_owners", "_lengths", "_required"):
             setattr(self, name, getattr(self, name)[sentences])
 
-    def _sentences(self) -> torch.Tensor:
-        return torch.arange(len(self.letters), device=self.letters.device)[:, None]
 
+def _tables(phrases: list[Phrase], begins: list[bool]) -> tuple[torch.Tensor, ...]:
+    """The alternatives of a sentence's phrases, one after the other.
 
-def _tables(phrases: list[Phrase]) -> tuple[torch.Tensor, ...]:
-    """The automaton of a sentence.
+    Args:
+        phrases: of the sentence.
+        begins: whether each token of the vocabulary begins with a letter.
 
     Returns:
-        Letters, `(letters,)`; the next node, `(nodes, 1 + letters)`; whether a phrase occurs at a node, `(nodes,
-        phrases)`; how many tokens less than a whole phrase are needed there, `(nodes, phrases)`; and the shortest
-        length and the required number of each phrase, both `(phrases,)`.
+        Of each position: the token; its kinds, bits of `_FIRST`, `_LAST` and `_LETTER_FOLLOWS`; how many tokens less
+        than a whole phrase are needed after it, all `(positions,)`; and its phrase, one-hot, `(positions, phrases)`.
+        Of each phrase, the tokens that it takes anywhere, and how many times it is required, both `(phrases,)`.
     """
     required = Counter(tuple(sorted(phrase)) for phrase in phrases)
-    alternatives = [each for phrase in required for each in phrase]
-    nodes = sorted({each[:length] for each in [(), *alternatives] for length in range(len(each) + 1)}, key=len)
-    index = {node: number for number, node in enumerate(nodes)}
-    letters = sorted({token for each in alternatives for token in each})
-
-    def longest_end(tokens: tuple[int, ...]) -> int:
-        return next(index[tokens[start:]] for start in range(len(tokens) + 1) if tokens[start:] in index)
-
-    shortest = {phrase: min(map(len, phrase)) for phrase in required}
-
-    def saved(node: tuple[int, ...], phrase: Phrase) -> int:
-        begun = [(each, size) for each in phrase for size in range(1, len(each)) if _is_end(each[:size], node)]
-        return max((shortest[phrase] - len(each) + size for each, size in begun), default=0)
-
-    return (
-        _integers(letters),
-        _integers([[0, *(longest_end((*node, letter)) for letter in letters)] for node in nodes]),
-        _integers([[any(_is_end(each, node) for each in phrase) for phrase in required] for node in nodes]),
-        _integers([[max(0, saved(node, phrase)) for phrase in required] for node in nodes]),
-        _integers(list(shortest.values())),
-        _integers(list(required.values())),
-    )
+    lengths = []
+    rows: list[tuple[int, int, int, list[int]]] = []
+    for number, phrase in enumerate(required):
+        # An alternative that begins with a letter cannot follow every token.
+        anywhere = [each for each in phrase if not begins[each[0]]] or phrase
+        lengths.append(min(map(len, anywhere)))
+        owner = [int(number == other) for other in range(len(required))]
+        for tokens in phrase:
+            for place, token in enumerate(tokens, start=1):
+                is_last = place == len(tokens)
+                kinds = _FIRST * (place == 1) | _LAST * is_last
+                kinds |= _LETTER_FOLLOWS * (not is_last and begins[tokens[place]])
+                saved = 0 if is_last else max(0, lengths[-1] - len(tokens) + place)
+                rows.append((token, kinds, saved, owner))
+    tokens, kinds, saved, owners = zip(*rows, strict=True) if rows else ((), (), (), ())
+    owner_matrix = _integers(owners).view(len(rows), len(required))
+    return (*map(_integers, (tokens, kinds, saved)), owner_matrix, _integers(lengths), _integers(required.values()))
 
 
-def _integers(values: list) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.long)
+def _integers(values: Iterable) -> torch.Tensor:
+    return torch.tensor(list(values), dtype=torch.long)
 
 
 def _stack(tables: Sequence[torch.Tensor], fill: int) -> torch.Tensor:
@@ -208,6 +248,7 @@ class ConstrainedBeamSearch(BeamSearch):
     Args:
         num_beams (`int`): as in [`BeamSearch`].
         phrases (`list[list[Phrase]]`): of each sentence.
+        letter_edges (`torch.BoolTensor` of shape `(2, vocabulary)`): see [`PhraseStates`].
         prompts (`torch.LongTensor` of shape `(batch, length)`): tokens before the first generated one.
         eos (`torch.LongTensor` of shape `(num_eos,)`): tokens that end a hypothesis.
         **options: arguments of [`BeamSearch`].
@@ -218,7 +259,14 @@ class ConstrainedBeamSearch(BeamSearch):
     """
 
     def __init__(
-        self, num_beams: int, *, phrases: list[list[Phrase]], prompts: torch.Tensor, eos: torch.Tensor, **options: Any
+        self,
+        num_beams: int,
+        *,
+        phrases: list[list[Phrase]],
+        letter_edges: torch.Tensor,
+        prompts: torch.Tensor,
+        eos: torch.Tensor,
+        **options: Any,
     ):
         super().__init__(num_beams, num_eos=len(eos), **options)
         if len(phrases) != len(prompts):
@@ -226,15 +274,19 @@ class ConstrainedBeamSearch(BeamSearch):
                 f"forced_phrases has {len(phrases)} lists for {len(prompts)} sentences; give a list for each sentence, "
                 "empty where it has no phrase."
             )
-        self._eos, self._phrases = eos, PhraseStates(phrases, prompts.device)
-        nodes, missing = prompts.new_zeros(len(prompts), 1), self._phrases.missing[:, None]
+        self._eos, self._phrases = eos, PhraseStates(phrases, letter_edges)
+        # What is considered after every hypothesis, (active, letters): the tokens of the phrases, and the end.
+        letters = [
+            {*eos.tolist(), *(token for phrase in each for tokens in phrase for token in tokens)} for each in phrases
+        ]
+        self._letters = _stack([_integers(sorted(each)) for each in letters], _NO_TOKEN).to(prompts.device)
+        states = self._phrases.start()
         for tokens in prompts.split(1, dim=1):
-            nodes, missing = self._phrases.follow(nodes, missing, tokens)
-        self._check_limits(self._phrases.needed(nodes, missing)[:, 0] + min(1, len(eos)))
-        # The states of the running hypotheses, (active, beams) and (active, beams, phrases).
-        self._nodes, self._missing = nodes.expand(-1, num_beams), missing.expand(-1, num_beams, -1)
-        # Those of the candidates, and the number of tokens that they need.
-        self._next_nodes, self._next_missing, self._needed = nodes, missing, nodes
+            states = self._phrases.follow(states, tokens)
+        self._check_limits(self._phrases.needed(states)[:, 0] + min(1, len(eos)))
+        # The states of the running hypotheses and of the candidates, and the number of tokens that these need.
+        self._states = self._next_states = states.take(torch.zeros_like(self.limits)[:, None].expand(-1, num_beams))
+        self._needed = self._phrases.needed(self._states)
 
     def _check_limits(self, needed: torch.Tensor) -> None:
         for sentence in (needed > self.limits).nonzero()[:1, 0].tolist():
@@ -248,24 +300,21 @@ class ConstrainedBeamSearch(BeamSearch):
         active, num_beams = self._scores.shape
         _, best = top_tokens(log_probs, min(self.num_candidates, log_probs.shape[1]))
         best = best.view(active, num_beams, -1)
-        letters = self._phrases.letters[:, None].expand(-1, num_beams, -1)
+        letters = self._letters[:, None].expand(-1, num_beams, -1)
         is_new = (letters != _NO_TOKEN) & (letters[..., None] != best[:, :, None]).all(dim=3)
         by_beam = torch.cat([best, letters.clamp(min=0)], dim=2)
         totals = self._scores[..., None] + log_probs.view(active, num_beams, -1).gather(2, by_beam)
         totals[..., best.shape[2] :].masked_fill_(~is_new, NO_HYPOTHESIS)
         tokens, beams = by_beam.flatten(1), torch.arange(num_beams, device=best.device)
         beams = beams.repeat_interleave(by_beam.shape[2]).expand_as(tokens)
-        self._next_nodes, self._next_missing = self._phrases.follow(*self._states_of(beams), tokens)
-        self._needed = self._phrases.needed(self._next_nodes, self._next_missing)
+        self._next_states = self._phrases.follow(self._states.take(beams), tokens)
+        self._needed = self._phrases.needed(self._next_states)
         is_early_end = torch.isin(tokens, self._eos) & (self._needed > 0)
         scores = _only(totals.flatten(1), ~is_early_end)
         scores = _only(scores, _ranks(scores, self._needed) < self.num_candidates)
         self._candidates = scores, beams, tokens
         self.length += 1
         return beams + self._first_rows[:active], tokens
-
-    def _states_of(self, beams: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._nodes.gather(1, beams), _gather(self._missing, beams)
 
     def prune(self, is_finished: torch.Tensor, is_truncated: torch.Tensor) -> None:
         """As [`BeamSearch.prune`], without candidates that cannot continue and lack a phrase."""
@@ -281,20 +330,15 @@ class ConstrainedBeamSearch(BeamSearch):
         chosen = order.topk(self.num_beams, largest=False).indices
         scores, by_score = scores.gather(1, chosen).sort(dim=1, descending=True)
         chosen = chosen.gather(1, by_score)
-        self._nodes, self._missing = self._next_nodes.gather(1, chosen), _gather(self._next_missing, chosen)
+        self._states = self._next_states.take(chosen)
         return scores, chosen
 
     def drop_finished(self) -> torch.Tensor:
         """As [`BeamSearch.drop_finished`]."""
         kept = super().drop_finished()
         self._phrases.select(kept)
-        self._nodes, self._missing = self._nodes[kept], self._missing[kept]
+        self._states, self._letters = self._states.select(kept), self._letters[kept]
         return kept
-
-
-def _gather(missing: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """The rows `chosen`, `(active, candidates)`, of `(active, beams, phrases)`."""
-    return missing.gather(1, chosen[..., None].expand(-1, -1, missing.shape[2]))
 
 
 def _only(scores: torch.Tensor, are_kept: torch.Tensor) -> torch.Tensor:

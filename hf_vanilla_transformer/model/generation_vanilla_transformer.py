@@ -40,7 +40,7 @@ _KNOWN_INPUTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_ca
 _KNOWN_INPUTS |= {"inputs_embeds", "labels", "tokenizer", "assistant_tokenizer", "assistant_model"}
 # Entries of `generation_config` that transformers lacks.
 LARGEST_LENGTH_PENALTY = 100
-_OWN_SETTINGS = ("length_penalty_type", "max_length_offset", "forced_phrases")
+_OWN_SETTINGS = ("length_penalty_type", "max_length_offset", "forced_phrases", "letter_edges")
 # Finished sentences are pruned from the batch when at most this share of it is unfinished.
 _MAX_SHARE_TO_PRUNE = 0.75
 
@@ -448,8 +448,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         missing = int((~exists(scores[:: settings.num_return_sequences])).sum())
         if missing:
             logger.warning(
-                "%d of %d sentences have no translation: scores are NaN, a logits processor forbids every token, or the "
-                "search ended before the forced phrases.",
+                "%d of %d sentences have no translation: scores are NaN, a logits processor forbids every token, or "
+                "the search ended before the forced phrases.",
                 missing,
                 len(prompts),
             )
@@ -484,4 +484,5 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if phrases is None:
             return BeamSearch(settings.num_beams, num_eos=0 if eos is None else len(eos), **options)
         eos = prompts.new_empty(0) if eos is None else eos
-        return ConstrainedBeamSearch(settings.num_beams, phrases=phrases, prompts=prompts, eos=eos, **options)
+        options.update(phrases=phrases, letter_edges=settings.letter_edges.to(prompts.device))
+        return ConstrainedBeamSearch(settings.num_beams, prompts=prompts, eos=eos, **options)

@@ -31,36 +31,49 @@ PHRASES = {
 }
 
 
-def positions(words, phrase):
+# Words that begin with a letter, and that end with one.
+BEGIN, END = {1, 3}, {1, 2}
+
+
+def is_whole(words, start, end):
+    edges = [words[max(0, place - 1) : place + 1] for place in (start, end)]
+    return not any(len(pair) == 2 and pair[0] in END and pair[1] in BEGIN for pair in edges)
+
+
+def positions(words, phrase, whole=False):
     """The positions after which one of a phrase's alternatives has just been said."""
-    return [
+    return {
         end
         for end in range(len(words) + 1)
-        if any(list(words[max(0, end - len(each)) : end]) == each for each in phrase)
-    ]
+        for each in phrase
+        if list(words[max(0, end - len(each)) : end]) == each and (not whole or is_whole(words, end - len(each), end))
+    }
 
 
-def has_all(words, phrases):
+def has_all(words, phrases, whole=False):
     """Whether each phrase is said, and as often as it is given."""
     return all(
-        len(positions(words, phrase)) >= sum(sorted(each) == sorted(phrase) for each in phrases) for phrase in phrases
+        len(positions(words, phrase, whole)) >= sum(sorted(each) == sorted(phrase) for each in phrases)
+        for phrase in phrases
     )
 
 
-def with_phrases(phrases, prompts=None):
+def with_phrases(phrases, prompts=None, whole=False):
     """What `search` calls in the place of `BeamSearch`."""
     frozen = [[tuple(map(tuple, phrase)) for phrase in of_sentence] for of_sentence in phrases]
+    letter_edges = torch.tensor([[whole and word in edge for word in range(START + 1)] for edge in (BEGIN, END)])
 
     def build(num_beams, *, num_eos, **options):
         assert num_eos == 1
         given = torch.full((len(phrases), 1), START) if prompts is None else torch.tensor(prompts)
-        return ConstrainedBeamSearch(num_beams, phrases=frozen, prompts=given, eos=torch.tensor([EOS]), **options)
+        options.update(phrases=frozen, letter_edges=letter_edges, prompts=given)
+        return ConstrainedBeamSearch(num_beams, eos=torch.tensor([EOS]), **options)
 
     return build
 
 
-def exhaustive(language, limit, penalty, phrases):
-    return [pair for pair in everything(language, limit, penalty) if has_all(pair[1], phrases)]
+def exhaustive(language, limit, penalty, phrases, whole=False):
+    return [pair for pair in everything(language, limit, penalty) if has_all(pair[1], phrases, whole)]
 
 
 @pytest.fixture
@@ -68,16 +81,19 @@ def path():
     """There is no model here."""
 
 
-@pytest.mark.parametrize("alpha", [-0.5, 0.6, 3.0])
+@pytest.mark.parametrize(("alpha", "whole"), [(-0.5, False), (0.6, False), (3.0, False), (0.6, True)])
 @pytest.mark.parametrize("case", PHRASES)
-def test_a_wide_beam_finds_what_an_exhaustive_search_finds(case, alpha):
+def test_a_wide_beam_finds_what_an_exhaustive_search_finds(case, alpha, whole):
     phrases, penalty = PHRASES[case], penalty_of("gnmt", alpha)
-    expected = [exhaustive(Language(0), LIMIT, penalty, phrases), exhaustive(Language(1), 3, penalty, [[[1]]])]
-    languages, kind = [Language(0), Language(1)], with_phrases([phrases, [[[1]]]])
+    expected = [
+        exhaustive(Language(seed), limit, penalty, needed, whole)
+        for seed, (limit, needed) in enumerate([(LIMIT, phrases), (3, [[[1]]])])
+    ]
+    languages, kind = [Language(0), Language(1)], with_phrases([phrases, [[[1]]]], whole=whole)
     found, _ = search(languages, 3**LIMIT, [LIMIT, 3], penalty, alpha=alpha, wanted=20, kind=kind)
     for best, others in zip(found, expected, strict=True):
         wanted = min(20, len(others))
-        assert wanted > 2
+        assert wanted or (whole and "repeated" in case)
         assert_same(best[:wanted], others[:wanted])
         assert all(score < -1e8 for score, _ in best[wanted:])
 
@@ -89,24 +105,28 @@ def random_phrases(draws, most=3, longest=3):
     return [[draw_alternative() for _ in range(draws.randint(1, 2))] for _ in range(draws.randint(0, most))]
 
 
-def tokens_of(phrases):
-    return sum(min(map(len, phrase)) for phrase in phrases)
+def tokens_of(phrases, whole=False):
+    """Of alternatives that may follow any word."""
+    return sum(min(len(each) for each in phrase if not (whole and each[0] in BEGIN)) for phrase in phrases)
 
 
 @pytest.mark.parametrize("num_beams", [2, 3, 5])
-@pytest.mark.parametrize("wanted", [1, 2])
-def test_a_narrow_beam_says_every_phrase(num_beams, wanted):
+@pytest.mark.parametrize(("wanted", "whole"), [(1, False), (2, False), (1, True)])
+def test_a_narrow_beam_says_every_phrase(num_beams, wanted, whole):
     """Also where there is just enough room for them, and more banks than beams."""
     draws = random.Random(num_beams)
     phrases = [random_phrases(draws) for _ in range(60)]
     languages = [Language(seed, ending=2.0) for seed in range(60)]
-    limits = [tokens_of(each) + 1 + seed % 4 for seed, each in enumerate(phrases)]
-    found, _ = search(languages, num_beams, limits, penalty_of("gnmt", 0.6), wanted=wanted, kind=with_phrases(phrases))
+    if whole:
+        phrases = [[[*phrase, [2, *phrase[0]]] for phrase in each] for each in phrases]
+    limits = [tokens_of(each, whole) + 1 + seed % 4 for seed, each in enumerate(phrases)]
+    kind = with_phrases(phrases, whole=whole)
+    found, _ = search(languages, num_beams, limits, penalty_of("gnmt", 0.6), wanted=wanted, kind=kind)
     free, _ = search(languages, num_beams, limits, penalty_of("gnmt", 0.6))
     assert sum(not has_all(words, needed) for ((_, words),), needed in zip(free, phrases, strict=True)) > 30
     for (best, *others), needed in zip(found, phrases, strict=True):
-        assert has_all(best[1], needed)
-        assert all(score < -1e8 or has_all(words, needed) for score, words in others)
+        assert has_all(best[1], needed, whole)
+        assert all(score < -1e8 or has_all(words, needed, whole) for score, words in others)
 
 
 @pytest.mark.parametrize("leaves", [False, True])

@@ -1,0 +1,120 @@
+"""Force words of the references into translations that lack them: BLEU, and how many of the words are there.
+
+The words of a sentence are the longest of its reference, from 5 letters on, that its free translation lacks. Appending
+them to the free translations is the baseline.
+"""
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.checks import check_number
+from hf_vanilla_transformer.cli.arguments import DataArguments
+from hf_vanilla_transformer.cli.parsing import parse, plain_errors
+from hf_vanilla_transformer.cli.writing import check_can_write
+from hf_vanilla_transformer.evaluation.metrics import score_translations
+from hf_vanilla_transformer.files import write_text
+from hf_vanilla_transformer.glossary import tokenizations
+
+
+FEWEST_LETTERS = 5
+
+
+@dataclass
+class TermsArguments:
+    """What to translate, and where to write the result."""
+
+    model_name_or_path: str = field(metadata={"help": "A folder, or a name on the Hub."})
+    words: int = field(default=1, metadata={"help": "Words per sentence at most."})
+    beams: list[int] = field(default_factory=lambda: [5, 10, 20], metadata={"help": "Beam sizes to compare."})
+    output: str | None = field(
+        default=None, metadata={"help": "Also write figures and translations to this JSON file."}
+    )
+
+    def __post_init__(self) -> None:
+        check_number("words", self.words, 1)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, without digits and punctuation."""
+    return re.findall(r"[^\W\d_]+", text)
+
+
+def missing_words(reference: str, translation: str, count: int) -> list[str]:
+    """The `count` longest words of a reference that a translation lacks."""
+    said = set(words_of(translation))
+    missing = [word for word in dict.fromkeys(words_of(reference)) if len(word) >= FEWEST_LETTERS and word not in said]
+    return sorted(missing, key=len, reverse=True)[:count]
+
+
+def recall(words: Sequence[Sequence[str]], translations: Sequence[str]) -> float:
+    """Percent of the words that are whole words of their translations."""
+    found = [
+        word in words_of(translation)
+        for needed, translation in zip(words, translations, strict=True)
+        for word in needed
+    ]
+    return 100 * sum(found) / max(1, len(found))
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the command line; returns the figures of each beam size."""
+    args, data = parse([TermsArguments, DataArguments], __doc__, arguments)
+    with plain_errors():
+        check_can_write(args.output)
+        pairs = data.load("test")["test"]
+        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+        model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path)
+    sources, references = list(pairs["source"]), list(pairs["target"])
+    figures = {}
+    for num_beams in args.beams:
+        free, seconds = timed(model, tokenizer, sources, num_beams)
+        words = [missing_words(*pair, args.words) for pair in zip(references, free, strict=True)]
+        phrases = [[tokenizations(tokenizer, word) for word in needed] for needed in words]
+        forced, more_seconds = timed(model, tokenizer, sources, num_beams, forced_phrases=phrases)
+        appended = [" ".join([text, *needed]) for text, needed in zip(free, words, strict=True)]
+        figures[str(num_beams)] = {
+            "sentences_with_words": sum(map(bool, words)),
+            "words": words,
+            "free": summary(free, references, words, seconds),
+            "appended": summary(appended, references, words, seconds),
+            "forced": summary(forced, references, words, more_seconds),
+        }
+        for name in ("free", "appended", "forced"):
+            row = figures[str(num_beams)][name]
+            print(
+                f"{num_beams} beams, {name}: BLEU {row['bleu']:.2f}, chrF {row['chrf']:.2f}, "
+                f"{row['recall']:.1f} % of {sum(map(len, words))} words, {row['seconds']:.1f} s"
+            )
+    if args.output is not None:
+        write_text(args.output, json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
+    return figures
+
+
+def timed(model: Any, tokenizer: Any, sources: list[str], num_beams: int, **options: Any) -> tuple[list[str], float]:
+    """Translations, and the CPU seconds that they took."""
+    start = time.process_time()
+    translations = translate(model, tokenizer, sources, num_beams=num_beams, **options)
+    return translations, time.process_time() - start
+
+
+def summary(translations: list[str], references: list[str], words: list[list[str]], seconds: float) -> dict[str, Any]:
+    """The figures of one way to translate."""
+    scores = score_translations(translations, references)
+    return {
+        "bleu": scores["bleu"],
+        "chrf": scores["chrf"],
+        "recall": recall(words, translations),
+        "seconds": seconds,
+        "translations": translations,
+    }
+
+
+if __name__ == "__main__":
+    main()
