@@ -20,7 +20,7 @@ from hf_vanilla_transformer.cli.parsing import parse, plain_errors
 from hf_vanilla_transformer.cli.writing import check_can_write
 from hf_vanilla_transformer.evaluation.metrics import score_translations
 from hf_vanilla_transformer.files import write_text
-from hf_vanilla_transformer.glossary import tokenizations
+from hf_vanilla_transformer.glossary import letter_edges, tokenizations
 
 
 FEWEST_LETTERS = 5
@@ -33,6 +33,7 @@ class TermsArguments:
     model_name_or_path: str = field(metadata={"help": "A folder, or a name on the Hub."})
     words: int = field(default=1, metadata={"help": "Words per sentence at most."})
     beams: list[int] = field(default_factory=lambda: [5, 10, 20], metadata={"help": "Beam sizes to compare."})
+    length_penalty: float | None = field(default=None, metadata={"help": "alpha; the default is the model's."})
     output: str | None = field(
         default=None, metadata={"help": "Also write figures and translations to this JSON file."}
     )
@@ -72,12 +73,15 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
         model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path)
     sources, references = list(pairs["source"]), list(pairs["target"])
+    search: dict[str, Any] = {} if args.length_penalty is None else {"length_penalty": args.length_penalty}
     figures = {}
     for num_beams in args.beams:
-        free, seconds = timed(model, tokenizer, sources, num_beams)
+        search["num_beams"] = num_beams
+        free, seconds = timed(model, tokenizer, sources, **search)
         words = [missing_words(*pair, args.words) for pair in zip(references, free, strict=True)]
         phrases = [[tokenizations(tokenizer, word) for word in needed] for needed in words]
-        forced, more_seconds = timed(model, tokenizer, sources, num_beams, forced_phrases=phrases)
+        options = {"forced_phrases": phrases, "letter_edges": letter_edges(tokenizer, model.config.vocab_size)}
+        forced, more_seconds = timed(model, tokenizer, sources, **search, **options)
         appended = [" ".join([text, *needed]) for text, needed in zip(free, words, strict=True)]
         figures[str(num_beams)] = {
             "sentences_with_words": sum(map(bool, words)),
@@ -97,10 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     return figures
 
 
-def timed(model: Any, tokenizer: Any, sources: list[str], num_beams: int, **options: Any) -> tuple[list[str], float]:
+def timed(model: Any, tokenizer: Any, sources: list[str], **options: Any) -> tuple[list[str], float]:
     """Translations, and the CPU seconds that they took."""
     start = time.process_time()
-    translations = translate(model, tokenizer, sources, num_beams=num_beams, **options)
+    translations = translate(model, tokenizer, sources, **options)
     return translations, time.process_time() - start
 
 

@@ -44,10 +44,11 @@ class Glossary:
             raise TypeError(f"glossary is of type {type(terms).__name__}; give a mapping from terms to translations.")
         self._phrases: dict[str, list[list[int]]] = {}
         for term, given in terms.items():
-            forms = [given] if isinstance(given, str) else list(given)
-            if not forms or not all(isinstance(each, str) and each.strip() for each in [term, *forms]):
-                kind = ValueError if all(isinstance(each, str) for each in [term, *forms]) else TypeError
-                raise kind(f"glossary has {given!r} for {term!r}; give texts that are not blank.")
+            forms = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
+            if not all(isinstance(each, str) for each in [term, *forms]):
+                raise TypeError(f"glossary has {given!r} for {term!r}; give texts.")
+            if not (forms and all(each.strip() for each in [term, *forms])):
+                raise ValueError(f"glossary has {given!r} for {term!r}; give texts that are not blank.")
             key = _spelling(term)
             if key in self._phrases:
                 raise ValueError(f"glossary has {key!r} twice; give all of its translations as one list.")
