@@ -234,7 +234,7 @@ def test_models_that_cannot_be_forced(model, tokenizer):
     translate(marian, tokenizer, ["a"], glossary=GLOSSARY, max_new_tokens=3)
     with pytest.raises(ValueError, match='do not work with a model of the type "marian"; leave them out'):
         translate(marian, tokenizer, ["two"], glossary=GLOSSARY, max_new_tokens=3)
-    with pytest.raises(ValueError, match="forced_phrases needs beam search, but num_beams is 1"):
+    with pytest.raises(ValueError, match="forced_phrases and glossaries need beam search, but num_beams is 1"):
         translate(model, tokenizer, ["two"], glossary=GLOSSARY, num_beams=1)
 
 

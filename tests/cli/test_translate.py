@@ -266,3 +266,35 @@ def test_a_pipe_is_an_input(decisive, tmp_path, expected_translations, capsys):
     threading.Thread(target=pipe.write_text, args=("one\ntwo\n",), daemon=True).start()
     translate.main(["--model_name_or_path", str(decisive), "--input", str(pipe)])
     assert capsys.readouterr().out == expected_translations
+
+
+def test_terms_from_a_file(decisive, tmp_path, capsys):
+    (tmp_path / "terms.tsv").write_text("house\tHaus\tHäuser\ntwo\tzwei\n", encoding="utf-8")
+    command = ["--model_name_or_path", str(decisive), "--glossary", str(tmp_path / "terms.tsv"), "two", "a house"]
+    translate.main(command)
+    tokenizer, model = load(str(decisive))
+    glossary = {"house": ["Haus", "Häuser"], "two": "zwei"}
+    expected = lines(translate_sentences(model, tokenizer, ["two", "a house"], glossary=glossary))
+    assert capsys.readouterr().out == expected
+    assert re.search(r"\bzwei\b.*\n.*\b(Haus|Häuser)\b", expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (None, [], "terms.tsv does not exist; check the path."),
+        ("house Haus\n", [], "terms.tsv, line 1: 'house Haus'; write a term, a tab, and its translation."),
+        ("two\tzwei\n", ["--num_beams", "1"], "forced_phrases and glossaries need beam search, but num_beams is 1; "),
+        ("two\tzwei\n", ["--engine", "ctranslate2"], "--glossary does not work with --engine ctranslate2; "),
+        ("two\tzwei\n", ["--output", "terms.tsv"], "terms.tsv is also an input, "),
+        ("two\tzwei\n", ["--max_new_tokens", "2"], "the phrases of sentence 0 of the batch take up to 3 tokens, "),
+    ],
+)
+def test_terms_that_cannot_be_obeyed(decisive, tmp_path, monkeypatch, text, options, message):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        (tmp_path / "terms.tsv").write_text(text, encoding="utf-8")
+    with pytest.raises(SystemExit, match=re.escape(message)) as stop:
+        translate.main(["--model_name_or_path", str(decisive), "--glossary", "terms.tsv", *options, "two"])
+    assert str(stop.value).startswith("error: ")
+    assert "\n" not in str(stop.value)

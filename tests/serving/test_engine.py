@@ -221,3 +221,12 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch, capsys):
 
 def test_it_is_public():
     assert hf_vanilla_transformer.load_engine is load_engine
+
+
+def test_terms_are_refused(engine, tokenizer):
+    for options in ({"glossary": {"seven": "sieben"}}, {"forced_phrases": [[[5]]]}):
+        with pytest.raises(ValueError, match="do not work with another engine than torch; leave them out"):
+            translate(engine, tokenizer, ["seven"], **options)
+    assert translate(engine, tokenizer, ["seven"], glossary={"nine": "neun"}) == ["sieben"]
+    with pytest.raises(ValueError, match=r"forced_phrases is \[\[\[5\]\]\], but the engine has num_beams, .* only\."):
+        engine.generate(**tokenizer(["seven"], return_tensors="pt"), forced_phrases=[[[5]]])
