@@ -111,6 +111,8 @@ def translate(
     check_vocabulary(model.config, tokenizer)
     sentences = list(check_strings("sentences", sentences))
     if split_sentences:
+        if generate_kwargs.get("forced_phrases") is not None:
+            raise ValueError("forced_phrases is for sentences, not for texts to split; give a glossary instead.")
         options: Any = {"return_details": return_details, "glossary": glossary, **generate_kwargs}
         language = split_sentences if isinstance(split_sentences, str) else None
         of_sentences = partial(translate, model, tokenizer, batch_tokens=batch_tokens, show_progress=show_progress)

@@ -27,7 +27,14 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 NAMES = re.findall(r"\[`(\w+)`\]\(\.\./([^)#]+\.py)\)", (ROOT / "docs" / "paper.md").read_text(encoding="utf-8"))
 RECIPES = ROOT / "hf_vanilla_transformer" / "recipes"
 # Blocks of Python on each page, and where they run.
-RUN_HERE = {"evaluate.md": 1, "large_corpora.md": 2, "precision_and_memory.md": 1, "train.md": 5, "translate.md": 3}
+RUN_HERE = {
+    "decoding.md": 1,
+    "evaluate.md": 1,
+    "large_corpora.md": 2,
+    "precision_and_memory.md": 1,
+    "train.md": 5,
+    "translate.md": 4,
+}
 RUN_ELSEWHERE = {
     "conversion.md": 2,  # tests/conversion/test_ctranslate2.py and tests/serving
     "distributed_training.md": 2,  # tests/parallel/test_docs.py
@@ -209,9 +216,22 @@ def test_blocks_of_translate_md(capsys):
     assert best.startswith("zweiundvierzig -")
     assert best.endswith("'</s>']")
     assert float(best.split()[1]) > float(second.split()[1])
+    run("translate.md", "glossary", names)
+    assert capsys.readouterr().out == "['zwoundvierzig']\n"
     pytest.importorskip("sentencex")
     run("translate.md", "texts", names)
     assert capsys.readouterr().out == "zweiundvierzig\n\n  einhunderteins\n"
+
+
+def test_phrases_of_decoding_md():
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
+    names: dict[str, Any] = {"model": model, "tokenizer": tokenizer, "sentences": ["two", "seven"]}
+    run("decoding.md", "phrases", names)
+    first, second = (f" {' '.join(map(str, row))} " for row in names["output"].tolist())
+    assert " 5 6 " in first
+    assert re.search(" 7 | 8 9 ", first)
+    assert tokenizer.decode(names["output"][1], skip_special_tokens=True) == "sieben"
+    assert " 5 6 " not in second
 
 
 def test_scores_of_evaluate_md(capsys):

@@ -127,7 +127,10 @@ def test_a_search_that_ends_before_the_phrases_has_no_translation(model, caplog)
 
 
 FAULTS = {
-    "forced_phrases and glossaries need beam search, but num_beams is 1; give num_beams of 2": (PHRASES, {"num_beams": 1}),
+    "forced_phrases and glossaries need beam search, but num_beams is 1; give num_beams of 2": (
+        PHRASES,
+        {"num_beams": 1},
+    ),
     "forced_phrases and glossaries need beam search, but do_sample is True": (PHRASES, {"do_sample": True}),
     "forced_phrases has 2 lists for 3 sentences; give a list for each": (PHRASES[:2], {}),
     "forced_phrases contains token 60; give ids from 0 to 59": ([[[60]], [], []], {}),
