@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 from unicodedata import normalize
 
 import regex
@@ -116,7 +117,7 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
     Only a letter that is not set apart from the token before it by a space counts.
     """
     anchor = tokenizer(text_target="a", add_special_tokens=False).input_ids
-    before = tokenizer.decode(anchor, skip_special_tokens=True)
+    before: Any = tokenizer.decode(anchor, skip_special_tokens=True)
     texts = tokenizer.batch_decode([[*anchor, token] for token in range(vocab_size)], skip_special_tokens=True)
     is_letter = regex.compile(_LETTER_OR_BYTE, flags=regex.V1).fullmatch
     added = [text[len(before) :] if text.startswith(before) else "" for text in texts]

@@ -36,8 +36,8 @@ def prepare_phrases(settings: Any, vocab_size: int) -> None:
 
     Raises:
         TypeError: if `forced_phrases` has another shape.
-        ValueError: if a token id is out of range or ends a sentence, a phrase is empty or also forbidden, or the
-            settings are not those of a beam search.
+        ValueError: if a token id is out of range or ends a sentence, a phrase is empty or also forbidden, the settings
+            are not those of a beam search, or `letter_edges` has another shape.
     """
     given = getattr(settings, "forced_phrases", None)
     if given is None:
@@ -52,16 +52,22 @@ def prepare_phrases(settings: Any, vocab_size: int) -> None:
         for of_sentence in given
     ]
     settings.forced_phrases = phrases if any(phrases) else None
-    if getattr(settings, "letter_edges", None) is None:
-        settings.letter_edges = torch.zeros(2, vocab_size, dtype=torch.bool)
-    if settings.letter_edges.shape != (2, vocab_size) or settings.letter_edges.dtype != torch.bool:
-        shape = tuple(settings.letter_edges.shape)
-        raise ValueError(f"letter_edges is of shape {shape}; give a bool tensor of shape (2, {vocab_size}).")
+    settings.letter_edges = _letter_edges(getattr(settings, "letter_edges", None), vocab_size)
     if settings.forced_phrases is not None and (settings.do_sample or (settings.num_beams or 1) < 2):
         fault = "do_sample is True" if settings.do_sample else f"num_beams is {settings.num_beams or 1}"
         raise ValueError(
             f"forced_phrases and glossaries need beam search, but {fault}; give num_beams of 2 or more, and no sampling."
         )
+
+
+def _letter_edges(given: Any, vocab_size: int) -> torch.Tensor:
+    edges = torch.zeros(2, vocab_size, dtype=torch.bool) if given is None else torch.as_tensor(given)
+    if edges.shape != (2, vocab_size) or edges.dtype != torch.bool:
+        raise ValueError(
+            f"letter_edges is of shape {tuple(edges.shape)} and {edges.dtype}; give a bool tensor of shape "
+            f"(2, {vocab_size})."
+        )
+    return edges
 
 
 def _as_sequence(value: Any) -> Sequence:
@@ -149,7 +155,7 @@ class PhraseStates:
         self._begins, self._ends = letter_edges
         begins = self._begins.tolist()
         tables = zip(*(_tables(each, begins) for each in phrases), strict=True)
-        self.tokens, self._kinds, self._saved, self._owners, self._lengths, self._required = (
+        self._tokens, self._kinds, self._saved, self._owners, self._lengths, self._required = (
             _stack(table, fill).to(letter_edges.device)
             for table, fill in zip(tables, (_NO_TOKEN, 0, 0, 0, 0, 0), strict=True)
         )
@@ -158,7 +164,7 @@ class PhraseStates:
     def start(self) -> States:
         """The states of empty hypotheses, one for each sentence."""
         nothing = torch.zeros_like(self._required)
-        states = (self.tokens < _NO_TOKEN, self._required, nothing, nothing.sum(dim=1) > 0)
+        states = (self._tokens < _NO_TOKEN, self._required, nothing, nothing.sum(dim=1) > 0)
         return States(*(each[:, None] for each in states))
 
     def follow(self, states: States, tokens: torch.Tensor) -> States:
@@ -166,7 +172,7 @@ class PhraseStates:
         touches = (states.ends_in_letter & self._begins[tokens])[..., None]
         is_first, is_last = (self._kinds & _FIRST > 0)[:, None], (self._kinds & _LAST > 0)[:, None]
         may_follow = torch.where(is_first, ~touches, states.begun.roll(1, dims=2))
-        begun = may_follow & (tokens[..., None] == self.tokens[:, None])
+        begun = may_follow & (tokens[..., None] == self._tokens[:, None])
         occurs = (torch.bmm((begun & is_last).float(), self._owners) > 0).long()
         ends_in_letter = self._ends[tokens]
         missing = states.missing + states.open_ends * touches - occurs
@@ -176,7 +182,8 @@ class PhraseStates:
         """The number of tokens with which hypotheses can have all of their phrases, `(active, hypotheses)`.
 
         It is 0 for those that have them, and one token lowers it by at least 1: the next of the phrase that has begun,
-        or else the first of a missing one. Phrases that overlap may take fewer.
+        or else the first of a missing one, unless a letter that may not follow begins all of its alternatives. Phrases
+        that overlap may take fewer.
         """
         missing = states.missing.clamp(min=0)
         is_missing = torch.bmm((missing > 0).float(), self._owners.transpose(1, 2)) > 0
@@ -188,7 +195,7 @@ class PhraseStates:
 
     def select(self, sentences: torch.Tensor) -> None:
         """Keep the given sentences of the batch, `(kept,)`."""
-        for name in ("tokens", "_kinds", "_saved", "_owners", "_lengths", "_required"):
+        for name in ("_tokens", "_kinds", "_saved", "_owners", "_lengths", "_required"):
             setattr(self, name, getattr(self, name)[sentences])
 
 
@@ -219,9 +226,9 @@ def _tables(phrases: list[Phrase], begins: list[bool]) -> tuple[torch.Tensor, ..
                 kinds |= _LETTER_FOLLOWS * (not is_last and begins[tokens[place]])
                 saved = 0 if is_last else max(0, lengths[-1] - len(tokens) + place)
                 rows.append((token, kinds, saved, owner))
-    tokens, kinds, saved, owners = zip(*rows, strict=True) if rows else ((), (), (), ())
-    owner_matrix = _integers(owners).view(len(rows), len(required))
-    return (*map(_integers, (tokens, kinds, saved)), owner_matrix, _integers(lengths), _integers(required.values()))
+    tables = [_integers(row[column] for row in rows) for column in range(4)]
+    tables[3] = tables[3].view(len(rows), len(required))
+    return (*tables, _integers(lengths), _integers(required.values()))
 
 
 def _integers(values: Iterable) -> torch.Tensor:
@@ -275,11 +282,11 @@ class ConstrainedBeamSearch(BeamSearch):
                 "empty where it has no phrase."
             )
         self._eos, self._phrases = eos, PhraseStates(phrases, letter_edges)
-        # What is considered after every hypothesis, (active, letters): the tokens of the phrases, and the end.
-        letters = [
+        # What is considered after every hypothesis, (active, forced): the tokens of the phrases, and the end.
+        forced = [
             {*eos.tolist(), *(token for phrase in each for tokens in phrase for token in tokens)} for each in phrases
         ]
-        self._letters = _stack([_integers(sorted(each)) for each in letters], _NO_TOKEN).to(prompts.device)
+        self._forced = _stack([_integers(sorted(each)) for each in forced], _NO_TOKEN).to(prompts.device)
         states = self._phrases.start()
         for tokens in prompts.split(1, dim=1):
             states = self._phrases.follow(states, tokens)
@@ -300,9 +307,9 @@ class ConstrainedBeamSearch(BeamSearch):
         active, num_beams = self._scores.shape
         _, best = top_tokens(log_probs, min(self.num_candidates, log_probs.shape[1]))
         best = best.view(active, num_beams, -1)
-        letters = self._letters[:, None].expand(-1, num_beams, -1)
-        is_new = (letters != _NO_TOKEN) & (letters[..., None] != best[:, :, None]).all(dim=3)
-        by_beam = torch.cat([best, letters.clamp(min=0)], dim=2)
+        forced = self._forced[:, None].expand(-1, num_beams, -1)
+        is_new = (forced != _NO_TOKEN) & (forced[..., None] != best[:, :, None]).all(dim=3)
+        by_beam = torch.cat([best, forced.clamp(min=0)], dim=2)
         totals = self._scores[..., None] + log_probs.view(active, num_beams, -1).gather(2, by_beam)
         totals[..., best.shape[2] :].masked_fill_(~is_new, NO_HYPOTHESIS)
         tokens, beams = by_beam.flatten(1), torch.arange(num_beams, device=best.device)
@@ -318,9 +325,9 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def prune(self, is_finished: torch.Tensor, is_truncated: torch.Tensor) -> None:
         """As [`BeamSearch.prune`], without candidates that cannot continue and lack a phrase."""
-        scores, *rest = self._candidates
+        scores, beams, tokens = self._candidates
         lacks_phrases = (is_finished | is_truncated) & (self._needed > 0)
-        self._candidates = _only(scores, ~lacks_phrases), *rest
+        self._candidates = _only(scores, ~lacks_phrases), beams, tokens
         super().prune(is_finished, is_truncated)
 
     def _best_running(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -337,7 +344,7 @@ class ConstrainedBeamSearch(BeamSearch):
         """As [`BeamSearch.drop_finished`]."""
         kept = super().drop_finished()
         self._phrases.select(kept)
-        self._states, self._letters = self._states.select(kept), self._letters[kept]
+        self._states, self._forced = self._states.select(kept), self._forced[kept]
         return kept
 
 

@@ -158,11 +158,13 @@ def pays_to_prune(unfinished: int, active: int) -> bool:
 
 
 class VanillaTransformerGenerationMixin(GenerationMixin):
-    """`GenerationMixin` with two more entries in `generation_config`, which are arguments of `generate()` too.
+    """`GenerationMixin` with more entries in `generation_config`, which are arguments of `generate()` too.
 
     - `length_penalty_type`: `"gnmt"` for the paper's length penalty, `"hf"` for transformers' `length ** alpha`.
     - `max_length_offset`: a sentence has at most this many generated tokens more than source tokens, counting `</s>`
       on both sides and no padding. `max_length` or `max_new_tokens` replace it where the caller gives them.
+    - `forced_phrases`: for each sentence the phrases that its hypotheses must contain; a phrase is a list of token ids,
+      or of alternatives. `letter_edges` makes them whole words; see [`~.constraints.PhraseStates`].
 
     `past_key_values` of an earlier `generate()` continues decoding: `decoder_input_ids` are then all target tokens so
     far, at least one more than the cache holds.
