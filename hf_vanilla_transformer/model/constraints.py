@@ -56,7 +56,7 @@ def prepare_phrases(settings: Any, vocab_size: int) -> None:
     if settings.forced_phrases is not None and (settings.do_sample or (settings.num_beams or 1) < 2):
         fault = "do_sample is True" if settings.do_sample else f"num_beams is {settings.num_beams or 1}"
         raise ValueError(
-            f"forced_phrases and glossaries need beam search, but {fault}; give num_beams of 2 or more, and no sampling."
+            f"forced_phrases and glossaries need beam search, but {fault}; give num_beams of 2 or more, no sampling."
         )
 
 
