@@ -241,3 +241,11 @@ def test_models_that_cannot_be_forced(model, tokenizer):
 def test_edges_are_those_of_the_model(model):
     with pytest.raises(ValueError, match=re.escape(f"give a bool tensor of shape (2, {model.config.vocab_size})")):
         model.generate(torch.tensor([[5, 2]]), forced_phrases=[[[5]]], letter_edges=torch.zeros(2, 5, dtype=torch.bool))
+
+
+def test_terms_of_texts_that_are_split(model, tokenizer):
+    pytest.importorskip("sentencex")
+    (text,) = translate(model, tokenizer, ["two.\n\na"], split_sentences=True, glossary={"two": "zwei"})
+    assert "zwei" in said(text.partition("\n\n")[0])
+    with pytest.raises(ValueError, match="forced_phrases is for sentences, not for texts to split; give a glossary"):
+        translate(model, tokenizer, ["two."], split_sentences=True, forced_phrases=[[[5]]])
