@@ -94,11 +94,9 @@ class SaveEveryEpochs(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if args.save_strategy != SaveStrategy.EPOCH:
-            raise ValueError(
-                f'SaveEveryEpochs leaves out checkpoints, but save_strategy is "{SaveStrategy(args.save_strategy).value}"; '
-                'give save_strategy="epoch".'
-            )
+        strategy = SaveStrategy(args.save_strategy)
+        if strategy != SaveStrategy.EPOCH:
+            raise ValueError(f'save_strategy is "{strategy.value}"; SaveEveryEpochs needs save_strategy="epoch".')
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

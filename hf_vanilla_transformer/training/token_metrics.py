@@ -74,7 +74,8 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
         if self._sentences:
             metrics = token_metrics(torch.stack(self._sentences).sum(dim=0))
-            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+            prefixed = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+            output = output._replace(metrics={**(output.metrics or {}), **prefixed})
         return output
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,14 @@ def evaluation(step: int, bleu: float, training: float, evaluating: float) -> di
 
 
 LOG = [
-    {"loss": 5.0, "perplexity": 99.0, "token_accuracy": 9.0, "step": 5, "training_seconds": 30.0, "evaluation_seconds": 0.0},
+    {
+        "loss": 5.0,
+        "perplexity": 99.0,
+        "token_accuracy": 9.0,
+        "step": 5,
+        "training_seconds": 30.0,
+        "evaluation_seconds": 0.0,
+    },
     evaluation(10, 34.0, 60.0, 1.0),
     {"loss": 4.0, "step": 15, "training_seconds": 90.0, "evaluation_seconds": 1.0},
     evaluation(20, 38.5, 120.0, 2.0),
