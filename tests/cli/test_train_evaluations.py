@@ -137,7 +137,7 @@ def test_settings_without_an_effect(tmp_path, changes, message):
 
 def examples_in(printed):
     """Source, prediction and reference of each example that was printed."""
-    lines = [line for line in printed.splitlines() if re.match("(source|prediction|reference): ", line)]
+    lines = [line for line in printed.splitlines() if re.match("(source|prediction|reference):", line)]
     names, texts = zip(*(re.split(": *", line, maxsplit=1) for line in lines), strict=True)
     assert names == ("source", "prediction", "reference") * (len(lines) // 3)
     return list(zip(texts[::3], texts[1::3], texts[2::3], strict=True))
