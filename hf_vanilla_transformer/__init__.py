@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .training.checkpoints import CompleteCheckpoints, last_complete_checkpoint
     from .training.optimization import paper_learning_rate, paper_optimizers
     from .training.r_drop import RDropTrainer
+    from .training.token_metrics import TokenMetricsTrainer
 
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ _MODULE_OF = {
     "DivergedError": "training.callbacks",
     "PaperTrainingArguments": "training.arguments",
     "RDropTrainer": "training.r_drop",
+    "TokenMetricsTrainer": "training.token_metrics",
     "ReleaseMemory": "training.callbacks",
     "StopWhenDiverged": "training.callbacks",
     "TokenBudgetBatchSampler": "data.batches",
@@ -73,6 +75,7 @@ __all__ = [
     "ReleaseMemory",
     "StopWhenDiverged",
     "TokenBudgetBatchSampler",
+    "TokenMetricsTrainer",
     "Translation",
     "TranslationPipeline",
     "TwoVocabularyTokenizer",

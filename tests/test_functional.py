@@ -357,6 +357,10 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
+def loss_of_states(*args, **kwargs):
+    return smoothed_cross_entropy_of_states(*args, **kwargs)[0]
+
+
 class TestLossOfStates:
     @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
     @pytest.mark.parametrize("rows_by_d_model", [0, 1, 2])
@@ -364,7 +368,7 @@ class TestLossOfStates:
         monkeypatch.setattr(functional, "_CHUNK_ROWS", 7)
         monkeypatch.setattr(functional, "_CHUNK_ROWS_PER_D_MODEL", rows_by_d_model)
         states, weight, labels = states_weight_labels()
-        loss = smoothed_cross_entropy_of_states(states, weight, labels, label_smoothing)
+        loss = loss_of_states(states, weight, labels, label_smoothing)
         expected = plain_loss(states, weight, labels, label_smoothing)
         torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
         gradients = torch.autograd.grad(3 * loss, (states, weight))
@@ -376,21 +380,36 @@ class TestLossOfStates:
         states, weight, labels = states_weight_labels()
         bias = torch.linspace(-1, 1, len(weight), dtype=weight.dtype).requires_grad_()
         parts = (states, weight, bias)
-        loss = smoothed_cross_entropy_of_states(states, weight, labels, 0.1, bias=bias)
+        loss = loss_of_states(states, weight, labels, 0.1, bias=bias)
         expected = plain_loss(states, weight, labels, 0.1, bias)
         torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
         gradients = zip(torch.autograd.grad(3 * loss, parts), torch.autograd.grad(3 * expected, parts), strict=True)
         for ours, theirs in gradients:
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
-        smoothed_cross_entropy_of_states(states.detach(), weight.detach(), labels, 0.1, bias=bias).backward()
+        loss_of_states(states.detach(), weight.detach(), labels, 0.1, bias=bias).backward()
         assert bias.grad.any()
         with torch.no_grad():
-            alone = smoothed_cross_entropy_of_states(states, weight, labels, 0.1, bias=bias)
+            alone = loss_of_states(states, weight, labels, 0.1, bias=bias)
         torch.testing.assert_close(alone, expected.detach(), rtol=1e-12, atol=0)
+
+    def test_its_sums_are_those_of_the_logits(self, monkeypatch):
+        monkeypatch.setattr(functional, "_CHUNK_ROWS", 7)
+        monkeypatch.setattr(functional, "_CHUNK_ROWS_PER_D_MODEL", 0)
+        states, weight, labels = states_weight_labels()
+        logits = states @ weight.T
+        # Some labels must be right.
+        labels = labels.where((labels == -100) | (torch.arange(labels.shape[1]) % 3 > 0), logits.argmax(dim=-1))
+        _, sums = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+        right = (logits.argmax(dim=-1) == labels).sum()
+        assert 0 < right < (labels != -100).sum()
+        expected = torch.stack([plain_loss(states, weight, labels, 0.0), right, (labels != -100).sum()])
+        torch.testing.assert_close(sums, expected.detach(), rtol=1e-12, atol=0)
+        torch.testing.assert_close(functional.token_sums(logits, labels).sum(dim=0), sums, rtol=1e-12, atol=0)
+        assert not sums.requires_grad
 
     def test_in_float32_to_1e_5(self):
         states, weight, labels = states_weight_labels((8, 100), 3000, torch.float32)
-        loss = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+        loss = loss_of_states(states, weight, labels, 0.1)
         expected = plain_loss(states, weight, labels, 0.1)
         torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
         gradients = torch.autograd.grad(loss, (states, weight))
@@ -402,7 +421,7 @@ class TestLossOfStates:
         exact = plain_loss(states, weight, labels, 0.1)
         exact_gradients = torch.autograd.grad(exact, (states, weight))
         with torch.autocast("cpu", torch.bfloat16):
-            loss = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+            loss = loss_of_states(states, weight, labels, 0.1)
         assert loss.dtype == torch.float32
         torch.testing.assert_close(loss, exact, rtol=1e-3, atol=0)
         for ours, theirs in zip(torch.autograd.grad(loss, (states, weight)), exact_gradients, strict=True):
@@ -413,7 +432,7 @@ class TestLossOfStates:
         monkeypatch.setattr(functional, "_CHUNK_ROWS", 1)
         states, weight, labels = states_weight_labels((20, 50), 500, torch.float32)
         with LargestTensor() as largest:
-            smoothed_cross_entropy_of_states(states, weight, labels, 0.1).backward()
+            loss_of_states(states, weight, labels, 0.1).backward()
         assert largest.numbers <= 2 * 16 * 500
         with LargestTensor() as largest:
             plain_loss(states, weight, labels, 0.1)
@@ -422,31 +441,31 @@ class TestLossOfStates:
     def test_no_more_rows_of_logits_in_memory_than_promised(self):
         states, weight, labels = states_weight_labels((40, 50), 500, torch.float32)
         with LargestTensor() as largest:
-            smoothed_cross_entropy_of_states(states, weight, labels, 0.1).backward()
+            loss_of_states(states, weight, labels, 0.1).backward()
         assert largest.numbers <= 512 * 500
 
     def test_without_gradients_none_is_computed(self, monkeypatch):
         states, weight, labels = states_weight_labels()
-        expected = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+        expected = loss_of_states(states, weight, labels, 0.1)
         products, linear = [], torch.nn.functional.linear
         monkeypatch.setattr(torch.nn.functional, "linear", lambda *each: products.append(each) or linear(*each))
         with torch.no_grad():
-            loss = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+            loss = loss_of_states(states, weight, labels, 0.1)
         assert len(products) == 1
         assert loss == expected.detach()
 
     def test_only_the_gradients_that_are_wanted(self):
         states, weight, labels = states_weight_labels()
-        smoothed_cross_entropy_of_states(states, weight.detach(), labels, 0.1).backward()
+        loss_of_states(states, weight.detach(), labels, 0.1).backward()
         frozen = states.grad
         states.grad = None
-        smoothed_cross_entropy_of_states(states, weight, labels, 0.1).backward()
+        loss_of_states(states, weight, labels, 0.1).backward()
         torch.testing.assert_close(states.grad, frozen)
-        assert not smoothed_cross_entropy_of_states(states.detach(), weight.detach(), labels, 0.1).requires_grad
+        assert not loss_of_states(states.detach(), weight.detach(), labels, 0.1).requires_grad
 
     def test_no_labels_at_all(self):
         states, weight, labels = states_weight_labels()
-        loss = smoothed_cross_entropy_of_states(states, weight, torch.full_like(labels, -100), 0.1)
+        loss = loss_of_states(states, weight, torch.full_like(labels, -100), 0.1)
         loss.backward()
         assert loss == 0
         assert (weight.grad == 0).all()

@@ -18,10 +18,11 @@ from .arguments import (
     EngineArguments,
     LoadingArguments,
     ScoringArguments,
+    check_optional,
 )
 from .loading import load_given
 from .parsing import parse, plain_errors
-from .writing import check_can_write, one_line
+from .writing import check_can_write, format_examples, one_line, spread
 
 
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ class EvaluationArguments:
     split: str = field(default="test", metadata={"help": "The split to translate."})
     output: str | None = field(default=None, metadata={"help": "Write the scores to this JSON file, too."})
     translations: str | None = field(default=None, metadata={"help": "Write the translations to this text file."})
+    show: int | None = field(
+        default=None,
+        metadata={"help": "Print N examples, evenly spread over the split, as source, prediction and reference."},
+    )
+
+    def __post_init__(self) -> None:
+        check_optional(self, "show")
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
@@ -64,6 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
             tokens_per_batch=batches.tokens_per_batch,
         )
     scores["model"] = loading.model_name_or_path
+    if args.show is not None:
+        rows = spread(len(translations), args.show)
+        shown = pairs[args.split].select(rows)
+        print(format_examples(shown["source"], [translations[row] for row in rows], shown["target"]), end="\n\n")
     print_scores(scores)
     with plain_errors():
         if args.output is not None:

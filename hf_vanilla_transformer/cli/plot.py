@@ -1,4 +1,4 @@
-"""Draw a figure: `plot curve RUN ... --output FILE` draws the validation curves of runs."""
+"""Draw a figure: `plot curve RUN ... --output FILE` draws the curves of runs."""
 
 import sys
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> Path | None:
 
 
 def plot_curve(arguments: Sequence[str]) -> Path:
-    """Draw the validation curves of runs: of their folders, their curve.json, or their files of results."""
+    """Draw loss, perplexity, token accuracy and BLEU of runs: folders, their curve.json, or their files of results."""
     args, runs = parse(
         [CurveArguments],
         plot_curve.__doc__,

@@ -205,6 +205,12 @@ class RunArguments(PaperTrainingArguments):
         default=None,
         metadata={"help": "Checkpoints to keep, including the best; 0 keeps all. 10, or more for --average_last."},
     )
+    save_every_epochs: int | None = field(
+        default=None,
+        metadata={
+            "help": "Write a checkpoint every N epochs, and at the end, whatever --save_strategy and --save_steps say."
+        },
+    )
     results: str | None = field(
         default=None,
         metadata={"help": "Write settings, scores on validation and test pairs, times and versions to this JSON file."},
@@ -219,6 +225,8 @@ class RunArguments(PaperTrainingArguments):
             raise ValueError(f"r_drop_alpha is {self.r_drop_alpha}; give 0 for training without R-Drop, or a weight.")
         if not 0 < self.rate_factor < math.inf:
             raise ValueError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
+        if self.save_every_epochs is not None:
+            self.save_strategy = "epoch"
         if self.early_stopping_patience is not None and self.metric_for_best_model is None:
             self.metric_for_best_model = "loss"
         # The Trainer accepts bfloat16 on a CPU only if `use_cpu` is set.

@@ -68,6 +68,8 @@ def check_numbers(args: RunArguments) -> None:
     for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
         check_number(name, getattr(args, name), 1)
     check_number("dataloader_num_workers", args.dataloader_num_workers, 0)
+    if args.save_every_epochs is not None:
+        check_number("save_every_epochs", args.save_every_epochs, 1)
     if args.max_steps != -1:
         check_number("max_steps", args.max_steps, 1)
     rates = ("learning_rate", "weight_decay", "max_grad_norm", "adam_beta1", "adam_beta2", "adam_epsilon")
@@ -105,10 +107,11 @@ def check_validation(args: RunArguments) -> None:
             two checkpoints; or if the patience is less than 1.
     """
     metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
-    if metric not in ("loss", *METRICS):
-        names = ", ".join(f'"{name}"' for name in ("loss", *METRICS))
+    # Not perplexity, whose highest value the Trainer would take for the best.
+    if metric not in ("loss", "token_accuracy", *METRICS):
+        names = ", ".join(f'"{name}"' for name in ("loss", "token_accuracy", *METRICS))
         raise ValueError(f"metric_for_best_model is {args.metric_for_best_model}; choose one of {names}.")
-    if metric != "loss" and not args.predict_with_generate:
+    if metric in METRICS and not args.predict_with_generate:
         raise ValueError(
             f"metric_for_best_model is {args.metric_for_best_model}, which needs translations; add "
             "--predict_with_generate."
@@ -118,6 +121,11 @@ def check_validation(args: RunArguments) -> None:
         raise ValueError(
             f"load_best_model_at_end is set, but save_steps is {args.save_steps} and eval_steps {args.eval_steps}, so "
             "the best model may not be saved; give both the same number."
+        )
+    if args.load_best_model_at_end and (args.save_every_epochs or 1) > 1:
+        raise ValueError(
+            f"load_best_model_at_end is set, but save_every_epochs is {args.save_every_epochs}, so the best model may "
+            "not be saved; give --save_strategy epoch instead."
         )
     if args.early_stopping_patience is None:
         return

@@ -118,28 +118,58 @@ def report(
     facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, FactsOfTheRun))
     with staged(settings.output) as folder:
         curve = write_curve(folder, trainer.state.log_history)
+    compares = settings.model.average_last is not None and "validation" in pairs
+    of_average = compare_average(settings, pairs, trainer.state.global_step) if compares else {}
     scores = evaluate_saved("test", settings, pairs)
-    save_card(trainer, settings, pairs, scores, facts)
+    save_card(trainer, settings, pairs, scores, facts, of_average)
     if scores is not None:
         print_scores(scores)
     print(f"the model is in {settings.output}")
     if settings.args.results:
         record["data"] = {split: settings.data.describe(split) for split in pairs}
-        record["scores"] = {"validation": evaluate_saved("validation", settings, pairs), "test": scores}
+        validation = of_average.get("average") or evaluate_saved("validation", settings, pairs)
+        record["scores"] = {"validation": validation, "test": scores}
+        if of_average:
+            record["scores"]["validation_of_last_checkpoint"] = of_average["last_checkpoint"]
         record["total_seconds"] = None if started is None else time.monotonic() - started
         save_results(settings.args.results, trainer, facts, curve, record)
     if settings.args.push_to_hub:
         push(settings, trainer.state.global_step, scores)
 
 
-def evaluate_saved(split: str, settings: Settings, pairs: DatasetDict) -> dict[str, Any] | None:
+def compare_average(settings: Settings, pairs: DatasetDict, updates: int) -> dict[str, Any]:
+    """Scores of the saved average and of the last checkpoint on the validation pairs; prints which has more BLEU."""
+    last = settings.output / f"{PREFIX_CHECKPOINT_DIR}-{updates}"
+    print(f"comparing the average with {last.name} on {len(pairs['validation']):,} validation pairs")
+    folders = {"average": settings.output, "last_checkpoint": last}
+    scores: dict[str, Any] = {
+        name: evaluate_saved("validation", settings, pairs, folder) for name, folder in folders.items()
+    }
+    gain = scores["average"]["bleu"] - scores["last_checkpoint"]["bleu"]
+    verdict = "the average is better" if gain > 0 else "both are equal"
+    if gain < 0:
+        verdict = f"the last checkpoint is better; --average_last saves the average, and {last} is the other"
+    print(f"validation BLEU: {describe_average(scores)}; {verdict}")
+    return scores
+
+
+def describe_average(scores: dict[str, Any]) -> str:
+    return f"average {scores['average']['bleu']:.2f}, last checkpoint {scores['last_checkpoint']['bleu']:.2f}"
+
+
+def evaluate_saved(
+    split: str, settings: Settings, pairs: DatasetDict, folder: Path | None = None
+) -> dict[str, Any] | None:
     """Scores of the saved model on a split, with the model's own search; None if the data has no such split.
 
     The model in memory may still use the precision of the training; users load the saved one.
+
+    Args:
+        folder: another model of the run.
     """
     if split not in pairs:
         return None
-    tokenizer, model = load(str(settings.output), settings.args.device)
+    tokenizer, model = load(str(folder or settings.output), settings.args.device)
     data = settings.data.describe(split)
     return evaluate_pairs(model, tokenizer, pairs[split], data, settings.decoding, settings.scoring)[0]
 
@@ -150,8 +180,14 @@ def save_card(
     pairs: DatasetDict,
     scores: dict[str, Any] | None,
     facts: FactsOfTheRun,
+    of_average: dict[str, Any],
 ) -> None:
-    """Write the model card and the scores into the model's folder."""
+    """Write the model card and the scores into the model's folder.
+
+    Args:
+        scores: on the test pairs.
+        of_average: what `compare_average` returned, or nothing.
+    """
     args = settings.args
     model: Any = trainer.model
     data = settings.data.describe("train")
@@ -166,6 +202,7 @@ def save_card(
         **({"R-Drop": f"weight {args.r_drop_alpha:g}"} if args.r_drop_alpha else {}),
         **describe_best(trainer),
         **average_facts(averaged_from(settings.output)),
+        **({"validation BLEU": describe_average(of_average)} if of_average else {}),
     }
     # A sentence of the user's data may be private.
     example = {"example_source": pairs["train"][0]["source"]} if settings.data.dataset_name == BUILT_IN else {}
@@ -175,8 +212,9 @@ def save_card(
     )
     with staged(settings.output) as folder:
         (folder / "README.md").write_text(card.content, encoding="utf-8")
-        if scores is not None:
-            (folder / "scores.json").write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+        if scores is not None or of_average:
+            written = {**(scores or {}), **({"validation": of_average} if of_average else {})}
+            (folder / "scores.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
 
 
 def describe_best(trainer: Seq2SeqTrainer) -> dict[str, str]:

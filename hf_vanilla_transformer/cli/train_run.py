@@ -17,12 +17,13 @@ from transformers import SchedulerType, Seq2SeqTrainer, TrainerCallback, Trainer
 from ..files import is_disk_error, locked
 from ..memory import keep_freed_memory, peak_memory
 from ..training.arguments import describe_precision
-from ..training.callbacks import DivergedError, ReleaseMemory, StopWhenDiverged, early_stopping
+from ..training.callbacks import DivergedError, ReleaseMemory, SaveEveryEpochs, StopWhenDiverged, early_stopping
 from ..training.checkpoints import find_checkpoint, is_finished, remove_checkpoints
 from ..training.facts import FactsOfTheRun
 from .parsing import plain_errors
 from .train_arguments import TRAINED, Settings, changed_arguments
 from .train_checks import check_lengths, check_settings
+from .train_examples import ShowExamples
 from .train_outputs import describe_run, how_to_resume, prepare_push, report, save_average, save_model
 from .train_setup import load_training_pairs, make_model, make_trainer, set_languages, tokenize
 
@@ -224,6 +225,10 @@ def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrain
     check_lengths(model.config, data)
     trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(pairs["train"]))
     callbacks = [start.facts, Plan(model.num_parameters(), len(data["train"])), StopWhenDiverged()]
+    if args.eval_strategy != "no":
+        callbacks.append(ShowExamples(trainer, tokenizer, pairs["validation"]))
+    if args.save_every_epochs is not None:
+        callbacks.append(SaveEveryEpochs(args.save_every_epochs))
     if keeps_freed_memory:
         callbacks.append(ReleaseMemory())
     if args.early_stopping_patience is not None:

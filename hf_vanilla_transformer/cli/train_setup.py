@@ -32,6 +32,7 @@ from ..model.pipeline_vanilla_transformer import check_vocabulary
 from ..training.checkpoints import CompleteCheckpoints
 from ..training.optimization import paper_optimizers
 from ..training.r_drop import RDropTrainer
+from ..training.token_metrics import TokenMetricsTrainer
 from .arguments import DataArguments
 from .loading import explaining_missing_files, load_model
 from .train_arguments import ModelArguments, RunArguments
@@ -135,7 +136,7 @@ def make_trainer(
     data: DatasetDict,
     scoring: dict[str, Any] | None = None,
 ) -> Seq2SeqTrainer:
-    """Stock `Seq2SeqTrainer`, or R-Drop's, with the paper's schedule unless the arguments choose another.
+    """`TokenMetricsTrainer`, or R-Drop's, with the paper's schedule unless the arguments choose another.
 
     Raises:
         ValueError: if FSDP or DeepSpeed would have to use the paper's schedule.
@@ -144,7 +145,7 @@ def make_trainer(
     if args.ddp_find_unused_parameters is None:
         args.ddp_find_unused_parameters = False  # Every weight gets a gradient in every update.
     optimizers = paper_optimizers(model, args, args.rate_factor) if args.uses_paper_schedule else None
-    kind: Any = partial(RDropTrainer, r_drop_alpha=args.r_drop_alpha) if args.r_drop_alpha else Seq2SeqTrainer
+    kind: Any = partial(RDropTrainer, r_drop_alpha=args.r_drop_alpha) if args.r_drop_alpha else TokenMetricsTrainer
     trainer = kind(
         model=model,
         args=args,

@@ -4,7 +4,7 @@ import gzip
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
@@ -62,6 +62,20 @@ def _files_of(inputs: Iterable[str | Path | None]) -> Iterator[Path]:
 def one_line(text: str) -> str:
     """A text without line breaks, so that line n of an output belongs to line n of the input."""
     return " ".join(text.splitlines())
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """At most `wanted` of `count` rows, evenly spread, always the same."""
+    return [index * count // wanted for index in range(wanted)] if wanted < count else list(range(count))
+
+
+def format_examples(sources: Sequence[str], predictions: Sequence[str], references: Sequence[str]) -> str:
+    """Sentences, their translations and their references, three lines each, with an empty line before each three."""
+    lines = []
+    for texts in zip(sources, predictions, references, strict=True):
+        source, prediction, reference = map(one_line, texts)
+        lines += ["", f"source:     {source}", f"prediction: {prediction}", f"reference:  {reference}"]
+    return "\n".join(lines)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Validation curves of training runs, as JSON and as plots."""
+"""Curves of training runs: what training and validation measured, as JSON and as plots."""
 
 import json
 import logging
@@ -6,55 +6,79 @@ import os
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..files import whole_file, write_text
-from . import METRICS
+from . import METRICS, TOKEN_METRICS
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 CURVE = "curve.json"
 PLOT = "curve.png"
 _SECONDS_IN_A_MINUTE = 60
+_TIMES = ("training_seconds", "evaluation_seconds")
+# The axes of the plot, in order: metric and label.
+_PANELS = {
+    "loss": "loss (nats per token)",
+    "perplexity": "perplexity",
+    "token_accuracy": "token accuracy (percent)",
+    "bleu": "BLEU",
+}
+# Okabe and Ito's colors, which the color-blind tell apart.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 logger = logging.getLogger(__name__)
 
 
 def write_curve(folder: Path, log_history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Write the validation curve of a run as JSON and, if matplotlib is installed, as a plot.
+    """Write the curve of a run as JSON and, if matplotlib is installed, as a plot.
 
     Args:
         folder (`Path`): folder for `curve.json` and `curve.png`.
         log_history (`list` of `dict`): `trainer.state.log_history`. With
             [`~hf_vanilla_transformer.training.facts.FactsOfTheRun`] among the callbacks it holds times, those before a
-            resume included.
+            resume included; with [`~hf_vanilla_transformer.training.token_metrics.TokenMetricsTrainer`] perplexity and
+            token accuracy.
 
     Returns:
-        `dict`: `best`, the evaluation with the highest BLEU, or with the lowest loss if the curve has no BLEU; and
+        `dict`: `best`, the evaluation with the highest BLEU, or with the lowest loss if the curve has no BLEU;
         `points`, one item for each evaluation, in order, with those of these keys that the log holds: `updates`,
-        `epoch`, `loss`, `bleu` and `chrf` (percent), `training_seconds` since the start, without evaluations, and
-        `evaluation_seconds`, the total of all evaluations so far. None, and no file, if the run has no evaluations.
+        `epoch`, `loss`, `perplexity`, `token_accuracy`, `bleu` and `chrf` (percent), `training_seconds` since the
+        start, without evaluations, and `evaluation_seconds`, the total of all evaluations so far; and `training`, the
+        same of the training batches between two entries of the log. None, and no file, if the run has no evaluations.
     """
-    names = {"step": "updates", "epoch": "epoch", **{f"eval_{name}": name for name in ("loss", *METRICS)}}
-    names |= {name: name for name in ("training_seconds", "evaluation_seconds")}
-    evaluations = (entry for entry in log_history if any(name.startswith("eval_") for name in entry))
-    points = [{ours: entry[name] for name, ours in names.items() if name in entry} for entry in evaluations]
+    points = _points(log_history, "eval_", (*TOKEN_METRICS, *METRICS))
     if not points:
         return None
     best = max(points, key=lambda point: (point.get("bleu", -inf), -point.get("loss", inf)))
-    curve = {"best": best, "points": points}
+    curve = {"best": best, "points": points, "training": _points(log_history, "", TOKEN_METRICS)}
     write_text(folder / CURVE, json.dumps(curve, indent=2) + "\n")
     try:
-        plot_curves({"validation": points}, folder / PLOT)
+        plot_curves({"validation": curve}, folder / PLOT)
     except (ImportError, ValueError) as error:
         logger.warning("%s is not written: %s", PLOT, error)
     return curve
 
 
-def read_curve(path: str | os.PathLike[str]) -> list[dict[str, float]]:
-    """Read the points of a curve that `hf-vanilla-transformer train` wrote.
+def _points(log_history: Sequence[Mapping[str, Any]], prefix: str, metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """The entries of a log that hold one of the metrics, with our names."""
+    measured = {f"{prefix}{name}": name for name in metrics}
+    names = {"step": "updates", "epoch": "epoch", **measured, **{name: name for name in _TIMES}}
+    entries = [entry for entry in log_history if measured.keys() & entry.keys()]
+    return [{ours: entry[name] for name, ours in names.items() if name in entry} for entry in entries]
+
+
+def read_curve(path: str | os.PathLike[str]) -> dict[str, list[dict[str, float]]]:
+    """Read a curve that `hf-vanilla-transformer train` wrote.
 
     Args:
         path (`str` or `PathLike`): folder of a run, its `curve.json`, or a file of results.
+
+    Returns:
+        `dict`: `points` and `training`, see [`write_curve`]; `training` is empty if the file has none.
 
     Raises:
         FileNotFoundError: if the file does not exist.
@@ -67,17 +91,17 @@ def read_curve(path: str | os.PathLike[str]) -> list[dict[str, float]]:
         )
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        points = content.get("curve", content)["points"]
+        curve = content.get("curve", content)
+        return {"points": list(curve["points"]), "training": list(curve.get("training", []))}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
-    return list(points)
 
 
-def plot_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: str | os.PathLike[str]) -> Path:
-    """Plot validation BLEU, or the loss if not every point has BLEU, against minutes of training.
+def plot_curves(curves: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[str]) -> Path:
+    """Plot loss, perplexity, token accuracy and BLEU, as far as all curves have them, against minutes of training.
 
     Args:
-        curves (`dict` of `str` to `list` of `dict`): points of curves, see [`write_curve`], by name.
+        curves (`dict` of `str` to `dict`): curves by name, see [`read_curve`].
         path (`str` or `PathLike`): file to write; its suffix determines the format, such as `.svg`; PNG without one.
 
     Returns:
@@ -85,8 +109,45 @@ def plot_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: str |
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
-        ValueError: if a curve has no points or no times, neither BLEU nor loss is known for all points, or matplotlib
-            does not know the format.
+        ValueError: if a curve has no points or no times, no metric is known for all points, or matplotlib does not know
+            the format.
+    """
+    figure = draw_curves(curves, panels_of(curves))
+    target = Path(path)
+    with whole_file(target, binary=True) as file:
+        figure.savefig(file, format=target.suffix.removeprefix(".") or "png", dpi=110)
+    return target
+
+
+def panels_of(curves: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The metrics that a plot of curves shows: those of all evaluations.
+
+    Raises:
+        ValueError: see [`plot_curves`].
+    """
+    for name, curve in curves.items():
+        if not curve["points"] or any("training_seconds" not in point for point in curve["points"]):
+            raise ValueError(
+                f"the curve of {name} has no points with training_seconds, so it has no plot; give another run."
+            )
+    points = [point for curve in curves.values() for point in curve["points"]]
+    panels = [metric for metric in _PANELS if all(metric in point for point in points)]
+    if not panels:
+        raise ValueError("some points have no BLEU, and some no loss; plot curves that share one of the two.")
+    return panels
+
+
+def series(points: Sequence[Mapping[str, float]], metric: str) -> tuple[list[float], list[float]]:
+    """Minutes of training and values of a metric, of the points that have both."""
+    known = [point for point in points if metric in point and "training_seconds" in point]
+    return [point["training_seconds"] / _SECONDS_IN_A_MINUTE for point in known], [point[metric] for point in known]
+
+
+def draw_curves(curves: Mapping[str, Mapping[str, Any]], panels: Sequence[str]) -> "Figure":
+    """Draw one pair of axes for each metric: validation solid, training dashed, one color for each run.
+
+    Raises:
+        ImportError: if matplotlib is missing; the message names the extra to install.
     """
     try:
         from matplotlib.figure import Figure
@@ -94,26 +155,34 @@ def plot_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: str |
         raise ImportError(
             "plots need matplotlib; install it with: pip install '/path/to/the/repository[plots]'"
         ) from error
-    for name, curve in curves.items():
-        if not curve or any("training_seconds" not in point for point in curve):
-            raise ValueError(
-                f"the curve of {name} has no points with training_seconds, so it has no plot; give another run."
-            )
-    points = [point for curve in curves.values() for point in curve]
-    metric = next((name for name in ("bleu", "loss") if all(name in point for point in points)), None)
-    if metric is None:
-        raise ValueError("some points have no BLEU, and some no loss; plot curves that share one of the two.")
-    target = Path(path)
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for name, curve in curves.items():
-        minutes = [point["training_seconds"] / _SECONDS_IN_A_MINUTE for point in curve]
-        axes.plot(minutes, [point[metric] for point in curve], marker=".", label=name)
-    axes.set_xlabel("training time (minutes, without evaluations)")
-    axes.set_ylabel("validation BLEU" if metric == "bleu" else "validation loss")
-    axes.grid(alpha=0.3)
+    rows, columns = (len(panels) + 1) // 2, min(len(panels), 2)
+    figure = Figure(figsize=(5 * columns, 3.5 * rows), layout="constrained")
+    for number, metric in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, columns, number)
+        for index, curve in enumerate(curves.values()):
+            color = _COLORS[index % len(_COLORS)]
+            axes.plot(*series(curve.get("training", []), metric), linestyle="--", linewidth=1, color=color)
+            axes.plot(*series(curve["points"], metric), marker=".", color=color)
+        axes.set_xlabel("training time (minutes, without evaluations)")
+        axes.set_ylabel(_PANELS[metric])
+        if metric == "perplexity":
+            axes.set_yscale("log")
+        axes.grid(alpha=0.3)
+    _add_legend(figure, curves)
+    return figure
+
+
+def _add_legend(figure: "Figure", curves: Mapping[str, Mapping[str, Any]]) -> None:
+    """Name the runs by color, if there are several, and the two kinds of line."""
+    from matplotlib.lines import Line2D
+
+    handles = []
     if len(curves) > 1:
-        axes.legend()
-    with whole_file(target, binary=True) as file:
-        figure.savefig(file, format=target.suffix.removeprefix(".") or "png", dpi=150)
-    return target
+        colors = (_COLORS[index % len(_COLORS)] for index in range(len(curves)))
+        handles = [Line2D([], [], color=color, label=name) for name, color in zip(curves, colors, strict=False)]
+    if any(curve.get("training") for curve in curves.values()):
+        handles.append(Line2D([], [], color="gray", marker=".", label="validation"))
+        training = "training (with dropout; loss as minimized)"
+        handles.append(Line2D([], [], color="gray", linestyle="--", linewidth=1, label=training))
+    if handles:
+        figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)

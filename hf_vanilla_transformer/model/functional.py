@@ -136,7 +136,7 @@ def smoothed_cross_entropy_of_states(
     label_smoothing: float,
     ignore_index: int = -100,
     bias: torch.Tensor | None = None,
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Section 5.4: sum of `cross_entropy(states @ weight.T + bias, labels, label_smoothing)`, without all logits.
 
     Logits and their gradients are computed in chunks of max(512, 2 d_model) rows, for rows with a label only.
@@ -150,7 +150,8 @@ def smoothed_cross_entropy_of_states(
         bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*): of the output projection.
 
     Returns:
-        `torch.Tensor`: a scalar, in nats, at least in float32. It can be differentiated once.
+        `tuple[torch.Tensor, torch.Tensor]`: the sum, a scalar in nats, at least in float32, which can be differentiated
+            once; and the sums of [`token_sums`] over all rows, `(3,)`.
     """
     labels = labels.to(states.device).flatten()
     rows = (labels != ignore_index).nonzero()[:, 0]
@@ -162,8 +163,32 @@ def smoothed_cross_entropy_of_states(
     return _SmoothedCrossEntropy.apply(states, weight, bias, labels, label_smoothing)
 
 
+def token_sums(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
+    """Sums over the target tokens of each sentence, from which perplexity and token accuracy follow.
+
+    Args:
+        logits (`torch.Tensor` of shape `(batch, target, vocabulary)`).
+        labels (`torch.LongTensor` of shape `(batch, target)`): `ignore_index` where there is no target.
+        ignore_index (`int`): the label of positions without a target.
+
+    Returns:
+        `torch.Tensor` of shape `(batch, 3)`, at least in float32, without a gradient: the cross-entropy without label
+            smoothing in nats, the number of tokens whose label has the highest logit, ties included, and the number of
+            tokens.
+    """
+    sums = []
+    # Sentence by sentence, because intermediate results of the whole batch take as much memory as its logits.
+    for z, targets in zip(logits.detach(), labels.to(logits.device), strict=True):
+        z, is_target = z.to(torch.promote_types(z.dtype, torch.float32)), targets != ignore_index
+        of_label = z.gather(-1, targets.masked_fill(~is_target, 0)[:, None])[:, 0]
+        cross_entropy = (z.logsumexp(dim=-1) - of_label).masked_fill(~is_target, 0)
+        is_highest = (of_label >= z.amax(dim=-1)) & is_target
+        sums.append(torch.stack([cross_entropy.sum(), is_highest.sum(), is_target.sum()]))
+    return torch.stack(sums)
+
+
 class _SmoothedCrossEntropy(torch.autograd.Function):
-    """The sum over rows, and its gradients, which the backward pass only scales.
+    """The sum over rows, and its gradients, which the backward pass only scales; and the sums of `token_sums`.
 
     A row with logits z and label y has the loss log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last term
     is linear in states and weight, so it needs no logits. The gradient of the others by z is the softmax, minus
@@ -178,13 +203,14 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         bias: torch.Tensor | None,
         labels: torch.Tensor,
         label_smoothing: float,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         precise = torch.promote_types(states.dtype, torch.float32)
         x, w = cast_for_matmul(states), cast_for_matmul(weight)
         b = None if bias is None else cast_for_matmul(bias)
         right, everywhere = 1 - label_smoothing, label_smoothing / len(w)
         sum_of_x, sum_of_w = x.sum(dim=0, dtype=precise), w.sum(dim=0, dtype=precise)
         total = -everywhere * (sum_of_x * sum_of_w).sum()
+        plain, highest = total.new_zeros(2)
         grad_states = (-everywhere * sum_of_w).to(x.dtype).repeat(len(x), 1)
         needs = ctx.needs_input_grad[:3]
         needs_states, needs_weight, needs_bias = needs
@@ -201,8 +227,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             part = slice(begin, begin + rows)
             logits = matmul(x[part], w, b)
             precise_part = logits if precise_logits is None else precise_logits[: len(logits)].copy_(logits)
-            loss, gradient = _loss_and_gradient(precise_part, labels[part], right)
-            total += loss
+            log_sum, of_label, is_highest, gradient = _losses_and_gradient(precise_part, labels[part], right)
+            total += log_sum.sum() - right * of_label.sum()
+            plain += (log_sum - of_label).sum()
+            highest += is_highest.sum()
             gradient = logits.copy_(gradient)
             if needs_states:
                 grad_states[part] += matmul(gradient, w.T)
@@ -213,24 +241,31 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         gradients = zip((grad_states, grad_weight, grad_bias), needs, strict=True)
         ctx.save_for_backward(*(gradient if needed else None for gradient, needed in gradients))
         ctx.dtypes = states.dtype, weight.dtype, None if bias is None else bias.dtype
-        return total
+        sums = torch.stack([plain, highest, highest.new_tensor(len(x))])
+        ctx.mark_non_differentiable(sums)
+        return total, sums
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         return (*(None if value is None else (value * grad).to(dtype) for value, dtype in gradients), None, None)
 
 
-def _loss_and_gradient(logits: torch.Tensor, labels: torch.Tensor, right: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum over rows of log(sum(exp(z))) - right * z_y, and its gradient `(rows, V)`, which overwrites the logits."""
+def _losses_and_gradient(
+    logits: torch.Tensor, labels: torch.Tensor, right: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of each row log(sum(exp(z))), z_y and whether z_y is the highest; and the gradient of the sum over rows.
+
+    The sum is that of log(sum(exp(z))) - right * z_y. Its gradient by z, `(rows, V)`, overwrites the logits.
+    """
     labels = labels.unsqueeze(-1)
-    of_label, highest = logits.gather(-1, labels), logits.amax(dim=-1)
+    of_label, highest = logits.gather(-1, labels).squeeze(-1), logits.amax(dim=-1)
     softmax = torch.softmax(logits, dim=-1, out=logits)
     # The largest probability is at least 1 / V, so its logarithm is accurate and needs no second exponential.
     log_sum = highest - softmax.amax(dim=-1).log()
-    loss = log_sum.sum() - right * of_label.sum()
-    return loss, softmax.scatter_add_(-1, labels, softmax.new_full(labels.shape, -right))
+    gradient = softmax.scatter_add_(-1, labels, softmax.new_full(labels.shape, -right))
+    return log_sum, of_label, of_label >= highest, gradient
 
 
 def cast_for_matmul(x: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,8 @@ Shapes have named axes: batch, source and target (lengths in tokens), heads (h),
 import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -41,7 +43,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention import ATTENTION, flash_attention
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .fast_path import is_plain_cpu_tensor, is_plain_linear
-from .functional import cast_for_matmul, drop, linear, smoothed_cross_entropy_of_states
+from .functional import cast_for_matmul, drop, linear, smoothed_cross_entropy_of_states, token_sums
 from .generation_vanilla_transformer import (
     VanillaTransformerGenerationMixin,
     as_encoder_output,
@@ -298,6 +300,20 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         return self.add_and_norm(x, self.feed_forward(x), self.final_layer_norm)
 
 
+def leave_out_tied_weights(model: PreTrainedModel, incompatible_keys: Any) -> None:
+    """A hook of `load_state_dict`: a tied weight, which files hold once (section 3.4), is not missing.
+
+    Without it the Trainer logs "missing keys" when it resumes or loads the best checkpoint.
+    """
+    missing = incompatible_keys.missing_keys
+    for tied, source in model.all_tied_weights_keys.items():
+        for name in [name for name in missing if f".{name}".endswith(f".{tied}")]:
+            was_loaded = name.removesuffix(tied) + source not in missing
+            # With assign=True they are two tensors from then on.
+            if was_loaded and attrgetter(tied)(model) is attrgetter(source)(model):
+                missing.remove(name)
+
+
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
     """Class attributes that transformers reads, loading and saving, and the initialization of weights."""
 
@@ -315,6 +331,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         # Fields may have been set after the configuration was validated.
         config.validate_architecture()
         super().__init__(config, *args, **kwargs)
+        self.register_load_state_dict_post_hook(leave_out_tied_weights)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -868,6 +885,18 @@ def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id:
     return shifted.masked_fill(shifted == -100, pad_token_id)
 
 
+@dataclass
+class VanillaTransformerLMOutput(Seq2SeqLMOutput):
+    """`Seq2SeqLMOutput`, with sums over the target tokens of the batch where the loss is computed without all logits.
+
+    Args:
+        token_sums (`torch.Tensor` of shape `(3,)`, *optional*): the cross-entropy without label smoothing in nats, the
+            number of tokens whose label has the highest logit, and the number of tokens.
+    """
+
+    token_sums: torch.Tensor | None = None
+
+
 class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
     """Section 3: the whole model of Figure 1, with the output projection ("pre-softmax linear transformation") of 3.4.
 
@@ -902,7 +931,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         logits_to_keep: int | torch.Tensor = 0,
         skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> Seq2SeqLMOutput:
+    ) -> VanillaTransformerLMOutput:
         """Logits of the next token at every target position, and the loss if `labels` are given.
 
         Args:
@@ -942,21 +971,22 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             return_dict=True,
             **kwargs,
         )
-        states, logits, loss = outputs.last_hidden_state, None, None
+        states, logits, loss, sums = outputs.last_hidden_state, None, None, None
         if labels is not None and labels.shape != states.shape[:2]:
             raise ValueError(
                 f"labels have shape {tuple(labels.shape)}, and the decoder's inputs {tuple(states.shape[:2])}; "
                 "give one label per position, -100 where there is no target."
             )
         if labels is not None and (self.training if skip_logits is None else skip_logits):
-            loss = self._loss_without_logits(states, labels, **kwargs)
+            loss, sums = self._loss_without_logits(states, labels, **kwargs)
         else:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = linear(self.lm_head, states[:, kept])
             loss = None if labels is None else self._loss(logits, labels, **kwargs)
-        return Seq2SeqLMOutput(
+        return VanillaTransformerLMOutput(
             loss=loss,
             logits=logits,
+            token_sums=sums,
             past_key_values=outputs.past_key_values,
             decoder_hidden_states=outputs.decoder_hidden_states,
             decoder_attentions=outputs.decoder_attentions,
@@ -976,14 +1006,18 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
     def _loss_without_logits(
         self, states: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any = None, **kwargs: Any
-    ) -> torch.Tensor:
-        """The same loss; in chunks, from the matrix itself, if the LM head is a plain linear layer."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same loss and `token_sums`; in chunks, from the matrix itself, if the LM head is a plain linear layer."""
         head = self.lm_head
         if self.loss_function is not label_smoothed_cross_entropy or not is_plain_linear(head):
-            return self._loss(self.lm_head(states), labels, num_items_in_batch=num_items_in_batch, **kwargs)
+            logits = self.lm_head(states)
+            loss = self._loss(logits, labels, num_items_in_batch=num_items_in_batch, **kwargs)
+            return loss, token_sums(logits, labels).sum(dim=0)
         check_labels(labels, self.config.vocab_size)
-        total = smoothed_cross_entropy_of_states(states, head.weight, labels, self._label_smoothing, bias=head.bias)
-        return per_token(total, labels, num_items_in_batch)
+        total, sums = smoothed_cross_entropy_of_states(
+            states, head.weight, labels, self._label_smoothing, bias=head.bias
+        )
+        return per_token(total, labels, num_items_in_batch), sums
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Decoder inputs for teacher forcing: `<s>`, then `labels` without the last; `(batch, target)` in and out.

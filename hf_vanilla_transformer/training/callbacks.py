@@ -1,11 +1,13 @@
-"""Callbacks for a stock `Trainer`: stop on a non-finite loss, release memory, stop early."""
+"""Callbacks for a stock `Trainer`: stop on a non-finite loss, release memory, stop early, save every n epochs."""
 
 import math
 from pathlib import Path
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import SaveStrategy
 
+from ..checks import check_number
 from ..memory import release_freed_memory
 from ..model.packed_linear import forget_packed
 
@@ -73,6 +75,36 @@ class EarlyStopping(EarlyStoppingCallback):
     ) -> None:
         super().on_train_begin(args, state, control, **kwargs)
         add_to_saved_callbacks(self, state)
+
+
+class SaveEveryEpochs(TrainerCallback):
+    """Saves a checkpoint every few epochs, and at the end of the run; with `save_strategy="epoch"`.
+
+    Args:
+        epochs (`int`): epochs between two checkpoints.
+
+    Raises:
+        ValueError: if `epochs` is less than 1, or, at the start of the training, with another `save_strategy`.
+    """
+
+    def __init__(self, epochs: int):
+        check_number("the number of epochs between two checkpoints", epochs, 1)
+        self.epochs = epochs
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        strategy = SaveStrategy(args.save_strategy)
+        if strategy != SaveStrategy.EPOCH:
+            raise ValueError(f'save_strategy is "{strategy.value}"; SaveEveryEpochs needs save_strategy="epoch".')
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        is_last = state.global_step >= state.max_steps or control.should_training_stop
+        # The Trainer computes the epoch as a sum of floats.
+        if not is_last and round(state.epoch or 0) % self.epochs > 0:
+            control.should_save = False
 
 
 def early_stopping(patience: int, checkpoint: Path | None) -> EarlyStopping:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
-from transformers import Seq2SeqTrainer
 
 from ..model.modeling_vanilla_transformer import check_labels, per_token
+from .token_metrics import TokenMetricsTrainer
 
 
 # The loss is computed in chunks of this many tokens: intermediate results fit in a CPU's cache, or take little GPU
@@ -21,7 +21,7 @@ _TOKENS_AT_ONCE, _TOKENS_AT_ONCE_ON_GPUS = 128, 2048
 
 def r_drop_loss(
     logits: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float = 0.0, ignore_index: int = -100
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Liang et al. 2021, Eq. 4, halved and summed over tokens: (CE_1 + CE_2 + weight * (KL(1||2) + KL(2||1)) / 2) / 2.
 
     It is halved so that the loss of two equal predictions is the cross-entropy of one.
@@ -34,7 +34,8 @@ def r_drop_loss(
         ignore_index (`int`): label of tokens without a loss.
 
     Returns:
-        `torch.Tensor` of shape `()`: the loss in nats, in float32 or float64. It can be differentiated once.
+        `tuple[torch.Tensor, torch.Tensor]`: the loss in nats, a scalar in float32 or float64, which can be
+            differentiated once; and the sums of [`token_sums`] over the tokens of both passes, `(3,)`.
     """
     valid = (labels != ignore_index).nonzero()[:, 0]
     return _RDropLoss.apply(logits, labels, valid, weight, label_smoothing)
@@ -56,11 +57,11 @@ class _RDropLoss(torch.autograd.Function):
         valid: torch.Tensor,
         weight: float,
         label_smoothing: float,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         precise = torch.promote_types(logits.dtype, torch.float32)
         right, everywhere = 1 - label_smoothing, label_smoothing / logits.shape[-1]
         of_entropy, of_divergence = 1 / 2, weight / 4
-        total = logits.new_zeros((), dtype=precise)
+        total, plain, highest = logits.new_zeros(3, dtype=precise)
         gradient = torch.zeros_like(logits)
         minus_everywhere = total - of_entropy * everywhere
         # log(p/q) changes its sign between the two passes.
@@ -72,7 +73,10 @@ class _RDropLoss(torch.autograd.Function):
             p_log_ratio = p * (log_p[0] - log_p[1])
             divergences = signed * p_log_ratio.sum(dim=-1, keepdim=True)
             right_tokens = labels[tokens].expand(2, -1)[..., None]
-            entropies = right * log_p.gather(-1, right_tokens).sum() + everywhere * log_p.sum()
+            of_right = log_p.gather(-1, right_tokens)
+            plain -= of_right.sum()
+            highest += (of_right >= log_p.amax(dim=-1, keepdim=True)).sum()
+            entropies = right * of_right.sum() + everywhere * log_p.sum()
             total += divergences.sum() - of_entropy * entropies
             of_part = torch.addcmul(minus_everywhere, p, of_entropy + of_divergence - divergences)
             of_part.addcmul_(p_log_ratio, signed)
@@ -81,17 +85,19 @@ class _RDropLoss(torch.autograd.Function):
             of_part.scatter_add_(-1, right_tokens, of_part.new_full(right_tokens.shape, -of_entropy * right))
             gradient.index_copy_(1, tokens, of_part.to(gradient.dtype))
         ctx.save_for_backward(gradient)
-        return total
+        sums = torch.stack([plain, highest, highest.new_tensor(2 * len(valid))])
+        ctx.mark_non_differentiable(sums)
+        return total, sums
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         return gradient * grad, None, None, None, None
 
 
-class RDropTrainer(Seq2SeqTrainer):
-    """`Seq2SeqTrainer` that trains with R-Drop; evaluation does not change.
+class RDropTrainer(TokenMetricsTrainer):
+    """`TokenMetricsTrainer` that trains with R-Drop; evaluation does not change.
 
     Args:
         r_drop_alpha (`float`): weight of the KL divergence; above 0.
@@ -130,6 +136,9 @@ class RDropTrainer(Seq2SeqTrainer):
         check_labels(labels, outputs.logits.shape[-1])
         logits = outputs.logits.view(2, labels.numel(), -1)
         smoothing = self.accelerator.unwrap_model(self.model).config.label_smoothing
-        return per_token(
-            r_drop_loss(logits, labels.flatten(), self.r_drop_alpha, smoothing), labels, num_items_in_batch
-        )
+        loss, self._token_sums = r_drop_loss(logits, labels.flatten(), self.r_drop_alpha, smoothing)
+        return per_token(loss, labels, num_items_in_batch)
+
+    def sums_of_batch(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        """The sums that the loss counted, over both passes."""
+        return self._token_sums

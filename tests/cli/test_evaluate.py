@@ -13,6 +13,7 @@ from hf_vanilla_transformer.cli import evaluate, train
 from hf_vanilla_transformer.cli.arguments import ScoringArguments
 from hf_vanilla_transformer.cli.evaluate import describe_search
 from hf_vanilla_transformer.cli.loading import load
+from hf_vanilla_transformer.cli.writing import spread
 from tests.cli.tiny_run import lines, recipe
 from tests.models import small_model
 
@@ -84,7 +85,8 @@ def test_evaluate(decisive, tmp_path, capsys):
         "9",
     ]
     files = ["--output", str(output), "--translations", str(translations)]
-    evaluate.main(["--model_name_or_path", str(decisive), *data, *files, "--num_beams", "1", "--bleu_tokenize", "char"])
+    scoring = ["--num_beams", "1", "--bleu_tokenize", "char", "--show", "3"]
+    evaluate.main(["--model_name_or_path", str(decisive), *data, *files, *scoring])
     printed = capsys.readouterr().out
     scores = json.loads(output.read_text())
     assert f"exact match: {scores['exact_match']:.1f}" in printed
@@ -92,10 +94,25 @@ def test_evaluate(decisive, tmp_path, capsys):
     assert scores["decoding"] == "greedy search, at most source + 50 tokens"
     assert scores["data"] == "numbers of up to 2 digits written out in words (test)"
     tokenizer, model = load(str(decisive))
-    sources = list(load_pairs("numbers", target="fr", max_digits=2, train_size=9)["test"]["source"])
+    test = load_pairs("numbers", target="fr", max_digits=2, train_size=9)["test"]
+    sources = list(test["source"])
     greedy = translate_sentences(model, tokenizer, sources, num_beams=1)
     assert greedy != translate_sentences(model, tokenizer, sources)
     assert translations.read_text(encoding="utf-8") == lines(greedy)
+    rows = [0, len(test) // 3, 2 * len(test) // 3]
+    blocks = [
+        f"source:     {sources[row]}\nprediction: {lines([greedy[row]])}reference:  {test['target'][row]}\n"
+        for row in rows
+    ]
+    assert printed.startswith("\n" + "\n".join(blocks) + "\n")
+    with pytest.raises(SystemExit, match="error: show is 0; it must be at least 1"):
+        evaluate.main(["--model_name_or_path", str(decisive), *data, "--show", "0"])
+
+
+def test_examples_are_spread_over_all_rows():
+    assert spread(500, 5) == [0, 100, 200, 300, 400]
+    assert spread(3, 5) == [0, 1, 2]
+    assert spread(7, 7) == list(range(7))
 
 
 def test_evaluating_another_split_whatever_the_case(decisive, write):

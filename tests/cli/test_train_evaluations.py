@@ -1,15 +1,21 @@
 """`train` with evaluations during training, and `--average_last`."""
 
 import json
+import math
+import re
 import resource
 import shutil
+import sys
+from types import SimpleNamespace
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.integrations import integration_utils
 
 from hf_vanilla_transformer import load_pairs, score_translations
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import plot, train, train_outputs
+from hf_vanilla_transformer.cli.train_examples import SHOWN
 from tests.cli.tiny_run import assert_is_mean, evaluated, recipe, weights_of
 
 
@@ -105,8 +111,16 @@ def test_an_average_of_a_run_that_goes_on_with_another_rate_of_dropout(tmp_path,
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"metric_for_best_model": "BLEU"}, 'metric_for_best_model is BLEU; choose one of "loss", "bleu", "chrf"'),
+        (
+            {"metric_for_best_model": "BLEU"},
+            'metric_for_best_model is BLEU; choose one of "loss", "token_accuracy", "bleu", "chrf"',
+        ),
         ({"metric_for_best_model": "eval_bleu"}, "which needs translations; add --predict_with_generate"),
+        (
+            {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_every_epochs": 2},
+            "save_every_epochs is 2, so the best model may not be saved; give --save_strategy epoch",
+        ),
+        ({"save_every_epochs": 0}, "save_every_epochs is 0; it must be at least 1"),
         (
             {"load_best_model_at_end": True, "save_steps": 4},
             "save_steps is 4 and eval_steps 2, so the best model may not be saved; give both the same number",
@@ -119,6 +133,94 @@ def test_settings_without_an_effect(tmp_path, changes, message):
     with pytest.raises(SystemExit, match=f"error: .*{message}"):
         train.main(recipe(tmp_path, **{**evaluated(tmp_path), **changes}))
     assert not (tmp_path / "run").exists()
+
+
+def examples_in(printed):
+    """Source, prediction and reference of each example that was printed."""
+    lines = [line for line in printed.splitlines() if re.match("(source|prediction|reference):", line)]
+    names, texts = zip(*(re.split(": *", line, maxsplit=1) for line in lines), strict=True)
+    assert names == ("source", "prediction", "reference") * (len(lines) // 3)
+    return list(zip(texts[::3], texts[1::3], texts[2::3], strict=True))
+
+
+class Writer:
+    """In the place of TensorBoard's, which is not among the packages of the tests."""
+
+    def __init__(self, log_dir):
+        self.scalars, self.texts = {}, {}
+        Writer.last = self
+
+    def add_scalar(self, name, value, step):
+        self.scalars.setdefault(name, {})[step] = value
+
+    def add_text(self, name, text, step=None):
+        self.texts.setdefault(name, {})[step] = text
+
+    def flush(self):
+        """Nothing is buffered."""
+
+    close = flush
+
+
+def test_tensorboard_shows_what_the_log_does(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    monkeypatch.setattr(integration_utils, "is_tensorboard_available", lambda: True)
+    changes = {"report_to": "tensorboard", "logging_steps": 2, "max_steps": 4, "eval_steps": 4, "save_steps": 4}
+    folder = train.main(recipe(tmp_path, **{**evaluated(tmp_path), **changes}))
+    curve = json.loads((folder / "curve.json").read_text())
+    for name in ("loss", "perplexity", "token_accuracy"):
+        assert Writer.last.scalars[f"eval/{name}"] == {4: curve["points"][0][name]}
+        training = {point["updates"]: point[name] for point in curve["training"]}
+        assert Writer.last.scalars[f"train/{name}"] == training
+        assert list(training) == [2, 4]
+    lines = Writer.last.texts["eval/examples"][4].splitlines()
+    assert all(not line.strip() or line.startswith("    ") for line in lines)
+    assert examples_in("\n".join(line.strip() for line in lines)) == examples_in(capsys.readouterr().out)
+
+
+def test_an_average_is_compared_with_the_last_checkpoint(tmp_path, capsys):
+    """Weights that move fast have an average far from all of them."""
+    results = tmp_path / "results.json"
+    changes = {"max_steps": 60, "save_steps": 20, "average_last": 3, "learning_rate": 0.02, "eval_strategy": "no"}
+    changes |= {"d_model": 64, "d_ff": 64, "dropout": 0.0, "tokens_per_batch": 96, "results": str(results)}
+    folder = train.main(recipe(tmp_path, **{**evaluated(tmp_path), **changes, "test_file": None}))
+    last = folder / "checkpoint-60"
+    pairs = load_pairs(train_files=tmp_path / "validation_file.csv", source="en", target="fr")["train"]
+    bleu = []
+    for path in (folder, last):
+        model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+        translations = translate_sentences(model, tokenizer, pairs["source"], max_new_tokens=12)
+        bleu.append(score_translations(translations, pairs["target"], tokenize="char")["bleu"])
+    assert bleu[0] < bleu[1]
+    printed = capsys.readouterr().out
+    both = f"average {bleu[0]:.2f}, last checkpoint {bleu[1]:.2f}"
+    assert f"comparing the average with checkpoint-60 on {len(pairs)} validation pairs" in printed
+    assert f"validation BLEU: {both}; the last checkpoint is better; --average_last saves the average" in printed
+    assert f"| validation BLEU | {both} |" in (folder / "README.md").read_text()
+    written = json.loads((folder / "scores.json").read_text())["validation"]
+    assert [written[name]["bleu"] for name in ("average", "last_checkpoint")] == pytest.approx(bleu)
+    scores = json.loads(results.read_text())["scores"]
+    assert scores["validation"] == written["average"]
+    assert scores["validation_of_last_checkpoint"] == written["last_checkpoint"]
+    assert_is_mean(weights_of(folder), [folder / f"checkpoint-{step}" for step in (20, 40, 60)])
+
+
+def test_a_checkpoint_every_two_epochs(tmp_path):
+    changes = {"save_every_epochs": 2, "max_steps": -1, "num_train_epochs": 5, "tokens_per_batch": 96}
+    (path,) = recipe(tmp_path, **changes, gradient_accumulation_steps=2, save_strategy="no")
+    folder = train.main([path])
+    states = [read_state(checkpoint) for checkpoint in folder.glob("checkpoint-*")]
+    assert sorted(state["epoch"] for state in states) == [2, 4, 5]
+    (of_second,) = [state["global_step"] for state in states if state["epoch"] == 2]
+    arguments = ["--resume_from_checkpoint", str(folder / f"checkpoint-{of_second}")]
+    resumed = train.main([path, "--output_dir", str(tmp_path / "resumed"), *arguments])
+    assert sorted(read_state(checkpoint)["epoch"] for checkpoint in resumed.glob("checkpoint-*")) == [4, 5]
+    whole = weights_of(folder)
+    assert all((weight == whole[name]).all() for name, weight in weights_of(resumed).items())
+
+
+def read_state(checkpoint):
+    return json.loads((checkpoint / "trainer_state.json").read_text())
 
 
 def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
@@ -137,6 +239,9 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     assert [point["updates"] for point in points] == [30, 60, 90]
     assert (folder / "curve.png").is_file()
 
+    assert all({"loss", "perplexity", "token_accuracy"} <= set(point) for point in (*points, *curve["training"]))
+    assert points[-1]["perplexity"] == pytest.approx(math.exp(points[-1]["loss"]))
+
     best = max(points, key=lambda point: point["chrf"])
     checkpoint = folder / f"checkpoint-{best['updates']}"
     whole = weights_of(folder)
@@ -148,6 +253,13 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     assert best["chrf"] > 0
     assert best["bleu"] == pytest.approx(expected["bleu"])
     assert best["chrf"] == pytest.approx(expected["chrf"])
+    shown = examples_in(capsys.readouterr().out)
+    assert len(shown) == 3 * SHOWN
+    rows = [0, 2, 4, 6, 8]
+    sources, references = ([pairs[side][row] for row in rows] for side in ("source", "target"))
+    assert [(source, reference) for source, _, reference in shown] == 3 * list(zip(sources, references, strict=True))
+    first = points.index(best) * SHOWN
+    assert [prediction for _, prediction, _ in shown[first : first + SHOWN]] == [translations[row] for row in rows]
 
     saved = AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config
     assert (saved.num_beams, saved.length_penalty, saved.early_stopping) == (3, 0.9, True)

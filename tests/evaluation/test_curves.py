@@ -9,11 +9,19 @@ from hf_vanilla_transformer.evaluation.curves import plot_curves, read_curve, wr
 
 def evaluation(step: int, bleu: float, training: float, evaluating: float) -> dict:
     scores = {"eval_loss": 2.0, "eval_bleu": bleu, "eval_chrf": 50.0, "eval_runtime": 1.0, "epoch": step / 10}
+    scores |= {"eval_perplexity": 7.4, "eval_token_accuracy": 2 * bleu}
     return {**scores, "step": step, "training_seconds": training, "evaluation_seconds": evaluating}
 
 
 LOG = [
-    {"loss": 5.0, "step": 5, "training_seconds": 30.0, "evaluation_seconds": 0.0},
+    {
+        "loss": 5.0,
+        "perplexity": 99.0,
+        "token_accuracy": 9.0,
+        "step": 5,
+        "training_seconds": 30.0,
+        "evaluation_seconds": 0.0,
+    },
     evaluation(10, 34.0, 60.0, 1.0),
     {"loss": 4.0, "step": 15, "training_seconds": 90.0, "evaluation_seconds": 1.0},
     evaluation(20, 38.5, 120.0, 2.0),
@@ -42,8 +50,15 @@ def test_the_curve_is_the_evaluations_of_the_log(tmp_path):
         (180, 3),
     ]
     assert write_curve(tmp_path, LOG)["best"] == curve[1]
-    scores = {"loss", "bleu", "chrf"}
+    scores = {"loss", "perplexity", "token_accuracy", "bleu", "chrf"}
     assert set(curve[0]) == scores | {"updates", "epoch", "training_seconds", "evaluation_seconds"}
+
+
+def test_the_curve_has_what_the_training_logged(tmp_path):
+    training = write_curve(tmp_path, LOG)["training"]
+    times = {"training_seconds": 30.0, "evaluation_seconds": 0.0}
+    assert training[0] == {"updates": 5, "loss": 5.0, "perplexity": 99.0, "token_accuracy": 9.0, **times}
+    assert [(point["updates"], point["loss"]) for point in training] == [(5, 5.0), (15, 4.0)]
 
 
 def test_the_best_by_loss_where_there_is_no_bleu(tmp_path):
@@ -59,7 +74,9 @@ def test_writing_and_reading(tmp_path):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     (tmp_path / "results.json").write_text(json.dumps({"curve": summary}))
     for place in (tmp_path, tmp_path / "curve.json", tmp_path / "results.json"):
-        assert read_curve(place) == summary["points"]
+        assert read_curve(place) == {"points": summary["points"], "training": summary["training"]}
+    (tmp_path / "results.json").write_text(json.dumps({"curve": {"points": summary["points"]}}))
+    assert read_curve(tmp_path / "results.json") == {"points": summary["points"], "training": []}
 
 
 def test_nothing_is_written_of_a_run_without_evaluations(tmp_path):
@@ -79,16 +96,21 @@ def test_several_curves_in_one_plot(tmp_path, monkeypatch):
     drawn = []
     save = figures.Figure.savefig
     monkeypatch.setattr(figures.Figure, "savefig", lambda self, *a, **k: (drawn.append(self), save(self, *a, **k)))
-    curves = {"one": write_curve(tmp_path, LOG)["points"], "two": write_curve(tmp_path, LOG[:4])["points"]}
+    curves = {"one": write_curve(tmp_path, LOG), "two": write_curve(tmp_path, LOG[:4])}
     drawn.clear()
     assert plot_curves(curves, tmp_path / "plot.svg") == tmp_path / "plot.svg"
     assert {path.name for path in tmp_path.iterdir()} == {"plot.svg", "curve.json", "curve.png"}
-    axes = drawn[0].axes[0]
-    assert [line.get_xydata().tolist() for line in axes.lines] == [
-        [[1.0, 34.0], [2.0, 38.5], [3.0, 38.2]],
-        [[1.0, 34.0], [2.0, 38.5]],
-    ]
-    assert axes.get_ylabel() == "validation BLEU"
+    labels = ["loss (nats per token)", "perplexity", "token accuracy (percent)", "BLEU"]
+    assert [axes.get_ylabel() for axes in drawn[0].axes] == labels
+    assert {axes.get_xlabel() for axes in drawn[0].axes} == {"training time (minutes, without evaluations)"}
+    loss, _, _, bleu = drawn[0].axes
+    lines = [[line.get_xydata().tolist() for line in axes.lines] for axes in (loss, bleu)]
+    assert lines[0][:2] == [[[0.5, 5.0], [1.5, 4.0]], [[1.0, 2.0], [2.0, 2.0], [3.0, 2.0]]]
+    # BLEU of training batches is not measured.
+    assert lines[1] == [[], [[1.0, 34.0], [2.0, 38.5], [3.0, 38.2]], [], [[1.0, 34.0], [2.0, 38.5]]]
+    names = [text.get_text() for text in drawn[0].legends[0].get_texts()]
+    assert names[:3] == ["one", "two", "validation"]
+    assert names[3].startswith("training")
 
 
 @pytest.mark.parametrize("content", ["no json", "[]", '{"curve": null}', '{"seed": 1}'])
@@ -107,18 +129,18 @@ def test_a_run_without_a_curve(tmp_path: Path):
 def test_curves_that_cannot_be_plotted(tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(ValueError, match="some points have no BLEU, and some no loss"):
-        plot_curves({"a": [{"training_seconds": 1.0, "a_loss": 2.0}]}, tmp_path / "a.png")
+        plot_curves({"a": {"points": [{"training_seconds": 1.0, "a_loss": 2.0}]}}, tmp_path / "a.png")
     with pytest.raises(ValueError, match="Format 'doc' is not supported"):
-        plot_curves({"a": [{"training_seconds": 1.0, "loss": 2.0}]}, tmp_path / "a.doc")
+        plot_curves({"a": {"points": [{"training_seconds": 1.0, "loss": 2.0}]}}, tmp_path / "a.doc")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_plot_without_a_suffix_is_a_png(tmp_path):
     pytest.importorskip("matplotlib")
-    plot_curves({"a": [{"training_seconds": 1.0, "loss": 2.0}]}, tmp_path / "plot")
+    plot_curves({"a": {"points": [{"training_seconds": 1.0, "loss": 2.0}]}}, tmp_path / "plot")
     assert (tmp_path / "plot").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_curve_without_times(tmp_path):
     with pytest.raises(ValueError, match="the curve of run has no points with training_seconds"):
-        plot_curves({"run": [{"updates": 1, "bleu": 3.0}]}, tmp_path / "plot.png")
+        plot_curves({"run": {"points": [{"updates": 1, "bleu": 3.0}]}}, tmp_path / "plot.png")

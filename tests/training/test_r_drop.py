@@ -46,22 +46,26 @@ def loss_by_torch(logits, labels, weight, label_smoothing):
 def test_loss_and_gradients_equal_torch_s(weight, label_smoothing, tokens_at_once, monkeypatch):
     monkeypatch.setattr(r_drop, "_TOKENS_AT_ONCE", tokens_at_once)
     logits, labels = two_predictions()
-    found = r_drop_loss(logits, labels, weight, label_smoothing)
+    found, sums = r_drop_loss(logits, labels, weight, label_smoothing)
     expected = loss_by_torch(logits, labels, weight, label_smoothing)
     assert found.item() == pytest.approx(expected.item(), rel=1e-12)
     gradients, by_torch = (torch.autograd.grad(3 * loss, logits) for loss in (found, expected))
     torch.testing.assert_close(gradients, by_torch, atol=1e-12, rtol=1e-10)
+    both = labels.repeat(2)
+    plain = nn.functional.cross_entropy(logits.flatten(0, 1), both, reduction="sum")
+    correct = (logits.flatten(0, 1).argmax(dim=-1) == both).sum()
+    torch.testing.assert_close(sums, torch.stack([plain.detach(), correct.double(), (both != -100).sum().double()]))
 
 
 def test_gradients_equal_finite_differences():
     logits, labels = two_predictions(tokens=3, vocabulary=5)
-    assert torch.autograd.gradcheck(lambda given: r_drop_loss(given, labels, 2.0, 0.1), logits)
+    assert torch.autograd.gradcheck(lambda given: r_drop_loss(given, labels, 2.0, 0.1)[0], logits)
 
 
 def test_equal_predictions_have_the_loss_of_one():
     (logits, _), labels = two_predictions()
     expected = nn.functional.cross_entropy(logits, labels, label_smoothing=0.1, reduction="sum")
-    found = r_drop_loss(torch.stack([logits, logits]), labels, 9.0, 0.1)
+    found, _ = r_drop_loss(torch.stack([logits, logits]), labels, 9.0, 0.1)
     assert found.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
@@ -69,7 +73,7 @@ def test_half_precision_is_computed_in_float32():
     logits, labels = two_predictions()
     half = logits.detach().bfloat16().requires_grad_()
     double = half.detach().double().requires_grad_()
-    loss, exact = (r_drop_loss(each, labels, 2.0, 0.1) for each in (half, double))
+    loss, exact = (r_drop_loss(each, labels, 2.0, 0.1)[0] for each in (half, double))
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=1e-5)
     # bfloat16 cannot represent this scale; only the gradients are rounded.
@@ -80,7 +84,7 @@ def test_half_precision_is_computed_in_float32():
 
 def test_it_does_without_a_label():
     logits, labels = two_predictions()
-    loss = r_drop_loss(logits, torch.full_like(labels, -100), 2.0, 0.1)
+    loss, _ = r_drop_loss(logits, torch.full_like(labels, -100), 2.0, 0.1)
     (gradient,) = torch.autograd.grad(loss, logits)
     assert loss.item() == 0
     assert not gradient.any()

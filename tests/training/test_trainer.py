@@ -1,8 +1,11 @@
 """Stock `Seq2SeqTrainer` with this model."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 from hf_vanilla_transformer import (
@@ -28,6 +31,27 @@ def make_trainer(folder, tokenizer, model, **arguments):
         compute_metrics=make_compute_metrics(tokenizer) if arguments.get("predict_with_generate") else None,
         optimizers=paper_optimizers(model, args),
     )
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie_word_embeddings": False}, {"source_vocab_size": 300}])
+def test_no_tied_weight_is_called_missing(tmp_path, tokenizer, caplog, monkeypatch, changes):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    model = small_model(vocab_size=len(tokenizer), **changes)
+    saving = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    saving |= {"use_cpu": True, "load_best_model_at_end": True, "max_steps": 2}
+    make_trainer(tmp_path, tokenizer, model, **saving).train(resume_from_checkpoint=None)
+    make_trainer(tmp_path, tokenizer, model, **saving).train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "checkpoint-1")
+    assert "missing" not in caplog.text.lower()
+    weights = load_file(tmp_path / "checkpoint-2" / "model.safetensors")
+    other = small_model(seed=1, vocab_size=len(tokenizer), **changes)
+    other.load_state_dict(weights)
+    assert all(torch.equal(other.state_dict()[name], weight) for name, weight in weights.items())
+    # A weight that no file holds is missing still.
+    with pytest.raises(RuntimeError, match="Missing key"):
+        other.load_state_dict(
+            {name: weight for name, weight in weights.items() if "embed" not in name and "shared" not in name}
+        )
 
 
 def endless_model(tokenizer):

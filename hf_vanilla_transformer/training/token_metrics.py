@@ -1,0 +1,123 @@
+"""Perplexity and token accuracy of training and validation, counted in the forward passes that compute the loss."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import Seq2SeqTrainer
+from transformers.trainer_utils import EvalLoopOutput
+
+from ..model.functional import token_sums
+
+
+class TokenMetricsTrainer(Seq2SeqTrainer):
+    """`Seq2SeqTrainer` whose log has perplexity and token accuracy, exact by the count of target tokens.
+
+    Padding is not counted. Sums over tokens are added over batches, gradient accumulation and processes, and divided
+    once; logits are not kept, and no batch is computed twice.
+
+    - `eval_loss`: cross-entropy in nats per target token, without label smoothing. `Seq2SeqTrainer` instead averages
+      the means of batches, in which a token of a batch with few tokens counts more.
+    - `eval_perplexity`: exp(`eval_loss`).
+    - `eval_token_accuracy`: percent of target tokens that have the highest logit, given the tokens of the reference
+      before them (teacher forcing).
+    - `perplexity`, `token_accuracy`: the same of the training batches since the last entry, without label smoothing but
+      with dropout, while the weights change.
+
+    `loss`, of the training batches, stays what the Trainer minimizes, with label smoothing.
+    """
+
+    _training_sums: torch.Tensor | None = None
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """The Trainer's loss; in training, the tokens of the batch are counted."""
+        if not model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        labels = inputs.get("labels")
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if labels is not None:
+            sums = _precise(self.sums_of_batch(outputs, labels).detach())
+            self._training_sums = sums if self._training_sums is None else self._training_sums + sums
+        return (loss, outputs) if return_outputs else loss
+
+    def sums_of_batch(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        """Sums of a training batch as in `token_sums`, `(3,)`: those of the model, or else from the logits."""
+        sums = outputs.get("token_sums")
+        return token_sums(outputs["logits"], labels).sum(dim=0) if sums is None else sums
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, with the metrics of training next to its loss."""
+        if "loss" in logs and self._training_sums is not None:
+            metrics = token_metrics(self.accelerator.reduce(self._training_sums, "sum"))
+            logs |= {name: metrics[name] for name in ("perplexity", "token_accuracy")}
+            self._training_sums = None
+        super().log(logs, start_time)
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """The Trainer's loop, with the metrics of all tokens."""
+        self._sentences: list[torch.Tensor] = []
+        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        if self._sentences:
+            metrics = token_metrics(torch.stack(self._sentences).sum(dim=0))
+            prefixed = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+            output = output._replace(metrics={**(output.metrics or {}), **prefixed})
+        return output
+
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's step; the tokens are counted where it calls the model for the loss."""
+        labels = inputs.get("labels")
+        if labels is None:
+            return super().prediction_step(model, inputs, *args, **kwargs)
+
+        def count(outputs: Any) -> None:
+            sentences = token_sums(outputs["logits"], labels)
+            # Without the sentences that fill up the last batch of several processes.
+            self._sentences.append(_precise(self.accelerator.gather_for_metrics(sentences)).sum(dim=0))
+
+        return super().prediction_step(_Watched(model, count), inputs, *args, **kwargs)  # type: ignore[arg-type]
+
+
+class _Watched:
+    """A model whose outputs a function sees, too. Not a hook, which `generate()` would run at every step."""
+
+    def __init__(self, model: nn.Module, see: Callable[[Any], None]):
+        self._model, self._see = model, see
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        outputs = self._model(*args, **kwargs)
+        self._see(outputs)
+        return outputs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+def token_metrics(sums: torch.Tensor) -> dict[str, float]:
+    """Metrics from the sums of [`token_sums`], `(3,)`: `loss`, `perplexity` and `token_accuracy` (percent)."""
+    cross_entropy, correct, tokens = sums.cpu().double()
+    loss = cross_entropy / tokens
+    return {
+        "loss": loss.item(),
+        "perplexity": loss.exp().item(),
+        "token_accuracy": (100 * correct / tokens).item(),
+    }
+
+
+def _precise(sums: torch.Tensor) -> torch.Tensor:
+    """In float64 where the device has it, because float32 counts to 2^24 only."""
+    return sums if sums.device.type == "mps" else sums.double()

@@ -1,0 +1,141 @@
+"""Perplexity and token accuracy in the Trainer's log, against pairs computed one at a time."""
+
+import json
+import math
+
+import pytest
+import torch
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq
+
+from hf_vanilla_transformer import PaperTrainingArguments, RDropTrainer, make_compute_metrics
+from hf_vanilla_transformer.training.token_metrics import TokenMetricsTrainer
+from tests.invariants.killed import run_as_two
+from tests.models import small_model
+from tests.training.toy import copy_task
+
+
+def make_trainer(folder, tokenizer, model, kind=TokenMetricsTrainer, rows=11, **arguments):
+    defaults = {"per_device_train_batch_size": 3, "per_device_eval_batch_size": 4, "save_strategy": "no"}
+    defaults |= {"disable_tqdm": True, "use_cpu": True, "learning_rate": 0.0, "logging_steps": 1, "max_steps": 2}
+    args = PaperTrainingArguments(output_dir=str(folder), **{**defaults, **arguments})
+    options = {"r_drop_alpha": 2.0} if kind is RDropTrainer else {}
+    return kind(
+        model=model,
+        args=args,
+        train_dataset=copy_task(tokenizer, rows, vocabulary=12),
+        eval_dataset=copy_task(tokenizer, rows, seed=1, vocabulary=12),
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        processing_class=tokenizer,
+        compute_metrics=make_compute_metrics(tokenizer) if arguments.get("predict_with_generate") else None,
+        **options,
+    )
+
+
+def by_hand(model, pairs):
+    """Loss, perplexity and accuracy of pairs, one at a time, without padding and without the model's loss."""
+    nats, right, tokens = [], 0, 0
+    model = model.eval()
+    for pair in pairs:
+        source, target = torch.tensor([pair["input_ids"]]), pair["labels"]
+        before = torch.tensor([[model.config.decoder_start_token_id, *target[:-1]]])
+        with torch.no_grad():
+            logits = model(input_ids=source, decoder_input_ids=before).logits[0].double()
+        probabilities = logits.exp() / logits.exp().sum(dim=-1, keepdim=True)
+        nats += [-math.log(row[token]) for row, token in zip(probabilities.tolist(), target, strict=True)]
+        right += sum(int(row.argmax()) == token for row, token in zip(logits, target, strict=True))
+        tokens += len(target)
+    loss = math.fsum(nats) / tokens
+    # Otherwise any share would do.
+    assert 0 < right < tokens
+    return {"loss": loss, "perplexity": math.exp(loss), "token_accuracy": 100 * right / tokens}
+
+
+def skewed_model(tokenizer, **settings):
+    """A model that is right about some tokens: its weights are random, but large."""
+    model = small_model(vocab_size=len(tokenizer), dropout=0.0, **settings)
+    with torch.no_grad():
+        model.model.shared.weight[12:].zero_()
+        model.model.shared.weight[:12].mul_(4)
+    return model
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"predict_with_generate": True, "generation_num_beams": 1, "generation_max_length": 6},
+        {"label_smoothing_factor": 0.3},
+    ],
+    ids=["loss only", "with translations", "smoothed by the Trainer"],
+)
+def test_validation_is_exact_by_tokens(tmp_path, tokenizer, changes):
+    model = skewed_model(tokenizer, label_smoothing=0.2)
+    trainer = make_trainer(tmp_path, tokenizer, model, **changes)
+    expected = by_hand(model, trainer.eval_dataset)
+    found = trainer.evaluate()
+    assert {name: found[f"eval_{name}"] for name in expected} == pytest.approx(expected, rel=1e-5)
+    assert ("eval_bleu" in found) == ("predict_with_generate" in changes)
+
+
+def test_validation_calls_the_model_once_for_each_batch(tmp_path, tokenizer):
+    model = skewed_model(tokenizer)
+    trainer = make_trainer(tmp_path, tokenizer, model)
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(None))
+    trainer.evaluate()
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [(TokenMetricsTrainer, {}), (TokenMetricsTrainer, {"label_smoothing_factor": 0.3}), (RDropTrainer, {})],
+)
+def test_training_is_exact_over_accumulated_batches(tmp_path, tokenizer, kind, changes):
+    """With learning rate 0 and without dropout an epoch measures what an evaluation of its pairs does."""
+    model = skewed_model(tokenizer, label_smoothing=0.2)
+    epoch = {"max_steps": -1, "num_train_epochs": 1, "gradient_accumulation_steps": 2, "logging_steps": 2}
+    trainer = make_trainer(tmp_path, tokenizer, model, kind, **epoch, **changes)
+    expected = by_hand(model, trainer.train_dataset)
+    trainer.train()
+    (logged,) = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert logged["step"] == 2
+    for name in ("perplexity", "token_accuracy"):
+        assert logged[name] == pytest.approx(expected[name], rel=1e-5)
+    # The loss that is minimized is smoothed.
+    assert abs(logged["loss"] - expected["loss"]) > 0.1
+
+
+def test_each_entry_of_the_log_has_its_own_batches(tmp_path, tokenizer):
+    trainer = make_trainer(tmp_path, tokenizer, skewed_model(tokenizer), train_sampling_strategy="sequential")
+    expected = [by_hand(trainer.model, trainer.train_dataset.select(rows)) for rows in (range(3), range(3, 6))]
+    trainer.train()
+    found = [entry["perplexity"] for entry in trainer.state.log_history if "loss" in entry]
+    assert found == pytest.approx([each["perplexity"] for each in expected], rel=1e-5)
+
+
+# 11 pairs in batches of 4 fill up the last batch of two processes with a pair of the first.
+TWO_PROCESSES = {"per_device_train_batch_size": 4, "max_steps": 1, "train_sampling_strategy": "sequential"}
+
+
+def measure_as_one_of_two(folder, tokenizer_folder):
+    """What each of two processes measures; the first writes it."""
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    trainer = make_trainer(folder, tokenizer, skewed_model(tokenizer), **TWO_PROCESSES)
+    found = trainer.evaluate()
+    trainer.train()
+    if trainer.is_world_process_zero():
+        (folder / "log.json").write_text(json.dumps([found, *trainer.state.log_history]))
+
+
+def test_two_processes_measure_what_one_does(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    run_as_two(measure_as_one_of_two, tmp_path, tmp_path / "tokenizer", folder=tmp_path)
+    trainer = make_trainer(tmp_path, tokenizer, skewed_model(tokenizer))
+    found, *log = json.loads((tmp_path / "log.json").read_text())
+    expected = by_hand(trainer.model, trainer.eval_dataset)
+    assert {name: found[f"eval_{name}"] for name in expected} == pytest.approx(expected, rel=1e-5)
+    (update,) = [entry for entry in log if "loss" in entry]
+    expected = by_hand(trainer.model, trainer.train_dataset.select(range(8)))
+    assert {name: update[name] for name in ("perplexity", "token_accuracy")} == pytest.approx(
+        {name: expected[name] for name in ("perplexity", "token_accuracy")}, rel=1e-5
+    )
