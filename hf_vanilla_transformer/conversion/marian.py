@@ -68,7 +68,7 @@ def from_marian(
     lists are scored by the converted model, too.
 
     Args:
-        input (`str`): the training folder.
+        input (`str`): the training folder, or a file of weights in it.
         output (`str`): folder to make.
         sentences (`list` of `str`): source sentences for the comparison on real input.
         license (`str`, *optional*): licence of the weights, for the card.
@@ -114,17 +114,20 @@ def from_marian(
         )
 
 
-def find_files(folder: Path) -> tuple[Path, list[Path]]:
-    """The weights in a training folder, and the vocabularies of source and target.
+def find_files(path: Path) -> tuple[Path, list[Path]]:
+    """The weights of a training folder, or a file of weights in it, and the vocabularies of source and target.
 
     Raises:
         FileNotFoundError: if weights or vocabularies are missing.
         ValueError: if vocabularies are not SentencePiece models inside the folder.
     """
-    found = [path for path in folder.glob("*.npz") if not path.name.endswith((".optimizer.npz", ".orig.npz"))]
-    if not found:
-        raise FileNotFoundError(f"{folder} holds no .npz of weights; name the folder that Marian trained in.")
-    weights = max(found, key=lambda path: path.stat().st_mtime)
+    if path.is_file():
+        weights, folder = path, path.parent
+    else:
+        found = [each for each in path.glob("*.npz") if not each.name.endswith((".optimizer.npz", ".orig.npz"))]
+        if not found:
+            raise FileNotFoundError(f"{path} holds no .npz of weights; name the folder that Marian trained in.")
+        weights, folder = max(found, key=lambda each: each.stat().st_mtime), path
     settings = weights.with_name(f"{weights.name}.yml")
     if settings.is_file():
         names = read_yaml(settings.read_bytes(), settings).get("vocabs") or []
@@ -134,12 +137,14 @@ def find_files(folder: Path) -> tuple[Path, list[Path]]:
         vocabularies = [folder / Path(str(name)).name for name in names]
     else:
         vocabularies = 2 * list(folder.glob("*.spm"))
-    if len(vocabularies) != 2 or any(path.suffix != ".spm" for path in vocabularies):
-        names = ", ".join(path.name for path in vocabularies) or "none"
+    if len(vocabularies) != 2 or any(each.suffix != ".spm" for each in vocabularies):
+        names = ", ".join(each.name for each in vocabularies) or "none"
         raise ValueError(f"the vocabularies of {folder} are {names}; two SentencePiece models (.spm) are needed.")
-    for path in vocabularies:
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} does not exist; copy the vocabularies into the folder of the weights.")
+    for vocabulary in vocabularies:
+        if not vocabulary.is_file():
+            raise FileNotFoundError(
+                f"{vocabulary} does not exist; copy the vocabularies into the folder of the weights."
+            )
     return weights, vocabularies
 
 
