@@ -113,7 +113,7 @@ def import_library() -> Any:
         import ctranslate2
         import ctranslate2.specs
     except ImportError as error:
-        raise ImportError("ctranslate2 is not installed; pip install ctranslate2 adds it.") from error
+        raise ImportError("ctranslate2 is not installed; install the extra: pip install '...[ctranslate2]'.") from error
     return ctranslate2
 
 
