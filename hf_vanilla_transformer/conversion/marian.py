@@ -232,7 +232,12 @@ def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: Arrays) 
         (folder / model_name).write_bytes(path.read_bytes())
         (folder / vocabulary_name).write_text(json.dumps({**pieces, "<pad>": pad}), encoding="utf-8")
     is_joint = "Wemb" in arrays
-    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not is_joint}
+    settings = {
+        "tokenizer_class": "MarianTokenizer",
+        "separate_vocabs": not is_joint,
+        # To Marian, "</s>" in a text is text.
+        "split_special_tokens": True,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     if is_joint:
         (folder / "target_vocab.json").unlink()

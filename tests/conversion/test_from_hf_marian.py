@@ -7,21 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    DataCollatorForSeq2Seq,
-    MarianConfig,
-    MarianMTModel,
-    Seq2SeqTrainer,
-)
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, MarianTokenizer
 
-from hf_vanilla_transformer import PaperTrainingArguments, translate
+from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.conversion import folder as folders
 from hf_vanilla_transformer.conversion import hf_marian, weights
 from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
 from tests.conversion.marian import SENTENCES, VOCABULARY, write_tokenizer
+from tests.conversion.texts import texts
+from tests.conversion.tuning import check_fine_tuning
 
 
 PAD = VOCABULARY - 1
@@ -110,6 +105,16 @@ def test_translations_and_the_tokenizer_are_the_same(source, converted):
         expected = [of_source.decode(row, skip_special_tokens=True) for row in rows]
         assert translate(model, tokenizer, SENTENCES, **settings) == expected
     assert model.generation_config.num_beams == 3
+
+
+def test_the_tokenizer_is_the_same(source, converted):
+    tokenizer, oracle = AutoTokenizer.from_pretrained(converted), MarianTokenizer.from_pretrained(source[0])
+    lines = texts()
+    ours, theirs = (each(lines, text_target=lines) for each in (tokenizer, oracle))
+    assert ours.data == theirs.data
+    assert tokenizer.batch_decode(ours.labels) == oracle.batch_decode(theirs.labels)
+    targets = tokenizer(text_target=SENTENCES).input_ids
+    assert tokenizer.batch_decode(targets, skip_special_tokens=True) == SENTENCES
 
 
 def test_the_certificate_and_the_card(source, converted):
@@ -274,26 +279,7 @@ def test_the_command(source, tmp_path, capsys):
 
 
 def test_fine_tuning_by_the_stock_trainer(converted, tmp_path):
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(converted), AutoTokenizer.from_pretrained(converted)
-    rows = [tokenizer(text, text_target=text) for text in SENTENCES * 4]
-    args = PaperTrainingArguments(
-        str(tmp_path),
-        max_steps=20,
-        warmup_steps=5,
-        save_strategy="no",
-        logging_steps=10,
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    trainer = Seq2SeqTrainer(
-        model, args, train_dataset=rows, data_collator=DataCollatorForSeq2Seq(tokenizer, model=model)
-    )
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert losses[-1] < losses[0]
-    trainer.save_model(str(tmp_path / "tuned"))
-    tuned = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "tuned")
-    assert torch.equal(logits(tuned, converted), logits(model.eval(), converted))
+    check_fine_tuning(converted, SENTENCES, SENTENCES, tmp_path)
 
 
 def test_wrong_arguments(source, converted, tmp_path):

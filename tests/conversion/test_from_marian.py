@@ -17,6 +17,8 @@ from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.conversion import marian
 from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
 from hf_vanilla_transformer.conversion.marian import from_marian
+from tests.conversion.texts import texts
+from tests.conversion.tuning import check_fine_tuning
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "marian"
@@ -93,6 +95,24 @@ def test_the_certificate(converted):
         assert 0 < certificate["log_probs"]["marian"] < 1e-5
 
 
+@pytest.mark.parametrize("name", ["tied_relu", "separate_swish"])
+def test_the_tokenizer_is_sentencepiece(converted, name):
+    """As Marian reads text and writes it, special tokens in a text included."""
+    import sentencepiece
+
+    _, paths = marian.find_files(FIXTURES / name)
+    tokenizer = AutoTokenizer.from_pretrained(converted[name])
+    for language, argument, path in zip(("en", "de"), ("text", "text_target"), paths, strict=True):
+        oracle = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        lines = [*texts(language), "two </s> three <unk> <pad> <s>", ""]
+        expected = oracle.encode(lines)
+        assert tokenizer(**{argument: lines}).input_ids == [[*row, oracle.eos_id()] for row in expected]
+    # Text in place of tokens that Marian does not know is another convention in each library.
+    known = [row for row in expected if oracle.unk_id() not in row]
+    assert len(known) >= len(texts()) // 4
+    assert tokenizer.batch_decode([[*row, 0] for row in known], skip_special_tokens=True) == oracle.decode(known)
+
+
 @pytest.mark.parametrize("name", ["tied_swish", "separate_relu"])
 def test_the_same_model_in_transformers_form(converted, tmp_path, name):
     """As the Hub has OPUS-MT: transformers' positions, or, restored, those that Marian trained with."""
@@ -113,6 +133,13 @@ def test_the_same_model_in_transformers_form(converted, tmp_path, name):
         difference = max(abs(one - other) for one, other in zip(found, exact, strict=True))
         assert difference < largest
         assert (difference < 1e-4) == (positions == "marian")
+
+
+@pytest.mark.parametrize("name", ["tied_relu", "separate_swish"])
+def test_fine_tuning_by_the_stock_trainer(converted, tmp_path, name):
+    recorded = expected(name)
+    # Other translations than the model's own, so that there is something to learn.
+    check_fine_tuning(converted[name], recorded["sentences"][:8], recorded["greedy"][1:9], tmp_path)
 
 
 def copied(tmp_path, name="tied_relu") -> Path:
