@@ -1,5 +1,4 @@
-"""Print versions, what the CPU and the GPU can compute, threads, which fast paths are on, or why they are off, and which
-engine translates faster here."""
+"""Print versions, what the CPU and the GPU can compute, threads, which fast paths are on, and the faster engine."""
 
 import json
 import platform

@@ -18,7 +18,7 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from ..model.tokenization_two_vocabularies import sides_of
 from . import folder as folders
-from .parity import TOLERANCES, log_probs, translate_rows
+from .parity import TOLERANCES, excess, log_probs, translate_rows
 from .requirements import require
 
 
@@ -83,8 +83,7 @@ def to_ctranslate2(
         parity = compare(temporary, model, tokenizer, sentences, is_exact=quantization == "float32")
         if not (parity["equal"] or force):
             raise ValueError(
-                f"the model for CTranslate2 is not equal to {folder}: log-probabilities differ by up to "
-                f"{parity['log_probs']['real']:.2g}, more than {parity['tolerance']:g}; --force writes it anyway."
+                f"the model for CTranslate2 is not equal to {folder}: {excess(parity)}; --force writes it anyway."
             )
         with TemporaryDirectory(dir=temporary) as own:
             tokenizer.save_pretrained(own)

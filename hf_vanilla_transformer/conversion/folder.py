@@ -17,6 +17,7 @@ from .. import __version__
 from ..files import locked
 from ..hub.card import About, fill_model_card
 from ..hub.folder import TOKENIZER_FILES, files_of_a_run, staged
+from .parity import excess
 
 
 CERTIFICATE = "parity.json"
@@ -115,10 +116,7 @@ def write_converted(
         ValueError: if the model is not equal to its source, without `force`.
     """
     if not (parity["equal"] or force):
-        raise ValueError(
-            f"the converted model is not equal to {source}: log-probabilities differ by up to "
-            f"{max(parity['log_probs'].values()):.2g}, more than {parity['tolerance']:g}; --force writes it anyway."
-        )
+        raise ValueError(f"the converted model is not equal to {source}: {excess(parity)}; --force writes it anyway.")
     versions = {"hf_vanilla_transformer": __version__, "torch": torch.__version__}
     versions |= {"transformers": transformers.__version__, "tokenizers": tokenizers.__version__}
     certificate = {
@@ -130,12 +128,13 @@ def write_converted(
         "command": " ".join(["hf-vanilla-transformer", *sys.argv[1:]]) if "convert" in sys.argv[1:2] else None,
         "versions": versions,
     }
-    equal = parity["translations"]
+    equal, float64 = parity["translations"], parity.get("float64", {}).get("log_probs", {})
     facts = {
         "converted from": f"{source} ({system})",
         "compared with": oracle,
         "result": "equal" if parity["equal"] else "not equal",
         **{f"largest difference, {name} input": f"{value:.2g} nats" for name, value in parity["log_probs"].items()},
+        **{f"in float64, {name} input": f"{value:.2g} nats" for name, value in float64.items()},
         "equal translations, greedy": f"{equal['greedy']} of {equal['sentences']}",
         "equal translations, 4 beams": f"{equal['beam']} of {equal['sentences']}",
     }

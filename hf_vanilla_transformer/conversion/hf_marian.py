@@ -161,7 +161,7 @@ def from_hf_marian(
         source=input,
         system="hf_marian",
         oracle=oracle,
-        parity=compare(model, marian, real),
+        parity=compare(model, marian, real, in_float64=True),
         files=[folder / name for name in TOKENIZER_FILES if (folder / name).is_file()],
         sha256=folders.hashes(folders.weight_files(folder)),
         license=license,

@@ -62,7 +62,11 @@ def test_a_gpu_turns_the_paths_of_cpus_off(monkeypatch):
     ("instructions", "float32", "int8"),
     [
         ("AVX2", "ctranslate2", "torch"),
-        ("AVX512", "ctranslate2 for small batches, torch for large ones", "torch for small batches, ctranslate2 for la"),
+        (
+            "AVX512",
+            "ctranslate2 for small batches, torch for large ones",
+            "torch for small batches, ctranslate2 for la",
+        ),
         ("DEFAULT", "not measured with DEFAULT", "not measured with DEFAULT"),
     ],
 )

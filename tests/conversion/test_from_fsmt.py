@@ -1,15 +1,18 @@
 """FSMT models of transformers come in equal, with two vocabularies too; or not at all."""
 
+import copy
 import json
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, FSMTTokenizer
+from transformers.models.fsmt import modeling_fsmt
 
 from hf_vanilla_transformer import score, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.conversion import fsmt as conversion
-from hf_vanilla_transformer.conversion import weights
+from hf_vanilla_transformer.conversion import parity, weights
 from hf_vanilla_transformer.conversion.fsmt import from_fsmt
 from hf_vanilla_transformer.model.tokenization_fairseq import FairseqTokenizer
 from tests.conversion.fsmt import OTHER, SENTENCES, SOURCE, fsmt_model, write_tokenizer
@@ -53,6 +56,20 @@ def test_the_model_is_the_same(source, converted):
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
     assert [model.config.source_vocab_size, model.config.vocab_size] == [len(SOURCE), len(OTHER)]
     assert model.config.position_offset == 2
+
+
+@torch.no_grad()
+def test_it_is_the_same_in_float64(source, converted, monkeypatch):
+    """FSMT's mask and its positions are of float32 alone; with both computed in float64, nothing is left."""
+    monkeypatch.setattr(modeling_fsmt, "fill_with_neg_inf", lambda mask: mask.fill_(-torch.inf))
+    model, fsmt = AutoModelForSeq2SeqLM.from_pretrained(converted), copy.deepcopy(source[1])
+    for stack in (fsmt.model.encoder, fsmt.model.decoder):
+        count, d_model = stack.embed_positions.weight.shape
+        angles = np.arange(count)[:, None] * 10000.0 ** (-np.arange(d_model // 2) / (d_model // 2 - 1))
+        table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+        stack.embed_positions.weight.copy_(torch.from_numpy(table))
+    found = parity.compare(model, fsmt, in_float64=True)["float64"]
+    assert found["log_probs"]["random"] <= found["tolerance"] == 1e-9
 
 
 def test_translations_are_the_same(source, converted):

@@ -121,12 +121,14 @@ def test_the_certificate_and_the_card(source, converted):
     certificate = json.loads((converted / "parity.json").read_text())
     assert certificate["equal"]
     assert 0 < max(certificate["log_probs"].values()) <= certificate["tolerance"] == 1e-4
+    assert certificate["float64"]["log_probs"]["random"] <= certificate["float64"]["tolerance"] == 1e-9
     assert certificate["translations"] == {"sentences": 8, "greedy": 8, "beam": 8}
     assert certificate["oracle"].startswith("MarianMTModel of transformers 5.")
     assert set(certificate["sha256"]) == {"model.safetensors"}
     card = (converted / "README.md").read_text()
     assert "(Vaswani et al. 2017), converted\nfrom `opus-mt-xx-yy` with hf-vanilla-transformer" in card
     assert "| result | equal |" in card
+    assert "| in float64, random input |" in card
     assert "license: cc-by-4.0" in card
     assert "Evaluation" not in card
 
@@ -192,12 +194,31 @@ def forget_a_bias(state):
 def test_a_mistake_is_found_and_nothing_is_written(source, tmp_path, monkeypatch, mistake):
     permute = weights.permute_channels
     monkeypatch.setattr(hf_marian, "permute_channels", lambda state, channels: mistake(permute(state, channels)))
-    with pytest.raises(ValueError, match=r"is not equal to .*: log-probabilities differ by up to .*; --force writes"):
+    with pytest.raises(
+        ValueError, match=r"is not equal to .*: log-probabilities in float\d\d differ by .*; --force writes"
+    ):
         from_hf_marian(str(source[0]), str(tmp_path / "model"))
     assert not list(tmp_path.iterdir())
     folder = from_hf_marian(str(source[0]), str(tmp_path / "model"), force=True)
     assert not json.loads((folder / "parity.json").read_text())["equal"]
     assert "| result | not equal |" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("fields", "precision"),
+    [
+        ({"position_offset": 1}, "float32"),
+        ({"position_embedding_type": "sinusoidal_tensor2tensor"}, "float32"),
+        ({"layer_norm_eps": 1.2e-5}, "float64"),
+    ],
+    ids=["shifted positions", "other positions", "another epsilon"],
+)
+def test_a_mistake_in_the_configuration_is_found(source, tmp_path, monkeypatch, fields, precision):
+    config_class = hf_marian.VanillaTransformerConfig
+    monkeypatch.setattr(hf_marian, "VanillaTransformerConfig", lambda **given: config_class(**{**given, **fields}))
+    with pytest.raises(ValueError, match=f"log-probabilities in {precision} differ by .*, more than "):
+        from_hf_marian(str(source[0]), str(tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize(

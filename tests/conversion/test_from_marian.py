@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import score, translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.conversion import marian
+from hf_vanilla_transformer.conversion import marian, weights
 from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
 from hf_vanilla_transformer.conversion.marian import from_marian
 from tests.conversion.texts import texts
@@ -89,6 +90,7 @@ def test_the_certificate(converted):
     assert certificate["equal"]
     assert certificate["system"] == "marian"
     assert set(certificate["sha256"]) == {"model.npz", "vocab.spm"}
+    assert certificate["float64"]["log_probs"]["random"] <= certificate["float64"]["tolerance"] == 1e-9
     if find_spec("pymarian") is None:
         assert certificate["oracle"].endswith("pymarian, which is Marian itself, is not installed")
     else:
@@ -246,11 +248,33 @@ def test_damaged_folders(tmp_path):
         from_marian(str(folder), str(tmp_path / "other"))
 
 
-def test_a_mistake_is_found(tmp_path, converted):
-    """Positions of the paper instead of Marian's."""
+def swap_queries_and_keys(model):
+    attention = model.model.decoder.layers[0].self_attn
+    attention.q_proj, attention.k_proj = attention.k_proj, attention.q_proj
+
+
+def swap_channels(model):
+    channels = torch.arange(32)
+    channels[[4, 6]] = channels[[6, 4]]
+    model.load_state_dict(weights.permute_channels(model.state_dict(), channels))
+
+
+MISTAKES = {
+    "positions of the paper": lambda model: model.config.update({"position_embedding_type": "sinusoidal"}),
+    "shifted positions": lambda model: model.config.update({"position_offset": 1}),
+    "a bias": lambda model: model.model.encoder.layers[1].fc2.bias.zero_(),
+    "the bias of the output": lambda model: model.lm_head.bias.zero_(),
+    "queries and keys": swap_queries_and_keys,
+    "two channels": swap_channels,
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@torch.no_grad()
+def test_a_mistake_is_found_by_marian_s_scores(converted, mistake):
     recorded = expected("tied_relu")
     model, tokenizer = load(converted["tied_relu"])
-    model.config.position_embedding_type = "sinusoidal"
+    MISTAKES[mistake](model)
     hypotheses = [(recorded["sentences"][number], tokens, total) for number, tokens, total in recorded["n_best"]]
     parity = marian.add_scores({"log_probs": {}, "tolerance": 1e-4}, model, tokenizer, hypotheses)
     assert not parity["equal"]
