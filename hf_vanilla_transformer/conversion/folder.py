@@ -4,14 +4,15 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 import torch
 import transformers
-from huggingface_hub import snapshot_download
+import yaml
+from huggingface_hub import ModelCard, snapshot_download
 
 from .. import __version__
 from ..files import locked
@@ -20,7 +21,7 @@ from ..hub.folder import TOKENIZER_FILES, files_of_a_run, staged
 from .parity import excess
 
 
-CERTIFICATE = "parity.json"
+CERTIFICATE, CARD = "parity.json", "README.md"
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 SENTENCES = (
     "The house is small.",
@@ -43,7 +44,7 @@ def source_folder(source: str, revision: str | None = None, token: str | None = 
     if Path(source).is_dir():
         return Path(source)
     try:
-        patterns = [*_WEIGHTS, *TOKENIZER_FILES, "config.json", "generation_config.json"]
+        patterns = [*_WEIGHTS, *TOKENIZER_FILES, "config.json", "generation_config.json", CARD]
         return Path(snapshot_download(source, revision=revision, token=token, allow_patterns=patterns))
     except (OSError, ValueError) as error:
         raise FileNotFoundError(f"there is no folder {source}, and the Hub answered: {error}") from error
@@ -83,6 +84,38 @@ def hashes(paths: Iterable[Path]) -> dict[str, str]:
 def weight_files(folder: Path) -> list[Path]:
     """The files of weights in a folder of transformers."""
     return [path for pattern in _WEIGHTS for path in folder.glob(pattern)]
+
+
+def license_of(folder: Path) -> str | None:
+    """The licence that the card of a source states, if there is one."""
+    try:
+        stated = ModelCard.load(folder / CARD).data.get("license")
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return stated if isinstance(stated, str) else None
+
+
+def refuse(source: object, unfit: Iterable[tuple[str, Any, str]], hint: str = "") -> None:
+    """Raise ValueError naming all fields that cannot be carried, if there are any.
+
+    Args:
+        source: the source's name.
+        unfit (`list` of `tuple`): a field, its value, and what it must be, in words.
+        hint (`str`): a sentence on what to do.
+    """
+    fields = "; ".join(f"{name} is {given!r}, but must be {needed}" for name, given, needed in unfit)
+    if fields:
+        raise ValueError(f"{source} cannot be converted: {fields}.{hint and ' '}{hint}")
+
+
+def unlike(fields: Mapping[str, Any], needed: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+    """Fields that have other values than needed, for `refuse`; one that is missing has the value that is needed."""
+    return [(name, fields[name], repr(value)) for name, value in needed.items() if fields.get(name, value) != value]
+
+
+def command() -> str | None:
+    """The command line, if this is a conversion by the command."""
+    return " ".join(["hf-vanilla-transformer", *sys.argv[1:]]) if "convert" in sys.argv[1:2] else None
 
 
 def write_converted(
@@ -125,7 +158,7 @@ def write_converted(
         "sha256": sha256,
         "oracle": oracle,
         **parity,
-        "command": " ".join(["hf-vanilla-transformer", *sys.argv[1:]]) if "convert" in sys.argv[1:2] else None,
+        "command": command(),
         "versions": versions,
     }
     equal, float64 = parity["translations"], parity.get("float64", {}).get("log_probs", {})
@@ -137,6 +170,9 @@ def write_converted(
         **{f"in float64, {name} input": f"{value:.2g} nats" for name, value in float64.items()},
         "equal translations, greedy": f"{equal['greedy']} of {equal['sentences']}",
         "equal translations, 4 beams": f"{equal['beam']} of {equal['sentences']}",
+        **{f"SHA-256 of `{name}`": value for name, value in sha256.items()},
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        **({"command": f"`{command()}`"} if command() else {}),
     }
     output.parent.mkdir(parents=True, exist_ok=True)
     with locked(output):
@@ -148,7 +184,7 @@ def write_converted(
             (folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
             about = About(output.resolve().name, base_model=source, license=license)
             card = fill_model_card(about, model.config, model.num_parameters(), facts, converted=True)
-            (folder / "README.md").write_text(card.content, encoding="utf-8")
+            (folder / CARD).write_text(card.content, encoding="utf-8")
     return output
 
 

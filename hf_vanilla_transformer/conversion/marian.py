@@ -109,7 +109,7 @@ def from_marian(
             parity=parity,
             files=[path for path in Path(folder).iterdir() if path.is_file()],
             sha256=folders.hashes([weights, *vocabularies]),
-            license=license,
+            license=license or folders.license_of(weights.parent),
             force=force,
         )
 
@@ -197,17 +197,12 @@ def check_size(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, size: int) -> N
 
 
 def check_settings(settings: dict[str, Any], path: Path) -> None:
-    """Raise ValueError naming the first setting that cannot be carried."""
-    for name, needed in _NEEDED.items():
-        given = settings.get(name, needed)
-        if given != needed:
-            raise ValueError(
-                f"{name} of {path} is {given!r}; only models with {needed!r} can be converted. CTranslate2's "
-                "ct2-marian-converter takes some others, such as pre-norm."
-            )
+    """Raise ValueError naming the settings that cannot be carried."""
+    unfit = folders.unlike(settings, _NEEDED)
     activation = settings.get("transformer-ffn-activation", "swish")
     if activation not in _ACTIVATIONS:
-        raise ValueError(f"transformer-ffn-activation of {path} is {activation!r}; it must be relu or swish.")
+        unfit.append(("transformer-ffn-activation", activation, " or ".join(_ACTIVATIONS)))
+    folders.refuse(path, unfit, "CTranslate2's ct2-marian-converter takes some others, such as pre-norm.")
 
 
 def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: Arrays) -> tuple[Any, int]:

@@ -29,7 +29,7 @@ def compare(model: Any, oracle: Any, real: Rows | None = None, *, in_float64: bo
         `sentences` are equal by `greedy` and by `beam` search, of real input where it is given; `tolerance`; `float64`,
         `log_probs` and `tolerance` of that; and `equal`, whether all differences are within their tolerances.
     """
-    sources, targets = (_random_rows(oracle, seed) for seed in (0, 1))
+    sources, targets = (random_rows(oracle, seed) for seed in (0, 1))
     differences = {"random": _largest_difference(model, oracle, sources, targets)}
     if real:
         differences["real"] = _largest_difference(model, oracle, real, translate_rows(oracle, real, 1))
@@ -58,7 +58,7 @@ def excess(parity: dict[str, Any]) -> str:
     return ""
 
 
-def _random_rows(model: Any, seed: int) -> Rows:
+def random_rows(model: Any, seed: int) -> Rows:
     """Sentences of random tokens that are not special, EOS at their ends."""
     generator = torch.Generator().manual_seed(seed)
     config = model.config

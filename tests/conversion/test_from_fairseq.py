@@ -189,12 +189,14 @@ def test_no_code_is_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoder_normalize_before": True}, "encoder_normalize_before of .* is True; only models with False"),
-        ({"decoder_learned_pos": True}, "decoder_learned_pos of .* is True"),
-        ({"adaptive_softmax_cutoff": "100,200"}, "adaptive_softmax_cutoff of .* is '100,200'; only models with None"),
-        ({"decoder_attention_heads": 2}, "has 4 heads in the encoder and 2 in the decoder"),
-        ({"decoder_output_dim": 16}, "decoder_output_dim of .* is 16, but the encoder's width 32"),
-        ({"activation_fn": "tanh"}, "activation_fn of .* is 'tanh'; it must be one of relu, gelu, swish"),
+        ({"encoder_normalize_before": True}, "encoder_normalize_before is True, .* False. CTranslate2's ct2-fairseq-c"),
+        ({"adaptive_softmax_cutoff": "100,200"}, "adaptive_softmax_cutoff is '100,200', but must be None"),
+        ({"decoder_attention_heads": 2}, "decoder_attention_heads is 2, but must be 4"),
+        ({"decoder_output_dim": 16}, "decoder_output_dim is 16, but must be 32"),
+        (
+            {"decoder_learned_pos": True, "activation_fn": "tanh"},
+            "decoder_learned_pos is True, but must be False; activation_fn is 'tanh', but must be one of relu",
+        ),
         ({"encoder_layers": 2}, r"encoder\.layers\.2\.fc1\.bias of .* is \(48,\); its arguments .* need none"),
         ({"decoder_layers": 3}, r"decoder\.layers\.2\.encoder_attn\.k_proj\.bias of .* is missing; its arg.* \(32,\)"),
         ({"source_lang": "xx"}, r"dict\.xx\.txt does not exist; copy the dictionaries into the folder"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, MarianTokenizer
 
@@ -130,7 +131,22 @@ def test_the_certificate_and_the_card(source, converted):
     assert "| result | equal |" in card
     assert "| in float64, random input |" in card
     assert "license: cc-by-4.0" in card
+    assert f"| SHA-256 of `model.safetensors` | {certificate['sha256']['model.safetensors']} |" in card
+    assert f", transformers {transformers.__version__}, " in card
+    assert certificate["versions"]["transformers"] == transformers.__version__
     assert "Evaluation" not in card
+
+
+def test_the_licence_of_the_source(source, tmp_path):
+    shutil.copytree(source[0], tmp_path / "marian")
+    (tmp_path / "marian" / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n", encoding="utf-8")
+    for given, stated in ((None, "apache-2.0"), ("mit", "mit")):
+        folder = from_hf_marian(str(tmp_path / "marian"), str(tmp_path / stated), license=given)
+        assert f"license: {stated}\n" in (folder / "README.md").read_text()
+    for damaged in ("---\nlicense: [\n---\n", "no metadata", "---\nlicense: [mit]\n---\n"):
+        (tmp_path / "marian" / "README.md").write_text(damaged)
+        assert folders.license_of(tmp_path / "marian") is None
+    assert folders.license_of(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize(
@@ -224,11 +240,14 @@ def test_a_mistake_in_the_configuration_is_found(source, tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model_type": "bart"}, "model_type of .* is 'bart'; only models with 'marian' can be converted"),
-        ({"normalize_before": True}, "normalize_before of .* is True; only models with False can be converted"),
-        ({"scale_embedding": False}, "scale_embedding of .* is False; only models with True"),
-        ({"static_position_embeddings": False}, "static_position_embeddings of .* is False; only"),
-        ({"decoder_attention_heads": 8}, "has 4 heads in the encoder and 8 in the decoder; this model has one number"),
+        ({"model_type": "bart"}, "other cannot be converted: model_type is 'bart', but must be 'marian'"),
+        ({"normalize_before": True}, "normalize_before is True, but must be False"),
+        ({"static_position_embeddings": False}, "static_position_embeddings is False, but"),
+        ({"decoder_attention_heads": 8}, "decoder_attention_heads is 8, but must be 4"),
+        (
+            {"scale_embedding": False, "add_final_layer_norm": True, "decoder_attention_heads": 2},
+            "scale_embedding is False, but must be True; add_final_layer_norm is True, .*; decoder_attention_.* is 2",
+        ),
     ],
 )
 def test_models_that_cannot_be_carried(source, tmp_path, fields, message):
@@ -288,6 +307,7 @@ def test_the_command(source, tmp_path, capsys):
     output, command = tmp_path / "model", ["convert", "--from", "hf_marian"]
     main([*command, "--input", str(source[0]), "--output", str(output)])
     assert f"the model is in {output}; {output / 'parity.json'} says how" in capsys.readouterr().out
+    assert "| equal translations, 4 beams | 8 of 8 |" in (output / "README.md").read_text()
     for arguments, message in (
         (["--from", "nematus"], '--from is "nematus"; choose one of hf_marian, marian'),
         (["--to", "ctranslate2"], "give either --from, one of hf_marian"),

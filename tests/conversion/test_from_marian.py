@@ -162,15 +162,15 @@ def rewrite(folder, drop=(), **changes) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"transformer-preprocess": "n"}, "transformer-preprocess of .* is 'n'; only models with ''.* CTranslate2's"),
-        ({"transformer-decoder-autoreg": "rnn"}, "transformer-decoder-autoreg of .* is 'rnn'; only models with 'self-"),
-        ({"transformer-postprocess-top": "n"}, "transformer-postprocess-top of .* is 'n'"),
-        ({"transformer-train-position-embeddings": True}, "transformer-train-position-embeddings of .* is True"),
+        ({"transformer-preprocess": "n"}, "transformer-preprocess is 'n', but must be ''. CTranslate2's ct2-marian"),
+        ({"transformer-decoder-autoreg": "rnn"}, "transformer-decoder-autoreg is 'rnn', but must be 'self-attention'"),
+        ({"transformer-postprocess-top": "n"}, "transformer-postprocess-top is 'n'"),
+        ({"transformer-train-position-embeddings": True}, "transformer-train-position-embeddings is True"),
+        ({"transformer-ffn-activation": "gelu"}, "ffn-activation is 'gelu', but must be relu or swish"),
         (
-            {"transformer-ffn-activation": "gelu"},
-            "ffn-activation of .* is 'gelu'; it must be relu or swish",
+            {"type": "s2s", "transformer-preprocess": "n", "transformer-ffn-activation": "gelu"},
+            "npz cannot be converted: type is 's2s', but must be 'transformer'; transformer-pre.* 'n', .*; .* 'gelu'",
         ),
-        ({"type": "s2s"}, "type of .* is 's2s'"),
         ({"encoder_l1_extra": np.zeros(3, np.float32)}, "has encoder_l1_extra, which cannot be carried"),
         ({"drop": ("encoder_l2_ffn_W1",)}, "lacks the array 'encoder_l2_ffn_W1'; use a complete model"),
         ({"drop": ("special:model.yml",)}, r"has no special:model\.yml; it is not a model of Marian"),
