@@ -130,6 +130,7 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
     Raises:
         ValueError: if the file is damaged, would run code, or is not a checkpoint of fairseq.
     """
+    folders.check_archive(path)
     try:
         with torch.serialization.safe_globals([Namespace]):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
@@ -151,6 +152,9 @@ def check_arguments(args: dict[str, Any], path: Path) -> None:
     for name in ("source_lang", "target_lang", *(f"{side}_embed_dim" for side in _OLD_NORMS)):
         if name not in args:
             raise ValueError(f"{path} does not say its {name}, so it is no translation model of fairseq.")
+    for lang in (str(args[f"{side}_lang"]) for side in ("source", "target")):
+        if Path(lang).name != lang:
+            raise ValueError(f'{path} says that a language is "{lang}"; it must be a code, which names a dictionary.')
     # False, 0 and None are the same there.
     unfit = folders.unlike({name: args.get(name) or needed for name, needed in _NEEDED.items()}, _NEEDED)
     widths = ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim")

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import sys
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from huggingface_hub import ModelCard, snapshot_download
 from .. import __version__
 from ..files import locked
 from ..hub.card import About, fill_model_card
-from ..hub.folder import TOKENIZER_FILES, files_of_a_run, staged
+from ..hub.folder import TOKENIZER_FILES, files_of_a_run, read_json, staged
 from .parity import excess
 
 
@@ -54,8 +55,14 @@ def load_source(kind: Any, folder: Path, source: str) -> Any:
     """A model of transformers in float32 and evaluation mode, with all of its weights.
 
     Raises:
-        ValueError: if files are damaged, or weights are missing or of another shape.
+        ValueError: if files are damaged or outside of the folder, or weights are missing or of another shape.
     """
+    for index in folder.glob("*.index.json"):
+        for name in set(read_json(index).get("weight_map", {}).values()):
+            if Path(name).name != name:
+                raise ValueError(f'{index} names "{name}", which is not a file of its folder; use a complete model.')
+    for path in folder.glob("*.bin"):
+        check_archive(path)
     try:
         options = {"attn_implementation": "eager", "dtype": torch.float32, "output_loading_info": True}
         model, info = kind.from_pretrained(folder, **options)
@@ -70,6 +77,20 @@ def load_source(kind: Any, folder: Path, source: str) -> Any:
             "model."
         )
     return model.eval()
+
+
+def check_archive(path: Path) -> None:
+    """Raise ValueError if a file of torch claims more bytes than it has, before memory is taken for them."""
+    if not zipfile.is_zipfile(path):
+        return
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        # torch does not compress.
+        claimed = sum(entry.file_size for entry in archive.infolist())
+    if claimed > size:
+        raise ValueError(
+            f"{path} claims {claimed:,} bytes, but the file holds {size:,}; convert a complete checkpoint."
+        )
 
 
 def hashes(paths: Iterable[Path]) -> dict[str, str]:

@@ -2,12 +2,11 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, MarianTokenizer
 
 from hf_vanilla_transformer import translate
@@ -259,45 +258,8 @@ def test_models_that_cannot_be_carried(source, tmp_path, fields, message):
     assert not (tmp_path / "model").exists()
 
 
-def test_weights_that_are_not_numbers(tmp_path):
-    model = marian_model()
-    with torch.no_grad():
-        model.model.decoder.layers[0].fc1.weight[0, 0] = torch.nan
-    model.save_pretrained(tmp_path / "marian")
-    with pytest.raises(ValueError, match=r"decoder\.layers\.0\.fc1\.weight in .* has values that are NaN or infinite"):
-        from_hf_marian(str(tmp_path / "marian"), str(tmp_path / "model"))
-
-
-def test_damaged_and_missing_weights(source, tmp_path):
-    for name in ("cut", "missing", "large"):
-        shutil.copytree(source[0], tmp_path / name)
-    file = tmp_path / "cut" / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1000])
-    state = load_file(source[0] / "model.safetensors")
-    del state["model.encoder.layers.1.fc1.weight"]
-    save_file(state, tmp_path / "missing" / "model.safetensors", metadata={"format": "pt"})
-    header = json.dumps({"a": {"dtype": "F32", "shape": [2**38], "data_offsets": [0, 2**40]}}).encode()
-    (tmp_path / "large" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    for name, message in (
-        ("cut", r"cut cannot be read: .*"),
-        ("missing", r"1 weights are not in the files of .*missing \(model\.encoder\.layers\.1\.fc1\.weight"),
-        ("large", r"large cannot be read: .*"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            from_hf_marian(str(tmp_path / name), str(tmp_path / "model"))
-    assert not (tmp_path / "model").exists()
-
-
-def test_a_pickle_runs_no_code(source, tmp_path):
-    class Malicious:
-        def __reduce__(self):
-            return (Path.touch, (tmp_path / "executed",))
-
+def test_pickled_weights_are_read(source, tmp_path):
     shutil.copytree(source[0], tmp_path / "pickled", ignore=shutil.ignore_patterns("*.safetensors"))
-    torch.save({"a": Malicious()}, tmp_path / "pickled" / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="pickled cannot be read"):
-        from_hf_marian(str(tmp_path / "pickled"), str(tmp_path / "model"))
-    assert not (tmp_path / "executed").exists()
     torch.save(load_file(source[0] / "model.safetensors"), tmp_path / "pickled" / "pytorch_model.bin")
     folder = from_hf_marian(str(tmp_path / "pickled"), str(tmp_path / "model"))
     assert list(json.loads((folder / "parity.json").read_text())["sha256"]) == ["pytorch_model.bin"]

@@ -56,7 +56,7 @@ def shipped_files(folder: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, Path]:
-    """A trained model saved by hand, in float32 and in int8, a Trainer's checkpoint of it, and a model of other fields."""
+    """A trained model saved by hand and in int8, a Trainer's checkpoint of it, and one with fields of other systems."""
     parent = tmp_path_factory.mktemp("folders")
     model = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE)
     tokenizer = AutoTokenizer.from_pretrained(FIXTURE)
