@@ -108,7 +108,7 @@ def test_the_tokenizer_is_the_same(source, converted, tmp_path):
     lines = texts("de")
     labels = tokenizer(text_target=lines).input_ids
     assert labels == of_target(lines).input_ids
-    assert tokenizer.batch_decode(labels) == of_source.batch_decode(labels)
+    assert tokenizer.batch_decode(labels[:1000]) == of_source.batch_decode(labels[:1000])
 
 
 def test_the_certificate_and_the_card(converted):
