@@ -50,8 +50,9 @@ def compare(model: Any, oracle: Any, real: Rows | None = None, *, in_float64: bo
 
 def excess(parity: dict[str, Any]) -> str:
     """The first difference beyond its tolerance, in words; an empty text if there is none."""
-    for precision, part in (("float32", parity), ("float64", parity.get("float64"))):
-        for difference in part["log_probs"].values() if part else ():
+    parts = {"float32": parity, "float64": parity.get("float64", {"log_probs": {}})}
+    for precision, part in parts.items():
+        for difference in part["log_probs"].values():
             # NaN is not within a tolerance.
             if not difference <= part["tolerance"]:
                 return f"log-probabilities in {precision} differ by {difference:.2g}, more than {part['tolerance']:g}"
