@@ -2,6 +2,8 @@
 
 import copy
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from hf_vanilla_transformer.model.tokenization_fairseq import FairseqTokenizer
 from tests.conversion.fsmt import OTHER, SENTENCES, SOURCE, fsmt_model, write_tokenizer
 from tests.conversion.texts import texts
 from tests.conversion.tuning import check_fine_tuning
+from tests.model.test_two_vocabularies import WITHOUT_THE_PACKAGE
 
 
 TARGETS = ["Das kleine Haus ist nicht alt.", "Ein Hund läuft, und der Mann läuft.", "Zwei spielen hier & da."]
@@ -109,6 +112,18 @@ def test_the_tokenizer_is_the_same(source, converted, tmp_path):
     labels = tokenizer(text_target=lines).input_ids
     assert labels == of_target(lines).input_ids
     assert tokenizer.batch_decode(labels[:1000]) == of_source.batch_decode(labels[:1000])
+
+
+def test_without_the_package_the_tokenizer_needs_its_code(converted, tmp_path):
+    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(converted)]
+    environment = {"HF_HOME": str(tmp_path / "home"), "PYTHONSAFEPATH": "1"}
+    streams = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, **streams)
+    assert done.returncode == 0, done.stderr
+    *_, refusal, ids = done.stdout.splitlines()
+    assert refusal.endswith("ValueError True")
+    tokenizer = AutoTokenizer.from_pretrained(converted)
+    assert ids == str(tokenizer(["two dogs"], text_target=["zwei Hunde"]).data)
 
 
 def test_the_certificate_and_the_card(converted):
