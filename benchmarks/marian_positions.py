@@ -27,6 +27,8 @@ from hf_vanilla_transformer.data.text import iterate_lines
 POSITIONS, METRICS = ("marian", "hf"), ("bleu", "chrf")
 # Of consecutive sentences: most that are joined in training, and passes over the corpus, each joined anew.
 LARGEST, PASSES = 8, 12
+# Tokens of a translation per sentence, because a model in training may not end one.
+LONGEST = 50
 SETTINGS = {
     "type": "transformer",
     "tied-embeddings-all": True,
@@ -159,7 +161,8 @@ def compare(args: PositionsArguments) -> dict[str, Any]:
     for count in args.joined:
         counts = [count] * -(-len(sources) // count)
         inputs, targets = join(sources, counts), join(references, counts)
-        texts = {kind: translate(model, tokenizer, inputs) for kind, model in loaded.items()}
+        options = {"max_new_tokens": LONGEST * count}
+        texts = {kind: translate(model, tokenizer, inputs, **options) for kind, model in loaded.items()}
         scores = {kind: score_translations(found, targets, tokenize="13a") for kind, found in texts.items()}
         figures[str(count)] = {
             "lines": len(inputs),
