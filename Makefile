@@ -15,6 +15,8 @@ PROCESSOR_TESTS := tests/test_int8.py tests/test_fixture.py tests/parity tests/g
 	tests/ecosystem/test_precision.py tests/test_functional.py::TestAttention tests/test_functional.py::TestLinear \
 	tests/test_functional.py::TestLossOfStates tests/test_functional.py::TestHalfPrecision \
 	-k "not (any_company or compiled or trainer or warns)"
+# Of tests/conversion those that pymarian is the oracle of, and that compare tokenizers.
+BRIDGE_TESTS := -k "marian_s or certificate or comes_in or tokenizer_is"
 TORCHAO_TESTS := tests/ecosystem/test_quantization.py tests/benchmarks/test_quantization.py tests/benchmarks/test_commands.py
 PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 INSTALL := python -m pip install --quiet --disable-pip-version-check
@@ -108,8 +110,8 @@ $(VENV)/pymarian/.ready: $(EXTRAS)
 	@touch $@
 
 # Apart from the environment, because it takes 600 MB.
-test-bridges: $(VENV)/pymarian/.ready  ## Compare converted models with Marian itself, which it installs (600 MB).
-	PYTHONPATH=$(VENV)/pymarian OMP_NUM_THREADS=1 $(PYTEST) tests/conversion/test_from_marian.py
+test-bridges: $(VENV)/pymarian/.ready  ## Compare conversions with Marian itself, which it installs (600 MB).
+	TOKENIZER_SENTENCES=10000 PYTHONPATH=$(VENV)/pymarian OMP_NUM_THREADS=1 $(PYTEST) tests/conversion $(BRIDGE_TESTS)
 
 lint: $(READY)  ## Check style, types, vocabulary and the size of the code.
 	$(VENV)/bin/ruff check .

@@ -2,8 +2,8 @@
 
 Modes: `cells` (default: batch sizes and beams, the base model, exactly 32 new tokens), `profile` (the parts of a call
 of ours, on the CPU), `scaling` (latency by source length, output length, beams and batch size), `long` (one sentence of
-up to 4,000 tokens, by ours), `sentences` (text to text with a trained model and a file), `report` (tables and plots of
-the stored figures).
+up to 4,000 tokens, by ours), `sentences` (text to text with a trained model and a file), `stopping` (the values of
+`early_stopping` with a trained model of ours: rows, seconds, BLEU), `report` (tables and plots of the stored figures).
 """
 
 import time
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,6 +44,8 @@ from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     load_engine,
+    load_pairs,
+    score_translations,
     translate,
 )
 from hf_vanilla_transformer.checks import check_number
@@ -69,6 +72,8 @@ LONG, LONG_BEAMS = [250, 500, 1_000, 2_000, 4_000], [1, 4]
 PROBED = {"cpu": (400_000_000, 2048), "cuda": (4_000_000_000, 8192)}
 # Values of early_stopping for the mode sentences: each system's own, and True, which all have.
 STOPPING_RULES = {"ours": ("never", True), "marian": (False, True), "ctranslate2": (True,)}
+# Of the mode stopping.
+ALPHAS, OUR_RULES = (0.6, 1.5), ("never", False, True)
 
 
 @dataclass
@@ -83,9 +88,14 @@ class BenchmarkArguments:
     repeats: int = field(
         default=2, metadata={"help": "Maximum repetitions of a measurement while the machine is slow."}
     )
-    model_name_or_path: str | None = field(default=None, metadata={"help": "A trained model, for the mode sentences."})
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "A trained model, for the modes sentences and stopping."}
+    )
     file: str | None = field(
-        default=None, metadata={"help": "Sentences to translate, one per line, for the mode sentences."}
+        default=None, metadata={"help": "Sentences to translate, one per line, for the modes sentences and stopping."}
+    )
+    references: str | None = field(
+        default=None, metadata={"help": "Their translations, one per line, for the mode stopping."}
     )
     smallest: bool = field(default=False, metadata={"help": "Use a very small model and few cells, for a trial run."})
     output: str = field(
@@ -326,6 +336,37 @@ def measure_sentences(args: BenchmarkArguments) -> Iterator[Figures]:
     yield section
 
 
+@torch.no_grad()
+def measure_stopping(args: BenchmarkArguments) -> Iterator[Figures]:
+    """Rows, seconds and BLEU of ours by alpha and rule of stopping, with the model's number of beams."""
+    if args.model_name_or_path is None or args.file is None or args.references is None:
+        raise ValueError("the mode stopping needs --model_name_or_path, --file and --references; give all three.")
+    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path).to(device_here())
+    pairs = load_pairs(test_files=[args.file, args.references])["test"]
+    clock = Clock(model.device, args.repeats)
+    runs, entries = {}, {}
+    for alpha, rule in product(ALPHAS, OUR_RULES):
+        options = {"length_penalty": alpha, "early_stopping": rule}
+        run = partial(_by_translate, model, tokenizer, pairs["source"], options)
+        with counting_rows(model) as counted:
+            texts = run()[1]
+        bleu = score_translations(texts, pairs["target"], tokenize="13a")["bleu"]
+        runs[f"{alpha}, {rule}"] = run
+        entries[f"{alpha}, {rule}"] = {"rows": sum(counted), "bleu": bleu, "texts": texts}
+    seconds = in_turns({name: lambda run=run: run()[0] for name, run in runs.items()}, args.rounds, clock)
+    for name, entry in entries.items():
+        first = f"{name.split(', ')[0]}, {OUR_RULES[0]}"
+        entry["seconds"], entry["times"] = seconds[name], _ratios(seconds[first], seconds[name])
+        entry["same"] = _count_same(entry["texts"], entries[first]["texts"])
+    yield {
+        "machine": describe_conditions(model.device),
+        "corpus": f"{Path(args.file).name}, {len(pairs):,} sentences, {model.generation_config.num_beams} beams",
+        "noise": clock.noise(),
+        "entries": {name: {key: entry[key] for key in entry if key != "texts"} for name, entry in entries.items()},
+    }
+
+
 def _of_marian(model: PreTrainedModel, tokenizer: Any, sentences: list[str]) -> GenerationConfig:
     """Settings that Marian supports: one length limit for all sentences, and transformers' length penalty."""
     tokens = ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id")
@@ -349,6 +390,7 @@ MEASURE = {
     "scaling": measure_scaling,
     "long": measure_long,
     "sentences": measure_sentences,
+    "stopping": measure_stopping,
 }
 
 

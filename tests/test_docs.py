@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_vanilla_transformer
+from hf_vanilla_transformer import conversion
 from tests.models import small_model
 
 
@@ -116,7 +117,9 @@ def test_the_site_has_every_page():
 
 def test_api_md_has_every_public_name():
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"::: hf_vanilla_transformer\.(\w+)", text)) == sorted(hf_vanilla_transformer.__all__)
+    names = [f"hf_vanilla_transformer.{name}" for name in hf_vanilla_transformer.__all__]
+    names += [f"hf_vanilla_transformer.conversion.{name}" for name in conversion.__all__]
+    assert sorted(re.findall(r"::: ([\w.]+)", text)) == sorted(names)
 
 
 def test_reference_md_has_every_public_name():

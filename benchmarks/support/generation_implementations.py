@@ -79,7 +79,7 @@ def without_missing(names: Sequence[str]) -> list[str]:
         return list(names)
     for name in names:
         if name in IN_CTRANSLATE2:
-            print(f"{name} is left out: ctranslate2 is not installed; pip install ctranslate2 adds it.")
+            print(f"{name} is left out: ctranslate2 is not installed; install the extra.")
     return [name for name in names if name not in IN_CTRANSLATE2]
 
 

@@ -57,6 +57,23 @@ def tables(figures: dict[str, Any], baseline: str) -> Iterator[str]:
         ]
         headings = ["implementation", "early_stopping", "seconds", "sentences/s", f"speedup over {first}"]
         yield report.table([*headings, "rows (hypotheses x steps)", "same translations"], rows)
+    if "stopping" in figures:
+        section = figures["stopping"]
+        yield f"## stopping\n\n{report.describe(section)}\n\n{report.describe_noise(section)}"
+        yield _table_of_rules(section["entries"])
+
+
+def _table_of_rules(entries: dict[str, dict[str, Any]]) -> str:
+    """Rows, seconds and BLEU by alpha and `early_stopping`; ratios are to the first rule with the same alpha."""
+    headings = ["alpha", "early_stopping", "rows (hypotheses x steps)", "rows, ratio", "seconds", "speedup", "BLEU"]
+    rows = []
+    for name, entry in entries.items():
+        alpha, rule = name.split(", ")
+        first = next(each for other, each in entries.items() if other.startswith(f"{alpha}, "))
+        ratio, seconds = entry["rows"] / first["rows"], median(entry["seconds"])
+        cells = [f"{entry['rows']:,}", f"{ratio:.2f}", f"{seconds:.2f}", report.spread(entry["times"])]
+        rows.append([alpha, rule, *cells, f"{entry['bleu']:.2f}", str(entry["same"])])
+    return report.table([*headings, "same translations"], rows)
 
 
 def _table_of_jobs(jobs: dict[str, dict[str, Any]], baseline: str) -> str:

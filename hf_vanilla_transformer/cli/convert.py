@@ -2,15 +2,17 @@
 
 `--from marian` reads a folder in which Marian trained (`.npz`, `.spm`), `--from fairseq` one in which fairseq did
 (`.pt`, `dict.*.txt`, `bpecodes`); `--from hf_marian` a Marian or OPUS-MT model of transformers, `--from fsmt` one of
-fairseq's in transformers' form; both a folder or a name on the Hub. `--to ctranslate2` writes a trained folder for
-CTranslate2.
+fairseq's in transformers' form; both a folder or a name on the Hub. `--from auto` recognizes which of these a source
+is. `--to ctranslate2` writes a trained folder for CTranslate2.
 """
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from importlib import import_module
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from .. import conversion
+from ..conversion.recognition import recognize
 from .parsing import parse, plain_errors
 
 
@@ -21,6 +23,8 @@ FROM = {
     "fsmt": ("revision", "token", "license"),
     "fairseq": ("license",),
 }
+# The system is recognized, and then may not have the option.
+FROM["auto"] = tuple(dict.fromkeys(option for options in FROM.values() for option in options))
 TO = {"ctranslate2": ("quantization", "max_positions")}
 
 
@@ -75,10 +79,12 @@ class ConvertArguments:
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Convert as the command line says; returns the folder of the model."""
     (args,) = parse([ConvertArguments], __doc__, arguments, verb="convert")
-    module = import_module(f"..conversion.{args.system()}", __package__)
-    convert = getattr(module, f"{'from' if args.from_system else 'to'}_{args.system()}")
-    options = {name: getattr(args, name) for name in args.known() if getattr(args, name) is not None}
     with plain_errors():
+        if args.from_system == "auto":
+            args = replace(args, from_system=recognize(args.input, args.revision, args.token))
+            print(f"{args.input} is a model of {args.from_system}", file=sys.stderr)
+        convert = getattr(conversion, f"{'from' if args.from_system else 'to'}_{args.system()}")
+        options = {name: getattr(args, name) for name in args.known() if getattr(args, name) is not None}
         folder = Path(convert(args.input, args.output, force=args.force, **options))
     print(f"the model is in {folder}; {folder / 'parity.json'} says how it was compared with {args.input}")
     return folder

@@ -1,4 +1,4 @@
-"""Print versions, what the CPU and the GPU can compute, threads, and which fast paths are on, or why they are off."""
+"""Print versions, what the CPU and the GPU can compute, threads, which fast paths are on, and the faster engine."""
 
 import json
 import platform
@@ -25,6 +25,14 @@ _CAPABILITIES = {
     "VNNI": "_is_vnni_supported",
     "AMX": "_is_amx_tile_supported",
 }
+# By torch's name of the instructions; docs/benchmarks.md has the figures.
+_ENGINES = {
+    "AVX2": {"float32": "ctranslate2", "int8": "torch"},
+    "AVX512": {
+        "float32": "ctranslate2 for small batches, torch for large ones",
+        "int8": "torch for small batches, ctranslate2 for large ones",
+    },
+}
 
 
 @dataclass
@@ -44,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         "optional_packages": {package: version_of(package) for package in OPTIONAL_PACKAGES},
         "cpu_capabilities": cpu_capabilities(),
         "fast_paths": {path: {"on": not reason, "reason": reason} for path, reason in fast_paths().items()},
+        "faster_engine": faster_engine(),
     }
     print(json.dumps(info, indent=2) if args.json else as_text(info))
     return info
@@ -81,6 +90,17 @@ def fast_paths() -> dict[str, str]:
     }
 
 
+def faster_engine() -> dict[str, str]:
+    """The value of `--engine` that is faster on this kind of machine, by precision, as docs/benchmarks.md measured it.
+
+    It depends on the instructions of the CPU more than on the model, so nothing is timed here.
+    """
+    if _has_accelerator():
+        return dict.fromkeys(_ENGINES["AVX2"], "torch, on the accelerator; ctranslate2 runs on the CPU here")
+    instructions = torch.backends.cpu.get_cpu_capability()
+    return _ENGINES.get(instructions) or dict.fromkeys(_ENGINES["AVX2"], f"not measured with {instructions}")
+
+
 def _has_accelerator() -> bool:
     return torch.accelerator.is_available()
 
@@ -101,4 +121,6 @@ def as_text(info: dict[str, Any]) -> str:
     lines += [f"GPU: {machine['accelerator'] or 'none'}", "", "fast paths:"]
     for path, state in info["fast_paths"].items():
         lines.append(f"  {path}: {'on' if state['on'] else 'off, because ' + state['reason']}")
+    lines += ["", "faster engine for translation (--engine):"]
+    lines += [f"  {precision}: {engine}" for precision, engine in info["faster_engine"].items()]
     return "\n".join(lines)

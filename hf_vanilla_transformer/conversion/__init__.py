@@ -1,6 +1,39 @@
-"""This model's weights in other systems, and theirs in this model, one module per system.
+"""This model's weights in other systems, and theirs in this model, one module per system, each with a proof.
 
-`marian` converts models that Marian trained, and `hf_marian` from and to transformers' `MarianMTModel`. `torch_nn`
-names the weights as `torch.nn.Transformer` does, and `ctranslate2` writes a folder for CTranslate2; these two carry no
-tokenizer, and serve benchmarks and parity tests. `parity` and `folder` are what imports share.
+`from_marian`, `from_hf_marian`, `from_fsmt` and `from_fairseq` write a trained folder from another system's model,
+`to_ctranslate2` writes a model for CTranslate2; they are imported on first use. `torch_nn` and parts of `hf_marian`
+carry weights without a tokenizer, for benchmarks and parity tests. `parity` and `folder` are what conversions share,
+and `recognition` tells the system of a source.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+
+if TYPE_CHECKING:
+    from .ctranslate2 import to_ctranslate2
+    from .fairseq import from_fairseq
+    from .fsmt import from_fsmt
+    from .hf_marian import from_hf_marian
+    from .marian import from_marian
+
+# Imported on first use, because a system's module imports what its source needs.
+_MODULE_OF = {
+    "from_fairseq": "fairseq",
+    "from_fsmt": "fsmt",
+    "from_hf_marian": "hf_marian",
+    "from_marian": "marian",
+    "to_ctranslate2": "ctranslate2",
+}
+
+__all__ = ["from_fairseq", "from_fsmt", "from_hf_marian", "from_marian", "to_ctranslate2"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})

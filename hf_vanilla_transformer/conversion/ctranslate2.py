@@ -1,8 +1,8 @@
 """This model for CTranslate2, a runtime for inference: its folder, and a proof that it computes the same."""
 
 import json
-import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from .. import __version__
+from ..checks import check_number
 from ..files import locked
 from ..hub.folder import staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -18,7 +19,7 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from ..model.tokenization_two_vocabularies import sides_of
 from . import folder as folders
-from .parity import TOLERANCES, log_probs, translate_rows
+from .parity import TOLERANCES, excess, log_probs, random_rows, translate_rows
 from .requirements import require
 
 
@@ -50,14 +51,14 @@ def to_ctranslate2(
         output (`str`): folder to make.
         quantization (`str`): of the weights, one of `QUANTIZATIONS`.
         max_positions (`int`, defaults to 2048): rows of the table of positions, so the longest sequence in tokens:
-            CTranslate2 does not compute sinusoids, and refuses a longer one.
+            CTranslate2 does not compute sinusoids, and refuses a longer one. At least 64.
         sentences (`list` of `str`): source sentences for the comparison.
         force (`bool`): write a model that is not equal to its source.
 
     Returns:
-        `Path`: the folder, with `parity.json`: the largest difference of log-probabilities of our greedy translations,
-        in nats per token, and how many translations are equal by greedy search and with 4 beams. Quantized weights are
-        compared, too, but need not be equal.
+        `Path`: the folder, with `parity.json`: the largest difference of log-probabilities of random targets and of our
+        greedy translations, in nats per token, and how many translations are equal by greedy search and with 4 beams.
+        Quantized weights are compared, too, but need not be equal.
 
     Raises:
         ImportError: if ctranslate2 is not installed.
@@ -66,11 +67,13 @@ def to_ctranslate2(
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(f'quantization is "{quantization}"; choose one of {", ".join(QUANTIZATIONS)}.')
+    check_number("max_positions", max_positions, _LONGEST + 4)
     target, library = Path(output), import_library()
     if target.exists():
         raise FileExistsError(f"{target} exists; name another folder for the converted model.")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = folders.load_source(AutoModelForSeq2SeqLM, folders.source_folder(folder), folder)
+    local = folders.source_folder(folder)
+    model = folders.load_source(AutoModelForSeq2SeqLM, local, folder)
     if not isinstance(model, VanillaTransformerForConditionalGeneration):
         raise ValueError(f"{folder} holds a {type(model).__name__}; bring it in by convert --from first.")
     check_vocabulary(model.config, tokenizer)
@@ -83,8 +86,7 @@ def to_ctranslate2(
         parity = compare(temporary, model, tokenizer, sentences, is_exact=quantization == "float32")
         if not (parity["equal"] or force):
             raise ValueError(
-                f"the model for CTranslate2 is not equal to {folder}: log-probabilities differ by up to "
-                f"{parity['log_probs']['real']:.2g}, more than {parity['tolerance']:g}; --force writes it anyway."
+                f"the model for CTranslate2 is not equal to {folder}: {excess(parity)}; --force writes it anyway."
             )
         with TemporaryDirectory(dir=temporary) as own:
             tokenizer.save_pretrained(own)
@@ -93,11 +95,12 @@ def to_ctranslate2(
         certificate = {
             "source": folder,
             "system": "ctranslate2",
+            "sha256": folders.hashes(folders.weight_files(local)),
             "quantization": quantization,
             "max_positions": table_length(model.config, max_positions),
             **parity,
             "versions": {"hf_vanilla_transformer": __version__, "ctranslate2": library.__version__},
-            "command": " ".join(["hf-vanilla-transformer", *sys.argv[1:]]) if "convert" in sys.argv[1:2] else None,
+            "command": folders.command(),
         }
         (temporary / folders.CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
     return target
@@ -113,7 +116,7 @@ def import_library() -> Any:
         import ctranslate2
         import ctranslate2.specs
     except ImportError as error:
-        raise ImportError("ctranslate2 is not installed; pip install ctranslate2 adds it.") from error
+        raise ImportError("ctranslate2 is not installed; install the extra: pip install '...[ctranslate2]'.") from error
     return ctranslate2
 
 
@@ -172,26 +175,30 @@ def compare(folder: Path, model: Any, tokenizer: Any, sentences: Sequence[str], 
     sources = [[source_texts[token] for token in row] for row in rows]
     translator = import_library().Translator(str(folder), device="cpu")
     always = always_given(model.generation_config, target_texts)
-    found: dict[str, int] = {"sentences": len(rows)}
+    equal: dict[str, int] = {"sentences": len(rows)}
     for name, beams in (("beam", _BEAMS), ("greedy", 1)):
         ours = translate_rows(model, rows, beams, _LONGEST + 1, **(_RULES if beams > 1 else {}))
         options = {"beam_size": beams, "length_penalty": 1, "max_decoding_length": _LONGEST, "return_end_token": True}
         theirs = [result.hypotheses[0] for result in translator.translate_batch(sources, **always, **options)]
-        found[name] = sum(
+        equal[name] = sum(
             [target_texts[token] for token in row] == texts for row, texts in zip(ours, theirs, strict=True)
         )
-    difference = 0.0
-    for source, row, texts in zip(rows, ours, sources, strict=True):
-        own = log_probs(model, [source], [row]).gather(-1, torch.tensor(row)[:, None])[:, 0]
-        target = [target_texts[token] for token in row if token != model.config.eos_token_id]
-        scored = torch.tensor(translator.score_batch([texts], [target])[0].log_probs)
-        difference = max(difference, float((own - scored[: len(own)]).abs().max()))
+    random = [random_rows(model, seed) for seed in (0, 1)]
+    differences = {}
+    for kind, (source_rows, target_rows) in {"random": random, "real": (rows, ours)}.items():
+        texts = [[source_texts[token] for token in row] for row in source_rows]
+        # CTranslate2 adds the end.
+        targets = [[target_texts[token] for token in row if token != model.config.eos_token_id] for row in target_rows]
+        own = log_probs(model, source_rows, target_rows).gather(-1, torch.tensor([*chain(*target_rows)])[:, None])[:, 0]
+        found = translator.score_batch(texts, targets)
+        scored = [each.log_probs[: len(row)] for each, row in zip(found, target_rows, strict=True)]
+        differences[kind] = float((own - torch.tensor([*chain(*scored)])).abs().max())
     tolerance = TOLERANCES[torch.float32] if is_exact else None
     return {
-        "log_probs": {"real": difference},
-        "translations": found,
+        "log_probs": differences,
+        "translations": equal,
         "tolerance": tolerance,
-        "equal": tolerance is None or difference <= tolerance,
+        "equal": tolerance is None or all(each <= tolerance for each in differences.values()),
         "translate_batch": always,
     }
 

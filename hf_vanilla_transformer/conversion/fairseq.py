@@ -101,7 +101,7 @@ def from_fairseq(
         oracle=f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights; fairseq "
         "itself is not installed",
         sha256=folders.hashes([checkpoint, *dict.fromkeys(dictionaries), codes]),
-        license=license,
+        license=license or folders.license_of(checkpoint.parent),
         force=force,
     )
 
@@ -130,6 +130,7 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
     Raises:
         ValueError: if the file is damaged, would run code, or is not a checkpoint of fairseq.
     """
+    folders.check_archive(path)
     try:
         with torch.serialization.safe_globals([Namespace]):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
@@ -147,22 +148,21 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
 
 
 def check_arguments(args: dict[str, Any], path: Path) -> None:
-    """Raise ValueError naming the first training argument that cannot be carried, or that is missing."""
-    for name, needed in _NEEDED.items():
-        given = args.get(name, needed)
-        if given != needed and (given or needed):
-            raise ValueError(f"{name} of {path} is {given!r}; only models with {needed!r} can be converted.")
+    """Raise ValueError naming the training arguments that cannot be carried, or one that is missing."""
     for name in ("source_lang", "target_lang", *(f"{side}_embed_dim" for side in _OLD_NORMS)):
         if name not in args:
             raise ValueError(f"{path} does not say its {name}, so it is no translation model of fairseq.")
-    for name in ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim"):
-        if args.get(name, args["encoder_embed_dim"]) != args["encoder_embed_dim"]:
-            raise ValueError(f"{name} of {path} is {args[name]}, but the encoder's width {args['encoder_embed_dim']}.")
-    heads = [args.get(f"{side}_attention_heads") for side in _OLD_NORMS]
-    if heads[0] != heads[1]:
-        raise ValueError(f"{path} has {heads[0]} heads in the encoder and {heads[1]} in the decoder; one number fits.")
+    for lang in (str(args[f"{side}_lang"]) for side in ("source", "target")):
+        if Path(lang).name != lang:
+            raise ValueError(f'{path} says that a language is "{lang}"; it must be a code, which names a dictionary.')
+    # False, 0 and None are the same there.
+    unfit = folders.unlike({name: args.get(name) or needed for name, needed in _NEEDED.items()}, _NEEDED)
+    widths = ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim")
+    unfit += folders.unlike(args, dict.fromkeys(widths, args["encoder_embed_dim"]))
+    unfit += folders.unlike(args, {"decoder_attention_heads": args.get("encoder_attention_heads")})
     if (activation := args.get("activation_fn", "relu")) not in _ACTIVATIONS:
-        raise ValueError(f"activation_fn of {path} is {activation!r}; it must be one of {', '.join(_ACTIVATIONS)}.")
+        unfit.append(("activation_fn", activation, f"one of {', '.join(_ACTIVATIONS)}"))
+    folders.refuse(path, unfit, "CTranslate2's ct2-fairseq-converter takes some others, such as pre-norm.")
 
 
 def read_dictionary(path: Path) -> dict[str, int]:

@@ -4,22 +4,25 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 import torch
 import transformers
-from huggingface_hub import snapshot_download
+import yaml
+from huggingface_hub import ModelCard, snapshot_download
 
 from .. import __version__
 from ..files import locked
 from ..hub.card import About, fill_model_card
-from ..hub.folder import TOKENIZER_FILES, files_of_a_run, staged
+from ..hub.folder import TOKENIZER_FILES, files_of_a_run, read_json, staged
+from .parity import excess
 
 
-CERTIFICATE = "parity.json"
+CERTIFICATE, CARD = "parity.json", "README.md"
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 SENTENCES = (
     "The house is small.",
@@ -42,7 +45,7 @@ def source_folder(source: str, revision: str | None = None, token: str | None = 
     if Path(source).is_dir():
         return Path(source)
     try:
-        patterns = [*_WEIGHTS, *TOKENIZER_FILES, "config.json", "generation_config.json"]
+        patterns = [*_WEIGHTS, *TOKENIZER_FILES, "config.json", "generation_config.json", CARD]
         return Path(snapshot_download(source, revision=revision, token=token, allow_patterns=patterns))
     except (OSError, ValueError) as error:
         raise FileNotFoundError(f"there is no folder {source}, and the Hub answered: {error}") from error
@@ -52,8 +55,14 @@ def load_source(kind: Any, folder: Path, source: str) -> Any:
     """A model of transformers in float32 and evaluation mode, with all of its weights.
 
     Raises:
-        ValueError: if files are damaged, or weights are missing or of another shape.
+        ValueError: if files are damaged or outside of the folder, or weights are missing or of another shape.
     """
+    for index in folder.glob("*.index.json"):
+        for name in set(read_json(index).get("weight_map", {}).values()):
+            if Path(name).name != name:
+                raise ValueError(f'{index} names "{name}", which is not a file of its folder; use a complete model.')
+    for path in folder.glob("*.bin"):
+        check_archive(path)
     try:
         options = {"attn_implementation": "eager", "dtype": torch.float32, "output_loading_info": True}
         model, info = kind.from_pretrained(folder, **options)
@@ -70,6 +79,20 @@ def load_source(kind: Any, folder: Path, source: str) -> Any:
     return model.eval()
 
 
+def check_archive(path: Path) -> None:
+    """Raise ValueError if a file of torch claims more bytes than it has, before memory is taken for them."""
+    if not zipfile.is_zipfile(path):
+        return
+    size = path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        # torch does not compress.
+        claimed = sum(entry.file_size for entry in archive.infolist())
+    if claimed > size:
+        raise ValueError(
+            f"{path} claims {claimed:,} bytes, but the file holds {size:,}; convert a complete checkpoint."
+        )
+
+
 def hashes(paths: Iterable[Path]) -> dict[str, str]:
     """SHA-256 of files, by name."""
     found = {}
@@ -82,6 +105,38 @@ def hashes(paths: Iterable[Path]) -> dict[str, str]:
 def weight_files(folder: Path) -> list[Path]:
     """The files of weights in a folder of transformers."""
     return [path for pattern in _WEIGHTS for path in folder.glob(pattern)]
+
+
+def license_of(folder: Path) -> str | None:
+    """The licence that the card of a source states, if there is one."""
+    try:
+        stated = ModelCard.load(folder / CARD).data.get("license")
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    return stated if isinstance(stated, str) else None
+
+
+def refuse(source: object, unfit: Iterable[tuple[str, Any, str]], hint: str = "") -> None:
+    """Raise ValueError naming all fields that cannot be carried, if there are any.
+
+    Args:
+        source: the source's name.
+        unfit (`list` of `tuple`): a field, its value, and what it must be, in words.
+        hint (`str`): a sentence on what to do.
+    """
+    fields = "; ".join(f"{name} is {given!r}, but must be {needed}" for name, given, needed in unfit)
+    if fields:
+        raise ValueError(f"{source} cannot be converted: {fields}.{hint and ' '}{hint}")
+
+
+def unlike(fields: Mapping[str, Any], needed: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+    """Fields that have other values than needed, for `refuse`; one that is missing has the value that is needed."""
+    return [(name, fields[name], repr(value)) for name, value in needed.items() if fields.get(name, value) != value]
+
+
+def command() -> str | None:
+    """The command line, if this is a conversion by the command."""
+    return " ".join(["hf-vanilla-transformer", *sys.argv[1:]]) if "convert" in sys.argv[1:2] else None
 
 
 def write_converted(
@@ -115,10 +170,7 @@ def write_converted(
         ValueError: if the model is not equal to its source, without `force`.
     """
     if not (parity["equal"] or force):
-        raise ValueError(
-            f"the converted model is not equal to {source}: log-probabilities differ by up to "
-            f"{max(parity['log_probs'].values()):.2g}, more than {parity['tolerance']:g}; --force writes it anyway."
-        )
+        raise ValueError(f"the converted model is not equal to {source}: {excess(parity)}; --force writes it anyway.")
     versions = {"hf_vanilla_transformer": __version__, "torch": torch.__version__}
     versions |= {"transformers": transformers.__version__, "tokenizers": tokenizers.__version__}
     certificate = {
@@ -127,17 +179,21 @@ def write_converted(
         "sha256": sha256,
         "oracle": oracle,
         **parity,
-        "command": " ".join(["hf-vanilla-transformer", *sys.argv[1:]]) if "convert" in sys.argv[1:2] else None,
+        "command": command(),
         "versions": versions,
     }
-    equal = parity["translations"]
+    equal, float64 = parity["translations"], parity.get("float64", {}).get("log_probs", {})
     facts = {
         "converted from": f"{source} ({system})",
         "compared with": oracle,
         "result": "equal" if parity["equal"] else "not equal",
         **{f"largest difference, {name} input": f"{value:.2g} nats" for name, value in parity["log_probs"].items()},
+        **{f"in float64, {name} input": f"{value:.2g} nats" for name, value in float64.items()},
         "equal translations, greedy": f"{equal['greedy']} of {equal['sentences']}",
         "equal translations, 4 beams": f"{equal['beam']} of {equal['sentences']}",
+        **{f"SHA-256 of `{name}`": value for name, value in sha256.items()},
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        **({"command": f"`{command()}`"} if command() else {}),
     }
     output.parent.mkdir(parents=True, exist_ok=True)
     with locked(output):
@@ -149,7 +205,7 @@ def write_converted(
             (folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
             about = About(output.resolve().name, base_model=source, license=license)
             card = fill_model_card(about, model.config, model.num_parameters(), facts, converted=True)
-            (folder / "README.md").write_text(card.content, encoding="utf-8")
+            (folder / CARD).write_text(card.content, encoding="utf-8")
     return output
 
 

@@ -83,7 +83,7 @@ def from_fsmt(
         system="fsmt",
         oracle=f"FSMTForConditionalGeneration of transformers {transformers.__version__}",
         sha256=folders.hashes(folders.weight_files(folder)),
-        license=license,
+        license=license or folders.license_of(folder),
         force=force,
     )
 
@@ -93,20 +93,15 @@ def _check_config(folder: Path) -> None:
 
     Raises:
         FileNotFoundError: if there is no configuration.
-        ValueError: naming the first field that cannot be carried.
+        ValueError: naming the fields that cannot be carried.
     """
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} holds no config.json; name the folder of a model of transformers.")
     fields, _ = FSMTConfig.get_config_dict(folder)
-    for name, needed in {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS}.items():
-        if fields.get(name, needed) != needed:
-            raise ValueError(f"{name} of {folder} is {fields[name]!r}; only models with {needed!r} can be converted.")
     config = FSMTConfig.from_dict(fields)
-    if config.encoder_attention_heads != config.decoder_attention_heads:
-        raise ValueError(
-            f"{folder} has {config.encoder_attention_heads} heads in the encoder and {config.decoder_attention_heads} "
-            "in the decoder; this model has one number of heads."
-        )
+    needed = {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS}
+    heads = {"decoder_attention_heads": config.encoder_attention_heads}
+    folders.refuse(folder, folders.unlike(fields, needed) + folders.unlike(config.to_dict(), heads))
 
 
 def write_fsmt(

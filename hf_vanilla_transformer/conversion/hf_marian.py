@@ -161,10 +161,10 @@ def from_hf_marian(
         source=input,
         system="hf_marian",
         oracle=oracle,
-        parity=compare(model, marian, real),
+        parity=compare(model, marian, real, in_float64=True),
         files=[folder / name for name in TOKENIZER_FILES if (folder / name).is_file()],
         sha256=folders.hashes(folders.weight_files(folder)),
-        license=license,
+        license=license or folders.license_of(folder),
         force=force,
     )
 
@@ -174,20 +174,14 @@ def _check_config(folder: Path) -> None:
 
     Raises:
         FileNotFoundError: if there is no configuration.
-        ValueError: naming the first field that cannot be carried.
+        ValueError: naming the fields that cannot be carried.
     """
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} holds no config.json; name the folder of a model of transformers.")
     fields, _ = MarianConfig.get_config_dict(folder)
-    for name, needed in _NEEDED.items():
-        if fields.get(name, needed) != needed:
-            raise ValueError(f"{name} of {folder} is {fields[name]!r}; only models with {needed!r} can be converted.")
     config = MarianConfig.from_dict(fields)
-    if config.encoder_attention_heads != config.decoder_attention_heads:
-        raise ValueError(
-            f"{folder} has {config.encoder_attention_heads} heads in the encoder and {config.decoder_attention_heads} "
-            "in the decoder; this model has one number of heads."
-        )
+    heads = {"decoder_attention_heads": config.encoder_attention_heads}
+    folders.refuse(folder, folders.unlike(fields, _NEEDED) + folders.unlike(config.to_dict(), heads))
 
 
 def convert_marian(marian: MarianMTModel, positions: str, name: str) -> VanillaTransformerForConditionalGeneration:

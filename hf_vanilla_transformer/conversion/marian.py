@@ -17,7 +17,7 @@ from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from . import folder as folders
 from .hf_marian import convert_marian, restore_positions
-from .parity import compare
+from .parity import compare, excess
 
 
 # Values that the fields of special:model.yml must have; a field that is missing has this value.
@@ -68,7 +68,7 @@ def from_marian(
     lists are scored by the converted model, too.
 
     Args:
-        input (`str`): the training folder.
+        input (`str`): the training folder, or a file of weights in it.
         output (`str`): folder to make.
         sentences (`list` of `str`): source sentences for the comparison on real input.
         license (`str`, *optional*): licence of the weights, for the card.
@@ -94,7 +94,7 @@ def from_marian(
         marian = as_hf_marian(arrays, settings, pad, weights)
         model = convert_marian(marian, "marian", str(weights))
         oracle = f"MarianMTModel of transformers {transformers.__version__} with these weights and Marian's positions"
-        parity = compare(model, marian, tokenizer(list(sentences)).input_ids)
+        parity = compare(model, marian, tokenizer(list(sentences)).input_ids, in_float64=True)
         if find_spec("pymarian") is None:
             oracle += "; pymarian, which is Marian itself, is not installed"
         else:
@@ -109,22 +109,25 @@ def from_marian(
             parity=parity,
             files=[path for path in Path(folder).iterdir() if path.is_file()],
             sha256=folders.hashes([weights, *vocabularies]),
-            license=license,
+            license=license or folders.license_of(weights.parent),
             force=force,
         )
 
 
-def find_files(folder: Path) -> tuple[Path, list[Path]]:
-    """The weights in a training folder, and the vocabularies of source and target.
+def find_files(path: Path) -> tuple[Path, list[Path]]:
+    """The weights of a training folder, or a file of weights in it, and the vocabularies of source and target.
 
     Raises:
         FileNotFoundError: if weights or vocabularies are missing.
         ValueError: if vocabularies are not SentencePiece models inside the folder.
     """
-    found = [path for path in folder.glob("*.npz") if not path.name.endswith((".optimizer.npz", ".orig.npz"))]
-    if not found:
-        raise FileNotFoundError(f"{folder} holds no .npz of weights; name the folder that Marian trained in.")
-    weights = max(found, key=lambda path: path.stat().st_mtime)
+    if path.is_file():
+        weights, folder = path, path.parent
+    else:
+        found = [each for each in path.glob("*.npz") if not each.name.endswith((".optimizer.npz", ".orig.npz"))]
+        if not found:
+            raise FileNotFoundError(f"{path} holds no .npz of weights; name the folder that Marian trained in.")
+        weights, folder = max(found, key=lambda each: each.stat().st_mtime), path
     settings = weights.with_name(f"{weights.name}.yml")
     if settings.is_file():
         names = read_yaml(settings.read_bytes(), settings).get("vocabs") or []
@@ -134,12 +137,14 @@ def find_files(folder: Path) -> tuple[Path, list[Path]]:
         vocabularies = [folder / Path(str(name)).name for name in names]
     else:
         vocabularies = 2 * list(folder.glob("*.spm"))
-    if len(vocabularies) != 2 or any(path.suffix != ".spm" for path in vocabularies):
-        names = ", ".join(path.name for path in vocabularies) or "none"
+    if len(vocabularies) != 2 or any(each.suffix != ".spm" for each in vocabularies):
+        names = ", ".join(each.name for each in vocabularies) or "none"
         raise ValueError(f"the vocabularies of {folder} are {names}; two SentencePiece models (.spm) are needed.")
-    for path in vocabularies:
-        if not path.is_file():
-            raise FileNotFoundError(f"{path} does not exist; copy the vocabularies into the folder of the weights.")
+    for vocabulary in vocabularies:
+        if not vocabulary.is_file():
+            raise FileNotFoundError(
+                f"{vocabulary} does not exist; copy the vocabularies into the folder of the weights."
+            )
     return weights, vocabularies
 
 
@@ -192,17 +197,12 @@ def check_size(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, size: int) -> N
 
 
 def check_settings(settings: dict[str, Any], path: Path) -> None:
-    """Raise ValueError naming the first setting that cannot be carried."""
-    for name, needed in _NEEDED.items():
-        given = settings.get(name, needed)
-        if given != needed:
-            raise ValueError(
-                f"{name} of {path} is {given!r}; only models with {needed!r} can be converted. CTranslate2's "
-                "ct2-marian-converter takes some others, such as pre-norm."
-            )
+    """Raise ValueError naming the settings that cannot be carried."""
+    unfit = folders.unlike(settings, _NEEDED)
     activation = settings.get("transformer-ffn-activation", "swish")
     if activation not in _ACTIVATIONS:
-        raise ValueError(f"transformer-ffn-activation of {path} is {activation!r}; it must be relu or swish.")
+        unfit.append(("transformer-ffn-activation", activation, " or ".join(_ACTIVATIONS)))
+    folders.refuse(path, unfit, "CTranslate2's ct2-marian-converter takes some others, such as pre-norm.")
 
 
 def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: Arrays) -> tuple[Any, int]:
@@ -227,7 +227,12 @@ def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: Arrays) 
         (folder / model_name).write_bytes(path.read_bytes())
         (folder / vocabulary_name).write_text(json.dumps({**pieces, "<pad>": pad}), encoding="utf-8")
     is_joint = "Wemb" in arrays
-    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not is_joint}
+    settings = {
+        "tokenizer_class": "MarianTokenizer",
+        "separate_vocabs": not is_joint,
+        # To Marian, "</s>" in a text is text.
+        "split_special_tokens": True,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     if is_joint:
         (folder / "target_vocab.json").unlink()
@@ -359,5 +364,5 @@ def add_scores(
         logits = model(**inputs, labels=labels, skip_logits=False).logits
         total = float(logits.log_softmax(dim=-1)[0].gather(-1, labels[0][:, None]).sum())
         differences.append(abs(total - expected) / labels.shape[1])
-    log_probs = {**parity["log_probs"], "marian": max(differences)}
-    return {**parity, "log_probs": log_probs, "equal": all(each <= parity["tolerance"] for each in log_probs.values())}
+    parity = {**parity, "log_probs": {**parity["log_probs"], "marian": max(differences)}}
+    return {**parity, "equal": not excess(parity)}

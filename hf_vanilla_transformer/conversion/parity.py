@@ -15,21 +15,22 @@ Rows = list[list[int]]
 
 
 @torch.no_grad()
-def compare(model: Any, oracle: Any, real: Rows | None = None) -> dict[str, Any]:
+def compare(model: Any, oracle: Any, real: Rows | None = None, *, in_float64: bool = False) -> dict[str, Any]:
     """Compare a converted model with its source, both models of transformers with the same token ids.
 
     Args:
-        model, oracle (`PreTrainedModel`): in evaluation mode, on the CPU.
+        model, oracle (`PreTrainedModel`): in float32 and evaluation mode, on the CPU.
         real (`list` of `list` of `int`, *optional*): token ids of real source sentences, EOS included.
+        in_float64 (`bool`): compare in float64, too, where the source can compute in it.
 
     Returns:
         `dict`: `log_probs`, the largest difference of log-probabilities under teacher forcing in nats, for `random` and
         `real` input (targets of the latter are greedy translations of the oracle); `translations`, how many of so many
-        `sentences` are equal by `greedy` and by `beam` search, of real input where it is given; `tolerance`; and
-        `equal`, whether the differences are within it.
+        `sentences` are equal by `greedy` and by `beam` search, of real input where it is given; `tolerance`; `float64`,
+        `log_probs` and `tolerance` of that; and `equal`, whether all differences are within their tolerances.
     """
-    sources = _random_rows(oracle, seed=0)
-    differences = {"random": _largest_difference(model, oracle, sources, _random_rows(oracle, seed=1))}
+    sources, targets = (random_rows(oracle, seed) for seed in (0, 1))
+    differences = {"random": _largest_difference(model, oracle, sources, targets)}
     if real:
         differences["real"] = _largest_difference(model, oracle, real, translate_rows(oracle, real, 1))
     chosen = real or sources
@@ -37,17 +38,28 @@ def compare(model: Any, oracle: Any, real: Rows | None = None) -> dict[str, Any]
     for name, beams in (("greedy", 1), ("beam", _BEAMS)):
         ours, theirs = (translate_rows(each, chosen, beams) for each in (model, oracle))
         translations[name] = sum(one == other for one, other in zip(ours, theirs, strict=True))
-    tolerance = TOLERANCES[oracle.dtype]
-    return {
-        "log_probs": differences,
-        "translations": translations,
-        "tolerance": tolerance,
-        # Not max(): NaN is not within a tolerance.
-        "equal": all(difference <= tolerance for difference in differences.values()),
-    }
+    parity = {"log_probs": differences, "translations": translations, "tolerance": TOLERANCES[torch.float32]}
+    if in_float64:
+        exact = {"random": _largest_difference(model.double(), oracle.double(), sources, targets)}
+        parity["float64"] = {"log_probs": exact, "tolerance": TOLERANCES[torch.float64]}
+        # float32 weights survive this unchanged.
+        for each in (model, oracle):
+            each.float()
+    return {**parity, "equal": not excess(parity)}
 
 
-def _random_rows(model: Any, seed: int) -> Rows:
+def excess(parity: dict[str, Any]) -> str:
+    """The first difference beyond its tolerance, in words; an empty text if there is none."""
+    parts = {"float32": parity, "float64": parity.get("float64", {"log_probs": {}})}
+    for precision, part in parts.items():
+        for difference in part["log_probs"].values():
+            # NaN is not within a tolerance.
+            if not difference <= part["tolerance"]:
+                return f"log-probabilities in {precision} differ by {difference:.2g}, more than {part['tolerance']:g}"
+    return ""
+
+
+def random_rows(model: Any, seed: int) -> Rows:
     """Sentences of random tokens that are not special, EOS at their ends."""
     generator = torch.Generator().manual_seed(seed)
     config = model.config

@@ -15,6 +15,7 @@ from benchmarks import generation
 from benchmarks.support import generation_implementations, generation_profile, report, timing
 from benchmarks.support.generation_profile import PARTS, parts
 from benchmarks.support.generation_rows import counting_rows
+from hf_vanilla_transformer import score_translations, translate
 from hf_vanilla_transformer.conversion.hf_marian import new_marian
 from hf_vanilla_transformer.model import packed_linear
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
@@ -202,6 +203,26 @@ def test_sentences_are_reported(tmp_path, capsys, monkeypatch):
     assert all(name in (tmp_path / "generation_sentences.svg").read_text() for name in expected)
 
 
+def test_rules_of_stopping_are_reported(tmp_path, capsys):
+    output, sides = tmp_path / "figures.json", [tmp_path / "test.en", tmp_path / "test.de"]
+    for path, lines in zip(sides, (["eleven", "seven", "nine"], ["elf", "sieben", "acht"]), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines))
+    options = ["--rounds", "1", "--repeats", "0", "--output", str(output), "--file", str(sides[0])]
+    loading = ["--model_name_or_path", str(FIXTURE), "--references", str(sides[1])]
+    entries = generation.main(["stopping", *loading, *options])["stopping"]["entries"]
+    assert list(entries) == [f"{alpha}, {rule}" for alpha in (0.6, 1.5) for rule in ("never", False, True)]
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
+    for alpha, rule in ((0.6, "never"), (0.6, False), (1.5, True)):
+        with counting_rows(model) as rows:
+            texts = translate(model, tokenizer, ["eleven", "seven", "nine"], length_penalty=alpha, early_stopping=rule)
+        entry = entries[f"{alpha}, {rule}"]
+        assert (entry["rows"], entry["same"]) == (sum(rows), 3)
+        assert entry["bleu"] == score_translations(texts, ["elf", "sieben", "acht"], tokenize="13a")["bleu"]
+    assert entries["1.5, never"]["times"] == [1]
+    assert entries["1.5, True"]["rows"] != entries["1.5, never"]["rows"]
+    assert f"| 1.5   | never          | {entries['1.5, never']['rows']:,} " in capsys.readouterr().out
+
+
 def test_rows_are_hypotheses_times_steps(tmp_path, monkeypatch):
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
     marian = new_marian(model.config, "sdpa")
@@ -226,6 +247,7 @@ def test_rows_are_hypotheses_times_steps(tmp_path, monkeypatch):
         (["--implementations", "theirs"], 'no implementation "theirs"'),
         (["--rounds", "0"], "at least 1"),
         (["sentences"], "needs --model_name_or_path and --file"),
+        (["stopping", "--file", "test.en"], "needs --model_name_or_path, --file and --references"),
         (["report"], "no figures"),
     ],
 )

@@ -23,7 +23,9 @@ def test_text(capsys):
     assert f"; torch uses {torch.backends.cpu.get_cpu_capability()}\n" in printed
     assert "CPU capabilities: AVX2 " in printed
     assert "\nGPU: " in printed
-    assert printed.partition("fast paths:\n")[2].count("\n  ") == len(info.fast_paths()) - 1
+    paths, _, engines = printed.partition("fast paths:\n")[2].partition("\nfaster engine for translation (--engine):\n")
+    assert paths.count("\n  ") == len(info.fast_paths()) - 1
+    assert engines == "".join(f"  {precision}: {engine}\n" for precision, engine in info.faster_engine().items())
 
 
 def test_json(capsys):
@@ -53,3 +55,24 @@ def test_reasons(monkeypatch, has_bfloat16):
 def test_a_gpu_turns_the_paths_of_cpus_off(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     assert "--device cpu" in info.fast_paths()["CPU decoder for one token at a time"]
+    assert info.faster_engine()["float32"].startswith("torch, on the accelerator")
+
+
+@pytest.mark.parametrize(
+    ("instructions", "float32", "int8"),
+    [
+        ("AVX2", "ctranslate2", "torch"),
+        (
+            "AVX512",
+            "ctranslate2 for small batches, torch for large ones",
+            "torch for small batches, ctranslate2 for la",
+        ),
+        ("DEFAULT", "not measured with DEFAULT", "not measured with DEFAULT"),
+    ],
+)
+def test_the_faster_engine(monkeypatch, instructions, float32, int8):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: instructions)
+    found = info.faster_engine()
+    assert found["float32"] == float32
+    assert found["int8"].startswith(int8)

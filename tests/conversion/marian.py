@@ -1,7 +1,8 @@
-"""A Marian tokenizer in transformers' form, trained on a few sentences."""
+"""A Marian tokenizer in transformers' form, trained on a few sentences, and what Marian itself translates."""
 
 import io
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -38,3 +39,21 @@ def write_tokenizer(folder: Path) -> None:
         "separate_vocabs": False,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def translate_by_marian(folder: Path, vocabularies: list[str]) -> tuple[list[str], list[str]]:
+    """Sentences, and Marian's greedy translations of them: by pymarian, or without it those that it made earlier."""
+    recorded = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
+    if find_spec("pymarian") is None:
+        return recorded["sentences"], recorded["greedy"]
+    import pymarian
+
+    translator = pymarian.Translator(
+        models=[str(folder / "model.npz")],
+        vocabs=[str(folder / name) for name in vocabularies],
+        beam_size=1,
+        cpu_threads=1,
+        quiet=True,
+        quiet_translation=True,
+    )
+    return recorded["sentences"], translator.translate(recorded["sentences"])

@@ -2,17 +2,22 @@
 
 import json
 import os
+import unicodedata
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers.models import BPE
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, FSMTTokenizer
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.conversion.fairseq import from_fairseq, read_dictionary
 from tests.conversion.fsmt import MERGES, OTHER, SENTENCES, SOURCE, SPECIAL, fsmt_model, write_tokenizer
+from tests.conversion.texts import texts
+from tests.conversion.tuning import check_fine_tuning
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -113,6 +118,31 @@ def test_the_model_and_the_tokenizer_are_the_same(tmp_path, target, shares, opti
     assert translate(model, tokenizer, SENTENCES) == [oracle.decode(row, skip_special_tokens=True) for row in rows]
 
 
+def fairseq_ids(lines, vocabulary, language):
+    """As the commands of fairseq's examples make them: Moses, byte-pair encoding, and the dictionary."""
+    import sacremoses
+
+    normalizer = sacremoses.MosesPunctNormalizer(language, pre_replace_unicode_punct=True)
+    moses = sacremoses.MosesTokenizer(language)
+    merges = [tuple(merge.split()) for merge in MERGES]
+    bpe = Tokenizer(BPE(vocabulary, merges, unk_token="<unk>", end_of_word_suffix="</w>"))
+    bpe.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words = [moses.tokenize(normalizer.normalize(line), aggressive_dash_splits=True, return_str=True) for line in lines]
+    return [[*row.ids, 2] for row in bpe.encode_batch(words)]
+
+
+def test_the_tokenizer_is_moses_and_byte_pair_encoding(tmp_path):
+    write_fairseq(tmp_path / "source", fsmt_model(OTHER, shares="decoder"), OTHER)
+    tokenizer = AutoTokenizer.from_pretrained(from_fairseq(str(tmp_path / "source"), str(tmp_path / "model")))
+    for argument, language, vocabulary in (("text", "en", SOURCE), ("text_target", "de", OTHER)):
+        # Control characters and unassigned ones are dropped.
+        lines = ["".join(c for c in text if unicodedata.category(c)[0] != "C") for text in texts(language)]
+        assert tokenizer(**{argument: lines}).input_ids == fairseq_ids(lines, vocabulary, language)
+    numbers = texts("de")[: len(lines) // 4]
+    targets = ["Das kleine Haus ist nicht alt.", 'Er sagte "Ja & nein", und lief.', *numbers]
+    assert tokenizer.batch_decode(fairseq_ids(targets, OTHER, "de"), skip_special_tokens=True) == targets
+
+
 def test_half_precision_is_read_in_float32(tmp_path):
     fsmt = fsmt_model()
     write_fairseq(tmp_path / "source", fsmt, dtype=torch.float16)
@@ -159,12 +189,14 @@ def test_no_code_is_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoder_normalize_before": True}, "encoder_normalize_before of .* is True; only models with False"),
-        ({"decoder_learned_pos": True}, "decoder_learned_pos of .* is True"),
-        ({"adaptive_softmax_cutoff": "100,200"}, "adaptive_softmax_cutoff of .* is '100,200'; only models with None"),
-        ({"decoder_attention_heads": 2}, "has 4 heads in the encoder and 2 in the decoder"),
-        ({"decoder_output_dim": 16}, "decoder_output_dim of .* is 16, but the encoder's width 32"),
-        ({"activation_fn": "tanh"}, "activation_fn of .* is 'tanh'; it must be one of relu, gelu, swish"),
+        ({"encoder_normalize_before": True}, "encoder_normalize_before is True, .* False. CTranslate2's ct2-fairseq-c"),
+        ({"adaptive_softmax_cutoff": "100,200"}, "adaptive_softmax_cutoff is '100,200', but must be None"),
+        ({"decoder_attention_heads": 2}, "decoder_attention_heads is 2, but must be 4"),
+        ({"decoder_output_dim": 16}, "decoder_output_dim is 16, but must be 32"),
+        (
+            {"decoder_learned_pos": True, "activation_fn": "tanh"},
+            "decoder_learned_pos is True, but must be False; activation_fn is 'tanh', but must be one of relu",
+        ),
         ({"encoder_layers": 2}, r"encoder\.layers\.2\.fc1\.bias of .* is \(48,\); its arguments .* need none"),
         ({"decoder_layers": 3}, r"decoder\.layers\.2\.encoder_attn\.k_proj\.bias of .* is missing; its arg.* \(32,\)"),
         ({"source_lang": "xx"}, r"dict\.xx\.txt does not exist; copy the dictionaries into the folder"),
@@ -224,6 +256,11 @@ def test_the_command(tmp_path, capsys):
     assert f"the model is in {tmp_path / 'model'}" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="revision is main, but fairseq has no such option"):
         main([*arguments, "--output", "x", "--revision", "main"])
+
+
+def test_fine_tuning_by_the_stock_trainer(tmp_path):
+    folder = from_fairseq(str(FIXTURES / "fairseq" / "two_vocabularies"), str(tmp_path / "model"))
+    check_fine_tuning(folder, SENTENCES, ["das haus", "ein hund", "zwei"], tmp_path)
 
 
 @pytest.mark.parametrize("name", ["joint", "two_vocabularies"])

@@ -1,24 +1,26 @@
 """FSMT models of transformers come in equal, with two vocabularies too; or not at all."""
 
+import copy
 import json
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    DataCollatorForSeq2Seq,
-    FSMTTokenizer,
-    Seq2SeqTrainer,
-)
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, FSMTTokenizer
+from transformers.models.fsmt import modeling_fsmt
 
-from hf_vanilla_transformer import PaperTrainingArguments, score, translate
+from hf_vanilla_transformer import score, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.conversion import fsmt as conversion
-from hf_vanilla_transformer.conversion import weights
+from hf_vanilla_transformer.conversion import parity, weights
 from hf_vanilla_transformer.conversion.fsmt import from_fsmt
 from hf_vanilla_transformer.model.tokenization_fairseq import FairseqTokenizer
 from tests.conversion.fsmt import OTHER, SENTENCES, SOURCE, fsmt_model, write_tokenizer
+from tests.conversion.texts import texts
+from tests.conversion.tuning import check_fine_tuning
+from tests.model.test_two_vocabularies import WITHOUT_THE_PACKAGE
 
 
 TARGETS = ["Das kleine Haus ist nicht alt.", "Ein Hund läuft, und der Mann läuft.", "Zwei spielen hier & da."]
@@ -59,6 +61,20 @@ def test_the_model_is_the_same(source, converted):
     assert model.config.position_offset == 2
 
 
+@torch.no_grad()
+def test_it_is_the_same_in_float64(source, converted, monkeypatch):
+    """FSMT's mask and its positions are of float32 alone; with both computed in float64, nothing is left."""
+    monkeypatch.setattr(modeling_fsmt, "fill_with_neg_inf", lambda mask: mask.fill_(-torch.inf))
+    model, fsmt = AutoModelForSeq2SeqLM.from_pretrained(converted), copy.deepcopy(source[1])
+    for stack in (fsmt.model.encoder, fsmt.model.decoder):
+        count, d_model = stack.embed_positions.weight.shape
+        angles = np.arange(count)[:, None] * 10000.0 ** (-np.arange(d_model // 2) / (d_model // 2 - 1))
+        table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+        stack.embed_positions.weight.copy_(torch.from_numpy(table))
+    found = parity.compare(model, fsmt, in_float64=True)["float64"]
+    assert found["log_probs"]["random"] <= found["tolerance"] == 1e-9
+
+
 def test_translations_are_the_same(source, converted):
     folder, fsmt = source
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(converted), AutoTokenizer.from_pretrained(converted)
@@ -83,6 +99,31 @@ def test_targets_have_their_own_vocabulary(converted):
     assert tokenizer("the house").input_ids == [SOURCE[each] for each in ("the</w>", *"hou", "se</w>", "</s>")]
     model = AutoModelForSeq2SeqLM.from_pretrained(converted)
     assert score(model, tokenizer, SENTENCES[:1], TARGETS[:1])[0].tokens == words
+
+
+def test_the_tokenizer_is_the_same(source, converted, tmp_path):
+    tokenizer, of_source = AutoTokenizer.from_pretrained(converted), FSMTTokenizer.from_pretrained(source[0])
+    assert tokenizer(texts()).input_ids == of_source(texts()).input_ids
+    # FSMT's own encodes targets in the source's vocabulary, so the oracle of targets is that of the other direction.
+    write_tokenizer(tmp_path, OTHER)
+    (tmp_path / "vocab-src.json").write_text(json.dumps(OTHER))
+    of_target = FSMTTokenizer.from_pretrained(tmp_path, langs=["de", "en"])
+    lines = texts("de")
+    labels = tokenizer(text_target=lines).input_ids
+    assert labels == of_target(lines).input_ids
+    assert tokenizer.batch_decode(labels[:1000]) == of_source.batch_decode(labels[:1000])
+
+
+def test_without_the_package_the_tokenizer_needs_its_code(converted, tmp_path):
+    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(converted)]
+    environment = {"HF_HOME": str(tmp_path / "home"), "PYTHONSAFEPATH": "1"}
+    streams = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, **streams)
+    assert done.returncode == 0, done.stderr
+    *_, refusal, ids = done.stdout.splitlines()
+    assert refusal.endswith("ValueError True")
+    tokenizer = AutoTokenizer.from_pretrained(converted)
+    assert ids == str(tokenizer(["two dogs"], text_target=["zwei Hunde"]).data)
 
 
 def test_the_certificate_and_the_card(converted):
@@ -158,10 +199,9 @@ def test_other_positions_are_not_equal(source, tmp_path, monkeypatch, position):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"scale_embedding": False}, "scale_embedding of .* is False; only models with True can be converted"),
-        ({"decoder_attention_heads": 2}, "has 4 heads in the encoder and 2 in the decoder; this model has one number"),
-        ({"model_type": "bart"}, "model_type of .* is 'bart'; only models with 'fsmt'"),
-        ({"decoder_start_token_id": 0}, "decoder_start_token_id of .* is 0; only models with 2"),
+        ({"scale_embedding": False}, "fsmt cannot be converted: scale_embedding is False, but must be True"),
+        ({"decoder_attention_heads": 2}, "decoder_attention_heads is 2, but must be 4"),
+        ({"model_type": "bart", "decoder_start_token_id": 0}, "model_type is 'bart', .* 'fsmt'; decoder_start_.* is 0"),
     ],
 )
 def test_what_cannot_be_carried_is_named(tmp_path, fields, message):
@@ -201,24 +241,4 @@ def test_the_command(source, tmp_path, capsys):
 
 
 def test_fine_tuning_by_the_stock_trainer(converted, tmp_path):
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(converted), AutoTokenizer.from_pretrained(converted)
-    rows = [tokenizer(*pair[:1], text_target=pair[1]) for pair in zip(SENTENCES, TARGETS, strict=True)] * 4
-    args = PaperTrainingArguments(
-        str(tmp_path / "run"),
-        max_steps=20,
-        warmup_steps=5,
-        save_strategy="no",
-        logging_steps=10,
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    collator = DataCollatorForSeq2Seq(tokenizer, model=model)
-    trainer = Seq2SeqTrainer(model, args, train_dataset=rows, data_collator=collator, processing_class=tokenizer)
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert losses[-1] < losses[0]
-    trainer.save_model(str(tmp_path / "tuned"))
-    again = AutoTokenizer.from_pretrained(tmp_path / "tuned")
-    assert again(SENTENCES, text_target=TARGETS).data == tokenizer(SENTENCES, text_target=TARGETS).data
-    tuned = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "tuned")
-    assert translate(tuned, again, SENTENCES, num_beams=1) == translate(model, tokenizer, SENTENCES, num_beams=1)
+    check_fine_tuning(converted, SENTENCES, TARGETS, tmp_path)

@@ -2,26 +2,21 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    DataCollatorForSeq2Seq,
-    MarianConfig,
-    MarianMTModel,
-    Seq2SeqTrainer,
-)
+import transformers
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, MarianTokenizer
 
-from hf_vanilla_transformer import PaperTrainingArguments, translate
+from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.conversion import folder as folders
 from hf_vanilla_transformer.conversion import hf_marian, weights
 from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
 from tests.conversion.marian import SENTENCES, VOCABULARY, write_tokenizer
+from tests.conversion.texts import texts
+from tests.conversion.tuning import check_fine_tuning
 
 
 PAD = VOCABULARY - 1
@@ -112,18 +107,45 @@ def test_translations_and_the_tokenizer_are_the_same(source, converted):
     assert model.generation_config.num_beams == 3
 
 
+def test_the_tokenizer_is_the_same(source, converted):
+    tokenizer, oracle = AutoTokenizer.from_pretrained(converted), MarianTokenizer.from_pretrained(source[0])
+    lines = texts()
+    ours, theirs = (each(lines, text_target=lines) for each in (tokenizer, oracle))
+    assert ours.data == theirs.data
+    assert tokenizer.batch_decode(ours.labels) == oracle.batch_decode(theirs.labels)
+    targets = tokenizer(text_target=SENTENCES).input_ids
+    assert tokenizer.batch_decode(targets, skip_special_tokens=True) == SENTENCES
+
+
 def test_the_certificate_and_the_card(source, converted):
     certificate = json.loads((converted / "parity.json").read_text())
     assert certificate["equal"]
     assert 0 < max(certificate["log_probs"].values()) <= certificate["tolerance"] == 1e-4
+    assert certificate["float64"]["log_probs"]["random"] <= certificate["float64"]["tolerance"] == 1e-9
     assert certificate["translations"] == {"sentences": 8, "greedy": 8, "beam": 8}
     assert certificate["oracle"].startswith("MarianMTModel of transformers 5.")
     assert set(certificate["sha256"]) == {"model.safetensors"}
     card = (converted / "README.md").read_text()
     assert "(Vaswani et al. 2017), converted\nfrom `opus-mt-xx-yy` with hf-vanilla-transformer" in card
     assert "| result | equal |" in card
+    assert "| in float64, random input |" in card
     assert "license: cc-by-4.0" in card
+    assert f"| SHA-256 of `model.safetensors` | {certificate['sha256']['model.safetensors']} |" in card
+    assert f", transformers {transformers.__version__}, " in card
+    assert certificate["versions"]["transformers"] == transformers.__version__
     assert "Evaluation" not in card
+
+
+def test_the_licence_of_the_source(source, tmp_path):
+    shutil.copytree(source[0], tmp_path / "marian")
+    (tmp_path / "marian" / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n", encoding="utf-8")
+    for given, stated in ((None, "apache-2.0"), ("mit", "mit")):
+        folder = from_hf_marian(str(tmp_path / "marian"), str(tmp_path / stated), license=given)
+        assert f"license: {stated}\n" in (folder / "README.md").read_text()
+    for damaged in ("---\nlicense: [\n---\n", "no metadata", "---\nlicense: [mit]\n---\n"):
+        (tmp_path / "marian" / "README.md").write_text(damaged)
+        assert folders.license_of(tmp_path / "marian") is None
+    assert folders.license_of(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize(
@@ -187,7 +209,9 @@ def forget_a_bias(state):
 def test_a_mistake_is_found_and_nothing_is_written(source, tmp_path, monkeypatch, mistake):
     permute = weights.permute_channels
     monkeypatch.setattr(hf_marian, "permute_channels", lambda state, channels: mistake(permute(state, channels)))
-    with pytest.raises(ValueError, match=r"is not equal to .*: log-probabilities differ by up to .*; --force writes"):
+    with pytest.raises(
+        ValueError, match=r"is not equal to .*: log-probabilities in float\d\d differ by .*; --force writes"
+    ):
         from_hf_marian(str(source[0]), str(tmp_path / "model"))
     assert not list(tmp_path.iterdir())
     folder = from_hf_marian(str(source[0]), str(tmp_path / "model"), force=True)
@@ -196,13 +220,33 @@ def test_a_mistake_is_found_and_nothing_is_written(source, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(
+    ("fields", "precision"),
+    [
+        ({"position_offset": 1}, "float32"),
+        ({"position_embedding_type": "sinusoidal_tensor2tensor"}, "float32"),
+        ({"layer_norm_eps": 1.2e-5}, "float64"),
+    ],
+    ids=["shifted positions", "other positions", "another epsilon"],
+)
+def test_a_mistake_in_the_configuration_is_found(source, tmp_path, monkeypatch, fields, precision):
+    config_class = hf_marian.VanillaTransformerConfig
+    monkeypatch.setattr(hf_marian, "VanillaTransformerConfig", lambda **given: config_class(**{**given, **fields}))
+    with pytest.raises(ValueError, match=f"log-probabilities in {precision} differ by .*, more than "):
+        from_hf_marian(str(source[0]), str(tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"model_type": "bart"}, "model_type of .* is 'bart'; only models with 'marian' can be converted"),
-        ({"normalize_before": True}, "normalize_before of .* is True; only models with False can be converted"),
-        ({"scale_embedding": False}, "scale_embedding of .* is False; only models with True"),
-        ({"static_position_embeddings": False}, "static_position_embeddings of .* is False; only"),
-        ({"decoder_attention_heads": 8}, "has 4 heads in the encoder and 8 in the decoder; this model has one number"),
+        ({"model_type": "bart"}, "other cannot be converted: model_type is 'bart', but must be 'marian'"),
+        ({"normalize_before": True}, "normalize_before is True, but must be False"),
+        ({"static_position_embeddings": False}, "static_position_embeddings is False, but"),
+        ({"decoder_attention_heads": 8}, "decoder_attention_heads is 8, but must be 4"),
+        (
+            {"scale_embedding": False, "add_final_layer_norm": True, "decoder_attention_heads": 2},
+            "scale_embedding is False, but must be True; add_final_layer_norm is True, .*; decoder_attention_.* is 2",
+        ),
     ],
 )
 def test_models_that_cannot_be_carried(source, tmp_path, fields, message):
@@ -214,45 +258,8 @@ def test_models_that_cannot_be_carried(source, tmp_path, fields, message):
     assert not (tmp_path / "model").exists()
 
 
-def test_weights_that_are_not_numbers(tmp_path):
-    model = marian_model()
-    with torch.no_grad():
-        model.model.decoder.layers[0].fc1.weight[0, 0] = torch.nan
-    model.save_pretrained(tmp_path / "marian")
-    with pytest.raises(ValueError, match=r"decoder\.layers\.0\.fc1\.weight in .* has values that are NaN or infinite"):
-        from_hf_marian(str(tmp_path / "marian"), str(tmp_path / "model"))
-
-
-def test_damaged_and_missing_weights(source, tmp_path):
-    for name in ("cut", "missing", "large"):
-        shutil.copytree(source[0], tmp_path / name)
-    file = tmp_path / "cut" / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1000])
-    state = load_file(source[0] / "model.safetensors")
-    del state["model.encoder.layers.1.fc1.weight"]
-    save_file(state, tmp_path / "missing" / "model.safetensors", metadata={"format": "pt"})
-    header = json.dumps({"a": {"dtype": "F32", "shape": [2**38], "data_offsets": [0, 2**40]}}).encode()
-    (tmp_path / "large" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    for name, message in (
-        ("cut", r"cut cannot be read: .*"),
-        ("missing", r"1 weights are not in the files of .*missing \(model\.encoder\.layers\.1\.fc1\.weight"),
-        ("large", r"large cannot be read: .*"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            from_hf_marian(str(tmp_path / name), str(tmp_path / "model"))
-    assert not (tmp_path / "model").exists()
-
-
-def test_a_pickle_runs_no_code(source, tmp_path):
-    class Malicious:
-        def __reduce__(self):
-            return (Path.touch, (tmp_path / "executed",))
-
+def test_pickled_weights_are_read(source, tmp_path):
     shutil.copytree(source[0], tmp_path / "pickled", ignore=shutil.ignore_patterns("*.safetensors"))
-    torch.save({"a": Malicious()}, tmp_path / "pickled" / "pytorch_model.bin")
-    with pytest.raises(ValueError, match="pickled cannot be read"):
-        from_hf_marian(str(tmp_path / "pickled"), str(tmp_path / "model"))
-    assert not (tmp_path / "executed").exists()
     torch.save(load_file(source[0] / "model.safetensors"), tmp_path / "pickled" / "pytorch_model.bin")
     folder = from_hf_marian(str(tmp_path / "pickled"), str(tmp_path / "model"))
     assert list(json.loads((folder / "parity.json").read_text())["sha256"]) == ["pytorch_model.bin"]
@@ -262,6 +269,7 @@ def test_the_command(source, tmp_path, capsys):
     output, command = tmp_path / "model", ["convert", "--from", "hf_marian"]
     main([*command, "--input", str(source[0]), "--output", str(output)])
     assert f"the model is in {output}; {output / 'parity.json'} says how" in capsys.readouterr().out
+    assert "| equal translations, 4 beams | 8 of 8 |" in (output / "README.md").read_text()
     for arguments, message in (
         (["--from", "nematus"], '--from is "nematus"; choose one of hf_marian, marian'),
         (["--to", "ctranslate2"], "give either --from, one of hf_marian"),
@@ -274,26 +282,7 @@ def test_the_command(source, tmp_path, capsys):
 
 
 def test_fine_tuning_by_the_stock_trainer(converted, tmp_path):
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(converted), AutoTokenizer.from_pretrained(converted)
-    rows = [tokenizer(text, text_target=text) for text in SENTENCES * 4]
-    args = PaperTrainingArguments(
-        str(tmp_path),
-        max_steps=20,
-        warmup_steps=5,
-        save_strategy="no",
-        logging_steps=10,
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    trainer = Seq2SeqTrainer(
-        model, args, train_dataset=rows, data_collator=DataCollatorForSeq2Seq(tokenizer, model=model)
-    )
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert losses[-1] < losses[0]
-    trainer.save_model(str(tmp_path / "tuned"))
-    tuned = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "tuned")
-    assert torch.equal(logits(tuned, converted), logits(model.eval(), converted))
+    check_fine_tuning(converted, SENTENCES, SENTENCES, tmp_path)
 
 
 def test_wrong_arguments(source, converted, tmp_path):

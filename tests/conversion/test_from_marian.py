@@ -9,14 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import score, translate
 from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.conversion import marian
+from hf_vanilla_transformer.conversion import marian, weights
 from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
 from hf_vanilla_transformer.conversion.marian import from_marian
+from tests.conversion.texts import texts
+from tests.conversion.tuning import check_fine_tuning
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "marian"
@@ -87,10 +90,29 @@ def test_the_certificate(converted):
     assert certificate["equal"]
     assert certificate["system"] == "marian"
     assert set(certificate["sha256"]) == {"model.npz", "vocab.spm"}
+    assert certificate["float64"]["log_probs"]["random"] <= certificate["float64"]["tolerance"] == 1e-9
     if find_spec("pymarian") is None:
         assert certificate["oracle"].endswith("pymarian, which is Marian itself, is not installed")
     else:
         assert 0 < certificate["log_probs"]["marian"] < 1e-5
+
+
+@pytest.mark.parametrize("name", ["tied_relu", "separate_swish"])
+def test_the_tokenizer_is_sentencepiece(converted, name):
+    """As Marian reads text and writes it, special tokens in a text included."""
+    import sentencepiece
+
+    _, paths = marian.find_files(FIXTURES / name)
+    tokenizer = AutoTokenizer.from_pretrained(converted[name])
+    for language, argument, path in zip(("en", "de"), ("text", "text_target"), paths, strict=True):
+        oracle = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        lines = [*texts(language), "two </s> three <unk> <pad> <s>", ""]
+        expected = oracle.encode(lines)
+        assert tokenizer(**{argument: lines}).input_ids == [[*row, oracle.eos_id()] for row in expected]
+    # Text in place of tokens that Marian does not know is another convention in each library.
+    known = [row for row in expected if oracle.unk_id() not in row]
+    assert len(known) >= len(texts()) // 4
+    assert tokenizer.batch_decode([[*row, 0] for row in known], skip_special_tokens=True) == oracle.decode(known)
 
 
 @pytest.mark.parametrize("name", ["tied_swish", "separate_relu"])
@@ -115,6 +137,13 @@ def test_the_same_model_in_transformers_form(converted, tmp_path, name):
         assert (difference < 1e-4) == (positions == "marian")
 
 
+@pytest.mark.parametrize("name", ["tied_relu", "separate_swish"])
+def test_fine_tuning_by_the_stock_trainer(converted, tmp_path, name):
+    recorded = expected(name)
+    # Other translations than the model's own, so that there is something to learn.
+    check_fine_tuning(converted[name], recorded["sentences"][:8], recorded["greedy"][1:9], tmp_path)
+
+
 def copied(tmp_path, name="tied_relu") -> Path:
     return Path(shutil.copytree(FIXTURES / name, tmp_path / name))
 
@@ -133,15 +162,15 @@ def rewrite(folder, drop=(), **changes) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"transformer-preprocess": "n"}, "transformer-preprocess of .* is 'n'; only models with ''.* CTranslate2's"),
-        ({"transformer-decoder-autoreg": "rnn"}, "transformer-decoder-autoreg of .* is 'rnn'; only models with 'self-"),
-        ({"transformer-postprocess-top": "n"}, "transformer-postprocess-top of .* is 'n'"),
-        ({"transformer-train-position-embeddings": True}, "transformer-train-position-embeddings of .* is True"),
+        ({"transformer-preprocess": "n"}, "transformer-preprocess is 'n', but must be ''. CTranslate2's ct2-marian"),
+        ({"transformer-decoder-autoreg": "rnn"}, "transformer-decoder-autoreg is 'rnn', but must be 'self-attention'"),
+        ({"transformer-postprocess-top": "n"}, "transformer-postprocess-top is 'n'"),
+        ({"transformer-train-position-embeddings": True}, "transformer-train-position-embeddings is True"),
+        ({"transformer-ffn-activation": "gelu"}, "ffn-activation is 'gelu', but must be relu or swish"),
         (
-            {"transformer-ffn-activation": "gelu"},
-            "ffn-activation of .* is 'gelu'; it must be relu or swish",
+            {"type": "s2s", "transformer-preprocess": "n", "transformer-ffn-activation": "gelu"},
+            "npz cannot be converted: type is 's2s', but must be 'transformer'; transformer-pre.* 'n', .*; .* 'gelu'",
         ),
-        ({"type": "s2s"}, "type of .* is 's2s'"),
         ({"encoder_l1_extra": np.zeros(3, np.float32)}, "has encoder_l1_extra, which cannot be carried"),
         ({"drop": ("encoder_l2_ffn_W1",)}, "lacks the array 'encoder_l2_ffn_W1'; use a complete model"),
         ({"drop": ("special:model.yml",)}, r"has no special:model\.yml; it is not a model of Marian"),
@@ -219,11 +248,33 @@ def test_damaged_folders(tmp_path):
         from_marian(str(folder), str(tmp_path / "other"))
 
 
-def test_a_mistake_is_found(tmp_path, converted):
-    """Positions of the paper instead of Marian's."""
+def swap_queries_and_keys(model):
+    attention = model.model.decoder.layers[0].self_attn
+    attention.q_proj, attention.k_proj = attention.k_proj, attention.q_proj
+
+
+def swap_channels(model):
+    channels = torch.arange(32)
+    channels[[4, 6]] = channels[[6, 4]]
+    model.load_state_dict(weights.permute_channels(model.state_dict(), channels))
+
+
+MISTAKES = {
+    "positions of the paper": lambda model: model.config.update({"position_embedding_type": "sinusoidal"}),
+    "shifted positions": lambda model: model.config.update({"position_offset": 1}),
+    "a bias": lambda model: model.model.encoder.layers[1].fc2.bias.zero_(),
+    "the bias of the output": lambda model: model.lm_head.bias.zero_(),
+    "queries and keys": swap_queries_and_keys,
+    "two channels": swap_channels,
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@torch.no_grad()
+def test_a_mistake_is_found_by_marian_s_scores(converted, mistake):
     recorded = expected("tied_relu")
     model, tokenizer = load(converted["tied_relu"])
-    model.config.position_embedding_type = "sinusoidal"
+    MISTAKES[mistake](model)
     hypotheses = [(recorded["sentences"][number], tokens, total) for number, tokens, total in recorded["n_best"]]
     parity = marian.add_scores({"log_probs": {}, "tolerance": 1e-4}, model, tokenizer, hypotheses)
     assert not parity["equal"]

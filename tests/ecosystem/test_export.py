@@ -4,12 +4,12 @@ import logging
 
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import AutoTokenizer, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
-from tests.ecosystem.documentation import blocks, run
-from tests.models import pad, sentences
+from tests.ecosystem.documentation import FIXTURE, blocks, run
+from tests.models import IMPORTED, pad, sentences, small_model
 
 
 exporters = pytest.importorskip("transformers.exporters", reason="this version of transformers has no exporters")
@@ -20,24 +20,29 @@ SHAPES = [(5, 9, 3), (40, 7, 1, 2), (2,), (150, 3)]
 FAR = torch.tensor([[0, 1, 1_000, 99_999, 100_000]])
 
 
-def in_folder(tmp_path_factory, name, block):
+def in_folder(tmp_path_factory, name, block, model=FIXTURE):
     folder = tmp_path_factory.mktemp(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        return {**run(block), "folder": folder}
+        return {**run(block, folder=model), "folder": folder}
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+def export(tmp_path_factory, folder=FIXTURE):
+    """The model in a folder, and its parts as docs/ecosystem.md exports them."""
     from transformers.exporters import ExportedModel
 
-    names = in_folder(tmp_path_factory, "export", blocks("torch.export")[0])
+    names = in_folder(tmp_path_factory, "export", blocks("torch.export")[0], folder)
     folder = names["folder"] / "runs" / "exported"
     with pytest.MonkeyPatch.context() as patch:
         # torch 2.13 logs a message with too few arguments there, which pytest takes for a failure.
         patch.setattr(logging.getLogger("torch._export.serde.serialize"), "disabled", True)
         encoder, decoder = (ExportedModel.from_pretrained(folder / part) for part in ("encoder", "decoder"))
     return names["model"], encoder, decoder
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    return export(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +90,13 @@ def assert_equal_parts(model, encoder, decoder, lengths):
 @pytest.mark.parametrize("lengths", SHAPES, ids=str)
 def test_exported_parts_equal_the_model(exported, lengths):
     assert_equal_parts(*exported, lengths)
+
+
+def test_exported_fields_of_other_systems_equal_the_model(tmp_path_factory):
+    folder, tokenizer = tmp_path_factory.mktemp("imported"), AutoTokenizer.from_pretrained(FIXTURE)
+    small_model(vocab_size=len(tokenizer), encoder_layers=1, decoder_layers=1, **IMPORTED).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    assert_equal_parts(*export(tmp_path_factory, folder), (40, 7, 1, 2))
 
 
 @pytest.mark.parametrize("lengths", SHAPES, ids=str)

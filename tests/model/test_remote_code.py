@@ -30,7 +30,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerModel,
     VanillaTransformerTokenizer,
 )
-from tests.models import small_config
+from tests.models import IMPORTED, decisive_model, small_config
 from tests.without_package import SENTENCES
 
 
@@ -56,7 +56,7 @@ def shipped_files(folder: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, Path]:
-    """A trained model saved by hand, in float32 and in int8, and a Trainer's checkpoint of it."""
+    """A trained model saved by hand and in int8, a Trainer's checkpoint of it, and one with fields of other systems."""
     parent = tmp_path_factory.mktemp("folders")
     model = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE)
     tokenizer = AutoTokenizer.from_pretrained(FIXTURE)
@@ -64,13 +64,16 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     tokenizer.save_pretrained(parent / "saved")
     AutoModelForSeq2SeqLM.from_pretrained(FIXTURE, quantization_config=Int8Config()).save_pretrained(parent / "int8")
     tokenizer.save_pretrained(parent / "int8")
+    decisive_model(vocab_size=len(tokenizer), **IMPORTED).save_pretrained(parent / "imported")
+    tokenizer.save_pretrained(parent / "imported")
     args = PaperTrainingArguments(
         output_dir=parent / "run", max_steps=1, save_steps=1, warmup_steps=0, learning_rate=0, use_cpu=True
     )
     data = [{"input_ids": [5, 6, 2], "attention_mask": [1, 1, 1], "labels": [7, 2]}] * 8
     collator = DataCollatorForSeq2Seq(tokenizer, model=model)
     Seq2SeqTrainer(model, args, data_collator=collator, train_dataset=data, processing_class=tokenizer).train()
-    return {"saved": parent / "saved", "checkpoint": parent / "run" / "checkpoint-1", "int8": parent / "int8"}
+    saved = {name: parent / name for name in ("saved", "int8", "imported")}
+    return {**saved, "checkpoint": parent / "run" / "checkpoint-1"}
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +110,12 @@ def test_without_the_package_it_is_the_same_model(without_package, kind):
     assert torch.equal(torch.tensor(found["states"]), states)
 
 
-def test_without_the_package_int8_weights_are_the_same(folders, without_package):
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folders["int8"]), AutoTokenizer.from_pretrained(FIXTURE)
+@pytest.mark.parametrize("kind", ["int8", "imported"])
+def test_without_the_package_other_weights_are_the_same(folders, without_package, kind):
+    """In int8, and with the fields that weights of other systems need."""
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folders[kind]), AutoTokenizer.from_pretrained(FIXTURE)
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
-    found = without_package["int8"]
+    found = without_package[kind]
     assert found["output"] == model.generate(**inputs).tolist()
     assert found["greedy"] == model.generate(**inputs, num_beams=1).tolist()
     with torch.no_grad():
