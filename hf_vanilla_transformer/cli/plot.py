@@ -208,8 +208,8 @@ def plot_curve(arguments: Sequence[str]) -> Path:
         output = _output(pictures, "curve", *inputs)
         if not runs:
             raise ValueError("no run is given; name the folder of at least one.")
-        from ..evaluation.curves import plot_curve as draw
         from ..evaluation.curves import read_curve
+        from ..evaluation.pictures import plot_curve as draw
 
         curves = {label: read_curve(run) for label, run in zip(labels_of(runs), runs, strict=True)}
         return _save(draw(curves, theme=pictures.theme), output)

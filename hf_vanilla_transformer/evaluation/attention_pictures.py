@@ -183,7 +183,7 @@ def _sheet(
     theme: Theme,
     has_layers: bool,
 ) -> Any:
-    """Weights `(layers, heads, queries, keys)` as one small matrix for each head; words stand at the outer ones.
+    """Weights `(layers, heads, queries, keys)` as one small matrix for each head; queries are named on the left.
 
     With `has_layers` each row is a layer.
     """
@@ -195,7 +195,7 @@ def _sheet(
     rows = math.ceil(len(panels) / columns)
     words = [width_of(side, SMALL_FONT_SIZE) for side in (queries, keys)]
     width = columns * (wide + 0.15) + words[0] + _MARGIN + 0.3
-    height = rows * (high + 0.35) + words[1] + _MARGIN - 0.3
+    height = rows * (high + words[1] + 0.4) + _MARGIN - 0.3
     figure = new_figure(max(width, width_of([title], FONT_SIZE + 2) + 0.4), height, layout="compressed")
     grid = figure.subplots(rows, columns, squeeze=False)
     for index, axes in enumerate(grid.flat):
@@ -205,8 +205,9 @@ def _sheet(
         image = _image(axes, panels[index], theme)
         head = f"head {index % weights.shape[1]}"
         axes.set_title(f"layers[{index // columns}], {head}" if has_layers else head, size=SMALL_FONT_SIZE)
-        is_lowest, is_leftmost = index + columns >= len(panels), index % columns == 0
-        _name_axes(axes, queries if is_leftmost else (), keys if is_lowest else (), kind, SMALL_FONT_SIZE)
+        _name_axes(axes, queries if index % columns == 0 else (), keys, kind, SMALL_FONT_SIZE)
+        if index + columns < len(panels):
+            axes.set_xlabel("")
     _colour_bar(figure, image, list(grid.flat))
     figure.suptitle(title)
     return figure
@@ -217,12 +218,12 @@ def _image(axes: Any, weights: np.ndarray, theme: Theme) -> Any:
 
 
 def _name_axes(axes: Any, queries: Sequence[str], keys: Sequence[str], kind: str, size: float) -> None:
-    """Write words and names at those axes that have words."""
+    """Write the words of both axes, and the names of axes that have words."""
     axes.set_yticks(range(len(queries)), queries, size=size)
     axes.set_xticks(range(len(keys)), keys, size=size, rotation=90)
     axes.tick_params(length=0)
     axes.set_ylabel(_QUERIES[kind] if queries else "", size=size)
-    axes.set_xlabel(_KEYS[kind] if keys else "", size=size)
+    axes.set_xlabel(_KEYS[kind], size=size)
 
 
 def _colour_bar(figure: Any, drawn: Any, axes: Any) -> None:

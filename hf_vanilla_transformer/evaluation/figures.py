@@ -55,7 +55,7 @@ THEMES = {
         text="#E8E8E8",
         faint="#5A626B",
         sequential=("#14181D", "#0E5A8A", "#56B4E9", "#FFF6D6"),
-        diverging=("#CFEAFB", "#56B4E9", "#14181D", "#E69F00", "#FFEFCB"),
+        diverging=("#8CD3FF", "#2A86C4", "#14181D", "#C77A00", "#FFC247"),
         lines=("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00"),
     ),
 }
