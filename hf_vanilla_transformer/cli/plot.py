@@ -115,7 +115,13 @@ def main(arguments: Sequence[str] | None = None) -> Path | None:
 def plot_attention(arguments: Sequence[str]) -> Path:
     """Draw the attention weights of a sentence ("forty-two" by default) and of its translation."""
     args, pictures, loading, decoding, texts = _parse(
-        "attention", plot_attention, arguments, AttentionArguments, PictureArguments, LoadingArguments, DecodingArguments
+        "attention",
+        plot_attention,
+        arguments,
+        AttentionArguments,
+        PictureArguments,
+        LoadingArguments,
+        DecodingArguments,
     )
     with plain_errors():
         output = _output(pictures, "attention", loading.model_name_or_path)
@@ -134,7 +140,9 @@ def plot_attention(arguments: Sequence[str]) -> Path:
 
 def plot_positions(arguments: Sequence[str]) -> Path:
     """Draw the table of positions (section 3.5), and the dot products of positions."""
-    args, pictures = _parse("positions", plot_positions, arguments, PositionArguments, PictureArguments, takes_text=False)
+    args, pictures = _parse(
+        "positions", plot_positions, arguments, PositionArguments, PictureArguments, takes_text=False
+    )
     with plain_errors():
         output = _output(pictures, "positions", args.model_name_or_path)
         from ..evaluation.pictures import plot_positions as draw

@@ -131,7 +131,10 @@ def _lines(
     places = [(rows - count) / 2 + np.arange(count) for count in weights.shape]
     order = np.argsort(weights, axis=None)  # The strongest are drawn last.
     lines = LineCollection(
-        [[(0, places[0][row]), (1, places[1][key])] for row, key in zip(*np.unravel_index(order, weights.shape))],
+        [
+            [(0, places[0][row]), (1, places[1][key])]
+            for row, key in zip(*np.unravel_index(order, weights.shape), strict=True)
+        ],
         array=weights.ravel()[order],
         cmap=colour_map(theme.sequential),
         linewidths=0.5 + 3 * weights.ravel()[order],

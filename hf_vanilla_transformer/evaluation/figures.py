@@ -88,31 +88,32 @@ def styled(theme: str) -> Iterator[Theme]:
     check_choice("theme", theme, tuple(THEMES))
     check_matplotlib()
     import matplotlib
+    from cycler import cycler
     from matplotlib import font_manager
 
     colours = THEMES[theme]
     installed = {font.name for font in font_manager.fontManager.ttflist}
-    settings = {
+    settings: Any = {
         "font.family": [name for name in _FONTS if name in installed],
         "font.size": FONT_SIZE,
         "axes.titlesize": FONT_SIZE,
         "axes.labelsize": FONT_SIZE,
         "figure.titlesize": FONT_SIZE + 2,
         "text.parse_math": False,  # Between two dollar signs matplotlib would read a formula.
-        "axes.prop_cycle": matplotlib.cycler(color=colours.lines),
+        "axes.prop_cycle": cycler(color=colours.lines),
         "grid.color": colours.faint,
         "grid.alpha": 0.5,
         "axes.facecolor": colours.background,
         "figure.facecolor": colours.background,
         "legend.facecolor": colours.background,
     }
-    settings |= {name: colours.text for name in ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor")}
+    settings |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor"), colours.text)
     settings |= {f"{axis}tick.{part}": colours.text for axis in "xy" for part in ("color", "labelcolor")}
     with matplotlib.rc_context(settings):
         yield colours
 
 
-def new_figure(width: float, height: float, layout: str = "constrained") -> Any:
+def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
     """A figure of this size in inches, which belongs to no window; call it in [`styled`]."""
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""One sentence pair through the model, and what pictures draw of it: tokens, attention weights, masks, probabilities."""
+"""Sentence pairs through the model, and what pictures draw of them: tokens, attention weights, masks, probabilities."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -109,9 +109,14 @@ def forward_pass(
         token_texts(tokenizer, sources[0]),
         token_texts(tokenizer, rows[0][:-1], of_target=True),
         token_texts(tokenizer, rows[0], of_target=True)[1:],
-        *(torch.stack([layer[0] for layer in layers]).float().cpu().numpy() for layers in attentions),
-        log_probs.tolist(),
+        **{kind: _stacked(layers) for kind, layers in zip(KINDS, attentions, strict=True)},
+        log_probs=log_probs.tolist(),
     )
+
+
+def _stacked(layers: Sequence[torch.Tensor]) -> np.ndarray:
+    """The weights of a sentence, `(layers, heads, queries, keys)`."""
+    return torch.stack([layer[0] for layer in layers]).float().cpu().numpy()
 
 
 @torch.inference_mode()
@@ -178,7 +183,9 @@ def _token_ids(
     if len(targets) != len(sources):
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")
     if generate_kwargs:
-        raise ValueError(f"{', '.join(generate_kwargs)} has no effect on a target that is given; leave out one of them.")
+        raise ValueError(
+            f"{', '.join(generate_kwargs)} has no effect on a target that is given; leave out one of them."
+        )
     start = model.config.decoder_start_token_id
     return ids, [[start, *row] for row in tokenizer(text_target=targets).input_ids]
 

@@ -5,6 +5,7 @@ Without pyplot and without settings that outlive a call. `figure.savefig(path)` 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -53,9 +54,7 @@ _CELL_OF_MASK, _WIDTH_OF_LINE, _LINE_HEIGHT, _SPACE = 0.2, 8.0, 0.62, 0.07
 _LOWEST_LOG_PROB = -5.0
 
 
-def plot_positions(
-    model: Any = None, *, length: int = 100, d_model: int | None = None, theme: str = "light"
-) -> Any:
+def plot_positions(model: Any = None, *, length: int = 100, d_model: int | None = None, theme: str = "light") -> Any:
     """Draw the table of positions (section 3.5), and the dot products of its rows.
 
     Args:
@@ -149,7 +148,9 @@ def plot_schedule(
         for colour, width in zip(colours.lines, d_model, strict=False):
             for line, warmup in zip(_LINE_STYLES, warmup_steps, strict=False):
                 # The peak is between two points otherwise.
-                at = sorted({*np.linspace(1, updates, min(updates, _POINTS)).astype(int).tolist(), min(warmup, updates)})
+                at = sorted(
+                    {*np.linspace(1, updates, min(updates, _POINTS)).astype(int).tolist(), min(warmup, updates)}
+                )
                 rates = [paper_learning_rate(update, width, warmup) for update in at]
                 axes.plot(at, rates, line, color=colour, label=f"d_model {width}, warm-up {warmup:,}")
         axes.set(xlabel="update", ylabel="learning rate", ylim=(0, None), xlim=(0, updates))
@@ -188,7 +189,7 @@ def plot_masks(
     check_matplotlib()
     masks = masks_of(model, tokenizer, sources, targets, **generate_kwargs)
     source, target = masks.cross.shape[2], masks.cross.shape[1]
-    words = [width_of(sum(side, []), SMALL_FONT_SIZE) for side in (masks.source_tokens, masks.read_tokens)]
+    words = [width_of([*chain(*side)], SMALL_FONT_SIZE) for side in (masks.source_tokens, masks.read_tokens)]
     with styled(theme) as colours:
         width = (2 * source + target) * _CELL_OF_MASK + words[0] + 2 * words[1] + 2.4
         height = len(masks.encoder) * (max(source, target) * _CELL_OF_MASK + max(words) + 0.6) + 0.8
@@ -257,7 +258,7 @@ def _token_line(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme)
     from matplotlib.colors import Normalize
     from matplotlib.patches import Rectangle
 
-    colours = ScalarMappable(Normalize(_LOWEST_LOG_PROB, 0), colour_map(theme.sequential[::-1]))
+    colours: Any = ScalarMappable(Normalize(_LOWEST_LOG_PROB, 0), colour_map(theme.sequential[::-1]))
     widths = [max(width_of([token]), width_of(["-0.00"], SMALL_FONT_SIZE)) + 0.14 for token in tokens]
     places, line, used = [], 0, 0.0
     longest = max(_WIDTH_OF_LINE, *widths)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -34,7 +35,7 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, of_ta
     text, starts = b"".join(parts), [0]
     for part in parts:
         starts.append(starts[-1] + len(part))
-    return [_text_between(text, start, end) for start, end in zip(starts, starts[1:], strict=False)]
+    return [_text_between(text, start, end) for start, end in pairwise(starts)]
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], of_target: bool) -> list[tuple[str, bool]]:
