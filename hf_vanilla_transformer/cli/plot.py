@@ -9,7 +9,7 @@ curve          validation curves of runs
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,12 @@ class AttentionArguments:
 
 
 @dataclass
-class PositionArguments:
+class PositionArguments(LoadingArguments):
     """The positions to draw: the paper's, or those of a model."""
 
-    model_name_or_path: str | None = field(
+    _argument_group_name = "positions"
+
+    model_name_or_path: str | None = field(  # type: ignore[assignment]
         default=None, metadata={"help": "A model whose positions to draw, such as learned ones."}
     )
     length: int = field(default=100, metadata={"help": "Number of positions."})
@@ -114,91 +116,80 @@ def main(arguments: Sequence[str] | None = None) -> Path | None:
 
 def plot_attention(arguments: Sequence[str]) -> Path:
     """Draw the attention weights of a sentence ("forty-two" by default) and of its translation."""
-    args, pictures, loading, decoding, texts = _parse(
-        "attention",
-        plot_attention,
+
+    def draw(model: Any, tokenizer: Any, texts: Sequence[str], args: AttentionArguments, **options: Any) -> Any:
+        from ..evaluation.pictures import plot_attention
+
+        return plot_attention(model, tokenizer, _one_sentence(texts), **vars(args), **options)
+
+    return _draw_model("attention", plot_attention.__doc__, arguments, AttentionArguments, draw)
+
+
+def plot_masks(arguments: Sequence[str]) -> Path:
+    """Draw the masks of a batch of sentences ("seven" and "forty-two" by default) and of their translations."""
+
+    def draw(model: Any, tokenizer: Any, texts: Sequence[str], args: MaskArguments, **options: Any) -> Any:
+        from ..evaluation.pictures import plot_masks
+
+        return plot_masks(model, tokenizer, texts or _BATCH, args.target, **options)
+
+    return _draw_model("masks", plot_masks.__doc__, arguments, MaskArguments, draw)
+
+
+def plot_probabilities(arguments: Sequence[str]) -> Path:
+    """Draw the log-probability of each token of the translation of a sentence ("forty-two" by default)."""
+
+    def draw(model: Any, tokenizer: Any, texts: Sequence[str], args: ProbabilityArguments, **options: Any) -> Any:
+        from ..evaluation.pictures import plot_token_probabilities
+
+        return plot_token_probabilities(model, tokenizer, _one_sentence(texts), args.target, **options)
+
+    return _draw_model("probabilities", plot_probabilities.__doc__, arguments, ProbabilityArguments, draw)
+
+
+def _draw_model(
+    figure: str, description: str | None, arguments: Sequence[str], kind: type, draw: Callable[..., Any]
+) -> Path:
+    """Parse the arguments of a figure of a model and its sentences, load the model, and draw."""
+    args, pictures, loading, decoding, texts = parse(
+        [kind, PictureArguments, LoadingArguments, DecodingArguments],
+        description,
         arguments,
-        AttentionArguments,
-        PictureArguments,
-        LoadingArguments,
-        DecodingArguments,
+        positional="TEXT",
+        verb=f"plot {figure}",
     )
     with plain_errors():
-        output = _output(pictures, "attention", loading.model_name_or_path)
-        from ..evaluation.attention_pictures import check_style
-        from ..evaluation.pictures import plot_attention as draw
-
-        check_style(args.kind, args.style, args.layer, args.head)
-        sentence = _one_sentence(texts)
+        output = _output(pictures, figure, loading.model_name_or_path)
+        options = decoding.generate_kwargs()
+        if args.target is not None and options:
+            raise ValueError(f"--{next(iter(options))} has no effect with --target; leave out one of the two.")
         tokenizer, model = load_given(loading)
-        chosen = {name: getattr(args, name) for name in ("target", "kind", "style", "layer", "head")}
-        figure = draw(
-            model, tokenizer, sentence, theme=pictures.theme, **chosen, **_decoding_without(args.target, decoding)
-        )
-        return _save(figure, output)
+        return _save(draw(model, tokenizer, texts, args, theme=pictures.theme, **options), output)
 
 
 def plot_positions(arguments: Sequence[str]) -> Path:
     """Draw the table of positions (section 3.5), and the dot products of positions."""
-    args, pictures = _parse(
-        "positions", plot_positions, arguments, PositionArguments, PictureArguments, takes_text=False
+    args, pictures = parse(
+        [PositionArguments, PictureArguments], plot_positions.__doc__, arguments, verb="plot positions"
     )
     with plain_errors():
         output = _output(pictures, "positions", args.model_name_or_path)
         from ..evaluation.pictures import plot_positions as draw
 
-        model = None
-        if args.model_name_or_path is not None:
-            _, model = load_given(LoadingArguments(args.model_name_or_path))
-        figure = draw(model, length=args.length, d_model=args.d_model, theme=pictures.theme)
-        return _save(figure, output)
+        model = None if args.model_name_or_path is None else load_given(args)[1]
+        return _save(draw(model, length=args.length, d_model=args.d_model, theme=pictures.theme), output)
 
 
 def plot_schedule(arguments: Sequence[str]) -> Path:
     """Draw Equation 3, the learning rate, for each d_model with each number of warm-up updates."""
-    args, pictures = _parse("schedule", plot_schedule, arguments, ScheduleArguments, PictureArguments, takes_text=False)
+    args, pictures = parse(
+        [ScheduleArguments, PictureArguments], plot_schedule.__doc__, arguments, verb="plot schedule"
+    )
     with plain_errors():
         output = _output(pictures, "schedule")
         from ..evaluation.pictures import plot_schedule as draw
 
-        figure = draw(args.d_model, args.warmup_steps, updates=args.updates, theme=pictures.theme)
-        return _save(figure, output)
-
-
-def plot_masks(arguments: Sequence[str]) -> Path:
-    """Draw the masks of a batch of sentences ("seven" and "forty-two" by default) and of their translations."""
-    args, pictures, loading, decoding, texts = _parse(
-        "masks", plot_masks, arguments, MaskArguments, PictureArguments, LoadingArguments, DecodingArguments
-    )
-    with plain_errors():
-        output = _output(pictures, "masks", loading.model_name_or_path)
-        from ..evaluation.pictures import plot_masks as draw
-
-        tokenizer, model = load_given(loading)
-        options = _decoding_without(args.target, decoding)
-        figure = draw(model, tokenizer, texts or _BATCH, args.target, theme=pictures.theme, **options)
-        return _save(figure, output)
-
-
-def plot_probabilities(arguments: Sequence[str]) -> Path:
-    """Draw the log-probability of each token of the translation of a sentence ("forty-two" by default)."""
-    args, pictures, loading, decoding, texts = _parse(
-        "probabilities",
-        plot_probabilities,
-        arguments,
-        ProbabilityArguments,
-        PictureArguments,
-        LoadingArguments,
-        DecodingArguments,
-    )
-    with plain_errors():
-        output = _output(pictures, "probabilities", loading.model_name_or_path)
-        from ..evaluation.pictures import plot_token_probabilities as draw
-
-        sentence = _one_sentence(texts)
-        tokenizer, model = load_given(loading)
-        options = _decoding_without(args.target, decoding)
-        return _save(draw(model, tokenizer, sentence, args.target, theme=pictures.theme, **options), output)
+        return _save(draw(args.d_model, args.warmup_steps, updates=args.updates, theme=pictures.theme), output)
 
 
 def plot_curve(arguments: Sequence[str]) -> Path:
@@ -233,14 +224,6 @@ FIGURES = {
 }
 
 
-def _parse(
-    figure: str, function: Any, arguments: Sequence[str], *dataclasses: type, takes_text: bool = True
-) -> tuple[Any, ...]:
-    return parse(
-        dataclasses, function.__doc__, arguments, positional="TEXT" if takes_text else None, verb=f"plot {figure}"
-    )
-
-
 def _output(pictures: PictureArguments, figure: str, *inputs: str | Path | None) -> str:
     """The file to write, checked before the work; so is matplotlib."""
     output = pictures.output or f"{figure}.png"
@@ -255,14 +238,6 @@ def _one_sentence(texts: Sequence[str]) -> str:
     if len(texts) > 1:
         raise ValueError(f"{len(texts)} sentences are given; the figure shows one, so put it between quotation marks.")
     return texts[0] if texts else _SENTENCE
-
-
-def _decoding_without(target: Any, decoding: DecodingArguments) -> dict[str, Any]:
-    """Arguments of `generate()`; raises ValueError if some were given with a target, which needs no search."""
-    options = decoding.generate_kwargs()
-    if target is not None and options:
-        raise ValueError(f"--{next(iter(options))} has no effect with --target; leave out one of the two.")
-    return options
 
 
 def _save(figure: Any, output: str) -> Path:

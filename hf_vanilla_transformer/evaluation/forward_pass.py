@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..checks import check_strings
+from ..forced_decoding import is_engine
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.pipeline_vanilla_transformer import check_generated, check_vocabulary, evaluating
 from .token_text import token_texts
@@ -170,7 +171,7 @@ def _token_ids(
     generate_kwargs: dict[str, Any],
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Token ids of the sources, and of the targets from the decoder's start token on."""
-    if hasattr(model, "log_probs"):
+    if is_engine(model):
         raise TypeError(f"{type(model).__name__} returns no attention weights; give the model in torch.")
     sources = list(check_strings("sources", sources))
     if not sources or not all(source.strip() for source in sources):

@@ -120,6 +120,18 @@ def test_beams_differ_from_greedy_search(model, tokenizer):
     assert translate(model, tokenizer, [SENTENCE], num_beams=1) != translate(model, tokenizer, [SENTENCE], num_beams=4)
 
 
+def test_decoding_that_starts_from_the_pad_token(tokenizer):
+    """As Marian's models do; padding after a translation is no part of it."""
+    model = decisive_model(vocab_size=len(tokenizer), decoder_start_token_id=0)
+    ids = tokenizer(SENTENCE, return_tensors="pt")
+    options = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 12}
+    row = [token for token in model.generate(**ids, **options)[0, 1:].tolist() if token != 0]
+    found = forward_pass(model, tokenizer, SENTENCE, **options)
+    assert found.read_tokens[0] == "<pad>"
+    assert found.read_tokens[1:] == found.target_tokens[:-1]
+    assert len(found.target_tokens) == len(row)
+
+
 def test_the_mode_of_the_model_is_restored(model, tokenizer):
     model.train()
     forward_pass(model, tokenizer, SENTENCE, TARGET)
@@ -129,12 +141,14 @@ def test_the_mode_of_the_model_is_restored(model, tokenizer):
     assert not model.model.encoder.layers[0].self_attn._forward_pre_hooks
 
 
-def test_token_probabilities_are_those_of_the_score(model, tokenizer):
-    figure = pictures.plot_token_probabilities(model, tokenizer, SENTENCE, TARGET)
-    (expected,) = score(model, tokenizer, [SENTENCE], [TARGET])
+def test_token_probabilities_are_those_of_the_score(numbers):
+    pair = ("forty-two", "vierundzwanzig")
+    figure = pictures.plot_token_probabilities(*numbers, *pair)
+    (expected,) = score(*numbers, *([text] for text in pair))
+    assert min(expected.log_probs) < -5 < sorted(expected.log_probs)[2] < -0.12
     axes = figure.axes[0]
     texts = [text.get_text() for text in axes.texts]
-    assert texts[::2] == WORDS["cross"][0]
+    assert texts[::2] == ["v", "i", "er", "und", "z", "w", "a", "n", "zig", "</s>"]
     assert texts[1::2] == [f"{log_prob:.2f}" for log_prob in expected.log_probs]
     assert figure.get_suptitle() == f"log P(Y | X) = {expected.total:.2f}"
     colours = figures.colour_map(figures.THEMES["light"].sequential[::-1])
@@ -289,6 +303,13 @@ def test_svg_has_words_and_pdf_and_png_are_files(numbers, tmp_path):
         assert (tmp_path / name).read_bytes().startswith(head)
     texts = {"".join(each.itertext()) for each in ET.parse(tmp_path / "a.SVG").iter() if each.tag.endswith("}text")}
     assert {"ty", "fünf", "$", "</s>", "source (key)"} <= texts
+
+
+def test_dollars_are_no_formula(numbers, tmp_path):
+    found = forward_pass(*numbers, "seven", "sieben")
+    figure = pictures.draw_token_probabilities(found._replace(target_tokens=["$a$"] * len(found.target_tokens)))
+    pictures.save_figure(figure, tmp_path / "a.svg")
+    assert "$a$" in (tmp_path / "a.svg").read_text(encoding="utf-8")
 
 
 def test_a_figure_saves_itself(numbers):
