@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import score, translate
+from hf_vanilla_transformer import TwoVocabularyTokenizer, score, train_tokenizer, translate
 from hf_vanilla_transformer.evaluation.forward_pass import forward_pass, masks_of
 from tests.evaluation.attention_by_hand import attention_by_hand
 from tests.evaluation.test_curves import without_matplotlib
@@ -130,6 +130,16 @@ def test_decoding_that_starts_from_the_pad_token(tokenizer):
     assert found.read_tokens[0] == "<pad>"
     assert found.read_tokens[1:] == found.target_tokens[:-1]
     assert len(found.target_tokens) == len(row)
+
+
+def test_words_of_two_vocabularies():
+    sides = [train_tokenizer([text] * 3, vocab_size=270, show_progress=False) for text in (SENTENCE, TARGET)]
+    tokenizer = TwoVocabularyTokenizer.of(*sides)
+    model = decisive_model(vocab_size=len(sides[1]), source_vocab_size=len(sides[0]))
+    found = forward_pass(model, tokenizer, SENTENCE, TARGET)
+    assert (found.target_tokens, found.source_tokens) == WORDS["cross"]
+    masks = masks_of(model, tokenizer, [SENTENCE], [TARGET])
+    assert (masks.read_tokens, masks.source_tokens) == ([WORDS["decoder"][1]], [WORDS["cross"][1]])
 
 
 def test_the_mode_of_the_model_is_restored(model, tokenizer):
