@@ -167,7 +167,8 @@ def _matrix(
     figure = new_figure(max(width, width_of([title], FONT_SIZE + 2) + 0.4), height, layout="compressed")
     axes = figure.add_subplot()
     image = _image(axes, weights, theme)
-    _name_axes(axes, queries, keys, kind, FONT_SIZE)
+    _name_tokens(axes, queries, keys, FONT_SIZE)
+    axes.set(xlabel=_KEYS[kind], ylabel=_QUERIES[kind])
     if has_numbers:
         for (row, key), weight in np.ndenumerate(weights):
             colour = readable_on(image.to_rgba(weight)[:3], theme)
@@ -198,7 +199,7 @@ def _sheet(
     rows = math.ceil(len(panels) / columns)
     words = [width_of(side, SMALL_FONT_SIZE) for side in (queries, keys)]
     width = columns * (wide + 0.15) + words[0] + _MARGIN + 0.3
-    height = rows * (high + words[1] + 0.4) + _MARGIN - 0.3
+    height = rows * (high + words[1] + 0.3) + _MARGIN / 2
     figure = new_figure(max(width, width_of([title], FONT_SIZE + 2) + 0.4), height, layout="compressed")
     grid = figure.subplots(rows, columns, squeeze=False)
     for index, axes in enumerate(grid.flat):
@@ -208,9 +209,10 @@ def _sheet(
         image = _image(axes, panels[index], theme)
         head = f"head {index % weights.shape[1]}"
         axes.set_title(f"layers[{index // columns}], {head}" if has_layers else head, size=SMALL_FONT_SIZE)
-        _name_axes(axes, queries if index % columns == 0 else (), keys, kind, SMALL_FONT_SIZE)
-        if index + columns < len(panels):
-            axes.set_xlabel("")
+        _name_tokens(axes, queries if index % columns == 0 else (), keys, SMALL_FONT_SIZE)
+        if index + columns >= len(panels):
+            axes.set_xlabel(_KEYS[kind], size=SMALL_FONT_SIZE)
+    figure.supylabel(_QUERIES[kind], size=SMALL_FONT_SIZE)
     _colour_bar(figure, image, list(grid.flat))
     figure.suptitle(title)
     return figure
@@ -220,13 +222,10 @@ def _image(axes: Any, weights: np.ndarray, theme: Theme) -> Any:
     return axes.imshow(weights, cmap=colour_map(theme.sequential), vmin=0, vmax=1, interpolation="nearest")
 
 
-def _name_axes(axes: Any, queries: Sequence[str], keys: Sequence[str], kind: str, size: float) -> None:
-    """Write the words of both axes, and the names of axes that have words."""
+def _name_tokens(axes: Any, queries: Sequence[str], keys: Sequence[str], size: float) -> None:
     axes.set_yticks(range(len(queries)), queries, size=size)
     axes.set_xticks(range(len(keys)), keys, size=size, rotation=90)
     axes.tick_params(length=0)
-    axes.set_ylabel(_QUERIES[kind] if queries else "", size=size)
-    axes.set_xlabel(_KEYS[kind], size=size)
 
 
 def _colour_bar(figure: Any, drawn: Any, axes: Any) -> None:

@@ -49,7 +49,7 @@ _LINE_STYLES = ("-", "--", ":", "-.")
 # Points of a curve of the schedule.
 _POINTS = 400
 # Inches.
-_CELL_OF_MASK, _WIDTH_OF_LINE, _LINE_HEIGHT, _SPACE = 0.2, 8.0, 0.62, 0.07
+_CELL_OF_MASK, _NARROWEST_MASK, _WIDTH_OF_LINE, _LINE_HEIGHT, _SPACE = 0.2, 1.6, 8.0, 0.62, 0.07
 # Of the colours of log-probabilities: e^-5 is less than 1 %.
 _LOWEST_LOG_PROB = -5.0
 
@@ -191,10 +191,10 @@ def plot_masks(
     source, target = masks.cross.shape[2], masks.cross.shape[1]
     words = [width_of([*chain(*side)], SMALL_FONT_SIZE) for side in (masks.source_tokens, masks.read_tokens)]
     with styled(theme) as colours:
-        width = (2 * source + target) * _CELL_OF_MASK + words[0] + 2 * words[1] + 2.4
+        widths = [max(count * _CELL_OF_MASK, _NARROWEST_MASK) for count in (source, target, source)]
         height = len(masks.encoder) * (max(source, target) * _CELL_OF_MASK + max(words) + 0.6) + 0.8
-        figure = new_figure(width, height)
-        grid = figure.subplots(len(masks.encoder), 3, squeeze=False, width_ratios=(source, target, source))
+        figure = new_figure(sum(widths) + words[0] + 2 * words[1] + 1.8, height)
+        grid = figure.subplots(len(masks.encoder), 3, squeeze=False, width_ratios=widths)
         for sentence, row in enumerate(grid):
             of_source, of_target = masks.source_tokens[sentence], masks.read_tokens[sentence]
             for axes, allowed, queries, keys, title in (
@@ -218,6 +218,7 @@ def _draw_mask(axes: Any, allowed: np.ndarray, queries: Sequence[str], keys: Seq
     axes.tick_params(which="both", length=0)
     axes.set_ylabel("query", size=SMALL_FONT_SIZE)
     axes.set_xlabel("key", size=SMALL_FONT_SIZE)
+    axes.set_anchor("N")
 
 
 def plot_token_probabilities(
