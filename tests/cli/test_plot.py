@@ -109,7 +109,6 @@ def test_arguments_of_the_other_figures(monkeypatch, tmp_path):
         (["schedule", "--output", "a.txt"], r"a\.txt ends in \.txt, which is no format of figures"),
         (["schedule", "--output", "no/a.png"], "no does not exist; create the folder"),
         (["attention", *MODEL, "--output", str(FIXTURE / "config.json")], "config.json is also an input"),
-        (["attention", "--model_name_or_path", "nowhere"], "there is no folder nowhere"),
         (["circle"], '"circle" is not a figure; use one of attention, positions, schedule, masks'),
     ],
 )
