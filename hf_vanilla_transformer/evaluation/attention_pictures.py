@@ -55,14 +55,17 @@ def plot_attention(
     writes, and a key of self-attention that of the token that the decoder read at its position.
 
     Args:
-        model (`PreTrainedModel`), tokenizer, source, target, **generate_kwargs: as for
-            [`~hf_vanilla_transformer.evaluation.forward_pass.forward_pass`].
+        model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
+        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        source (`str`): a sentence.
+        target (`str`, *optional*): its translation; by default the model's own.
         kind (`str`): `"encoder"` or `"decoder"` self-attention, or `"cross"` (section 3.2.3).
         style (`str`, *optional*): `"lines"` between two columns of words (Figures 3 to 5), or `"matrix"`, of one head;
             `"heads"`, all heads of a layer; `"layers"`, all heads of all layers. By default `"heads"`, or `"matrix"`
             if a head is given.
         layer, head (`int`, *optional*): counted from 0; by default the last layer, and the first head.
         theme (`str`): `"light"` or `"dark"`.
+        **generate_kwargs: arguments of `generate()`, such as `num_beams`.
 
     Returns:
         `matplotlib.figure.Figure`: as large as the sentences need.

@@ -175,9 +175,12 @@ def plot_masks(
     The padding masks hide pad tokens; the decoder's self-attention has the look-ahead mask, too (section 3.2.3).
 
     Args:
-        model, tokenizer, sources, targets, **generate_kwargs: as for
-            [`~hf_vanilla_transformer.evaluation.forward_pass.masks_of`].
+        model (`VanillaTransformerForConditionalGeneration`): runs in evaluation mode; its mode is restored afterwards.
+        tokenizer (`PreTrainedTokenizerBase`): of the model; it pads on its side.
+        sources (`Iterable[str]`): sentences.
+        targets (`Iterable[str]`, *optional*): one translation of each; by default the model's own.
         theme (`str`): `"light"` or `"dark"`.
+        **generate_kwargs: arguments of `generate()`, such as `num_beams`.
 
     Returns:
         `matplotlib.figure.Figure`: images of 1 where a query (row) may attend to a key (column), and 0 elsewhere.
@@ -233,9 +236,12 @@ def plot_token_probabilities(
     """Draw a translation as a line of tokens, each coloured by its log-probability given the tokens before it.
 
     Args:
-        model, tokenizer, source, target, **generate_kwargs: as for
-            [`~hf_vanilla_transformer.evaluation.forward_pass.forward_pass`].
+        model (`PreTrainedModel`): runs in evaluation mode; its mode is restored afterwards.
+        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        source (`str`): a sentence.
+        target (`str`, *optional*): its translation; by default the model's own.
         theme (`str`): `"light"` or `"dark"`.
+        **generate_kwargs: arguments of `generate()`, such as `num_beams`.
 
     Returns:
         `matplotlib.figure.Figure`: the numbers, in nats, stand below the tokens; long translations have several lines.
