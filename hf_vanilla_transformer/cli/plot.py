@@ -5,7 +5,7 @@ positions      the table of positions, and their dot products
 schedule       the learning rate of Equation 3
 masks          the padding and look-ahead masks of a batch
 probabilities  the log-probability of each token of a translation
-curve          validation curves of runs
+curve          loss, perplexity, token accuracy and BLEU of runs
 """
 
 import sys
@@ -193,7 +193,7 @@ def plot_schedule(arguments: Sequence[str]) -> Path:
 
 
 def plot_curve(arguments: Sequence[str]) -> Path:
-    """Draw the validation curves of runs: of their folders, their curve.json, or their files of results."""
+    """Draw loss, perplexity, token accuracy and BLEU of runs: folders, their curve.json, or their files of results."""
     pictures, runs = parse(
         [PictureArguments],
         plot_curve.__doc__,

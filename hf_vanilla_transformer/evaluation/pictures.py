@@ -17,7 +17,7 @@ from ..model.modeling_vanilla_transformer import sinusoidal_positions
 from ..model.pipeline_vanilla_transformer import evaluating
 from ..schedule import paper_learning_rate
 from .attention_pictures import draw_attention, plot_attention
-from .curves import draw_curves
+from .curves import draw_curves, panels_of
 from .figures import (
     DOTS_PER_INCH,
     SMALL_FONT_SIZE,
@@ -292,7 +292,7 @@ def _token_line(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme)
 
 
 def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
-    """Draw the validation curves of runs by minutes of training.
+    """Draw loss, perplexity, token accuracy and BLEU of runs, as far as all have them, by minutes of training.
 
     Args:
         curves (`dict`): what [`~hf_vanilla_transformer.evaluation.curves.read_curve`] returns, by name.
@@ -303,7 +303,7 @@ def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
-        ValueError: if `theme` is unknown, a curve has no points or no times, or the curves share no metric.
+        ValueError: if `theme` is unknown, a curve has no points or no times, or no metric is known for all points.
     """
-    with styled(theme):
-        return draw_curves(curves)
+    with styled(theme) as colours:
+        return draw_curves(curves, panels_of(curves), colours.lines)

@@ -12,9 +12,10 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import TwoVocabularyTokenizer, score, train_tokenizer, translate
+from hf_vanilla_transformer.evaluation.curves import write_curve
 from hf_vanilla_transformer.evaluation.forward_pass import forward_pass, masks_of
 from tests.evaluation.attention_by_hand import attention_by_hand
-from tests.evaluation.test_curves import without_matplotlib
+from tests.evaluation.test_curves import LOG, without_matplotlib
 from tests.models import decisive_model
 from tests.parity import paper_numpy
 
@@ -219,6 +220,19 @@ def test_the_schedule_is_equation_3():
         assert line.get_label() == f"d_model {width}, warm-up {warmup:,}"
     styles = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
     assert len(styles) == 4
+
+
+def test_curves_of_a_theme(tmp_path):
+    curve = write_curve(tmp_path, LOG)
+    figure = pictures.plot_curve({"one": curve, "two": curve}, theme="dark")
+    panels = {axes.get_ylabel(): axes for axes in figure.axes}
+    bleu = panels["BLEU"].lines
+    assert [line.get_xydata().tolist() for line in bleu if len(line.get_xdata())] == [
+        [[1, 34], [2, 38.5], [3, 38.2]]
+    ] * 2
+    drawn = {line.get_color() for axes in figure.axes for line in axes.lines}
+    assert drawn == set(figures.THEMES["dark"].lines[:2])
+    assert figure.get_facecolor() == matplotlib.colors.to_rgba(figures.THEMES["dark"].background)
 
 
 DRAWN = {
