@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -10,6 +10,10 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from ..model.tokenization_two_vocabularies import sides_of
 
 
+# Of UTF-8, or a byte that belongs to none: a model may write any bytes.
+_CHARACTER = re.compile(
+    rb"[\xc0-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf7][\x80-\xbf]{3}|.", flags=re.DOTALL
+)
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _BYTES_OF_BYTE_LEVEL = {character: byte for byte, character in bytes_to_unicode().items()}
 # A token that is only space would have an empty label.
@@ -32,10 +36,9 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, of_ta
         `list[str]`: one text for each id, never empty; special tokens have their names.
     """
     parts = [_bytes_of(*piece) for piece in _pieces(tokenizer, ids, of_target)]
-    text, starts = b"".join(parts), [0]
-    for part in parts:
-        starts.append(starts[-1] + len(part))
-    return [_text_between(text, start, end) for start, end in pairwise(starts)]
+    text, ends = b"".join(parts), [*accumulate(map(len, parts), initial=0)]
+    characters = [found.span() for found in _CHARACTER.finditer(text)]
+    return [_text_between(text, characters, start, end) for start, end in pairwise(ends)]
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], of_target: bool) -> list[tuple[str, bool]]:
@@ -62,18 +65,12 @@ def _bytes_of(piece: str, is_byte_level: bool) -> bytes:
     return piece.replace("▁", " ").replace("</w>", " ").encode()
 
 
-def _text_between(text: bytes, start: int, end: int) -> str:
+def _text_between(text: bytes, characters: Sequence[tuple[int, int]], start: int, end: int) -> str:
     """The characters of which at least one byte lies between two places."""
-    first, last = start, end
-    while 0 < first < len(text) and _continues(text[first]):
-        first -= 1
-    while 0 < last < len(text) and _continues(text[last]):
-        last += 1
-    characters = text[first:last].decode(errors="replace")
-    shown = characters.strip() or "".join(_VISIBLE.get(each, each) for each in characters) or _VISIBLE[" "]
+    touched = [span for span in characters if span[0] < end and span[1] > start]
+    if not touched:
+        return _VISIBLE[" "]
+    first, last = touched[0][0], touched[-1][1]
+    found = text[first:last].decode(errors="replace")
+    shown = found.strip() or "".join(_VISIBLE.get(each, each) for each in found)
     return f"{SPLIT * (first < start)}{shown}{SPLIT * (last > end)}"
-
-
-def _continues(byte: int) -> bool:
-    """Whether a byte of UTF-8 is in a character, but does not begin it."""
-    return byte & 0b1100_0000 == 0b1000_0000
