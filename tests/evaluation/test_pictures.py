@@ -122,11 +122,11 @@ def test_beams_differ_from_greedy_search(model, tokenizer):
 
 
 def test_decoding_that_starts_from_the_pad_token(tokenizer):
-    """As Marian's models do; padding after a translation is no part of it."""
+    """As Marian's models do."""
     model = decisive_model(vocab_size=len(tokenizer), decoder_start_token_id=0)
     ids = tokenizer(SENTENCE, return_tensors="pt")
-    options = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 12}
-    row = [token for token in model.generate(**ids, **options)[0, 1:].tolist() if token != 0]
+    options = {"num_beams": 4, "max_new_tokens": 12}
+    row = model.generate(**ids, **options)[0, 1:].tolist()
     found = forward_pass(model, tokenizer, SENTENCE, **options)
     assert found.read_tokens[0] == "<pad>"
     assert found.read_tokens[1:] == found.target_tokens[:-1]
@@ -141,6 +141,14 @@ def test_words_of_two_vocabularies():
     assert (found.target_tokens, found.source_tokens) == WORDS["cross"]
     masks = masks_of(model, tokenizer, [SENTENCE], [TARGET])
     assert (masks.read_tokens, masks.source_tokens) == ([WORDS["decoder"][1]], [WORDS["cross"][1]])
+
+
+def test_padding_to_longer_hypotheses_is_no_part_of_the_translation(numbers):
+    model, tokenizer = numbers
+    options = {"num_beams": 4, "num_return_sequences": 4}
+    rows = model.generate(**tokenizer("seven", return_tensors="pt"), **options)
+    assert rows[0, -1] == tokenizer.pad_token_id
+    assert forward_pass(model, tokenizer, "seven", **options).target_tokens == ["sieb", "en", "</s>"]
 
 
 def test_the_mode_of_the_model_is_restored(model, tokenizer):
