@@ -198,7 +198,8 @@ def _sheet(
     wide, high = (max(count * _CELL_OF_SHEET, 0.9) for count in reversed(weights.shape[2:]))
     columns = weights.shape[1]
     if not has_layers:
-        columns = min(columns, _MOST_HEADS_IN_A_ROW, max(1, int(_WIDTH_OF_SHEET / wide)))
+        fitting = min(columns, _MOST_HEADS_IN_A_ROW, max(1, int(_WIDTH_OF_SHEET / wide)))
+        columns = math.ceil(columns / math.ceil(columns / fitting))  # As many heads in each row.
     rows = math.ceil(len(panels) / columns)
     words = [width_of(side, SMALL_FONT_SIZE) for side in (queries, keys)]
     width = columns * (wide + 0.15) + words[0] + _MARGIN + 0.3
