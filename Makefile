@@ -3,6 +3,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 EXTRAS := $(VENV)/.extras
 TORCHAO := $(VENV)/torchao
+BERTVIZ := $(VENV)/bertviz
 FLOOR := .venv-floor
 LATEST := .venv-latest
 PROCESSES ?= 2
@@ -35,14 +36,14 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is required; name one with PYTHON=...")'
 	@echo "installing the package and its dependencies into $(VENV); this takes minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[numbers,dev]'
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[numbers,plots,dev]'
 	@touch $@
 
-extras: $(EXTRAS)  ## Install the optional dependencies: plots, PEFT, ONNX, CTranslate2, Marian's tokenizer, sentences.
+extras: $(EXTRAS)  ## Install the optional dependencies: PEFT, ONNX, CTranslate2, Marian's tokenizer, sentences.
 
 # A target of its own, because the demo needs none of them and some of them print when transformers imports them.
 $(EXTRAS): $(READY)
-	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,marian,ctranslate2,plots,text]'
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,marian,ctranslate2,text]'
 	@touch $@
 
 # Apart from the environment: where it is installed, transformers imports it with every model, and it logs four lines.
@@ -50,12 +51,18 @@ $(TORCHAO)/.ready: $(EXTRAS)
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --no-deps --target $(TORCHAO) torchao
 	@touch $@
 
+# Apart, too: it asks for boto3 and requests, which its views do not import, and IPython brings a dozen packages.
+$(BERTVIZ)/.ready: $(EXTRAS)
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --target $(BERTVIZ) ipython
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --no-deps --target $(BERTVIZ) bertviz
+	@touch $@
+
 $(FLOOR)/.ready: pyproject.toml constraints-floor.txt
 	$(PYTHON) -m venv $(FLOOR)
 	$(FLOOR)/bin/$(INSTALL) -c constraints-floor.txt --editable '.[numbers,plots]' pytest
 	@touch $@
 
-demo: $(READY)  ## Train on the built-in number corpus, evaluate on unseen numbers, translate some.
+demo: $(READY)  ## Train on the built-in number corpus, evaluate on unseen numbers, translate some, draw attention.
 	$(VENV)/bin/python -m hf_vanilla_transformer demo
 
 $(VENV)/.docs: $(READY)
@@ -72,9 +79,10 @@ dist: $(READY)  ## Build sdist and wheel into dist/, and check their metadata.
 
 # Most tests are too small for several threads, so worker processes run files in parallel, in the order of
 # tests/conftest.py. torch and oneDNN read the instructions that they may use from the environment at import.
-test: $(TORCHAO)/.ready  ## Run the tests; with AVX-512, those that depend on the processor also under AVX2.
+test: $(TORCHAO)/.ready $(BERTVIZ)/.ready  ## Run the tests; with AVX-512, those that depend on the processor also under AVX2.
 	OMP_NUM_THREADS=1 $(PYTEST)
 	PYTHONPATH=$(TORCHAO) OMP_NUM_THREADS=1 $(PYTEST) $(TORCHAO_TESTS)
+	PYTHONPATH=$(BERTVIZ) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --quiet tests/ecosystem/test_bertviz.py
 	if grep -qs avx512f /proc/cpuinfo; then \
 	  ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 $(PYTEST) $(PROCESSOR_TESTS); \
 	fi

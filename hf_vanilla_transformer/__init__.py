@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from .data.tokenization import tokenize_pairs
     from .evaluation.metrics import Bleu, ChrF, make_compute_metrics, score_translations
     from .hub.push import push_run
+    from .schedule import paper_learning_rate
     from .serving.engine import load_engine
     from .training.arguments import PaperTrainingArguments
     from .training.averaging import average_checkpoints
     from .training.callbacks import DivergedError, ReleaseMemory, StopWhenDiverged
     from .training.checkpoints import CompleteCheckpoints, last_complete_checkpoint
-    from .training.optimization import paper_learning_rate, paper_optimizers
+    from .training.optimization import paper_optimizers
     from .training.r_drop import RDropTrainer
     from .training.token_metrics import TokenMetricsTrainer
 
@@ -57,7 +58,7 @@ _MODULE_OF = {
     "load_engine": "serving.engine",
     "load_pairs": "data.sources",
     "make_compute_metrics": "evaluation.metrics",
-    "paper_learning_rate": "training.optimization",
+    "paper_learning_rate": "schedule",
     "paper_optimizers": "training.optimization",
     "push_run": "hub.push",
     "score_translations": "evaluation.metrics",

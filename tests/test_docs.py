@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import conversion
+from hf_vanilla_transformer.evaluation import pictures
 from tests.models import small_model
 
 
@@ -39,7 +40,9 @@ RUN_HERE = {
 RUN_ELSEWHERE = {
     "conversion.md": 2,  # tests/conversion/test_ctranslate2.py and tests/serving
     "distributed_training.md": 2,  # tests/parallel/test_docs.py
+    "explained.md": 12,  # tests/evaluation/test_pages.py
     "ecosystem.md": 9,  # tests/ecosystem and tests/test_int8.py
+    "see_inside.md": 3,  # tests/evaluation/test_pages.py and tests/ecosystem/test_bertviz.py
     "share.md": 6,  # tests/hub/test_docs.py and tests/model/test_remote_code.py
 }
 
@@ -119,7 +122,20 @@ def test_api_md_has_every_public_name():
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     names = [f"hf_vanilla_transformer.{name}" for name in hf_vanilla_transformer.__all__]
     names += [f"hf_vanilla_transformer.conversion.{name}" for name in conversion.__all__]
-    assert sorted(re.findall(r"::: ([\w.]+)", text)) == sorted(names)
+    listed = re.findall(r"::: ([\w.]+)", text)
+    assert sorted(name for name in listed if ".evaluation." not in name) == sorted(names)
+
+
+def test_api_md_has_every_picture():
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = re.findall(r"::: hf_vanilla_transformer\.evaluation\.\w+\.(plot_\w+)$", text, flags=re.MULTILINE)
+    assert sorted(listed) == sorted(name for name in pictures.__all__ if name.startswith("plot_"))
+
+
+def test_pictures_are_small():
+    images = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".png", ".svg")]
+    assert images
+    assert all(path.stat().st_size < 200_000 for path in images)
 
 
 def test_reference_md_has_every_public_name():

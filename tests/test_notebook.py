@@ -1,12 +1,18 @@
-"""The notebook runs from top to bottom, with 20 updates."""
+"""The notebooks run from top to bottom, the training one with 20 updates."""
 
 import ast
+import inspect
 import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 
-NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "quickstart.ipynb"
+from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
+
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+QUICKSTART, ANNOTATED = NOTEBOOKS / "quickstart.ipynb", NOTEBOOKS / "annotated.ipynb"
 SMALLER = {
     "train_size=200_000": "train_size=1000, max_digits=3",
     "max_steps=2000": "max_steps=20",
@@ -17,20 +23,25 @@ SMALLER = {
 }
 
 
+def cells(notebook: Path, kind: str) -> list[str]:
+    """The cells of one kind, as text."""
+    found = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in found if cell["cell_type"] == kind]
+
+
 def run_cell(source: str, names: dict[str, Any]) -> Any:
     """Run a cell; returns the value of its last line, where that is an expression, as Jupyter prints it."""
     *statements, last = ast.parse(source).body
-    exec(compile(ast.Module(statements, []), NOTEBOOK.name, "exec"), names)
+    exec(compile(ast.Module(statements, []), "notebook", "exec"), names)
     if isinstance(last, ast.Expr):
-        return eval(compile(ast.Expression(last.value), NOTEBOOK.name, "eval"), names)
-    exec(compile(ast.Module([last], []), NOTEBOOK.name, "exec"), names)
+        return eval(compile(ast.Expression(last.value), "notebook", "eval"), names)
+    exec(compile(ast.Module([last], []), "notebook", "exec"), names)
     return None
 
 
 def test_quickstart(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
-    sources = ["".join(cell["source"]) for cell in cells]
+    sources = cells(QUICKSTART, "code")
     for setting, smaller in SMALLER.items():
         assert sum(setting in source for source in sources) == 1
         sources = [source.replace(setting, smaller) for source in sources]
@@ -44,6 +55,25 @@ def test_quickstart(tmp_path, monkeypatch):
     assert printed[-1] == names["translate"](names["trainer"].model, names["tokenizer"], ["seven"])
 
 
-def test_the_notebook_has_no_outputs():
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    assert not any(cell.get("outputs") for cell in cells)
+def test_annotated(capsys):
+    names: dict[str, Any] = {}
+    for source in cells(ANNOTATED, "code"):
+        run_cell(source, names)
+    printed = capsys.readouterr().out
+    assert printed.count("equal; the largest difference is") == 8
+    # The code that it shows is the installed one.
+    layer = modeling.VanillaTransformerLayer
+    for item in (modeling.sinusoidal_positions, modeling.VanillaTransformerAttention, layer.feed_forward):
+        assert inspect.getsource(item) in printed
+
+
+def test_annotated_has_every_part_of_section_3():
+    text = "".join(cells(ANNOTATED, "markdown"))
+    assert all(f"## {section} " in text for section in ("3.1", "3.2.1", "3.2.2", "3.2.3", "3.3", "3.4", "3.5"))
+    assert all(f"\\tag{{{equation}}}" in text for equation in (1, 2))
+
+
+@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_have_no_outputs(notebook):
+    found = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    assert not any(cell.get("outputs") for cell in found)

@@ -15,14 +15,14 @@ gc.freeze()
 
 PROGRAM = "hf-vanilla-transformer"
 VERBS = {
-    "demo": "train on the built-in number corpus, evaluate, and translate some numbers",
+    "demo": "train on the built-in number corpus, evaluate, translate some numbers, and draw attention",
     "train": "train a model from scratch, or fine-tune one",
     "translate": "translate sentences, a file, or standard input",
     "evaluate": "translate test pairs and compute BLEU and chrF",
     "score": "compute log-probabilities of given translations",
     "average": "average the weights of checkpoints",
     "convert": "convert a model of another system, and prove that it is equal",
-    "plot": "draw validation curves",
+    "plot": "draw attention, positions, masks, the schedule, probabilities, curves",
     "info": "print versions, the machine, and the fast paths it enables",
 }
 

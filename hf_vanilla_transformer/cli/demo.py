@@ -1,8 +1,9 @@
-"""Train on the built-in number corpus, evaluate on unseen numbers, and translate some of them."""
+"""Train on the built-in number corpus, evaluate on unseen numbers, translate some of them, and draw attention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .. import translate
 from . import train
@@ -12,6 +13,8 @@ from .parsing import parse
 
 OUTPUT = "runs/numbers"
 EXAMPLES = 4
+# In German the units come first: zweiundvierzig.
+REORDERED, PICTURE = "forty-two", "attention.png"
 
 
 @dataclass
@@ -31,19 +34,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings += ["--overwrite"] if args.output_dir == OUTPUT else []
     folder = train.main(["--config", train.DEFAULT_CONFIG, *settings])
     print()
-    print_translations(folder)
+    tokenizer, model = load(str(folder))
+    print_translations(model, tokenizer)
+    draw_attention(model, tokenizer, folder / PICTURE)
     print("\nin Python:\n")
     print("import hf_vanilla_transformer; from transformers import AutoModelForSeq2SeqLM, AutoTokenizer")
     print(f'tokenizer, model = (c.from_pretrained("{folder}") for c in (AutoTokenizer, AutoModelForSeq2SeqLM))')
     print('print(hf_vanilla_transformer.translate(model, tokenizer, ["forty-two"]))')
 
 
-def print_translations(folder: Path) -> None:
+def print_translations(model: Any, tokenizer: Any) -> None:
     """Translate some of the test numbers, which do not depend on the number of training pairs."""
     from ..data.sources import load_pairs
 
-    tokenizer, model = load(str(folder))
     test = load_pairs("numbers", train_size=9)["test"]
     sources = test.select(range(0, len(test), len(test) // EXAMPLES))["source"]
     for source, translation in zip(sources, translate(model, tokenizer, list(sources)), strict=True):
         print(f"{source}\n  -> {translation}")
+
+
+def draw_attention(model: Any, tokenizer: Any, path: Path) -> None:
+    """Draw the cross-attention in which the parts of a number change places, or print what that needs."""
+    from ..evaluation.pictures import plot_attention, save_figure
+
+    try:
+        figure = plot_attention(model, tokenizer, REORDERED, style="layers")
+    except ImportError as error:
+        print(f"\nthe cross-attention of {REORDERED} is not drawn: {error}")
+        return
+    print(f"\nthe cross-attention of {REORDERED} is in {save_figure(figure, path)}")

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,7 +144,9 @@ def series(points: Sequence[Mapping[str, float]], metric: str) -> tuple[list[flo
     return [point["training_seconds"] / _SECONDS_IN_A_MINUTE for point in known], [point[metric] for point in known]
 
 
-def draw_curves(curves: Mapping[str, Mapping[str, Any]], panels: Sequence[str]) -> "Figure":
+def draw_curves(
+    curves: Mapping[str, Mapping[str, Any]], panels: Sequence[str], colors: Sequence[str] = _COLORS
+) -> "Figure":
     """Draw one pair of axes for each metric: validation solid, training dashed, one color for each run.
 
     Raises:
@@ -160,7 +163,7 @@ def draw_curves(curves: Mapping[str, Mapping[str, Any]], panels: Sequence[str]) 
     for number, metric in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, number)
         for index, curve in enumerate(curves.values()):
-            color = _COLORS[index % len(_COLORS)]
+            color = colors[index % len(colors)]
             axes.plot(*series(curve.get("training", []), metric), linestyle="--", linewidth=1, color=color)
             axes.plot(*series(curve["points"], metric), marker=".", color=color)
         axes.set_xlabel("training time (minutes, without evaluations)")
@@ -168,18 +171,17 @@ def draw_curves(curves: Mapping[str, Mapping[str, Any]], panels: Sequence[str]) 
         if metric == "perplexity":
             axes.set_yscale("log")
         axes.grid(alpha=0.3)
-    _add_legend(figure, curves)
+    _add_legend(figure, curves, colors)
     return figure
 
 
-def _add_legend(figure: "Figure", curves: Mapping[str, Mapping[str, Any]]) -> None:
+def _add_legend(figure: "Figure", curves: Mapping[str, Mapping[str, Any]], colors: Sequence[str]) -> None:
     """Name the runs by color, if there are several, and the two kinds of line."""
     from matplotlib.lines import Line2D
 
     handles = []
     if len(curves) > 1:
-        colors = (_COLORS[index % len(_COLORS)] for index in range(len(curves)))
-        handles = [Line2D([], [], color=color, label=name) for name, color in zip(curves, colors, strict=False)]
+        handles = [Line2D([], [], color=color, label=name) for name, color in zip(curves, cycle(colors), strict=False)]
     if any(curve.get("training") for curve in curves.values()):
         handles.append(Line2D([], [], color="gray", marker=".", label="validation"))
         training = "training (with dropout; loss as minimized)"

@@ -4,9 +4,11 @@ import pytest
 
 from hf_vanilla_transformer.cli import demo, train
 from tests.cli.tiny_run import recipe
+from tests.evaluation.test_curves import without_matplotlib
 
 
-def test_the_demo_ends_with_python_that_runs(tmp_path, monkeypatch, capsys):
+def test_the_demo_ends_with_a_picture_and_python_that_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
     (path,) = recipe(tmp_path, target_lang="de", max_steps=2)
     monkeypatch.setattr(train, "DEFAULT_CONFIG", path)
     arguments = ["--output_dir", str(tmp_path / "demo"), "--seed", "3"]
@@ -16,8 +18,19 @@ def test_the_demo_ends_with_python_that_runs(tmp_path, monkeypatch, capsys):
     assert "BLEU: " in printed
     assert printed.count("\n  -> ") == demo.EXAMPLES
     assert f"the model is in {tmp_path / 'demo'}" in printed
+    assert f"the cross-attention of forty-two is in {tmp_path / 'demo' / 'attention.png'}" in printed
+    assert (tmp_path / "demo" / "attention.png").read_bytes().startswith(b"\x89PNG")
     assert len(python.strip().splitlines()) == 3
     exec(python, {})
     assert capsys.readouterr().out.startswith("[")
     with pytest.raises(SystemExit, match="already holds a model"):
         demo.main(arguments)
+
+
+def test_without_matplotlib_the_demo_names_the_extra(monkeypatch, capsys, tmp_path):
+    without_matplotlib(monkeypatch)
+    demo.draw_attention(None, None, tmp_path / "attention.png")
+    printed = capsys.readouterr().out
+    assert printed.startswith("\nthe cross-attention of forty-two is not drawn: plots need matplotlib; install it")
+    assert "[plots]" in printed
+    assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hf_vanilla_transformer import __version__, cli
+from hf_vanilla_transformer.cli import plot
 from tests.cli import in_fresh_process
 
 
@@ -21,7 +22,7 @@ OF_DATA = {"datasets", "pandas", "pyarrow"}
 LIBRARIES = {*OF_DATA, "evaluate", "matplotlib", "num2words", "peft", "sacrebleu", "scipy", "sklearn", "torchao"}
 # transformers imports peft with the arguments and callbacks of its Trainer, where peft is installed.
 OF_TRAINER = {"peft"}
-COMMANDS = [[], *([verb] for verb in cli.VERBS), ["plot", "curve"]]
+COMMANDS = [[], *([verb] for verb in cli.VERBS), *(["plot", figure] for figure in plot.FIGURES)]
 SCRIPTS = {path.stem: path for path in (ROOT / "scripts").glob("[a-z]*.py")}
 
 
@@ -33,6 +34,7 @@ WORK = {
     "score": (["score", *OF_MODEL, "--test_file", "a.en", "a.de"], OF_DATA),
     "evaluate": (["evaluate", *OF_MODEL, "--test_file", "a.en", "a.de"], {*OF_DATA, "evaluate", "sacrebleu"}),
     "plot curve": (["plot", "curve", "curve.json", "--output", "curve.svg"], {"matplotlib"}),
+    "plot attention": (["plot", "attention", "seven", *OF_MODEL, "--output", "attention.svg"], {"matplotlib"}),
     "average": (["average", "model", "other", "--output", "average"], OF_TRAINER),
 }
 

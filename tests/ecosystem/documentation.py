@@ -1,4 +1,4 @@
-"""The Python of docs/ecosystem.md, run as it stands there, with a small model."""
+"""The Python of docs/ecosystem.md and of other pages, run as it stands there, with a small model."""
 
 import re
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "numbers_tiny"
-SECTIONS = re.split(r"^## ", (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
-def blocks(heading: str) -> list[str]:
-    """The Python blocks under a heading."""
-    section = next(section for section in SECTIONS if section.startswith(f"{heading}\n"))
+def blocks(heading: str, page: str = "ecosystem.md") -> list[str]:
+    """The Python blocks under a heading of a page."""
+    sections = re.split(r"^## ", (ROOT / "docs" / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    section = next(section for section in sections if section.startswith(f"{heading}\n"))
     return re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
 
 

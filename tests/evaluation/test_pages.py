@@ -1,0 +1,81 @@
+"""The Python of docs/explained.md and docs/see_inside.md runs, and makes the pictures that the pages show."""
+
+import re
+
+import numpy as np
+import pytest
+
+from tests.ecosystem.documentation import FIXTURE, ROOT
+
+
+pytest.importorskip("matplotlib")
+
+PAGES = ("explained.md", "see_inside.md")
+EXPLAINED, SEE_INSIDE = ((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
+# Lengths at which attention takes no time.
+CHANGES = {"runs/numbers": FIXTURE.as_posix(), "[64, 128, 256, 512, 1024, 2048, 4096]": "[8, 16]"}
+
+
+def run(text: str, **names) -> dict:
+    """Run the blocks of Python of a text in order; returns their names."""
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        for original, replacement in CHANGES.items():
+            block = block.replace(original, replacement)
+        exec(compile(block, "page", "exec"), names)
+    return names
+
+
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("explained"))
+        printed: list[str] = []
+        names = run(EXPLAINED, print=lambda *words: printed.append(" ".join(map(str, words))))
+        return names, printed, {path.name: path for path in names["folder"].resolve().iterdir()}
+
+
+def test_explained_makes_its_pictures(explained):
+    _, _, made = explained
+    shown = set(re.findall(r"\]\(images/(\w+\.png)\)", EXPLAINED))
+    assert made.keys() == shown
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in made.values())
+
+
+def test_explained_prints_what_it_shows(explained):
+    """As far as that does not depend on the model: the page has the demo's, the test a smaller one."""
+    _, printed, _ = explained
+    shown = "".join(re.findall(r"```text\n(.*?)```", EXPLAINED, flags=re.DOTALL)).splitlines()
+    printed = "\n".join(printed).splitlines()
+    first = next(index for index, line in enumerate(shown) if line.startswith("x (1, "))
+    assert first == 16
+    assert printed[:first] == shown[:first]
+    names, shown_names = ([line.split()[0] for line in lines[first : first + 5]] for lines in (printed, shown))
+    assert names == shown_names == ["x", "returned", "logits", "reads", "writes"]
+    assert printed[first + 1].endswith("equal: True")
+
+
+def test_the_numbers_of_explained_are_equation_1(explained):
+    names, _, _ = explained
+    q, k, v = np.array([[2, 0], [0, 2], [1, 1]]), np.array([[0, 2], [2, 0], [1, 1]]), np.array([[1, 1], [3, 2], [1, 2]])
+    exponentials = np.exp(q @ k.T / np.sqrt(2))
+    output = exponentials / exponentials.sum(axis=1, keepdims=True) @ v
+    np.testing.assert_allclose(names["output"].numpy(), output, atol=1e-6)
+
+
+def test_decoding_step_by_step_writes_what_teacher_forcing_writes(explained):
+    names, printed, _ = explained
+    tokenizer = names["tokenizer"]
+    assert tokenizer.decode(names["ids"][0], skip_special_tokens=True) == "zweiundvierzig"
+    assert names["ids"][0, 1:].tolist() == names["logits"][0].argmax(dim=-1).tolist()
+    steps = [line for line in printed if line.startswith("reads (")]
+    assert len(steps) == names["ids"].shape[1] - 1
+
+
+def test_see_inside(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    before_bertviz = SEE_INSIDE.partition("## BertViz")[0]
+    names = run(before_bertviz)
+    assert {path.name for path in tmp_path.iterdir()} == {"attention.pdf", "probabilities.svg"}
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == str(names["found"].cross.shape)
+    assert [line.split()[0] for line in printed[1:]] == names["found"].target_tokens
