@@ -23,6 +23,7 @@ VERBS = {
     "average": "average the weights of checkpoints",
     "convert": "convert a model of another system, and prove that it is equal",
     "plot": "draw validation curves",
+    "serve": "translate by HTTP, for clients of the Hub and of LibreTranslate, and as a page",
     "info": "print versions, the machine, and the fast paths it enables",
 }
 
