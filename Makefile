@@ -24,7 +24,7 @@ INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 SEED ?= $(shell date +%s)
 
-.PHONY: help setup extras demo docs dist test test-conformance test-floor test-latest test-bridges \
+.PHONY: help setup extras demo docs dist test test-conformance test-floor test-latest test-bridges test-apps \
 	fuzz torture gpu-check lint format clean
 
 help:  ## List the targets.
@@ -39,11 +39,19 @@ $(READY): pyproject.toml constraints.txt
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[numbers,plots,dev]'
 	@touch $@
 
+<<<<<<< HEAD
 extras: $(EXTRAS)  ## Install the optional dependencies: PEFT, ONNX, CTranslate2, Marian's tokenizer, sentences.
 
 # A target of its own, because the demo needs none of them and some of them print when transformers imports them.
 $(EXTRAS): $(READY)
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,marian,ctranslate2,text]'
+=======
+extras: $(EXTRAS)  ## Install the optional dependencies: plots, PEFT, ONNX, CTranslate2, Marian's tokenizer, the server.
+
+# A target of its own, because the demo needs none of them and some of them print when transformers imports them.
+$(EXTRAS): $(READY)
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,marian,ctranslate2,plots,text,serve]'
+>>>>>>> i27serve
 	@touch $@
 
 # Apart from the environment: where it is installed, transformers imports it with every model, and it logs four lines.
@@ -79,8 +87,13 @@ dist: $(READY)  ## Build sdist and wheel into dist/, and check their metadata.
 
 # Most tests are too small for several threads, so worker processes run files in parallel, in the order of
 # tests/conftest.py. torch and oneDNN read the instructions that they may use from the environment at import.
+<<<<<<< HEAD
 test: $(TORCHAO)/.ready $(BERTVIZ)/.ready  ## Run the tests; with AVX-512, those that depend on the processor also under AVX2.
 	OMP_NUM_THREADS=1 $(PYTEST)
+=======
+test: $(TORCHAO)/.ready  ## Run the tests; with AVX-512, those that depend on the processor also under AVX2.
+	OMP_NUM_THREADS=1 $(PYTEST) --ignore tests/apps
+>>>>>>> i27serve
 	PYTHONPATH=$(TORCHAO) OMP_NUM_THREADS=1 $(PYTEST) $(TORCHAO_TESTS)
 	PYTHONPATH=$(BERTVIZ) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --quiet tests/ecosystem/test_bertviz.py
 	if grep -qs avx512f /proc/cpuinfo; then \
@@ -116,6 +129,14 @@ gpu-check:  ## Check and measure the package on a GPU, with $(PYTHON) as it is, 
 $(VENV)/pymarian/.ready: $(EXTRAS)
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --no-deps --target $(VENV)/pymarian pymarian
 	@touch $@
+
+$(VENV)/.apps: $(EXTRAS)
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[page,apps]'
+	@touch $@
+
+# The page is tested in the Chromium of Debian, where that is installed.
+test-apps: $(VENV)/.apps  ## Call the server by its clients, and use its page in a browser.
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --quiet -rs tests/apps
 
 # Apart from the environment, because it takes 600 MB.
 test-bridges: $(VENV)/pymarian/.ready  ## Compare conversions with Marian itself, which it installs (600 MB).

@@ -83,7 +83,7 @@ def test_the_command_is_installed(installed):
 
 def test_help_lists_the_verbs(run):
     printed = run("--help")
-    for verb in ("demo", "train", "translate", "evaluate", "score", "average", "convert", "plot", "info"):
+    for verb in ("demo", "train", "translate", "evaluate", "score", "average", "convert", "plot", "serve", "info"):
         assert f"\n  {verb} " in printed
 
 

@@ -22,7 +22,12 @@ VERBS = {
     "score": "compute log-probabilities of given translations",
     "average": "average the weights of checkpoints",
     "convert": "convert a model of another system, and prove that it is equal",
+<<<<<<< HEAD
     "plot": "draw attention, positions, masks, the schedule, probabilities, curves",
+=======
+    "plot": "draw validation curves",
+    "serve": "translate by HTTP, for clients of the Hub and of LibreTranslate, and as a page",
+>>>>>>> i27serve
     "info": "print versions, the machine, and the fast paths it enables",
 }
 

@@ -1,0 +1,100 @@
+"""Serve translations by HTTP, for clients of the Hub and of LibreTranslate, and as a page."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from ..checks import check_number
+from ..serving.card import CardFacts, read_card
+from ..serving.settings import ServingSettings
+from ..serving.space import write_space
+from .arguments import DecodingArguments, EngineArguments, LoadingArguments, check_optional
+from .loading import load_given
+from .parsing import parse, plain_errors
+
+
+@dataclass
+class ServeArguments:
+    """Where to serve, and what."""
+
+    host: str = field(default="127.0.0.1", metadata={"help": "Address; 0.0.0.0 is every network of this machine."})
+    port: int = field(default=8000, metadata={"help": "Port; 0 is any free one."})
+    page: bool = field(default=False, metadata={"help": "Also serve a page for people; needs the extra page."})
+    write_space: str | None = field(
+        default=None, metadata={"help": "Write the page into this new folder, for a Space of the Hub, and end."}
+    )
+    split_sentences: bool = field(
+        default=True, metadata={"help": "Split texts into sentences, and keep their white space and line breaks."}
+    )
+    threads: int | None = field(default=None, metadata={"help": "Threads of the model; by default torch's."})
+    source_lang: str | None = field(
+        default=None, metadata={"help": "Code of the source language; by default of the model's card."}
+    )
+    target_lang: str | None = field(default=None, metadata={"help": "The same of the target language."})
+
+    def __post_init__(self) -> None:
+        check_optional(self, "threads")
+        check_number("port", self.port, 0, 65535)
+        if (self.source_lang is None) != (self.target_lang is None):
+            raise ValueError("one of source_lang and target_lang is missing; give both, or none.")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve as the command line says, until interrupted."""
+    kinds = [ServeArguments, LoadingArguments, EngineArguments, DecodingArguments, ServingSettings]
+    args, loading, engine, decoding, settings = parse(kinds, __doc__, arguments, verb="serve")
+    with plain_errors():
+        if args.write_space is not None:
+            write_space(args.write_space, loading.model_name_or_path, _card(args, loading))
+            return
+        with _naming_the_extra("page" if args.page else "serve"):
+            import sentencex  # noqa: F401
+
+            from ..serving.app import build_app
+            from ..serving.server import listen, run
+            from ..serving.service import Service
+
+            if args.page:
+                # gradio reads it when it is imported.
+                os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+                from ..serving.page import add_page
+        # Before loading, which takes longer than to see that the port is taken.
+        listener = listen(args.host, args.port)
+        if args.threads is not None:
+            torch.set_num_threads(args.threads)
+        tokenizer, model = load_given(loading, engine)
+        card = _card(args, loading)
+        splits = (card.source_language or True) if args.split_sentences else False
+        service = Service(model, tokenizer, settings, card, {"split_sentences": splits, **decoding.generate_kwargs()})
+        app = build_app(service)
+        if args.page:
+            add_page(app, service)
+        host, port = listener.getsockname()[:2]
+        print(f"serving {service.card.title} at http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)
+        run(app, settings, listener)
+
+
+def _card(args: ServeArguments, loading: LoadingArguments) -> CardFacts:
+    card = read_card(loading.model_name_or_path, revision=loading.revision, token=loading.token)
+    if args.source_lang is None:
+        return card
+    return card._replace(source_language=args.source_lang, target_language=args.target_lang)
+
+
+@contextmanager
+def _naming_the_extra(extra: str) -> Iterator[None]:
+    """Explain a missing library.
+
+    Raises:
+        ImportError: with the extra that installs it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f'{error.name} is not installed; pip install "hf-vanilla-transformer[{extra}]" adds what serve needs.'
+        ) from error

@@ -1,0 +1,55 @@
+"""Metrics of the server in the format of Prometheus."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from .batcher import Batch
+
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_POWERS_OF_TWO = tuple(2.0**power for power in range(14))
+
+
+class Metrics:
+    """Counters of one server, and those of its process: memory, CPU time, open files."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._requests = Histogram(
+            *("translation_request_seconds", "Seconds from a request's headers to its response.", ["route", "status"]),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._texts = Counter("translation_texts", "Texts that were translated.", registry=registry)
+        self.in_flight = Gauge("translation_texts_in_flight", "Texts that wait or are translated.", registry=registry)
+        self._batch_texts = Histogram(
+            "translation_batch_texts", "Texts of a batch.", buckets=_POWERS_OF_TWO, registry=registry
+        )
+        self._batch_tokens = Histogram(
+            *("translation_batch_tokens", "Source tokens of a batch, padding included."),
+            buckets=_POWERS_OF_TWO,
+            registry=registry,
+        )
+        self._batch_seconds = Histogram(
+            "translation_batch_seconds", "Seconds in which a batch is translated.", buckets=_SECONDS, registry=registry
+        )
+        self._waited = Histogram(
+            "translation_wait_seconds", "Seconds that a text waits for its batch.", buckets=_SECONDS, registry=registry
+        )
+
+    def count_request(self, route: str, status: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        self._requests.labels(route, str(status)).observe(seconds)
+
+    def count_batch(self, batch: Batch) -> None:
+        """Count a batch that was translated."""
+        self._texts.inc(batch.texts)
+        self._batch_texts.observe(batch.texts)
+        self._batch_tokens.observe(batch.tokens)
+        self._batch_seconds.observe(batch.seconds)
+        for seconds in batch.waited:
+            self._waited.observe(seconds)
+
+    def text(self) -> bytes:
+        """All values, as Prometheus reads them."""
+        return generate_latest(self._registry)

@@ -1,0 +1,101 @@
+"""What uvicorn and FastAPI leave open about slow clients: time limits for headers and bodies, and a limit of bytes."""
+
+import asyncio
+from typing import Any
+
+import h11
+from fastapi import HTTPException
+from fastapi.responses import JSONResponse
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+MOST_HEADER_BYTES = 16_384
+# The rest of the body must not be read as the next request.
+_CLOSE = {"Connection": "close"}
+_TIMEOUT = (
+    b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
+    b'{"error":"the headers of the request did not arrive in time."}'
+)
+
+
+def protocol_with(head_seconds: float) -> type[H11Protocol]:
+    """uvicorn's protocol, which waits for headers without end, with a limit of seconds."""
+
+    class Protocol(H11Protocol):
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._start_timer()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.conn.their_state is not h11.IDLE:
+                self._stop_timer()
+            elif self._timer is None and not self.transport.is_closing():
+                self._start_timer()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def _start_timer(self) -> None:
+            self._timer = self.loop.call_later(head_seconds, self._end)
+
+        def _stop_timer(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _end(self) -> None:
+            self.transport.write(_TIMEOUT)
+            self.transport.close()
+
+    return Protocol
+
+
+class RequestLimits:
+    """ASGI middleware: 431 for headers that are too long, 413 for such a body, and 408 for one that arrives too slowly.
+
+    Args:
+        app: the ASGI app within.
+        most_bytes (`int`): maximum length of a body.
+        seconds (`float`): until a body must be there.
+    """
+
+    def __init__(self, app: Any, most_bytes: int, seconds: float):
+        self._app, self._most_bytes, self._seconds = app, most_bytes, seconds
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handle a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
+            reason = f"the headers have more than {MOST_HEADER_BYTES:,} bytes; send fewer."
+            await JSONResponse({"error": reason}, 431, headers=_CLOSE)(scope, receive, send)
+        else:
+            await self._app(scope, self._limited(receive), send)
+
+    def _limited(self, receive: Any) -> Any:
+        deadline = asyncio.get_running_loop().time() + self._seconds
+        size, is_complete = 0, False
+
+        async def limited() -> Any:
+            nonlocal size, is_complete
+            # After the body the next message tells of a disconnection.
+            if is_complete:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                reason = f"the body did not arrive within {self._seconds:g} seconds; send it faster."
+                raise HTTPException(408, reason, headers=_CLOSE) from None
+            size += len(message.get("body", b""))
+            if size > self._most_bytes:
+                reason = f"the body has more than {self._most_bytes:,} bytes; send fewer or shorter texts."
+                raise HTTPException(413, reason, headers=_CLOSE)
+            is_complete = not message.get("more_body", False)
+            return message
+
+        return limited

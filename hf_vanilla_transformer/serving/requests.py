@@ -1,0 +1,93 @@
+"""Bodies of requests and responses, as the clients of the Hub and of LibreTranslate send and expect them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+
+Texts = str | list[str]
+Language = Annotated[str, Field(max_length=100, description="Any code; the model has one direction.")]
+
+
+class GenerateParameters(BaseModel, extra="forbid"):
+    """Settings of the search; see docs/decoding.md."""
+
+    num_beams: Annotated[int, Field(ge=1, le=16)] | None = None
+    length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
+    max_new_tokens: Annotated[int, Field(ge=1, le=2048)] | None = None
+    early_stopping: bool | Literal["never"] | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Arguments of `generate()`: those that were given."""
+        return self.model_dump(exclude_none=True)
+
+
+class HubParameters(BaseModel, extra="forbid"):
+    """Parameters of a translation."""
+
+    src_lang: Language | None = None
+    tgt_lang: Language | None = None
+    generate_parameters: GenerateParameters | None = None
+
+
+class HubRequest(BaseModel):
+    """What `huggingface_hub.InferenceClient.translation` sends."""
+
+    inputs: Texts
+    parameters: HubParameters | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Arguments of `generate()`: those that were given."""
+        given = self.parameters.generate_parameters if self.parameters else None
+        return given.options() if given else {}
+
+
+class HubTranslation(BaseModel):
+    """One of the list that `huggingface_hub.InferenceClient.translation` expects."""
+
+    translation_text: str
+
+
+class LibreRequest(BaseModel):
+    """What clients of LibreTranslate send, as a form or as JSON."""
+
+    q: str | Annotated[list[str], Field(min_length=1)]
+    source: Language
+    target: Language
+    format: Literal["text"] = "text"
+    alternatives: Annotated[int, Field(ge=0, le=15)] = 0
+    api_key: str | None = Field(default=None, description="Not needed.")
+
+
+class LibreTranslation(BaseModel):
+    """What clients of LibreTranslate expect: a string for a string, a list for a list."""
+
+    translatedText: Texts  # noqa: N815
+    alternatives: list[str] | list[list[str]] | None = None
+
+
+class LibreLanguage(BaseModel):
+    """A language that the model's card names, and the one that it is translated to."""
+
+    code: str
+    name: str
+    targets: list[str]
+
+
+class Health(BaseModel):
+    """Whether the server translates."""
+
+    status: Literal["ok", "failing"]
+    model: str
+    engine: str
+
+
+class Error(BaseModel):
+    """What was wrong with a request, in one sentence."""
+
+    error: str
+
+
+def as_list(texts: Texts) -> list[str]:
+    """A list of texts, also of one."""
+    return [texts] if isinstance(texts, str) else texts

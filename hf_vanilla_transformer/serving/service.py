@@ -1,0 +1,150 @@
+"""A loaded model that many callers share: limits, batches, one worker thread."""
+
+import asyncio
+import copy
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+from fastapi import HTTPException
+from transformers import PreTrainedTokenizerBase
+
+from ..checks import check_strings
+from ..translation import translate
+from .batcher import Batch, Batcher
+from .card import CardFacts
+from .metrics import Metrics
+from .settings import ServingSettings
+
+
+logger = logging.getLogger(__name__)
+
+_RETRY = {"Retry-After": "1"}
+
+
+class Service:
+    """Translates the texts of many callers, with limits.
+
+    Args:
+        model (`PreTrainedModel`, or what `load_engine` returns): the model.
+        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        settings (`ServingSettings`): limits.
+        card (`CardFacts`): what is known of the model.
+        generate_kwargs (`dict`): arguments of `translate()` and `generate()` for requests that do not give them.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: ServingSettings,
+        card: CardFacts,
+        generate_kwargs: dict[str, Any] | None = None,
+    ):
+        self.model, self.tokenizer, self.settings, self.card = model, tokenizer, settings, card
+        self.metrics = Metrics()
+        self.is_failing = False
+        self._generate_kwargs = generate_kwargs or {}
+        # Its own, because a fast tokenizer must not be used by two threads.
+        self._counter, self._counting = copy.deepcopy(tokenizer), ThreadPoolExecutor(1, thread_name_prefix="tokens")
+        self._batcher: Batcher | None = None
+        self._in_flight = 0
+
+    @property
+    def batcher(self) -> Batcher:
+        """The batcher, while the service runs.
+
+        Raises:
+            RuntimeError: if it does not run.
+        """
+        if self._batcher is None:
+            raise RuntimeError("the service does not run; translate inside of running().")
+        return self._batcher
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Translate requests; on leaving, finish the batch that is being translated."""
+        seconds = self.settings.max_wait_ms / 1000
+        self._batcher = Batcher(self._translate, self.settings.tokens_per_batch, seconds, self._observe)
+        task = asyncio.create_task(self._batcher.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            self._batcher.close()
+            self._counting.shutdown()
+
+    @property
+    def split_sentences(self) -> bool | str:
+        """Whether texts of requests are split into sentences, and the code of their language."""
+        return self._generate_kwargs.get("split_sentences", False)
+
+    @property
+    def num_beams(self) -> int:
+        """The beam size of requests that do not give one."""
+        return self._generate_kwargs.get("num_beams") or self.model.generation_config.num_beams or 1
+
+    async def translate(self, texts: Sequence[str], options: dict[str, Any]) -> list[Any]:
+        """Translate some texts of one caller; when cancelled, those that still wait are dropped.
+
+        Args:
+            texts (`Sequence[str]`): the texts.
+            options (`dict`): arguments of `translate()`.
+
+        Returns:
+            `list`: what `translate()` returns.
+
+        Raises:
+            HTTPException: 413 if there are too many texts or one is too long, 422 if the model cannot translate one or
+                an option is impossible, 503 if the server is full.
+        """
+        most = self.settings.max_texts
+        if len(texts) > most:
+            raise HTTPException(413, f"the request has {len(texts)} texts; send at most {most} at once.")
+        with self._place(len(texts)):
+            try:
+                tokens = await asyncio.get_running_loop().run_in_executor(self._counting, self._count, texts)
+                return await self.batcher.submit(texts, tokens, options)
+            except (TypeError, ValueError) as error:
+                raise HTTPException(422, str(error)) from error
+            except HTTPException:
+                raise
+            except Exception:
+                self.is_failing = True
+                raise
+
+    @contextmanager
+    def _place(self, texts: int) -> Iterator[None]:
+        if self._in_flight + texts > self.settings.max_in_flight:
+            reason = (
+                f"the server has {self._in_flight} texts in flight, and takes {self.settings.max_in_flight}; retry."
+            )
+            raise HTTPException(503, reason, headers=_RETRY)
+        self._in_flight += texts
+        self.metrics.in_flight.set(self._in_flight)
+        try:
+            yield
+        finally:
+            self._in_flight -= texts
+            self.metrics.in_flight.set(self._in_flight)
+
+    def _count(self, texts: Sequence[str]) -> list[int]:
+        """The number of tokens of each text."""
+        checked = list(check_strings("the request", texts))
+        tokens = [len(ids) for ids in self._counter(checked).input_ids] if checked else []
+        most = self.settings.max_source_tokens
+        if max(tokens, default=0) > most:
+            raise HTTPException(413, f"a text has {max(tokens):,} tokens; split it into texts of at most {most:,}.")
+        return tokens
+
+    def _translate(self, texts: list[str], options: dict[str, Any]) -> list[Any]:
+        kwargs = {**self._generate_kwargs, **options}
+        return translate(self.model, self.tokenizer, texts, self.settings.tokens_per_batch, **kwargs)
+
+    def _observe(self, batch: Batch) -> None:
+        self.is_failing = False
+        self.metrics.count_batch(batch)

@@ -1,0 +1,61 @@
+"""The server by the clients that people have."""
+
+import urllib.request
+from urllib.error import HTTPError
+
+import pytest
+
+
+def test_the_client_of_the_hub(url):
+    from huggingface_hub import InferenceClient
+    from huggingface_hub.errors import HfHubHTTPError
+
+    client = InferenceClient(model=url)
+    assert client.translation("forty-two").translation_text == "zweiundvierzig"
+    answer = client.translation("nine", src_lang="xx", tgt_lang="yy", generate_parameters={"num_beams": 1})
+    assert answer.translation_text == "neun"
+    with pytest.raises(HfHubHTTPError, match="413"):
+        client.translation("nine " * 2000)
+
+
+def test_the_client_of_libretranslate(url):
+    from libretranslatepy import LibreTranslateAPI
+
+    client = LibreTranslateAPI(url)
+    assert client.translate("one hundred and three", "en", "de") == "einhundertdrei"
+    assert client.translate("nine & ünï", "xx", "yy")
+    assert client.languages()[0] == {"code": "en", "name": "English", "targets": ["de"]}
+    with pytest.raises(HTTPError) as caught:
+        client.translate("nine " * 2000)
+    assert caught.value.code == 413
+
+
+def test_the_parser_of_prometheus(url):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with urllib.request.urlopen(f"{url}/metrics") as response:
+        families = {family.name: family for family in text_string_to_metric_families(response.read().decode())}
+    assert families["translation_request_seconds"].type == "histogram"
+    assert families["translation_texts"].type == "counter"
+    assert families["process_resident_memory_bytes"].samples[0].value > 1e7
+
+
+def test_random_requests_of_schemathesis(url):
+    """Whatever fits or breaks the description gets an answer that the description has, and never a status of 5xx."""
+    import schemathesis
+    from hypothesis import HealthCheck, given, settings
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi import checks
+
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    operations = [result.ok() for result in schema.get_all_operations()]
+    assert {operation.path for operation in operations} == {"/", "/translate", "/languages", "/health", "/metrics"}
+    limits = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    named = (checks.status_code_conformance, checks.content_type_conformance, checks.response_schema_conformance)
+
+    def check(case):
+        # Limits of length are not in the description, so a request that fits it may get 413.
+        case.call_and_validate(checks=[not_a_server_error, *named])
+
+    for operation in operations:
+        limits(given(case=operation.as_strategy())(check))()

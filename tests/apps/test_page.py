@@ -1,0 +1,168 @@
+"""The page in headless Chromium, as a person uses it: by mouse, by keyboard, on a narrow screen, and as a Space."""
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hf_vanilla_transformer.cli import main
+from tests.apps.conftest import ENVIRONMENT, start, stop
+from tests.ecosystem.documentation import FIXTURE, ROOT
+
+
+CHROMIUM, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None, reason="Debian's packages chromium and chromium-driver are not installed"
+)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--window-size=1200,1000"),
+)
+# A folder to look at the page in.
+SCREENSHOTS = os.environ.get("SCREENSHOTS")
+
+
+class Page:
+    """The page in a browser, by what a person sees."""
+
+    def __init__(self, driver, url):
+        self.driver = driver
+        driver.get(url)
+        self.wait(lambda: self.find("textarea"))
+        self.source, self.target = self.find("textarea")
+
+    def find(self, selector):
+        return self.driver.find_elements("css selector", selector)
+
+    def button(self, text, selector="button"):
+        (found,) = [each for each in self.find(selector) if each.text == text]
+        return found
+
+    def wait(self, condition, seconds=60):
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        return WebDriverWait(self.driver, seconds, poll_frequency=0.1).until(lambda driver: condition())
+
+    def translation(self):
+        return self.target.get_attribute("value")
+
+    def tab(self, name):
+        self.button(name, "button[role=tab]").click()
+
+    def save(self, name):
+        if SCREENSHOTS:
+            time.sleep(1)
+            self.driver.save_screenshot(str(Path(SCREENSHOTS) / f"{name}.png"))
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(driver, url):
+    return Page(driver, url)
+
+
+def test_it_translates_and_shows_why(page):
+    page.source.send_keys("two hundred and twelve")
+    page.button("Translate").click()
+    page.wait(lambda: page.translation() == "zweihundertzwölf")
+    rows = page.wait(lambda: len(found := page.find(".hypotheses tbody tr")) == 4 and found)
+    first = [cell.text for cell in rows[0].find_elements("css selector", "td")]
+    assert first[0] == "zweihundertzwölf"
+    assert float(first[1]) < 0
+    page.save("beams")
+    page.tab("Token probabilities")
+    tokens = page.wait(lambda: page.find(".tokens > span"))
+    assert [each.text.split("\n")[0] for each in tokens][-3:] == ["l", "f", "</s>"]
+    assert all(each.text.endswith("%") for each in tokens)
+    page.save("tokens")
+    page.tab("Attention")
+    picture = page.wait(lambda: page.find("img"))[0].get_attribute("src")
+    page.save("attention")
+    page.driver.find_element("xpath", "//*[text()='Head']/ancestor::*[.//input][1]//input").click()
+    page.wait(lambda: page.find("ul[role=listbox] li"))
+    next(each for each in page.find("ul[role=listbox] li") if each.text.strip().endswith("2")).click()
+    page.wait(lambda: page.find("img")[0].get_attribute("src") != picture)
+    page.save("head")
+
+
+def test_an_example_of_the_card(page):
+    page.button("seven", ".gallery-item").click()
+    page.wait(lambda: page.source.get_attribute("value") == "seven")
+
+
+def test_by_keyboard(page, driver):
+    from selenium.webdriver.common.keys import Keys
+
+    page.wait(lambda: driver.switch_to.active_element == page.source)
+    driver.switch_to.active_element.send_keys("nine", Keys.SHIFT, Keys.ENTER)
+    page.wait(lambda: page.translation() == "neun")
+    for _ in range(10):
+        driver.switch_to.active_element.send_keys(Keys.TAB)
+        if driver.switch_to.active_element.text == "Translate":
+            break
+    page.source.send_keys("ty")
+    driver.execute_script("arguments[0].focus()", page.button("Translate"))
+    driver.switch_to.active_element.send_keys(Keys.ENTER)
+    page.wait(lambda: page.translation() == "neunzig")
+
+
+def test_on_a_narrow_screen(page, driver):
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 360, "height": 780, "deviceScaleFactor": 1, "mobile": True}
+    )
+    try:
+        page.source.send_keys("forty-two")
+        page.button("Translate").click()
+        page.wait(lambda: page.translation() == "zweiundvierzig")
+        page.save("narrow")
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= 360
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_an_error_is_shown(page):
+    page.driver.execute_script("arguments[0].value = 'nine '.repeat(1500)", page.source)
+    page.source.send_keys("x")
+    page.button("Translate").click()
+    page.wait(lambda: any("split it into texts of at most 1,024" in each.text for each in page.find(".toast-body")))
+    page.save("error")
+
+
+def test_the_page_loads_nothing_from_elsewhere(page, driver):
+    messages = [json.loads(each["message"])["message"] for each in driver.get_log("performance")]
+    urls = {each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"}
+    loaded = {url for url in urls if url.startswith(("http", "ws", "//"))}
+    assert loaded
+    assert not [url for url in loaded if not url.startswith("http://127.0.0.1:")]
+
+
+def test_a_folder_for_a_space(driver, tmp_path):
+    space = tmp_path / "space"
+    main(["serve", "--model_name_or_path", str(FIXTURE), "--write_space", str(space)])
+    environment = {**ENVIRONMENT, "GRADIO_SERVER_PORT": "0", "PYTHONPATH": str(ROOT)}
+    process, url = start((sys.executable, "app.py"), cwd=space, env=environment)
+    try:
+        page = Page(driver, url.replace("0.0.0.0", "127.0.0.1"))
+        page.source.send_keys("forty-two")
+        page.button("Translate").click()
+        page.wait(lambda: page.translation() == "zweiundvierzig")
+    finally:
+        # The page is still open in the browser, and does not keep the server.
+        assert stop(process) == 0

@@ -1,0 +1,152 @@
+"""Batches by token budget, answers for those who asked, and failures that stay alone."""
+
+import asyncio
+import threading
+
+import pytest
+
+from hf_vanilla_transformer.serving.batcher import Batcher
+
+
+class Model:
+    """Answers in capital letters, remembers its batches, fails for texts with "bad", and waits if told to."""
+
+    def __init__(self):
+        self.batches, self.options = [], []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+
+    def __call__(self, texts, options):
+        self.may_go_on.wait(30)
+        self.batches.append(texts)
+        self.options.append(options)
+        if any("bad" in text for text in texts):
+            raise ValueError(f"bad text among {len(texts)}")
+        return [text.upper() for text in texts]
+
+
+def running(test, tokens_per_batch=12, max_wait=0.02, observe=None):
+    """Run a test, a coroutine function, with a batcher and its model."""
+
+    async def run():
+        model = Model()
+        batcher = Batcher(model, tokens_per_batch, max_wait, observe)
+        task = asyncio.create_task(batcher.run())
+        try:
+            await asyncio.wait_for(test(batcher, model), 30)
+        finally:
+            model.may_go_on.set()
+            task.cancel()
+            batcher.close()
+
+    asyncio.run(run())
+
+
+def submit(batcher, *texts, **options):
+    """Each letter is a token."""
+    return batcher.submit(texts, [len(text) for text in texts], options)
+
+
+def test_answers_go_to_those_who_asked():
+    async def test(batcher, model):
+        requests = [[f"a{i}", f"b{i}"] for i in range(20)]
+        answers = await asyncio.gather(*(submit(batcher, *texts) for texts in requests))
+        assert answers == [[text.upper() for text in texts] for texts in requests]
+        assert len(model.batches) < len(requests)
+
+    running(test)
+
+
+def test_a_padded_batch_fits_the_budget_and_nobody_is_overtaken():
+    async def test(batcher, model):
+        texts = ["aa", "bb", "cccccc", "d", "e", "ffffffffffffffff", "g"]
+        await submit(batcher, *texts)
+        assert [text for batch in model.batches for text in batch] == texts
+        assert model.batches == [["aa", "bb"], ["cccccc", "d"], ["e"], ["ffffffffffffffff"], ["g"]]
+
+    running(test)
+
+
+def test_an_idle_model_waits_only_for_max_wait():
+    async def test(batcher, model):
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        assert await submit(batcher, "a") == ["A"]
+        assert loop.time() - started >= 0.2
+        # A full batch does not wait.
+        await asyncio.wait_for(submit(batcher, "a" * 12, "b"), 30)
+        assert model.batches[1:] == [["a" * 12], ["b"]]
+
+    running(test, max_wait=0.2)
+
+
+def test_texts_that_arrive_while_the_model_works_share_the_next_batch():
+    async def test(batcher, model):
+        model.may_go_on.clear()
+        first = asyncio.create_task(submit(batcher, "first"))
+        await asyncio.sleep(0.05)
+        others = [asyncio.create_task(submit(batcher, text)) for text in "abcdef"]
+        await asyncio.sleep(0.05)
+        model.may_go_on.set()
+        await asyncio.gather(first, *others)
+        assert model.batches == [["first"], list("abcdef")]
+
+    running(test)
+
+
+def test_options_are_not_mixed():
+    async def test(batcher, model):
+        given = zip("abcd", [1, 4, 1, 4], strict=True)
+        await asyncio.gather(*(submit(batcher, text, num_beams=beams) for text, beams in given))
+        assert model.batches == [["a", "c"], ["b", "d"]]
+        assert model.options == [{"num_beams": 1}, {"num_beams": 4}]
+
+    running(test)
+
+
+def test_a_text_that_fails_alone_harms_no_other():
+    async def test(batcher, model):
+        answers = await asyncio.gather(*(submit(batcher, text) for text in ("a", "bad", "c")), return_exceptions=True)
+        assert answers[0] == ["A"]
+        assert answers[2] == ["C"]
+        assert str(answers[1]) == "bad text among 1"
+        assert model.batches == [["a", "bad", "c"], ["a"], ["bad"], ["c"]]
+        assert await submit(batcher, "d") == ["D"]
+
+    running(test)
+
+
+def test_a_request_that_was_cancelled_is_not_translated():
+    async def test(batcher, model):
+        model.may_go_on.clear()
+        first = asyncio.create_task(submit(batcher, "first"))
+        await asyncio.sleep(0.05)
+        others = [asyncio.create_task(submit(batcher, text)) for text in "abc"]
+        await asyncio.sleep(0)
+        others[1].cancel()
+        first.cancel()
+        await asyncio.sleep(0.01)
+        model.may_go_on.set()
+        assert await asyncio.gather(others[0], others[2]) == [["A"], ["C"]]
+        assert model.batches == [["first"], ["a", "c"]]
+
+    running(test)
+
+
+def test_batches_are_observed():
+    seen = []
+
+    async def test(batcher, model):
+        await submit(batcher, "aaa", "b")
+
+    running(test, observe=seen.append)
+    (batch,) = seen
+    assert (batch.texts, batch.tokens, len(batch.waited)) == (2, 6, 2)
+
+
+@pytest.mark.parametrize("texts", [[], ["a"]])
+def test_any_number_of_texts(texts):
+    async def test(batcher, model):
+        assert await submit(batcher, *texts) == [text.upper() for text in texts]
+
+    running(test)
