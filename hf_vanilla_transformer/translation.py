@@ -10,9 +10,10 @@ import torch
 from tqdm.auto import tqdm
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
 
+from .alignment import Aligner
 from .checks import check_number, check_strings
 from .details import BLANK, Translation, describe, settings_of
-from .forced_decoding import batches, forced_log_probs, is_engine
+from .forced_decoding import batches, forced_decoding, is_engine
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.pipeline_vanilla_transformer import check_generated, check_vocabulary, check_weights, evaluating
 from .model.tokenization_two_vocabularies import sides_of
@@ -110,6 +111,7 @@ def translate(
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices], verbose=False).input_ids if indices else []
     settings = settings_of(model, generate_kwargs)
+    aligner = Aligner(model, tokenizer) if return_details else None
     batch_tokens = max(1, batch_tokens * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams or 1))
     progress = tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress)
     with evaluating(model), progress:
@@ -118,9 +120,9 @@ def translate(
             output = _generate(model, inputs.to(model.device), show_progress, generate_kwargs)
             sequences = getattr(output, "sequences", output).unflatten(0, (len(batch), -1))
             check_generated(model, tokenizer, sequences[:, 0])
-            if return_details:
-                sources = [encoded[row] for row in batch]
-                found: list[Any] = describe(model, tokenizer, sources, sequences, settings, batch_tokens)
+            if aligner is not None:
+                sources = [(sentences[indices[row]], encoded[row]) for row in batch]
+                found: list[Any] = describe(model, tokenizer, sources, sequences, settings, batch_tokens, aligner)
             else:
                 found = tokenizer.batch_decode(sequences[:, 0], skip_special_tokens=True)
             for row, translation in zip(batch, found, strict=True):
@@ -212,10 +214,8 @@ def score(
     with evaluating(model), progress:
         lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
         for batch in batches(lengths, batch_tokens):
-            found = forced_log_probs(
-                model, tokenizer, *([ids[row] for row in batch] for ids in (source_ids, target_ids))
-            )
-            for row, log_probs in zip(batch, found, strict=True):
+            sides = ([ids[row] for row in batch] for ids in (source_ids, target_ids))
+            for row, (log_probs, _) in zip(batch, forced_decoding(model, tokenizer, *sides), strict=True):
                 total = sum(log_probs)
                 if math.isnan(total):
                     check_weights(model)
