@@ -14,6 +14,7 @@ from .alignment import Aligner
 from .checks import check_number, check_strings
 from .details import BLANK, Translation, describe, settings_of
 from .forced_decoding import batches, forced_decoding, is_engine
+from .markup import translate_markup
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.pipeline_vanilla_transformer import check_generated, check_vocabulary, check_weights, evaluating
 from .model.tokenization_two_vocabularies import sides_of
@@ -37,6 +38,7 @@ def translate(
     *,
     return_details: Literal[False] = ...,
     split_sentences: bool | str = ...,
+    markup: str | None = ...,
     **generate_kwargs: Any,
 ) -> list[str]: ...
 
@@ -51,6 +53,7 @@ def translate(
     *,
     return_details: Literal[True],
     split_sentences: bool | str = ...,
+    markup: str | None = ...,
     **generate_kwargs: Any,
 ) -> list[Translation]: ...
 
@@ -65,6 +68,7 @@ def translate(
     *,
     return_details: bool = False,
     split_sentences: bool | str = False,
+    markup: str | None = None,
     **generate_kwargs: Any,
 ) -> list[str] | list[Translation]:
     """Translate sentences in batches of similar length; the translations keep the order of the sentences.
@@ -86,6 +90,9 @@ def translate(
             a string is the code of their language, by default the tokenizer's or else English. Paragraphs, line breaks
             and white space are kept. A sentence with more tokens than any that the model was trained on (the
             tokenizer's `model_max_length`) is split at clauses. False for test sets, because it changes their scores.
+        markup (`str`, *optional*): `"html"` or `"xml"`, if sentences contain tags. Their text is translated, and each
+            tag comes out around the words that are linked with those inside of it, see `align`; the result is
+            well-formed.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
             sentence, the first is the translation, and the others are alternatives in its details; if they request
             scores, these are dropped.
@@ -97,11 +104,17 @@ def translate(
         ImportError: if texts are to be split, and sentencex is not installed.
         TypeError: if `sentences` is one string, or contains anything but strings.
         ValueError: if a sentence has lone surrogates, the tokenizer belongs to another model, or a translation is empty
-            because weights are NaN or infinite.
+            because weights are NaN or infinite; or with `markup`, if XML is not well-formed, or the model gives no
+            alignments.
     """
     check_number("batch_tokens", batch_tokens, 1)
     check_vocabulary(model.config, tokenizer)
     sentences = list(check_strings("sentences", sentences))
+    if markup is not None:
+        of_texts: Any = partial(translate, model, tokenizer, batch_tokens=batch_tokens, show_progress=show_progress)
+        of_texts = partial(of_texts, return_details=True, split_sentences=split_sentences, **generate_kwargs)
+        marked = translate_markup(of_texts, markup, sentences)
+        return marked if return_details else [translation.text for translation in marked]
     if split_sentences:
         options: Any = {"return_details": return_details, **generate_kwargs}
         language = split_sentences if isinstance(split_sentences, str) else None
