@@ -7,6 +7,7 @@ Importing this package makes `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM` 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .alignment import GoldLinks, align, alignment_error_rate, choose_alignment
 from .details import Translation
 from .memory import keep_freed_memory
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -70,6 +71,7 @@ __all__ = [
     "ChrF",
     "CompleteCheckpoints",
     "DivergedError",
+    "GoldLinks",
     "Int8Config",
     "PaperTrainingArguments",
     "RDropTrainer",
@@ -84,7 +86,10 @@ __all__ = [
     "VanillaTransformerForConditionalGeneration",
     "VanillaTransformerModel",
     "VanillaTransformerTokenizer",
+    "align",
+    "alignment_error_rate",
     "average_checkpoints",
+    "choose_alignment",
     "filter_pairs",
     "forget_packed",
     "keep_freed_memory",

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from .forced_decoding import batches, forced_log_probs
+from .alignment import Aligner
+from .forced_decoding import Forced, batches, forced_decoding
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.tokenization_two_vocabularies import sides_of
 from .segmentation import has_loop
@@ -28,8 +29,8 @@ class Translation(NamedTuple):
             text instead, which may give other tokens of the same text.
         log_probs (`list[float]`): of each token given the tokens before it, in nats. They are the model's own, without
             logits processors such as `repetition_penalty`.
-        alignment (`list` of pairs of `int`, *optional*): indices of a source word and a target word that belong
-            together; words are what whitespace separates.
+        alignment (`list` of pairs of `int`, *optional*): the links of source words and target words, as `align` returns
+            them; None where a model gives no attention.
         alternatives (`tuple[Translation, ...]`): the other hypotheses, best first; `num_return_sequences` - 1 of them.
         flags (`frozenset[str]`): what may be wrong: `"truncated"` if the length limit ended the translation,
             `"repetition"` if its tokens repeat in a row as those of the source do not, `"longer_than_training"` if the
@@ -64,21 +65,23 @@ def settings_of(model: Any, generate_kwargs: dict[str, Any]) -> Any:
 def describe(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
-    sources: list[list[int]],
+    sources: list[tuple[str, list[int]]],
     sequences: torch.Tensor,
     settings: Any,
     batch_tokens: int,
+    aligner: Aligner,
 ) -> list[Translation]:
     """The details of the hypotheses of some sentences, by forced decoding.
 
     Args:
         model (`PreTrainedModel`, or what `load_engine` returns): in evaluation mode.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
-        sources (`list` of `list` of `int`): token ids of each sentence.
+        sources (`list` of `tuple`): each sentence and its token ids.
         sequences (`torch.LongTensor` of shape `(sentences, hypotheses, target)`): what `generate()` returned, best
             hypothesis first.
         settings: of [`settings_of`].
         batch_tokens (`int`): maximum number of tokens per batch on each side, padding included.
+        aligner (`Aligner`): makes the alignments.
 
     Returns:
         `list[Translation]`: one per sentence, the best, with the others as its alternatives.
@@ -87,14 +90,16 @@ def describe(
     eos = {eos} if isinstance(eos, int) else set(eos or ())
     count = sequences.shape[1]
     rows = [_generated(row, eos, tokenizer.pad_token_id) for row in sequences.flatten(0, 1).tolist()]
-    log_probs = _forced_decoding(model, tokenizer, [ids for ids in sources for _ in range(count)], rows, batch_tokens)
     texts = tokenizer.batch_decode(rows, skip_special_tokens=True)
     penalty, target_side = length_penalty_of(settings), sides_of(tokenizer)[1]
     found = []
-    for index, (row, text, scores) in enumerate(zip(rows, texts, log_probs, strict=True)):
+    sources = [source for source in sources for _ in range(count)]
+    decoded = _forced_decoding(model, tokenizer, [ids for _, ids in sources], rows, batch_tokens, aligner.heads)
+    for source, row, text, (scores, attention) in zip(sources, rows, texts, decoded, strict=True):
         score = sum(scores) / penalty(len(scores)) if scores else -math.inf
-        flags = _flags(sources[index // count], row, eos, tokenizer.model_max_length)
-        found.append(Translation(text, score, target_side.convert_ids_to_tokens(row), scores, None, flags=flags))
+        links = None if attention is None else aligner(source, (text, row), attention)
+        flags = _flags(source[1], row, eos, tokenizer.model_max_length)
+        found.append(Translation(text, score, target_side.convert_ids_to_tokens(row), scores, links, flags=flags))
     return [_best(found[start : start + count]) for start in range(0, len(found), count)]
 
 
@@ -124,14 +129,21 @@ def _generated(row: list[int], eos: set[int], pad: int) -> list[int]:
 
 
 def _forced_decoding(
-    model: Any, tokenizer: PreTrainedTokenizerBase, sources: list[list[int]], targets: list[list[int]], tokens: int
-) -> list[list[float]]:
-    log_probs: list[list[float]] = [[] for _ in targets]
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: list[list[int]],
+    targets: list[list[int]],
+    batch_tokens: int,
+    heads: list[tuple[int, int]],
+) -> list[Forced]:
+    """Forced decoding in batches, in the order of the pairs; of a target without tokens, nothing."""
+    found = [Forced([], None)] * len(targets)
     present = [row for row, target in enumerate(targets) if target]
     lengths = [max(len(sources[row]), len(targets[row])) for row in present]
-    for batch in batches(lengths, tokens):
+    for batch in batches(lengths, batch_tokens):
         rows = [present[index] for index in batch]
-        found = forced_log_probs(model, tokenizer, *([side[row] for row in rows] for side in (sources, targets)))
-        for row, each in zip(rows, found, strict=True):
-            log_probs[row] = each
-    return log_probs
+        source_ids, target_ids = ([side[row] for row in rows] for side in (sources, targets))
+        decoded = forced_decoding(model, tokenizer, source_ids, target_ids, heads)
+        for row, each in zip(rows, decoded, strict=True):
+            found[row] = each
+    return found

@@ -1,8 +1,10 @@
-"""Batches of token ids, and the log-probabilities of given targets."""
+"""Batches of token ids, and forced decoding: log-probabilities and cross-attention of given targets."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 
@@ -23,19 +25,39 @@ def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
         yield batch
 
 
-def forced_log_probs(
-    model: Any, tokenizer: PreTrainedTokenizerBase, sources: list[list[int]], targets: list[list[int]]
-) -> Iterator[list[float]]:
-    """Log-probabilities of the tokens of each target of a batch, in nats, from one forward pass.
+class Forced(NamedTuple):
+    """What forced decoding computes of one target.
+
+    Args:
+        log_probs (`list[float]`): of each target token given the tokens before it, in nats.
+        attention (`torch.FloatTensor` of shape `(heads, target, source)`, *optional*): the cross-attention of the
+            requested heads in the step that predicts each target token; on the CPU.
+    """
+
+    log_probs: list[float]
+    attention: torch.Tensor | None
+
+
+def forced_decoding(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    sources: list[list[int]],
+    targets: list[list[int]],
+    heads: Sequence[Sequence[int]] = (),
+) -> Iterator[Forced]:
+    """Log-probabilities of the tokens of each target of a batch, from one forward pass.
 
     Args:
         model (`PreTrainedModel`, or what `load_engine` returns): in evaluation mode.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         sources, targets (`list` of `list` of `int`): token ids, without the token that decoding starts from; no row is
             empty.
+        heads (pairs of `int`): decoder layer and head, of the attention to return; of a model of this package only. An
+            engine returns the average of its own heads as that of one.
     """
     if is_engine(model):
-        yield from model.log_probs(sources, targets)
+        attention = [each[None] for each in model.attention(sources, targets)] if heads else [None] * len(targets)
+        yield from map(Forced, model.log_probs(sources, targets), attention)
         return
     padded = (
         tokenizer.pad({"input_ids": side}, return_tensors="pt", padding_side="right") for side in (sources, targets)
@@ -43,7 +65,31 @@ def forced_log_probs(
     source, target = (side.to(model.device) for side in padded)
     labels = target.input_ids.masked_fill(target.attention_mask == 0, -100)
     decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
-    logits = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False).logits
+    with _cross_attention_inputs(model, {layer for layer, _ in heads}) as inputs:
+        logits = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False).logits
+    mask = source.attention_mask[:, None, None].bool()
+    weights = {layer: module(*states, mask, output_attentions=True)[1] for layer, (module, *states) in inputs.items()}
     # Row by row, because all log-probabilities take as much memory as the logits.
-    for row_logits, ids, row in zip(logits, target.input_ids, targets, strict=True):
-        yield row_logits.float().log_softmax(dim=-1).gather(-1, ids[:, None])[: len(row), 0].tolist()
+    for row, (source_ids, ids) in enumerate(zip(sources, targets, strict=True)):
+        log_probs = logits[row].float().log_softmax(dim=-1).gather(-1, target.input_ids[row, :, None])
+        of_heads = [weights[layer][row, head, : len(ids), : len(source_ids)] for layer, head in heads]
+        yield Forced(log_probs[: len(ids), 0].tolist(), torch.stack(of_heads).float().cpu() if of_heads else None)
+
+
+@contextmanager
+def _cross_attention_inputs(model: Any, layers: set[int]) -> Iterator[dict[int, tuple[Any, ...]]]:
+    """Of some decoder layers: the cross-attention, and the decoder's and the encoder's states that it reads.
+
+    Asking the model for its attention instead would compute, and keep, that of all layers.
+    """
+    inputs: dict[int, tuple[Any, ...]] = {}
+
+    def keep(module: Any, states: tuple[Any, ...]) -> None:
+        inputs[module.layer_idx] = (module, *states)
+
+    hooks = [model.get_decoder().layers[layer].encoder_attn.register_forward_pre_hook(keep) for layer in sorted(layers)]
+    try:
+        yield inputs
+    finally:
+        for hook in hooks:
+            hook.remove()

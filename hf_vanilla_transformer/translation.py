@@ -10,10 +10,12 @@ import torch
 from tqdm.auto import tqdm
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
 
+from .alignment import Aligner
 from .checks import check_number, check_strings
 from .details import BLANK, Translation, describe, settings_of
-from .forced_decoding import batches, forced_log_probs, is_engine
+from .forced_decoding import batches, forced_decoding, is_engine
 from .glossary import letter_edges, phrases_of
+from .markup import translate_markup
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.pipeline_vanilla_transformer import check_generated, check_vocabulary, check_weights, evaluating
@@ -39,6 +41,7 @@ def translate(
     return_details: Literal[False] = ...,
     split_sentences: bool | str = ...,
     glossary: Mapping[str, str | Sequence[str]] | None = ...,
+    markup: str | None = ...,
     **generate_kwargs: Any,
 ) -> list[str]: ...
 
@@ -54,6 +57,7 @@ def translate(
     return_details: Literal[True],
     split_sentences: bool | str = ...,
     glossary: Mapping[str, str | Sequence[str]] | None = ...,
+    markup: str | None = ...,
     **generate_kwargs: Any,
 ) -> list[Translation]: ...
 
@@ -69,6 +73,7 @@ def translate(
     return_details: bool = False,
     split_sentences: bool | str = False,
     glossary: Mapping[str, str | Sequence[str]] | None = None,
+    markup: str | None = None,
     **generate_kwargs: Any,
 ) -> list[str] | list[Translation]:
     """Translate sentences in batches of similar length; the translations keep the order of the sentences.
@@ -93,6 +98,9 @@ def translate(
         glossary (`Mapping[str, str | Sequence[str]]`, *optional*): from terms to the translations that they must have;
             see [`~hf_vanilla_transformer.glossary.Glossary`]. Needs beam search, best with more beams than the
             translations of a sentence's terms have tokens.
+        markup (`str`, *optional*): `"html"` or `"xml"`, if sentences contain tags. Their text is translated, and each
+            tag comes out around the words that are linked with those inside of it, see `align`; the result is
+            well-formed.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
             sentence, the first is the translation, and the others are alternatives in its details; if they request
             scores, these are dropped. `forced_phrases` has a list of phrases for each of `sentences`.
@@ -105,11 +113,17 @@ def translate(
         TypeError: if `sentences` is one string, or contains anything but strings, or so does `glossary`.
         ValueError: if a sentence has lone surrogates, the tokenizer belongs to another model, or a translation is empty
             because weights are NaN or infinite; or if `glossary` has an entry that no translation can have, or the
-            model cannot be forced.
+            model cannot be forced; or with `markup`, if XML is not well-formed, or the model gives no alignments.
     """
     check_number("batch_tokens", batch_tokens, 1)
     check_vocabulary(model.config, tokenizer)
     sentences = list(check_strings("sentences", sentences))
+    if markup is not None:
+        of_texts: Any = partial(translate, model, tokenizer, batch_tokens=batch_tokens, show_progress=show_progress)
+        of_texts = partial(of_texts, return_details=True, split_sentences=split_sentences, glossary=glossary)
+        of_texts = partial(of_texts, **generate_kwargs)
+        marked = translate_markup(of_texts, markup, sentences)
+        return marked if return_details else [translation.text for translation in marked]
     if split_sentences:
         if generate_kwargs.get("forced_phrases") is not None:
             raise ValueError("forced_phrases is for sentences, not for texts to split; give a glossary instead.")
@@ -126,6 +140,7 @@ def translate(
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices], verbose=False).input_ids if indices else []
     settings = settings_of(model, generate_kwargs)
+    aligner = Aligner(model, tokenizer) if return_details else None
     batch_tokens = max(1, batch_tokens * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams or 1))
     progress = tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress)
     with evaluating(model), progress:
@@ -136,9 +151,9 @@ def translate(
             output = _generate(model, inputs.to(model.device), show_progress, options)
             sequences = getattr(output, "sequences", output).unflatten(0, (len(batch), -1))
             check_generated(model, tokenizer, sequences[:, 0])
-            if return_details:
-                sources = [encoded[row] for row in batch]
-                found: list[Any] = describe(model, tokenizer, sources, sequences, settings, batch_tokens)
+            if aligner is not None:
+                sources = [(sentences[indices[row]], encoded[row]) for row in batch]
+                found: list[Any] = describe(model, tokenizer, sources, sequences, settings, batch_tokens, aligner)
             else:
                 found = tokenizer.batch_decode(sequences[:, 0], skip_special_tokens=True)
             for row, translation in zip(batch, found, strict=True):
@@ -238,10 +253,8 @@ def score(
     with evaluating(model), progress:
         lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
         for batch in batches(lengths, batch_tokens):
-            found = forced_log_probs(
-                model, tokenizer, *([ids[row] for row in batch] for ids in (source_ids, target_ids))
-            )
-            for row, log_probs in zip(batch, found, strict=True):
+            sides = ([ids[row] for row in batch] for ids in (source_ids, target_ids))
+            for row, (log_probs, _) in zip(batch, forced_decoding(model, tokenizer, *sides), strict=True):
                 total = sum(log_probs)
                 if math.isnan(total):
                     check_weights(model)

@@ -51,7 +51,7 @@ class CTranslate2Processes:
             raise ValueError("no setting is chosen; call choose() before translate().")
         setting, options = self._chosen
         seconds, results = self._processes[setting].translate(sources, **options)
-        return seconds, [hypotheses[0] for hypotheses, _ in results]
+        return seconds, [hypotheses[0] for hypotheses, *_ in results]
 
     def close(self) -> None:
         """End the processes."""

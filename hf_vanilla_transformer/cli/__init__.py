@@ -20,6 +20,7 @@ VERBS = {
     "translate": "translate sentences, a file, or standard input",
     "evaluate": "translate test pairs and compute BLEU and chrF",
     "score": "compute log-probabilities of given translations",
+    "align": "align the words of sentences and their translations",
     "average": "average the weights of checkpoints",
     "convert": "convert a model of another system, and prove that it is equal",
 <<<<<<< HEAD

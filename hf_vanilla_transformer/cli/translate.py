@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import translate
 from ..glossary import read_terms
+from ..markup import KINDS
 from ..memory import release_freed_memory
 from .arguments import BatchArguments, DecodingArguments, EngineArguments, LoadingArguments, check_optional
 from .loading import load_given
@@ -46,6 +47,9 @@ class TranslationArguments:
     source_lang: str | None = field(
         default=None, metadata={"help": "Language code of the texts to split; by default that of the tokenizer."}
     )
+    markup: str | None = field(
+        default=None, metadata={"help": '"html" or "xml": keep tags, and put them around the right words.'}
+    )
     num_return_sequences: int | None = field(
         default=None, metadata={"help": "Translations per sentence, best first; the output is JSON lines."}
     )
@@ -57,6 +61,8 @@ class TranslationArguments:
 
     def __post_init__(self) -> None:
         check_optional(self, "num_return_sequences")
+        if self.markup not in (None, *KINDS):
+            raise ValueError(f'markup is "{self.markup}"; choose one of {", ".join(KINDS)}.')
         if self.source_column == self.target_column:
             raise ValueError(f'source_column and target_column are both "{self.source_column}"; give two names.')
         if self.source_lang is not None and not self.split_sentences:
@@ -79,6 +85,7 @@ class TranslationArguments:
         values = {
             "return_details": self.output_fields() is not None,
             "split_sentences": (self.source_lang or True) if self.split_sentences else False,
+            "markup": self.markup,
             "num_return_sequences": self.num_return_sequences,
         }
         return {name: value for name, value in values.items() if value}

@@ -1,5 +1,6 @@
 """This model for CTranslate2, a runtime for inference: its folder, and a proof that it computes the same."""
 
+import copy
 import json
 from collections.abc import Sequence
 from itertools import chain
@@ -98,6 +99,7 @@ def to_ctranslate2(
             "sha256": folders.hashes(folders.weight_files(local)),
             "quantization": quantization,
             "max_positions": table_length(model.config, max_positions),
+            "alignment_heads": heads_in_one_layer(model.config),
             **parity,
             "versions": {"hf_vanilla_transformer": __version__, "ctranslate2": library.__version__},
             "command": folders.command(),
@@ -237,7 +239,14 @@ def specification(
     specs = import_library().specs
     activation = getattr(specs.Activation, _ACTIVATIONS[config.activation_function])
     depths = (config.encoder_layers, config.decoder_layers)
-    spec = specs.TransformerSpec.from_config(depths, config.num_heads, pre_norm=False, activation=activation)
+    heads = heads_in_one_layer(config)
+    spec = specs.TransformerSpec.from_config(
+        *(depths, config.num_heads),
+        pre_norm=False,
+        activation=activation,
+        alignment_layer=heads[0][0] if heads else -1,
+        alignment_heads=len(heads) or 1,
+    )
     rows = table_length(config, max_positions)
     no_embeddings, positions = torch.zeros(rows, config.d_model), torch.arange(rows)
     for ours, theirs in ((base.encoder, spec.encoder), (base.decoder, spec.decoder)):
@@ -255,7 +264,9 @@ def specification(
             _set_linear(layer_spec.ffn.linear_1, layer.fc2)
             _set_norm(layer_spec.ffn.layer_norm, layer.final_layer_norm)
             if theirs is spec.decoder:
-                cross = layer.encoder_attn
+                # CTranslate2 returns the average of the first heads of one layer.
+                first = [head for layer_index, head in heads if layer_index == layer.encoder_attn.layer_idx]
+                cross = with_heads_first(layer.encoder_attn, first)
                 _set_linear(layer_spec.attention.linear[0], cross.q_proj)
                 _set_linear(layer_spec.attention.linear[1], cross.k_proj, cross.v_proj)
                 _set_linear(layer_spec.attention.linear[2], cross.out_proj)
@@ -272,6 +283,31 @@ def specification(
     spec.config.layer_norm_epsilon = config.layer_norm_eps
     spec.validate()
     return spec
+
+
+def heads_in_one_layer(config: VanillaTransformerConfig) -> list[tuple[int, int]]:
+    """The heads of the configuration's alignment, decoder layer and head; none if they are in several layers."""
+    heads = config.heads_for_alignment
+    return heads if len({layer for layer, _ in heads}) == 1 else []
+
+
+def with_heads_first(attention: Any, first: list[int]) -> Any:
+    """An attention layer whose first heads are the given ones; its output is the same.
+
+    Args:
+        attention (`VanillaTransformerAttention`): the layer, which does not change.
+        first (`list` of `int`): heads.
+    """
+    order = [*first, *(head for head in range(attention.config.num_heads) if head not in first)]
+    if order == sorted(order):
+        return attention
+    attention = copy.deepcopy(attention)
+    for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+        for values in projection.parameters():
+            values.copy_(values.unflatten(0, (len(order), -1))[order].flatten(0, 1))
+    weight = attention.out_proj.weight
+    weight.copy_(weight.unflatten(1, (len(order), -1))[:, order].flatten(1, 2))
+    return attention
 
 
 def table_length(config: VanillaTransformerConfig, max_positions: int) -> int:

@@ -77,6 +77,10 @@ def _require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def _is_below(value: Any, size: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < size
+
+
 @strict
 class VanillaTransformerConfig(PreTrainedConfig):
     """The hyper-parameters of the model, with the base model of Table 3 as defaults.
@@ -116,6 +120,12 @@ class VanillaTransformerConfig(PreTrainedConfig):
         pad_token_id, bos_token_id, eos_token_id, decoder_start_token_id (`int`, default to 0, 1, 2, 1): special
             tokens; decoding starts from `<s>`.
         use_cache (`bool`, defaults to `True`): whether `forward` returns the KV cache.
+        alignment_heads (`list` of pairs of `int`, *optional*): decoder layer and head, from 0, of the cross-attention
+            whose average `align` reads; `None` for all heads of the fifth of six layers (Garg et al. 2019, "Jointly
+            Learning to Align and Translate with Transformer Models"), or of the layer at that height.
+        alignment_shift (`bool`, defaults to `False`): whether `align` reads the attention of a target token in the step
+            whose input it is (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation"),
+            and not in the step that predicts it.
 
     Raises:
         ValueError: if a value is out of range, or two aliases of one field disagree.
@@ -169,6 +179,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
     decoder_start_token_id: int | None = 1
     is_encoder_decoder: bool = True
     use_cache: bool = True
+    alignment_heads: list | None = None
+    alignment_shift: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -257,6 +269,13 @@ class VanillaTransformerConfig(PreTrainedConfig):
         """Whether source and target share one vocabulary."""
         return self.source_vocab_size is None
 
+    @property
+    def heads_for_alignment(self) -> list[tuple[int, int]]:
+        """`alignment_heads`, or the default where it is None."""
+        if self.alignment_heads is not None:
+            return [(layer, head) for layer, head in self.alignment_heads]
+        return [((5 * self.decoder_layers - 1) // 6, head) for head in range(self.num_heads)]
+
     @classmethod
     def _check_aliases(cls, given: dict[str, Any]) -> None:
         names_of: dict[str, list[str]] = {}
@@ -295,6 +314,17 @@ class VanillaTransformerConfig(PreTrainedConfig):
             divisible or (self.d_k is not None and self.d_v is not None),
             f"d_model ({self.d_model}) is not divisible by num_heads ({self.num_heads}); choose a number of heads "
             "that divides d_model, or set both d_k and d_v.",
+        )
+
+        for pair in self.alignment_heads if self.alignment_heads is not None else [[0, 0]]:
+            sizes = (self.decoder_layers, self.num_heads)
+            _require(
+                isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(_is_below, pair, sizes)),
+                f"alignment_heads has {pair!r}; give pairs of a decoder layer and a head, from 0, of {sizes[0]} layers "
+                f"with {sizes[1]} heads.",
+            )
+        _require(
+            self.alignment_heads != [], "alignment_heads is empty; give pairs of a decoder layer and a head, or None."
         )
 
     def _check_choices(self) -> None:

@@ -54,8 +54,10 @@ class CTranslate2Process:
 
     def translate(
         self, sources: Sequence[Sequence[str]], **options: Any
-    ) -> tuple[float, list[tuple[list[list[str]], list[float]]]]:
-        """Seconds in the child process, and the hypotheses of each source with their scores.
+    ) -> tuple[float, list[tuple[list[list[str]], list[float], list[list[list[float]]]]]]:
+        """Seconds in the child process, and the hypotheses of each source with their scores and attention.
+
+        Scores and attention, per hypothesis (target, source), are empty unless `options` request them.
 
         With `max_batch_size=0` the sources are one batch, split evenly among the workers.
 
@@ -123,7 +125,10 @@ def main() -> None:
 
 
 def _parts(results: Sequence[Any]) -> list[Any]:
-    return [each.log_probs if hasattr(each, "log_probs") else (each.hypotheses, each.scores) for each in results]
+    return [
+        each.log_probs if hasattr(each, "log_probs") else (each.hypotheses, each.scores, each.attention)
+        for each in results
+    ]
 
 
 if __name__ == "__main__":

@@ -114,6 +114,8 @@ class CTranslate2Engine(torch.nn.Module):
         self._folder, self._compute_type, self._threads = converted, compute_type, threads
         certificate = json.loads((converted / CERTIFICATE).read_text(encoding="utf-8"))
         self._always, self.max_positions = certificate["translate_batch"], certificate["max_positions"]
+        # Empty if CTranslate2 cannot average these heads, and in folders of an earlier version.
+        self.alignment_heads = [(layer, head) for layer, head in certificate.get("alignment_heads", [])]
         names = [converted / f"{side}_vocabulary.json" for side in ("source", "target")]
         if not names[0].is_file():
             names = [converted / "shared_vocabulary.json"] * 2
@@ -160,7 +162,7 @@ class CTranslate2Engine(torch.nn.Module):
         always = {"max_batch_size": 0, "length_penalty": 1, "return_scores": True, "return_end_token": True}
         _, results = self._process(len(rows)).translate(sources, **self._always, **always, **options)
         penalty = length_penalty_of(settings)
-        best = [token for each in results for token in self._best(*each, penalty, count)]
+        best = [token for texts, scores, _ in results for token in self._best(texts, scores, penalty, count)]
         start = self.config.decoder_start_token_id
         sequences: Any = pad_sequence(
             [torch.tensor([start, *row]) for row in best], batch_first=True, padding_value=self.config.pad_token_id
@@ -181,6 +183,27 @@ class CTranslate2Engine(torch.nn.Module):
         target = [[self._target[token] for token in row if token != self.config.eos_token_id] for row in targets]
         found = self._process(len(sources)).score(source, target)
         return [log_probs[: len(row)] for log_probs, row in zip(found, targets, strict=True)]
+
+    def attention(self, sources: _Rows, targets: _Rows) -> list[torch.Tensor]:
+        """The cross-attention of `alignment_heads`, averaged, in the step that predicts each target token.
+
+        Args:
+            sources, targets (`list` of `list` of `int`): token ids; a target need not end in `</s>`.
+
+        Returns:
+            `list` of `torch.FloatTensor` of shape `(target, source)`.
+
+        Raises:
+            RuntimeError: if CTranslate2 fails.
+        """
+        source = [[self._source[token] for token in row] for row in sources]
+        prefixes = [[self._target[token] for token in row if token != self.config.eos_token_id] for row in targets]
+        # Greedy search after a forced prefix. In a beam search over a batch, the attention of the first step is wrong
+        # where the source is padded (CTranslate2 4.8).
+        options = {"beam_size": 1, "max_decoding_length": 1 + max(map(len, prefixes)), "max_batch_size": 0}
+        always = {"return_attention": True, "return_end_token": True, **self._always}
+        _, found = self._process(len(source)).translate(source, target_prefix=prefixes, **always, **options)
+        return [torch.tensor(each[: len(row)]) for (_, _, (each,)), row in zip(found, targets, strict=True)]
 
     def close(self) -> None:
         """End the processes, which otherwise end with this one."""

@@ -32,6 +32,7 @@ WORK = {
     "info": (["info"], set()),
     "translate": (["translate", "seven", *OF_MODEL], set()),
     "score": (["score", *OF_MODEL, "--test_file", "a.en", "a.de"], OF_DATA),
+    "align": (["align", "seven", "sieben", *OF_MODEL], set()),
     "evaluate": (["evaluate", *OF_MODEL, "--test_file", "a.en", "a.de"], {*OF_DATA, "evaluate", "sacrebleu"}),
     "plot curve": (["plot", "curve", "curve.json", "--output", "curve.svg"], {"matplotlib"}),
     "plot attention": (["plot", "attention", "seven", *OF_MODEL, "--output", "attention.svg"], {"matplotlib"}),
@@ -95,7 +96,11 @@ def test_no_verb_is_help(capsys):
 
 
 def test_an_unknown_verb_is_one_sentence():
+<<<<<<< HEAD
     verbs = "demo, train, translate, evaluate, score, average, convert, plot, serve, info"
+=======
+    verbs = "demo, train, translate, evaluate, score, align, average, convert, plot, info"
+>>>>>>> i26align
     with pytest.raises(
         SystemExit, match=f'^error: "trian" is not a verb of hf-vanilla-transformer; use one of {verbs}'
     ):

@@ -1,0 +1,390 @@
+"""Sentences with HTML or XML inside: the model translates their text, and tags go around the words that belong to them.
+
+Tags, attributes, comments and the content of scripts are never translated. Entities are characters for the model, and
+are escaped again where they must be.
+"""
+
+import html
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any, NamedTuple
+from xml.parsers import expat
+
+from .details import Translation
+
+
+KINDS = ("html", "xml")
+# Tags of HTML that separate words, so that "one<br>two" has two.
+_BLOCKS = ("p", "div", "section", "article", "blockquote", "pre", "ul", "ol", "li", "dl", "dt", "dd", "br", "hr")
+_SEPARATORS = frozenset([*_BLOCKS, "table", "tr", "td", "th", "h1", "h2", "h3", "h4", "h5", "h6"])
+_VOID = frozenset(
+    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
+)
+_RAW = ("script", "style")
+# Words of a translation that are linked with none count a little against a tag that reaches over them.
+_UNLINKED = -0.1
+# Words that are linked with as many words inside of a tag as outside count a little for it.
+_HALF = 0.05
+_NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+
+
+@dataclass
+class Element:
+    """A tag with what it encloses; a comment, or an empty tag, encloses nothing.
+
+    Args:
+        opening, closing (`str`): the tags as they are written; `closing` is empty where there is none.
+        start, end (`int`): the characters of the document's text inside.
+        children (`list[Element]`): the elements inside, in order.
+        has_space_before, has_space_after (`bool`): whether white space is next to an element without text.
+    """
+
+    opening: str
+    closing: str
+    start: int
+    end: int = 0
+    children: list["Element"] = field(default_factory=list)
+    has_space_before: bool = False
+    has_space_after: bool = False
+
+
+class Document:
+    """A sentence with markup: its text, and its elements.
+
+    Args:
+        kind (`str`): `"html"` or `"xml"`.
+        markup (`str`): the sentence.
+
+    Raises:
+        ValueError: if XML is not well-formed. In HTML, a tag that crosses another is closed and opened again, an
+            unclosed one is closed at the end, and a closing tag without an opening one is dropped.
+    """
+
+    def __init__(self, kind: str, markup: str):
+        self.text, self.elements = "", list[Element]()
+        self._kind = kind
+        self._open: list[tuple[str, Element]] = []
+        self._before_text: list[Element] = []
+        if kind == "html":
+            _HTML(self).read(markup)
+        else:
+            _read_xml(self, markup)
+        while self._open:
+            self._pop()
+
+    def add_text(self, text: str) -> None:
+        """Append text; white space that tags divide is one space."""
+        for element in self._before_text:
+            element.has_space_after = text[:1].isspace()
+        self._before_text.clear()
+        if not self.text or self.text[-1].isspace():
+            text = text.lstrip()
+        self.text += text
+
+    def start(self, name: str, opening: str, closing: str) -> None:
+        """Open an element."""
+        self._separate(name)
+        element = Element(opening, closing, len(self.text), has_space_before=self.text[-1:].isspace())
+        (self._open[-1][1].children if self._open else self.elements).append(element)
+        self._open.append((name, element))
+
+    def end(self, name: str) -> None:
+        """Close an element, and open those again that it crosses."""
+        if name not in [each for each, _ in self._open]:
+            return
+        crossed = []
+        while (last := self._pop())[0] != name:
+            crossed.append(last)
+        for again, element in reversed(crossed):
+            self.start(again, element.opening, element.closing)
+
+    def add_raw(self, raw: str) -> None:
+        """Append to the opening tag what is not to be translated."""
+        self._open[-1][1].opening += raw
+
+    def _pop(self) -> tuple[str, Element]:
+        name, element = self._open.pop()
+        element.end = len(self.text)
+        if element.start == element.end:
+            self._before_text.append(element)
+        self._separate(name)
+        return name, element
+
+    def _separate(self, name: str) -> None:
+        if self._kind == "html" and name in _SEPARATORS and self.text and not self.text[-1].isspace():
+            self.text += " "
+
+    def render(self, translation: str, links: list[tuple[int, int]]) -> str:
+        """The translation of the text with the elements around the words that are linked with theirs.
+
+        Every element comes out once. Where its words are apart in the translation, it is around the part that has more
+        of them than of others.
+
+        Args:
+            translation (`str`): of `text`.
+            links (`list` of pairs of `int`): words of the text and of the translation, from `align`.
+        """
+        if self._kind == "xml":
+            translation = _NOT_IN_XML.sub(" ", translation)
+        return _Placement(self.text, translation, links).render(self.elements)
+
+
+class _HTML(HTMLParser):
+    """Reads HTML into a document."""
+
+    def __init__(self, document: Document):
+        super().__init__(convert_charrefs=False)
+        self._document = document
+        self._is_raw = False
+
+    def read(self, markup: str) -> None:
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        raw = self.get_starttag_text() or f"<{tag}>"
+        name = re.split(r"[\s/>]", raw[1:], maxsplit=1)[0]
+        if tag in _VOID:
+            self._add_empty(tag, raw)
+            return
+        self._document.start(tag, raw, f"</{name}>")
+        self._is_raw = tag in _RAW
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self._add_empty(tag, self.get_starttag_text() or f"<{tag}/>")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._is_raw = False
+        self._document.end(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self._is_raw:
+            self._document.add_raw(data)
+        else:
+            self._document.add_text(data)
+
+    def handle_entityref(self, name: str) -> None:
+        self._document.add_text(html.unescape(f"&{name};"))
+
+    def handle_charref(self, name: str) -> None:
+        self._document.add_text(html.unescape(f"&#{name};"))
+
+    def handle_comment(self, data: str) -> None:
+        self._add_empty("", f"<!--{data}-->")
+
+    def handle_decl(self, decl: str) -> None:
+        self._add_empty("", f"<!{decl}>")
+
+    def handle_pi(self, data: str) -> None:
+        self._add_empty("", f"<?{data}>")
+
+    def unknown_decl(self, data: str) -> None:
+        self._add_empty("", f"<![{data}]>")
+
+    def _add_empty(self, tag: str, raw: str) -> None:
+        self._document.start(tag, raw, "")
+        self._document.end(tag)
+
+
+def _read_xml(document: Document, markup: str) -> None:
+    """Read XML, inside a root element of our own: a sentence may have several elements, or none."""
+    root = "<r>"
+    source = f"{root}{markup}</r>".encode()
+    parser = expat.ParserCreate("utf-8")
+    events: list[tuple[int, str, str]] = []
+
+    def record(kind: str) -> Callable[..., None]:
+        return lambda *data: events.append((parser.CurrentByteIndex, kind, str(data[0]) if data else ""))
+
+    parser.StartElementHandler = record("start")
+    parser.EndElementHandler = record("end")
+    parser.CharacterDataHandler = record("text")
+    parser.CommentHandler = parser.ProcessingInstructionHandler = record("other")
+    parser.StartCdataSectionHandler = parser.EndCdataSectionHandler = record("cdata")
+    try:
+        parser.Parse(source, True)
+    except expat.ExpatError as error:
+        place = error.offset + 1 - (len(root) if error.lineno == 1 else 0)
+        raise ValueError(
+            f"{markup!r} is not well-formed XML: {expat.ErrorString(error.code)} at line {error.lineno}, character "
+            f'{place}; correct it, or give markup="html", which repairs tags.'
+        ) from None
+    # The end of an empty tag has the place of what follows it.
+    places = [*sorted({place for place, *_ in events}), len(source)]
+    for place, kind, data in events[1:-1]:
+        raw = source[place : places[bisect_right(places, place)]].decode()
+        if kind == "text":
+            document.add_text(data)
+        elif kind == "start":
+            document.start(data, raw, "" if raw.endswith("/>") else f"</{data}>")
+        elif kind == "end":
+            document.end(data)
+        elif kind == "other":
+            document.start("", raw, "")
+            document.end("")
+
+
+class _Word(NamedTuple):
+    start: int
+    end: int
+
+
+def _words(text: str) -> list[_Word]:
+    return [_Word(*found.span()) for found in re.finditer(r"\S+", text)]
+
+
+class _Placement:
+    """Where elements go in a translation, in words first, and then in characters."""
+
+    def __init__(self, source: str, target: str, links: list[tuple[int, int]]):
+        self._source, self._target = source, target
+        self._source_words, self._target_words = _words(source), _words(target)
+        self._links: list[set[int]] = [set() for _ in self._target_words]
+        for of_source, of_target in links:
+            self._links[of_target].add(of_source)
+
+    def render(self, elements: list[Element]) -> str:
+        whole = Element("", "", 0, len(self._source), elements)
+        return "".join(self._parts(whole, 0, len(self._target_words), 0, len(self._target)))
+
+    def _parts(self, parent: Element, first: int, last: int, start: int, end: int) -> Iterator[str]:
+        """The tags and texts of the words `first` to `last`, characters `start` to `end`, inside a parent."""
+        for element, low, high in self._place(parent, first, last):
+            if low < high:
+                inside, outside = self._characters(element, low, high)
+                spaces = ("", "")
+            else:
+                inside = outside = self._point(element, low)
+                spaces = self._spaces(element, min(max(inside, start), end))
+            inside, outside = (min(max(place, start), end) for place in (inside, outside))
+            yield html.escape(self._target[start:inside], quote=False) + spaces[0] + element.opening
+            yield from self._parts(element, low, high, inside, outside)
+            yield element.closing + spaces[1]
+            start = outside
+        yield html.escape(self._target[start:end], quote=False)
+
+    def _place(self, parent: Element, first: int, last: int) -> list[tuple[Element, int, int]]:
+        """The children of a parent with their words of the translation, in its order; they do not overlap."""
+        covered = {id(child): self._covered(child) for child in parent.children}
+        free, found = set(range(first, last)), dict[int, tuple[int, int]]()
+        for child in sorted(parent.children, key=lambda child: -len(covered[id(child)])):
+            words = covered[id(child)]
+            is_whole = words == self._covered(parent) and len(free) == last - first
+            low, high = (first, last) if words and is_whole else self._best_range(words, sorted(free))
+            if low < high:
+                found[id(child)] = low, high
+                free -= set(range(low, high))
+        taken = list(found.values())
+        for child in parent.children:
+            if id(child) not in found:
+                place = self._place_of_point(parent, child, first, last)
+                for low, high in taken:
+                    if low < place < high:
+                        place = low if place - low < high - place else high
+                found[id(child)] = place, place
+        return sorted(((child, *found[id(child)]) for child in parent.children), key=lambda each: each[1:])
+
+    def _covered(self, element: Element) -> set[int]:
+        """The words of the source that an element contains, or contains a part of."""
+        return {
+            index
+            for index, word in enumerate(self._source_words)
+            if max(word.start, element.start) < min(word.end, element.end)
+        }
+
+    def _best_range(self, covered: set[int], free: list[int]) -> tuple[int, int]:
+        """The adjacent free words with most links to the covered words, less those to others; (0, 0) if none has."""
+        best, (low, high) = 0.0, (0, 0)
+        total, start = 0.0, 0
+        for place, word in enumerate(free):
+            links = self._links[word]
+            weight = (2 * len(links & covered) / len(links) - 1 or _HALF) if links else _UNLINKED
+            if total <= 0 or free[place - 1] != word - 1:
+                total, start = 0.0, word
+            total += weight
+            if total > best:
+                best, (low, high) = total, (start, word + 1)
+        return low, high
+
+    def _place_of_point(self, parent: Element, element: Element, first: int, last: int) -> int:
+        """The word before which an element without words goes: that of the source word which follows it."""
+        words = sorted(self._covered(parent))
+        before = [word for word in words if self._source_words[word].start < element.start]
+        after = [word for word in words if word not in before]
+        if not before:
+            return first
+        if after:
+            for word in after:
+                if linked := [place for place in range(first, last) if word in self._links[place]]:
+                    return linked[0]
+            for word in reversed(before):
+                if linked := [place for place in range(first, last) if word in self._links[place]]:
+                    return linked[-1] + 1
+        return last
+
+    def _characters(self, element: Element, low: int, high: int) -> tuple[int, int]:
+        """The characters of words, without the punctuation around them that is outside of the element in the source."""
+        start, end = self._target_words[low].start, self._target_words[high - 1].end
+        before = re.search(r"\S*$", self._source[: element.start])
+        after = re.match(r"\S*", self._source[element.end :])
+        if before and _is_punctuation(before[0]):
+            while start < end - 1 and _is_punctuation(self._target[start]):
+                start += 1
+        if after and _is_punctuation(after[0]):
+            while end > start + 1 and _is_punctuation(self._target[end - 1]):
+                end -= 1
+        return start, end
+
+    def _point(self, element: Element, place: int) -> int:
+        """The character before which an element without words goes, next to the word before it or after it."""
+        if place == len(self._target_words) or (place and not element.has_space_before):
+            return self._target_words[place - 1].end if place else 0
+        return self._target_words[place].start
+
+    def _spaces(self, element: Element, place: int) -> tuple[str, str]:
+        """The space before and after an element without words, as in the source, that the translation lacks."""
+        before, after = self._target[:place][-1:], self._target[place:][:1]
+        return (
+            " " if element.has_space_before and before and not before.isspace() else "",
+            " " if element.has_space_after and after and not after.isspace() else "",
+        )
+
+
+def _is_punctuation(text: str) -> bool:
+    return bool(text) and not any(character.isalnum() or character.isspace() for character in text)
+
+
+def translate_markup(
+    translate_texts: Callable[[list[str]], list[Translation]], kind: str, sentences: list[str]
+) -> list[Translation]:
+    """Translate sentences with markup.
+
+    Args:
+        translate_texts (`Callable`): from texts to their translations with alignments.
+        kind (`str`): `"html"` or `"xml"`.
+        sentences (`list` of `str`): with tags.
+
+    Returns:
+        `list[Translation]`: the texts have markup; tokens and alignments are those of the text without.
+
+    Raises:
+        ValueError: if `kind` is unknown, XML is not well-formed, or the model gives no alignments.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"markup is {kind!r}; choose one of {', '.join(KINDS)}.")
+    documents = [Document(kind, sentence) for sentence in sentences]
+    found = translate_texts([document.text.rstrip() for document in documents])
+    return [_with_markup(*each) for each in zip(documents, found, strict=True)]
+
+
+def _with_markup(document: Document, translation: Translation) -> Translation:
+    if translation.alignment is None and document.elements and translation.text:
+        raise ValueError(
+            "markup is placed by word alignments, which this model does not give; use a single model of this package."
+        )
+    others = tuple(_with_markup(document, other) for other in translation.alternatives)
+    text = document.render(translation.text, translation.alignment or [])
+    return translation._replace(text=text, alternatives=others)
