@@ -1,7 +1,7 @@
 """Loading of a tokenizer and a model from a folder or the Hub."""
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,22 +11,32 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTr
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from .. import VanillaTransformerConfig
+from ..checks import reason_of
 from ..hub.folder import read_layout
 from ..memory import keep_freed_memory
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from .arguments import EngineArguments, LoadingArguments
 
 
+MODEL_AND_TOKENIZER = ("config.json", "tokenizer_config.json")
+
+
 @contextmanager
-def explaining_missing_files(name: str | Path) -> Iterator[None]:
-    """Explain in one sentence why a model cannot be loaded.
+def explaining_missing_files(name: str | Path, files: Sequence[str] = MODEL_AND_TOKENIZER) -> Iterator[None]:
+    """Explain in one sentence why a model or a tokenizer cannot be loaded.
+
+    Args:
+        name: a folder or a name on the Hub.
+        files: what a folder must hold.
 
     Raises:
-        FileNotFoundError: if a folder holds no model or no tokenizer, or if neither a folder nor a repository exists.
+        FileNotFoundError: if a folder lacks one of the files, or if neither a folder nor a repository exists.
         ValueError: if a file is damaged, or settings do not fit together.
     """
     folder = Path(name)
-    for file in ("config.json", "tokenizer_config.json"):
+    if folder.is_file():
+        raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
+    for file in files:
         if folder.is_dir() and not (folder / file).is_file():
             from ..training.checkpoints import newest_complete
 
@@ -47,8 +57,7 @@ def explaining_missing_files(name: str | Path) -> Iterator[None]:
     except Exception as error:  # Transformers, tokenizers and safetensors raise many kinds, often without a name.
         if isinstance(error, ImportError) or str(name) in str(error):
             raise
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{name} cannot be loaded: {reason or repr(error)}") from error
+        raise ValueError(f"{name} cannot be loaded: {reason_of(error)}") from error
 
 
 def load(

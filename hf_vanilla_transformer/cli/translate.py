@@ -20,6 +20,7 @@ from .writing import check_can_write
 CHUNK_SIZE = 2_000
 # Of several processes, so that they all get some of a short file.
 CHUNK_SIZE_OF_SEVERAL = 500
+STDIN = "/dev/stdin"
 
 
 @dataclass
@@ -86,9 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         positional="sentences",
         verb="translate",
     )
+    inputs = [] if given else [args.input or STDIN]
     processes, counted = Processes.launched(), list[int]()
     with plain_errors():
-        check_can_write(args.output, inputs=[args.input, loading.model_name_or_path])
+        check_can_write(args.output, inputs=[*inputs, loading.model_name_or_path])
         processes.check(args.input, args.output)
         size = CHUNK_SIZE if processes.count == 1 else CHUNK_SIZE_OF_SEVERAL
         chunks = read_sentences(args.input, given, args.input_fields(), size)

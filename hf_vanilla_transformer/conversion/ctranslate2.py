@@ -8,9 +8,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM
 
 from .. import __version__
+from ..checks import check_number
 from ..files import locked
 from ..hub.folder import staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -66,11 +67,13 @@ def to_ctranslate2(
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(f'quantization is "{quantization}"; choose one of {", ".join(QUANTIZATIONS)}.')
+    check_number("max_positions", max_positions, 1)
     target, library = Path(output), import_library()
     if target.exists():
         raise FileExistsError(f"{target} exists; name another folder for the converted model.")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = folders.load_source(AutoModelForSeq2SeqLM, folders.source_folder(folder), folder)
+    local = folders.source_folder(folder)
+    tokenizer = folders.load_tokenizer(local, folder)
+    model = folders.load_source(AutoModelForSeq2SeqLM, local, folder)
     if not isinstance(model, VanillaTransformerForConditionalGeneration):
         raise ValueError(f"{folder} holds a {type(model).__name__}; bring it in by convert --from first.")
     check_vocabulary(model.config, tokenizer)

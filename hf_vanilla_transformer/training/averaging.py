@@ -78,7 +78,7 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
     if isinstance(paths, (str, os.PathLike)):
         raise TypeError(f"paths is one path, {os.fspath(paths)}; give a list of the folders to average.")
     target = Path(output)
-    if target.is_file():
+    if target.exists() and not target.is_dir():
         raise NotADirectoryError(f"{target} is a file; name a folder for the average.")
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target):

@@ -221,3 +221,15 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch, capsys):
 
 def test_it_is_public():
     assert hf_vanilla_transformer.load_engine is load_engine
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_threads_are_counted_from_one(threads):
+    with pytest.raises(ValueError, match=f"threads is {threads}; it must be at least 1"):
+        load_engine(str(FIXTURE), threads=threads)
+
+
+@pytest.mark.parametrize("beams", [-1, 1.5, "4"])
+def test_beams_are_a_whole_number(engine, tokenizer, beams):
+    with pytest.raises(ValueError, match=f"num_beams is {beams!r}; it must be a whole number of at least 1"):
+        translate(engine, tokenizer, ["seven"], num_beams=beams)
