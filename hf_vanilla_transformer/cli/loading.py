@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
+from transformers.utils import logging
 
 from .. import VanillaTransformerConfig
 from ..checks import reason_of
@@ -107,15 +107,10 @@ def check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
     Raises:
         ValueError: if weights are missing, left over, or of another shape or dtype.
     """
-    shows_progress = is_progress_bar_enabled()
-    disable_progress_bar()
-    try:
+    with _quiet():
         _, report = AutoModelForSeq2SeqLM.from_pretrained(
             name, **{**options, "device_map": "meta", "output_loading_info": True}
         )
-    finally:
-        if shows_progress:
-            enable_progress_bar()
     for key, fault in {"missing_keys": "are not in", "unexpected_keys": "are left over in"}.items():
         if report[key]:
             names = ", ".join(sorted(report[key])[:2])
@@ -125,6 +120,20 @@ def check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
             )
     if Path(name).is_dir() and not is_quantized:
         read_layout(Path(name))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without progress bars and reports of transformers."""
+    shows_progress, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if shows_progress:
+            logging.enable_progress_bar()
 
 
 def load_given(args: LoadingArguments, engine: EngineArguments | None = None) -> tuple[PreTrainedTokenizerBase, Any]:

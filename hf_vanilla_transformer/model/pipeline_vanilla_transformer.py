@@ -64,7 +64,8 @@ class TranslationPipeline(Pipeline):
 
         Raises:
             TypeError: if a sentence is not a string.
-            ValueError: if a sentence has lone surrogates, or a translation is empty because weights are NaN or infinite.
+            ValueError: if a sentence has lone surrogates, or a translation is empty because weights are NaN or
+                infinite.
         """
         if isinstance(inputs, str):
             translations = super().__call__(inputs, **kwargs)

@@ -101,6 +101,7 @@ def test_a_model_that_is_not_whole_is_refused(copy, tmp_path, capsys, fault, ver
     with pytest.raises(SystemExit) as stop:
         {"translate": translate, "evaluate": evaluate, "score": score, "train": train}[verb].main(arguments)
     assert re.search(f"^error: .*{message}", str(stop.value))
+    assert "MISSING" not in capsys.readouterr().err  # The sentence says it.
     assert not (tmp_path / "run").exists()
 
 
@@ -142,7 +143,7 @@ def test_a_file_in_place_of_a_model(copy, verb, tmp_path):
 
 def test_weights_of_another_architecture_are_named(copy):
     change_config(copy, model_type="bart")
-    with pytest.raises(SystemExit, match="cannot be loaded: its weights have other shapes than its config.json"):
+    with pytest.raises(SystemExit, match=r"cannot be loaded: its weights have other shapes than its config\.json"):
         translate.main(["one", "--model_name_or_path", str(copy)])
 
 

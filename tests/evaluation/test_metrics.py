@@ -143,5 +143,5 @@ def test_texts_that_cannot_be_scored(metric, predictions, references, error, mes
 
 
 def test_an_unknown_tokenization_is_named():
-    with pytest.raises(ValueError, match="tokenize is 'foo'; choose one of: .*13a"):
+    with pytest.raises(ValueError, match=r"tokenize is 'foo'; choose one of: .*13a"):
         Bleu().compute(predictions=["a"], references=["a"], tokenize="foo")

@@ -324,6 +324,14 @@ def test_other_tokenizers_have_other_files(two, tmp_path):
         average_checkpoints(two, tmp_path / "other")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers(two, tmp_path, value):
+    spoiled = save_tensors(tmp_path / "spoiled", a=[1.0, value])
+    with pytest.raises(ValueError, match=r"a in .*spoiled.model\.safetensors has values that are NaN or infinite"):
+        average_checkpoints([two[0], spoiled, two[1]], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_output_that_is_taken(two, tmp_path):
     with pytest.raises(FileExistsError, match=r"two already holds a model \(config\.json, model\.safetensors\); name"):
         average_checkpoints(two, two[1])
