@@ -2,13 +2,14 @@
 
 import math
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import DatasetDict
-from transformers import IntervalStrategy, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import IntervalStrategy, PreTrainedConfig, PreTrainedTokenizerBase, Seq2SeqTrainer
 
 from ..checks import check_number
 from ..data.lengths import pair_lengths
@@ -242,6 +243,22 @@ def check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise OSError(f"{parent} cannot be written ({error.strerror}); name another folder.") from error
+
+
+def check_space(trainer: Seq2SeqTrainer, folder: Path) -> None:
+    """Raise OSError if the disk of the output folder lacks space for the model, and for a checkpoint if there are any.
+
+    A checkpoint has the weights and Adam's two moments. A later checkpoint may still find a full disk.
+    """
+    model: Any = trainer.model
+    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    needed = size if trainer.args.save_strategy == "no" else 4 * size
+    disk = shutil.disk_usage(folder)
+    if disk.total and disk.free < needed:  # Some network file systems tell nothing.
+        raise OSError(
+            f"the run writes at least {needed / 1e9:,.3g} GB, but the disk of {folder} has {disk.free / 1e9:,.3g} GB "
+            "free; make room, or name another --output_dir."
+        )
 
 
 def check_lengths(config: PreTrainedConfig, data: DatasetDict) -> None:

@@ -186,6 +186,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             self.generation_config = paper_generation_config(self.config)
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        check_search(kwargs)  # Before transformers compares them.
         length_is_given = self._caller_limits_length(generation_config, kwargs)
         # transformers ignores arguments that neither the model's nor the caller's settings contain.
         own = {name: kwargs.pop(name) for name in _OWN_SETTINGS if name in kwargs}
@@ -193,7 +194,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         for name, value in own.items():
             setattr(generation_config, name, value)
         length_penalty_of(generation_config)
-        check_search(generation_config)
+        check_search(vars(generation_config))
         for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             ids = getattr(generation_config, name)
             if any(isinstance(each, float) for each in (ids if isinstance(ids, list) else [ids])):

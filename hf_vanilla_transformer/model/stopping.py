@@ -1,6 +1,7 @@
 """Length limits and stopping criteria per sentence, and workarounds for transformers' GenerationConfig."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -123,13 +124,13 @@ def has_defaults_of_predict(settings: GenerationConfig) -> bool:
     return all(getattr(settings, name, value) is not None for name, value in defaults.items() if value is not None)
 
 
-def check_search(settings: GenerationConfig) -> None:
+def check_search(settings: Mapping[str, Any]) -> None:
     """Raise ValueError if a number of hypotheses or tokens in settings is no whole number of at least 1, or absurd.
 
     Because a longer translation has a smaller penalty, the lossless stop would not come before an absurd limit.
     """
     for name in ("num_beams", "num_return_sequences", "max_new_tokens", "max_length"):
-        number = getattr(settings, name)
+        number = settings.get(name)
         if number is not None and (not isinstance(number, int) or number < 1):
             paper = ", the paper's is 4" if name == "num_beams" else ""
             raise ValueError(f"{name} is {number!r}; it must be a whole number of at least 1{paper}.")

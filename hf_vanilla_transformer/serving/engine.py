@@ -199,7 +199,7 @@ class CTranslate2Engine(torch.nn.Module):
             settings.max_length = settings.max_new_tokens = settings.max_length_offset = None
         for name, value in given.items():
             setattr(settings, name, value)
-        check_search(settings)
+        check_search(vars(settings))
         if settings.early_stopping is not True:
             raise ValueError(
                 f"early_stopping is {settings.early_stopping!r}, but CTranslate2 ends a sentence when as many "

@@ -504,6 +504,7 @@ def test_a_batch_without_tokens_is_refused(shape):
         small_model().generate(torch.zeros(shape, dtype=torch.long), max_new_tokens=2)
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize("name", ["num_beams", "num_return_sequences", "max_new_tokens", "max_length"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, "4"])
 def test_numbers_of_the_search_are_whole_and_positive(name, value):
@@ -512,12 +513,14 @@ def test_numbers_of_the_search_are_whole_and_positive(name, value):
         small_model().generate(source, **{name: value})
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize("name", ["max_new_tokens", "max_length"])
 def test_a_limit_that_no_search_reaches(name):
     with pytest.raises(ValueError, match=f"{name} is 1,000,000,000,000; it must be at most 100,000"):
         small_model().generate(torch.tensor([[5, 6, 2]]), **{name: 10**12})
 
 
+@NEVER_BY_STEPS
 @pytest.mark.parametrize("name", ["forced_bos_token_id", "forced_eos_token_id"])
 @pytest.mark.parametrize("value", [99999, [3, 99999]])
 def test_forced_tokens_are_in_the_vocabulary(name, value):
