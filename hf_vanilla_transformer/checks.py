@@ -26,15 +26,26 @@ def check_number(name: str, value: Any, least: int, most: int | None = None) -> 
         raise ValueError(f"{name} is {number}; it must lie between {least} and {most}.")
 
 
+def reason_of(error: Exception) -> str:
+    """What an error of a library says, in one line; such errors may be empty, or a name alone."""
+    if isinstance(error, KeyError):
+        return f"a file lacks {error}"
+    if "ignore_mismatched_sizes" in str(error):
+        return "its weights have other shapes than its config.json describes"
+    return " ".join(str(error).split()) or repr(error)
+
+
 def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
     """Yield the texts of an argument, and check each.
 
     Raises:
-        TypeError: if `texts` is one string, or contains anything but strings.
+        TypeError: if `texts` is one string or no list, or contains anything but strings.
         ValueError: if a text has lone surrogates, which stand for bytes that are not UTF-8.
     """
     if isinstance(texts, str):
         raise TypeError(f"{name} is one string; give a list of sentences.")
+    if not isinstance(texts, Iterable):
+        raise TypeError(f"{name} is {texts!r}; give a list of sentences.")
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"{name} contains {text!r}, a {type(text).__name__}; give strings.")

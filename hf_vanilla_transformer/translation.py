@@ -141,7 +141,8 @@ def translate(
     encoded = tokenizer([sentences[index] for index in indices], verbose=False).input_ids if indices else []
     settings = settings_of(model, generate_kwargs)
     aligner = Aligner(model, tokenizer) if return_details else None
-    batch_tokens = max(1, batch_tokens * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams or 1))
+    if isinstance(settings.num_beams, int):  # generate() raises an error for anything else.
+        batch_tokens = max(1, batch_tokens * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams))
     progress = tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress)
     with evaluating(model), progress:
         for batch in batches([len(ids) for ids in encoded], batch_tokens):

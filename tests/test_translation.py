@@ -327,3 +327,9 @@ def test_logits_processors_of_the_caller_are_kept_for_a_long_sentence(monkeypatc
         logits_processor=[record],
     )
     assert calls == [1, 2]
+
+
+@pytest.mark.parametrize("sentences", [None, 5])
+def test_what_is_no_list_is_named(model, tokenizer, sentences):
+    with pytest.raises(TypeError, match=f"sentences is {sentences}; give a list of sentences"):
+        translate(model, tokenizer, sentences)

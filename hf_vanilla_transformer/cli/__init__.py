@@ -36,26 +36,30 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the verb that the first argument names."""
     verb, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if verb in ("-h", "--help"):
-        print(_help())
-    elif verb == "--version":
-        print(f"{PROGRAM} {__version__}")
-    elif verb in VERBS:
-        with ending_in_one_line():
+    with ending_in_one_line():
+        if verb in ("-h", "--help"):
+            print(_help(), flush=True)
+        elif verb == "--version":
+            print(f"{PROGRAM} {__version__}", flush=True)
+        elif verb in VERBS:
             import_module(f".{verb}", __name__).main(rest)
-    else:
-        sys.exit(f'error: "{verb}" is not a verb of {PROGRAM}; use one of {", ".join(VERBS)}.')
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        else:
+            sys.exit(f'error: "{verb}" is not a verb of {PROGRAM}; use one of {", ".join(VERBS)}.')
 
 
 @contextmanager
 def ending_in_one_line() -> Iterator[None]:
-    """End an interrupted program in one line instead of a traceback, also if it is asked to terminate."""
+    """End in one line instead of a traceback: an interrupt, also by SIGTERM, and a failure of standard output."""
     before = signal.signal(signal.SIGTERM, _raise_interrupt)
     try:
         yield
     except KeyboardInterrupt as interrupt:
         print(f"interrupted{f': {interrupt}' if str(interrupt) else ''}", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+    except OSError as error:  # Of standard output, for example, if the disk is full.
+        sys.exit(f"error: {error}")
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -16,6 +16,10 @@ class AveragingArguments:
         default=None, metadata={"help": "Average the newest N checkpoints of the run in the one given folder."}
     )
 
+    def __post_init__(self) -> None:
+        if not self.output:
+            raise ValueError("output is empty; name a folder for the average.")
+
 
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Average as the command line says; returns the folder of the average."""

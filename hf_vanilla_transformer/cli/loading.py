@@ -1,32 +1,42 @@
 """Loading of a tokenizer and a model from a folder or the Hub."""
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
+from transformers.utils import logging
 
 from .. import VanillaTransformerConfig
+from ..checks import reason_of
 from ..hub.folder import read_layout
 from ..memory import keep_freed_memory
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from .arguments import EngineArguments, LoadingArguments
 
 
+MODEL_AND_TOKENIZER = ("config.json", "tokenizer_config.json")
+
+
 @contextmanager
-def explaining_missing_files(name: str | Path) -> Iterator[None]:
-    """Explain in one sentence why a model cannot be loaded.
+def explaining_missing_files(name: str | Path, files: Sequence[str] = MODEL_AND_TOKENIZER) -> Iterator[None]:
+    """Explain in one sentence why a model or a tokenizer cannot be loaded.
+
+    Args:
+        name: a folder or a name on the Hub.
+        files: what a folder must hold.
 
     Raises:
-        FileNotFoundError: if a folder holds no model or no tokenizer, or if neither a folder nor a repository exists.
+        FileNotFoundError: if a folder lacks one of the files, or if neither a folder nor a repository exists.
         ValueError: if a file is damaged, or settings do not fit together.
     """
     folder = Path(name)
-    for file in ("config.json", "tokenizer_config.json"):
+    if folder.is_file():
+        raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
+    for file in files:
         if folder.is_dir() and not (folder / file).is_file():
             from ..training.checkpoints import newest_complete
 
@@ -47,8 +57,7 @@ def explaining_missing_files(name: str | Path) -> Iterator[None]:
     except Exception as error:  # Transformers, tokenizers and safetensors raise many kinds, often without a name.
         if isinstance(error, ImportError) or str(name) in str(error):
             raise
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{name} cannot be loaded: {reason or repr(error)}") from error
+        raise ValueError(f"{name} cannot be loaded: {reason_of(error)}") from error
 
 
 def load(
@@ -98,15 +107,10 @@ def check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
     Raises:
         ValueError: if weights are missing, left over, or of another shape or dtype.
     """
-    shows_progress = is_progress_bar_enabled()
-    disable_progress_bar()
-    try:
+    with _quiet():
         _, report = AutoModelForSeq2SeqLM.from_pretrained(
             name, **{**options, "device_map": "meta", "output_loading_info": True}
         )
-    finally:
-        if shows_progress:
-            enable_progress_bar()
     for key, fault in {"missing_keys": "are not in", "unexpected_keys": "are left over in"}.items():
         if report[key]:
             names = ", ".join(sorted(report[key])[:2])
@@ -116,6 +120,20 @@ def check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
             )
     if Path(name).is_dir() and not is_quantized:
         read_layout(Path(name))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without progress bars and reports of transformers."""
+    shows_progress, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if shows_progress:
+            logging.enable_progress_bar()
 
 
 def load_given(args: LoadingArguments, engine: EngineArguments | None = None) -> tuple[PreTrainedTokenizerBase, Any]:

@@ -16,10 +16,13 @@ from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from .. import __version__
+from ..files import are_same_file
 from . import PROGRAM
 
 
 _SUFFIXES = (".yaml", ".yml", ".json")
+# Arguments that name files to write.
+_OUTPUTS = ("output", "translations", "results")
 
 
 @contextmanager
@@ -28,12 +31,17 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except (ImportError, OSError, StrictDataclassError, TypeError, ValueError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {in_one_line(error)}")
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "can't allocate memory" not in str(error):
             raise
         reason = str(error).partition("\n")[0]
         sys.exit(f"error: not enough memory ({reason}); give fewer --num_beams or a smaller --tokens_per_batch.")
+
+
+def in_one_line(error: Exception) -> str:
+    """The message of an error without line breaks."""
+    return " ".join(line.strip() for line in str(error).splitlines())
 
 
 def parse(
@@ -94,6 +102,9 @@ def parse(
         parser.error(rejected.get(name.removeprefix("--")) or f"there is no argument {name}; --help lists them.")
     with plain_errors():
         *parsed, rest = parser.parse_args_into_dataclasses(arguments)
+        for output in (getattr(each, name, None) for each in parsed for name in _OUTPUTS):
+            if config is not None and output is not None and are_same_file(config, output):
+                raise ValueError(f"{output} is also an input, {config}; write to another file.")
     return (*parsed, getattr(rest, positional)) if positional is not None else tuple(parsed)
 
 

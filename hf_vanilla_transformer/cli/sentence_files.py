@@ -117,6 +117,8 @@ def _chunks(sentences: Iterator[Sentence], size: int) -> Iterator[list[Sentence]
 
 def _chunks_of_stdin(fields: JsonFields | None, size: int) -> Iterator[list[Sentence]]:
     first = 1
+    if sys.stdin is None:
+        raise ValueError("standard input is closed; give sentences, or --input.")
     for lines in lines_as_they_arrive(sys.stdin.buffer, _STDIN):  # type: ignore[arg-type]
         yield from _chunks(_parse(lines, _STDIN, fields, first), size)
         first += len(lines)

@@ -2,20 +2,22 @@
 
 import math
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import DatasetDict
-from transformers import IntervalStrategy, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import IntervalStrategy, PreTrainedConfig, PreTrainedTokenizerBase, Seq2SeqTrainer
 
 from ..checks import check_number
 from ..data.lengths import pair_lengths
 from ..evaluation import METRICS
-from ..hub.folder import files_of_a_run
+from ..hub.folder import FILES_OF_A_RUN, files_of_a_run
 from ..training.arguments import PaperTrainingArguments
 from ..training.checkpoints import are_all_unfinished, checkpoints_in, is_finished
+from .arguments import check_optional
 from .train_arguments import RunArguments, Settings
 from .writing import check_can_write
 
@@ -51,7 +53,9 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
         check_base(Path(model_args.model_name_or_path), settings.output)
     # With several processes only the first writes, apart from checkpoints.
     if args.process_index == 0:
-        check_can_write(args.results, inputs=[*settings.data.paths(), model_args.model_name_or_path])
+        models = [model_args.model_name_or_path, model_args.tokenizer_name]
+        check_can_write(args.results, inputs=[*settings.data.paths(), *models])
+        check_results(args.results, settings.output)
     if args.process_index == 0 or args.save_strategy != "no":
         check_writable(settings.output)
     if model_args.average_last is not None:
@@ -67,9 +71,11 @@ def check_numbers(args: RunArguments) -> None:
     """Raise ValueError if a number of the Trainer is out of its range: it would train one update, or forever NaN."""
     for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
         check_number(name, getattr(args, name), 1)
-    check_number("dataloader_num_workers", args.dataloader_num_workers, 0)
-    if args.save_every_epochs is not None:
-        check_number("save_every_epochs", args.save_every_epochs, 1)
+    for name in ("dataloader_num_workers", "data_seed", "save_total_limit"):
+        if getattr(args, name) is not None:
+            check_number(name, getattr(args, name), 0)
+    for name in ("eval_accumulation_steps", "generation_max_length", "generation_num_beams", "save_every_epochs"):
+        check_optional(args, name)
     if args.max_steps != -1:
         check_number("max_steps", args.max_steps, 1)
     rates = ("learning_rate", "weight_decay", "max_grad_norm", "adam_beta1", "adam_beta2", "adam_epsilon")
@@ -162,8 +168,8 @@ def check_average(args: PaperTrainingArguments, count: int) -> None:
         raise ValueError("average_last and load_best_model_at_end choose different weights; give one of the two.")
     # The best checkpoint takes the slot of a newer one.
     kept = count + (args.metric_for_best_model is not None)
-    # Less than 1 keeps all of them.
-    if args.save_total_limit is not None and 1 <= args.save_total_limit < kept:
+    # 0 keeps all of them.
+    if args.save_total_limit and args.save_total_limit < kept:
         raise ValueError(
             f"average_last is {count}, but save_total_limit {args.save_total_limit}; it must be at least {kept}."
         )
@@ -205,6 +211,14 @@ def check_base(model: Path, output: Path) -> None:
         raise ValueError(f"{model} lies in {output}, which the run replaces; name another --output_dir.")
 
 
+def check_results(path: str | None, output: Path) -> None:
+    """Raise ValueError if the results would replace a file of the trained model."""
+    if path is None or Path(path).absolute().parent.resolve() != output.resolve():
+        return
+    if any(Path(path).match(pattern) for pattern in FILES_OF_A_RUN):
+        raise ValueError(f"{path} is a file of the trained model; write the results to another file.")
+
+
 def check_output_folder(folder: Path, *, overwrite: bool = False, resume: bool = False) -> None:
     """Check that a run does not mix its files with those of another run.
 
@@ -217,7 +231,7 @@ def check_output_folder(folder: Path, *, overwrite: bool = False, resume: bool =
         FileExistsError: if the folder holds files of a run, and neither is set.
         NotADirectoryError: if the folder is a file.
     """
-    if folder.is_file():
+    if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file; name a folder for the trained model.")
     found = [path.name for path in (*checkpoints_in(folder), *files_of_a_run(folder))]
     if found and not (overwrite or resume):
@@ -235,6 +249,22 @@ def check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise OSError(f"{parent} cannot be written ({error.strerror}); name another folder.") from error
+
+
+def check_space(trainer: Seq2SeqTrainer, folder: Path) -> None:
+    """Raise OSError if the disk of the output folder lacks space for the model, and for a checkpoint if there are any.
+
+    A checkpoint has the weights and Adam's two moments. A later checkpoint may still find a full disk.
+    """
+    model: Any = trainer.model
+    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    needed = size if trainer.args.save_strategy == "no" else 4 * size
+    disk = shutil.disk_usage(folder)
+    if disk.total and disk.free < needed:  # Some network file systems tell nothing.
+        raise OSError(
+            f"the run writes at least {needed / 1e9:,.3g} GB, but the disk of {folder} has {disk.free / 1e9:,.3g} GB "
+            "free; make room, or name another --output_dir."
+        )
 
 
 def check_lengths(config: PreTrainedConfig, data: DatasetDict) -> None:

@@ -22,7 +22,7 @@ from ..training.checkpoints import find_checkpoint, is_finished, remove_checkpoi
 from ..training.facts import FactsOfTheRun
 from .parsing import plain_errors
 from .train_arguments import TRAINED, Settings, changed_arguments
-from .train_checks import check_lengths, check_settings
+from .train_checks import check_lengths, check_settings, check_space
 from .train_examples import ShowExamples
 from .train_outputs import describe_run, how_to_resume, prepare_push, report, save_average, save_model
 from .train_setup import load_training_pairs, make_model, make_trainer, set_languages, tokenize
@@ -235,6 +235,8 @@ def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrain
         callbacks.append(early_stopping(args.early_stopping_patience, start.checkpoint))
     for callback in callbacks:
         trainer.add_callback(callback)
+    if args.process_index == 0:
+        check_space(trainer, settings.output)
     return pairs, trainer
 
 

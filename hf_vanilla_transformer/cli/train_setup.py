@@ -85,7 +85,8 @@ def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrained
     """An existing tokenizer, or one that the main process trains on the training pairs for all processes."""
     if model_args.tokenizer_name is not None:
         options = {**model_args.options(), "revision": None}  # The revision is the model's.
-        tokenizer = AutoTokenizer.from_pretrained(model_args.tokenizer_name, padding_side="right", **options)
+        with explaining_missing_files(model_args.tokenizer_name, ["tokenizer_config.json"]):
+            tokenizer = AutoTokenizer.from_pretrained(model_args.tokenizer_name, padding_side="right", **options)
         check_tokenizer(model_args.tokenizer_name, tokenizer)
         return tokenizer
     tokenizers: list[Any] = [None]

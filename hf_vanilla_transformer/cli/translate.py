@@ -23,6 +23,7 @@ from .writing import check_can_write
 CHUNK_SIZE = 2_000
 # Of several processes, so that they all get some of a short file.
 CHUNK_SIZE_OF_SEVERAL = 500
+STDIN = "/dev/stdin"
 
 
 @dataclass
@@ -100,9 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         positional="sentences",
         verb="translate",
     )
+    inputs = [] if given else [args.input or STDIN]
     processes, counted = Processes.launched(), list[int]()
     with plain_errors():
-        check_can_write(args.output, inputs=[args.input, args.glossary, loading.model_name_or_path])
+        check_can_write(args.output, inputs=[*inputs, args.glossary, loading.model_name_or_path])
         if args.glossary is not None and engine.engine != "torch":
             raise ValueError(f"--glossary does not work with --engine {engine.engine}; leave out one of the two.")
         processes.check(args.input, args.output)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM
 
 from .. import __version__
 from ..checks import check_number
@@ -72,8 +72,8 @@ def to_ctranslate2(
     target, library = Path(output), import_library()
     if target.exists():
         raise FileExistsError(f"{target} exists; name another folder for the converted model.")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
     local = folders.source_folder(folder)
+    tokenizer = folders.load_tokenizer(local, folder)
     model = folders.load_source(AutoModelForSeq2SeqLM, local, folder)
     if not isinstance(model, VanillaTransformerForConditionalGeneration):
         raise ValueError(f"{folder} holds a {type(model).__name__}; bring it in by convert --from first.")

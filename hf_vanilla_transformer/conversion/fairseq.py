@@ -76,8 +76,7 @@ def from_fairseq(
         OSError: if a file is missing, or the folder already holds a model.
         ValueError: if this model cannot hold the source, a file is damaged, or the result is not equal.
     """
-    target = Path(output)
-    folders.check_is_free(target)
+    target = folders.check_output(output, input)
     checkpoint = find_checkpoint(Path(input))
     state, args = read_checkpoint(checkpoint)
     check_arguments(args, checkpoint)
@@ -114,10 +113,13 @@ def find_checkpoint(path: Path) -> Path:
         ValueError: if it is not clear which one is meant.
     """
     if path.is_file():
+        if path.suffix != ".pt":
+            raise ValueError(f"{path} is no .pt of weights; name the folder that fairseq trained in.")
         return path
     found = {each.name: each for each in path.glob("*.pt")}
     if not found:
-        raise FileNotFoundError(f"{path} holds no .pt of weights; name the folder that fairseq trained in.")
+        fault = "holds no .pt of weights" if path.is_dir() else "does not exist"
+        raise FileNotFoundError(f"{path} {fault}; name the folder that fairseq trained in.")
     named = [found[name] for name in _CHECKPOINTS if name in found] or list(found.values())
     if len(named) > 1 and named[0].name not in _CHECKPOINTS:
         raise ValueError(f"{path} holds {', '.join(sorted(found))}; name one of these files, or average them before.")

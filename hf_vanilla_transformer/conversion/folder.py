@@ -14,9 +14,11 @@ import torch
 import transformers
 import yaml
 from huggingface_hub import ModelCard, snapshot_download
+from transformers import AutoTokenizer
 
 from .. import __version__
-from ..files import locked
+from ..checks import reason_of
+from ..files import are_same_file, locked
 from ..hub.card import About, fill_model_card
 from ..hub.folder import TOKENIZER_FILES, files_of_a_run, read_json, staged
 from .parity import excess
@@ -40,15 +42,21 @@ def source_folder(source: str, revision: str | None = None, token: str | None = 
     """The folder of a source: itself, or a copy of a repository of the Hub, without code.
 
     Raises:
-        FileNotFoundError: if there is neither a folder nor a repository of this name.
+        FileNotFoundError: if there is neither a folder nor a repository of this name, or it has no configuration.
+        NotADirectoryError: if it is a file.
     """
-    if Path(source).is_dir():
-        return Path(source)
-    try:
-        patterns = [*_WEIGHTS, *TOKENIZER_FILES, "config.json", "generation_config.json", CARD]
-        return Path(snapshot_download(source, revision=revision, token=token, allow_patterns=patterns))
-    except (OSError, ValueError) as error:
-        raise FileNotFoundError(f"there is no folder {source}, and the Hub answered: {error}") from error
+    folder = Path(source)
+    if folder.is_file():
+        raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
+    if not folder.is_dir():
+        try:
+            patterns = [*_WEIGHTS, *TOKENIZER_FILES, "config.json", "generation_config.json", CARD]
+            folder = Path(snapshot_download(source, revision=revision, token=token, allow_patterns=patterns))
+        except (OSError, ValueError) as error:
+            raise FileNotFoundError(f"there is no folder {source}, and the Hub answered: {error}") from error
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} holds no config.json; name the folder of a model of transformers.")
+    return folder
 
 
 def load_source(kind: Any, folder: Path, source: str) -> Any:
@@ -69,7 +77,7 @@ def load_source(kind: Any, folder: Path, source: str) -> Any:
     except ImportError:
         raise
     except Exception as error:  # Transformers, torch and safetensors raise many kinds.
-        raise ValueError(f"{source} cannot be read: {' '.join(str(error).split()) or repr(error)}") from error
+        raise ValueError(f"{source} cannot be read: {reason_of(error)}") from error
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise ValueError(
@@ -91,6 +99,21 @@ def check_archive(path: Path) -> None:
         raise ValueError(
             f"{path} claims {claimed:,} bytes, but the file holds {size:,}; convert a complete checkpoint."
         )
+
+
+def load_tokenizer(folder: Path, source: str) -> Any:
+    """The tokenizer of a source.
+
+    Raises:
+        ImportError: if its library is not installed.
+        ValueError: if its files are missing or damaged.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except ImportError:
+        raise
+    except Exception as error:  # Transformers and tokenizers raise many kinds.
+        raise ValueError(f"the tokenizer of {source} cannot be read: {reason_of(error)}") from error
 
 
 def hashes(paths: Iterable[Path]) -> dict[str, str]:
@@ -197,7 +220,7 @@ def write_converted(
     }
     output.parent.mkdir(parents=True, exist_ok=True)
     with locked(output):
-        check_is_free(output)
+        _check_holds_no_model(output)
         with staged(output) as folder:
             model.save_pretrained(folder)
             for path in files:
@@ -209,9 +232,24 @@ def write_converted(
     return output
 
 
-def check_is_free(output: Path) -> None:
-    """Raise OSError if a folder for a converted model already holds a model, or is a file."""
-    if output.is_file():
+def check_output(output: str, source: str) -> Path:
+    """The folder for a converted model.
+
+    Raises:
+        OSError: if it already holds a model, or is a file.
+        ValueError: if it is empty, or the folder of the source.
+    """
+    if not output:
+        raise ValueError("output is empty; name a folder for the converted model.")
+    folder = Path(source) if Path(source).is_dir() else Path(source).parent
+    if Path(source).exists() and are_same_file(output, folder):
+        raise ValueError(f"{output} is the folder of the source; name another folder for the converted model.")
+    _check_holds_no_model(Path(output))
+    return Path(output)
+
+
+def _check_holds_no_model(output: Path) -> None:
+    if output.exists() and not output.is_dir():
         raise NotADirectoryError(f"{output} is a file; name a folder for the converted model.")
     found = [path.name for path in files_of_a_run(output)]
     if found:

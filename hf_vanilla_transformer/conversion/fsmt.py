@@ -62,8 +62,7 @@ def from_fsmt(
         OSError: if the source cannot be read, or the folder already holds a model.
         ValueError: if this model cannot hold the source, or the result is not equal.
     """
-    target = Path(output)
-    folders.check_is_free(target)
+    target = folders.check_output(output, input)
     folder = folders.source_folder(input, revision, token)
     _check_config(folder)
     fsmt = folders.load_source(FSMTForConditionalGeneration, folder, input)
@@ -92,11 +91,8 @@ def _check_config(folder: Path) -> None:
     """Check that this model can hold an FSMT model.
 
     Raises:
-        FileNotFoundError: if there is no configuration.
         ValueError: naming the fields that cannot be carried.
     """
-    if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} holds no config.json; name the folder of a model of transformers.")
     fields, _ = FSMTConfig.get_config_dict(folder)
     config = FSMTConfig.from_dict(fields)
     needed = {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS}

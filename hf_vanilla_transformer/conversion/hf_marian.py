@@ -144,8 +144,7 @@ def from_hf_marian(
     """
     if positions not in _POSITIONS:
         raise ValueError(f'positions is "{positions}"; choose one of {", ".join(_POSITIONS)}.')
-    target = Path(output)
-    folders.check_is_free(target)
+    target = folders.check_output(output, input)
     folder = folders.source_folder(input, revision, token)
     _check_config(folder)
     marian = folders.load_source(MarianMTModel, folder, input)
@@ -173,11 +172,8 @@ def _check_config(folder: Path) -> None:
     """Check that this model can hold a Marian model.
 
     Raises:
-        FileNotFoundError: if there is no configuration.
         ValueError: naming the fields that cannot be carried.
     """
-    if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} holds no config.json; name the folder of a model of transformers.")
     fields, _ = MarianConfig.get_config_dict(folder)
     config = MarianConfig.from_dict(fields)
     heads = {"decoder_attention_heads": config.encoder_attention_heads}

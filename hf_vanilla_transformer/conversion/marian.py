@@ -82,8 +82,7 @@ def from_marian(
         OSError: if the source cannot be read, or the folder already holds a model.
         ValueError: if this model cannot hold the source, or the result is not equal.
     """
-    target = Path(output)
-    folders.check_is_free(target)
+    target = folders.check_output(output, input)
     if find_spec("sentencepiece") is None:
         raise ImportError("Marian's vocabularies need sentencepiece; install the extra: pip install '...[marian]'.")
     weights, vocabularies = find_files(Path(input))
@@ -126,7 +125,8 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
     else:
         found = [each for each in path.glob("*.npz") if not each.name.endswith((".optimizer.npz", ".orig.npz"))]
         if not found:
-            raise FileNotFoundError(f"{path} holds no .npz of weights; name the folder that Marian trained in.")
+            fault = "holds no .npz of weights" if path.is_dir() else "is no folder"
+            raise FileNotFoundError(f"{path} {fault}; name the folder that Marian trained in.")
         weights, folder = max(found, key=lambda each: each.stat().st_mtime), path
     settings = weights.with_name(f"{weights.name}.yml")
     if settings.is_file():

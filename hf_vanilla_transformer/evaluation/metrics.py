@@ -51,8 +51,23 @@ class _SacreBleuMetric(evaluate.Metric):
             description=str(self.__doc__), citation=self.citation, inputs_description="", features=_FEATURES
         )
 
+    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> Any:
+        """As `evaluate.Metric.compute`, whose own checks need a first pair.
+
+        Raises:
+            TypeError: if anything but strings, or lists of strings as references, is given.
+            ValueError: if the numbers of predictions and references differ or are 0, or an option is unknown.
+        """
+        # Without both, what `add_batch` collected is computed.
+        if predictions is not None or references is not None:
+            _check_texts(predictions, references)
+        return super().compute(predictions=predictions, references=references, **kwargs)
+
     def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, float | str]:
-        _check_sizes(predictions, references)
+        _check_texts(predictions, references)
+        if options.get("tokenize", "13a") not in BLEU.TOKENIZERS:
+            known = ", ".join(map(str, BLEU.TOKENIZERS))
+            raise ValueError(f"tokenize is {options['tokenize']!r}; choose one of: {known}.")
         scorer = self.scorer(**options)
         per_prediction = [[reference] if isinstance(reference, str) else list(reference) for reference in references]
         streams = [list(stream) for stream in zip(*per_prediction, strict=True)]
@@ -126,9 +141,10 @@ def score_translations(
         hypotheses equal to their reference) and `sentences` (their number).
 
     Raises:
-        ValueError: if the numbers of hypotheses and references differ, or are 0.
+        TypeError: if anything but strings is given.
+        ValueError: if the numbers of hypotheses and references differ or are 0, or `tokenize` is unknown.
     """
-    _check_sizes(hypotheses, references)
+    _check_texts(hypotheses, references)
     corpus = {"predictions": hypotheses, "references": references}
     # Turns sacrebleu's warning about tokenized text off where such text is expected.
     force = tokenize in ("none", "char")
@@ -145,7 +161,14 @@ def score_translations(
     }
 
 
-def _check_sizes(hypotheses: Sequence[str], references: Sequence[Any]) -> None:
+def _check_texts(hypotheses: Any, references: Any) -> None:
+    for name, texts in (("translations", hypotheses), ("references", references)):
+        if isinstance(texts, str) or not isinstance(texts, Sequence):
+            raise TypeError(f"{name} is {texts!r}; give a list of sentences.")
+    for name, text in [("translations", text) for text in hypotheses] + [("references", text) for text in references]:
+        parts = text if name == "references" and isinstance(text, (list, tuple)) and text else [text]
+        if not all(isinstance(part, str) for part in parts):
+            raise TypeError(f"{name} contains {text!r}; give strings.")
     if len(hypotheses) != len(references) or not hypotheses:
         raise ValueError(
             f"{len(hypotheses)} translations and {len(references)} references were given; give a reference for each."

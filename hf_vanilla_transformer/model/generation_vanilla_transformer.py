@@ -27,6 +27,7 @@ from .stopping import (
     CandidateStops,
     SentenceLengthLimit,
     SettingsToSave,
+    check_search,
     limits_length,
 )
 
@@ -188,6 +189,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             self.generation_config = paper_generation_config(self.config)
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        check_search(kwargs)  # Before transformers compares them.
         length_is_given = self._caller_limits_length(generation_config, kwargs)
         # transformers ignores arguments that neither the model's nor the caller's settings contain.
         own = {name: kwargs.pop(name) for name in _OWN_SETTINGS if name in kwargs}
@@ -195,13 +197,15 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         for name, value in own.items():
             setattr(generation_config, name, value)
         length_penalty_of(generation_config)
-        beams = generation_config.num_beams
-        if beams is not None and (not isinstance(beams, int) or beams < 1):
-            raise ValueError(f"num_beams is {beams!r}; it must be a whole number of at least 1, the paper's is 4.")
+        check_search(vars(generation_config))
         for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
             ids = getattr(generation_config, name)
             if any(isinstance(each, float) for each in (ids if isinstance(ids, list) else [ids])):
                 raise ValueError(f"{name} is {ids}; give the number of a token.")
+        for name in ("forced_bos_token_id", "forced_eos_token_id"):
+            ids, rows = getattr(generation_config, name), self.config.vocab_size
+            if any(each is not None and not each < rows for each in (ids if isinstance(ids, list) else [ids])):
+                raise ValueError(f"{name} is {ids}, but the vocabulary has ids 0 to {rows - 1}; give one of them.")
         offset = getattr(generation_config, "max_length_offset", None)
         if offset is not None and (not isinstance(offset, int) or offset < 0):
             raise ValueError(

@@ -499,7 +499,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         """Section 3.4: rows of the embedding matrix, `(batch, length, d_model)`, unless the caller gives them.
 
         Raises:
-            ValueError: if both or neither are given, or a token id is outside the vocabulary.
+            ValueError: if both or neither are given, a sequence has no token, or an id is outside the vocabulary.
         """
         if input_ids is not None and inputs_embeds is not None:
             raise ValueError(f"token ids and embeddings were both given to {type(self).__name__}; give one of them.")
@@ -507,6 +507,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             return inputs_embeds
         if input_ids is None:
             raise ValueError(f"neither token ids nor embeddings were given to {type(self).__name__}; give one of them.")
+        if input_ids.shape[-1] == 0:
+            raise ValueError(f"token ids of shape {tuple(input_ids.shape)} have no token; give at least one each.")
         try:
             return self.embed_tokens(input_ids)
         except IndexError as error:

@@ -64,7 +64,8 @@ class TranslationPipeline(Pipeline):
 
         Raises:
             TypeError: if a sentence is not a string.
-            ValueError: if a translation is empty because weights are NaN or infinite.
+            ValueError: if a sentence has lone surrogates, or a translation is empty because weights are NaN or
+                infinite.
         """
         if isinstance(inputs, str):
             translations = super().__call__(inputs, **kwargs)
@@ -92,6 +93,8 @@ class TranslationPipeline(Pipeline):
                 f"the input is of type {type(input_).__name__}; give strings, for example the column "
                 'dataset["source"] of a dataset.'
             )
+        if any("\ud800" <= character <= "\udfff" for character in input_):
+            raise ValueError(f"the input is {input_!r}, which is not UTF-8 text; decode it with its encoding.")
         encoded = self.tokenizer(input_, return_tensors="pt")
         return {**encoded, "is_blank": torch.tensor([not input_.strip()])}
 

@@ -1,6 +1,7 @@
 """Length limits and stopping criteria per sentence, and workarounds for transformers' GenerationConfig."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from transformers.generation import (
 
 # transformers' default, which `Seq2SeqTrainer.predict` writes into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
+# Up to this position, sinusoids are exact to 1e-6.
+_LONGEST = 100_000
 # Settings of the paper's search, which are saved also where they equal transformers' defaults.
 _SEARCH = ("num_beams", "length_penalty", "early_stopping")
 
@@ -119,6 +122,20 @@ def has_defaults_of_predict(settings: GenerationConfig) -> bool:
     """Whether every setting that `Seq2SeqTrainer.predict` fills is set; users never set all of them by hand."""
     defaults = GenerationConfig._get_default_generation_params()
     return all(getattr(settings, name, value) is not None for name, value in defaults.items() if value is not None)
+
+
+def check_search(settings: Mapping[str, Any]) -> None:
+    """Raise ValueError if a number of hypotheses or tokens in settings is no whole number of at least 1, or absurd.
+
+    Because a longer translation has a smaller penalty, the lossless stop would not come before an absurd limit.
+    """
+    for name in ("num_beams", "num_return_sequences", "max_new_tokens", "max_length"):
+        number = settings.get(name)
+        if number is not None and (not isinstance(number, int) or number < 1):
+            paper = ", the paper's is 4" if name == "num_beams" else ""
+            raise ValueError(f"{name} is {number!r}; it must be a whole number of at least 1{paper}.")
+        if name.startswith("max_") and number is not None and number > _LONGEST:
+            raise ValueError(f"{name} is {number:,}; it must be at most {_LONGEST:,}, where positions end to be exact.")
 
 
 def limits_length(settings: GenerationConfig) -> bool:

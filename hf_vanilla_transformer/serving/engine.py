@@ -15,12 +15,13 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, GenerationConfig
 
 from .. import __version__
+from ..checks import check_number
 from ..conversion.ctranslate2 import QUANTIZATIONS, import_library, to_ctranslate2
 from ..conversion.folder import CERTIFICATE, hashes, source_folder
 from ..model.fast_path import has_avx512
 from ..model.generation_vanilla_transformer import length_penalty_of
 from ..model.search_memory import check_memory
-from ..model.stopping import limits_length
+from ..model.stopping import check_search, limits_length
 from .ctranslate2_process import CTranslate2Process, Setting
 
 
@@ -69,6 +70,8 @@ def load_engine(
     kind = compute_type or "float32"
     if kind not in QUANTIZATIONS:
         raise ValueError(f'compute_type is "{kind}"; choose one of {", ".join(QUANTIZATIONS)}.')
+    if threads is not None:
+        check_number("threads", threads, 1)
     local = source_folder(folder, revision, token)
     return CTranslate2Engine(local, converted(local, kind), kind, threads or torch.get_num_threads())
 
@@ -219,6 +222,7 @@ class CTranslate2Engine(torch.nn.Module):
             settings.max_length = settings.max_new_tokens = settings.max_length_offset = None
         for name, value in given.items():
             setattr(settings, name, value)
+        check_search(vars(settings))
         if settings.early_stopping is not True:
             raise ValueError(
                 f"early_stopping is {settings.early_stopping!r}, but CTranslate2 ends a sentence when as many "

@@ -73,12 +73,13 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
         TypeError: if `paths` is one string.
         ValueError: if no path is given, or one twice; if a checkpoint is truncated, lacks the mark that others of its
             run have, or has links to files elsewhere; if names, shapes or dtypes of the weights, tokenizers or
-            configurations differ, other than in the rates of dropout and label smoothing.
+            configurations differ, other than in the rates of dropout and label smoothing; if weights are NaN or
+            infinite.
     """
     if isinstance(paths, (str, os.PathLike)):
         raise TypeError(f"paths is one path, {os.fspath(paths)}; give a list of the folders to average.")
     target = Path(output)
-    if target.is_file():
+    if target.exists() and not target.is_dir():
         raise NotADirectoryError(f"{target} is a file; name a folder for the average.")
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target):
@@ -218,6 +219,9 @@ def _mean(files: Sequence[Path], name: str) -> torch.Tensor:
     total = total.to(torch.float64, copy=True)
     for file in files[1:]:
         total += _read_tensor(file, name)
+    if not total.isfinite().all():
+        spoiled = next((file for file in files if not _read_tensor(file, name).isfinite().all()), files[-1])
+        raise ValueError(f"{name} in {spoiled} has values that are NaN or infinite; leave this checkpoint out.")
     return total.div_(len(files)).to(dtype)
 
 

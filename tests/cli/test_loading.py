@@ -15,6 +15,7 @@ from hf_vanilla_transformer.cli import evaluate, score, train, translate
 from hf_vanilla_transformer.cli.loading import load
 from hf_vanilla_transformer.model.pipeline_vanilla_transformer import check_vocabulary
 from hf_vanilla_transformer.training.checkpoints import newest_complete
+from tests.cli.tiny_run import recipe
 from tests.models import small_config
 
 
@@ -100,6 +101,7 @@ def test_a_model_that_is_not_whole_is_refused(copy, tmp_path, capsys, fault, ver
     with pytest.raises(SystemExit) as stop:
         {"translate": translate, "evaluate": evaluate, "score": score, "train": train}[verb].main(arguments)
     assert re.search(f"^error: .*{message}", str(stop.value))
+    assert "MISSING" not in capsys.readouterr().err  # The sentence says it.
     assert not (tmp_path / "run").exists()
 
 
@@ -127,3 +129,44 @@ def test_an_int8_model_is_loaded(decisive, tmp_path):
     AutoTokenizer.from_pretrained(decisive).save_pretrained(tmp_path)
     _, model = load(str(tmp_path))
     assert model.state_dict().keys() == int8.state_dict().keys()
+
+
+@pytest.mark.parametrize("verb", [translate.main, score.main])
+def test_a_file_in_place_of_a_model(copy, verb, tmp_path):
+    pairs = [str(tmp_path / name) for name in ("a.en", "a.de")]
+    for path in pairs:
+        (tmp_path / path).write_text("one\n")
+    data = ["one"] if verb is translate.main else ["--test_file", *pairs]
+    with pytest.raises(SystemExit, match=r"config\.json is a file; name the folder that it is in"):
+        verb([*data, "--model_name_or_path", str(copy / "config.json")])
+
+
+def test_weights_of_another_architecture_are_named(copy):
+    change_config(copy, model_type="bart")
+    with pytest.raises(SystemExit, match=r"cannot be loaded: its weights have other shapes than its config\.json"):
+        translate.main(["one", "--model_name_or_path", str(copy)])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "nowhere, and the Hub answered: "),
+        ("{}", "tokenizer cannot be loaded: a file lacks 'added_tokens'"),
+        ("", "tokenizer cannot be loaded: Expecting value"),
+        ("gone", "tokenizer holds no tokenizer_config.json; name"),
+    ],
+)
+def test_a_tokenizer_for_training_that_cannot_be_loaded(decisive, tmp_path, content, message):
+    folder = tmp_path / ("nowhere" if content is None else "tokenizer")
+    if content is not None:
+        shutil.copytree(decisive, folder)
+        (folder / "tokenizer.json").write_text(content)
+    if content == "gone":
+        (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(SystemExit, match=message):
+        train.main(recipe(tmp_path, tokenizer_name=str(folder), vocab_size=37000))
+
+
+def test_an_error_of_several_lines_is_told_in_one(tmp_path):
+    with pytest.raises(SystemExit, match=r"^error: [^\n]*Field 'd_model' expected int[^\n]*$"):
+        train.main(recipe(tmp_path, d_model=None, config_overrides='{"d_model": NaN}'))

@@ -118,3 +118,20 @@ def test_a_verb_returns_no_exit_code(monkeypatch):
     """The installed program passes the result of `main` to `sys.exit`."""
     monkeypatch.setattr("hf_vanilla_transformer.cli.info.main", lambda arguments: {"versions": {}})
     assert cli.main(["info"]) is None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("command", [["--help"], ["info"]])
+def test_a_full_disk_behind_standard_output_is_one_sentence(command):
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        end = subprocess.run(
+            [sys.executable, "-m", "hf_vanilla_transformer", *command], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert end.returncode == 1
+    assert end.stderr == "error: [Errno 28] No space left on device\n"
+
+
+def test_a_closed_standard_input_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(SystemExit, match="standard input is closed; give sentences, or --input"):
+        cli.main(["translate", "--model_name_or_path", str(FIXTURE)])

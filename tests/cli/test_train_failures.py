@@ -7,13 +7,17 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from safetensors import SafetensorError
 from transformers import Seq2SeqTrainer
 from transformers.trainer_callback import CallbackHandler
 
 from hf_vanilla_transformer.cli import main, train
+from hf_vanilla_transformer.cli.train_checks import check_space
 from hf_vanilla_transformer.files import is_disk_error
 from tests.cli.tiny_run import TINY_RUN, assert_is_mean, weights_of, write_recipe
 
@@ -73,6 +77,29 @@ def test_a_sharded_model_is_saved_again_by_a_resume(tmp_path, monkeypatch):
     fail_at(monkeypatch, Seq2SeqTrainer, "save_model", is_in_the_run, FULL)
     with pytest.raises(SystemExit, match=r"could not be written to .*; the same command with --resume_from_checkpoint"):
         train.main(recipe(tmp_path))
+
+
+def test_a_disk_without_space_is_known_before_the_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=10**9, free=1000))
+    with pytest.raises(
+        SystemExit, match=r"error: the run writes at least .* GB, but the disk of .*run has 1e-06 GB free"
+    ):
+        train.main(recipe(tmp_path))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("strategy", "megabytes"), [("no", 4), ("steps", 16)])
+def test_the_space_that_a_run_needs(tmp_path, monkeypatch, strategy, megabytes):
+    args, model = SimpleNamespace(save_strategy=strategy), torch.nn.Linear(1000, 1000, bias=False)
+    trainer: Any = SimpleNamespace(args=args, model=model)
+    disk = SimpleNamespace(total=10**9, free=megabytes * 10**6)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
+    check_space(trainer, tmp_path)
+    disk.free -= 1
+    with pytest.raises(OSError, match=rf"the run writes at least 0\.0*{megabytes} GB"):
+        check_space(trainer, tmp_path)
+    disk.total = disk.free = 0  # As some network file systems.
+    check_space(trainer, tmp_path)
 
 
 def test_a_finished_model_goes_elsewhere_if_its_folder_is_full(tmp_path, monkeypatch):

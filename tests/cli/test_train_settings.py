@@ -471,6 +471,11 @@ def test_the_tokenization_of_a_language_is_needed_only_for_scores(tmp_path, monk
         ({"seed": -1}, "Seed must be between 0 and"),
         ({"dataloader_num_workers": -1}, "dataloader_num_workers is -1; it must be at least 0"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0; it must be at least 1"),
+        ({"data_seed": -1}, "data_seed is -1; it must be at least 0"),
+        ({"save_total_limit": -2}, "save_total_limit is -2; it must be at least 0"),
+        ({"eval_accumulation_steps": 0}, "eval_accumulation_steps is 0; it must be at least 1"),
+        ({"generation_max_length": -3}, "generation_max_length is -3; it must be at least 1"),
+        ({"generation_num_beams": 0}, "generation_num_beams is 0; it must be at least 1"),
         ({"output_dir": ""}, "output_dir is empty; name a folder for the trained model"),
     ],
 )

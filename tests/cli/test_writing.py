@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -95,3 +97,31 @@ def test_devices_stay(model, pairs, tmp_path, verb):
     main, command = verbs(model, pairs, tmp_path)[verb]
     main([*command, os.devnull])
     assert not os.path.isfile(os.devnull)  # noqa: PTH113
+
+
+def test_standard_input_is_not_replaced(model, tmp_path):
+    path = tmp_path / "sentences.txt"
+    path.write_text("seven\n")
+    command = [sys.executable, "-m", "hf_vanilla_transformer", "translate", "--model_name_or_path", str(model)]
+    with path.open() as stdin:
+        end = subprocess.run([*command, "--output", str(path)], stdin=stdin, capture_output=True, text=True)
+    assert end.returncode == 1
+    assert end.stderr == f"error: {path} is also an input, /dev/stdin; write to another file.\n"
+    assert path.read_text() == "seven\n"
+
+
+@pytest.mark.parametrize("name", ["recipe.yaml", "model/tokenizer.json"])
+def test_results_replace_neither_the_recipe_nor_the_tokenizer(model, tmp_path, name):
+    before = (tmp_path / name).read_bytes() if "/" in name else None
+    command = recipe(tmp_path, tokenizer_name=str(model), vocab_size=37000)
+    with pytest.raises(SystemExit, match=f"{name} is also an input, .*{name}; write to another file"):
+        train.main([*command, "--results", str(tmp_path / name)])
+    assert before is None or (tmp_path / name).read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "README.md", "scores.json"])
+def test_results_do_not_replace_a_file_of_the_trained_model(tmp_path, name):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(SystemExit, match=f"{name} is a file of the trained model; write the results to another file"):
+        train.main(recipe(tmp_path, results=str(tmp_path / "run" / name)))
+    assert not list((tmp_path / "run").iterdir())

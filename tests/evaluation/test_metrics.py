@@ -120,3 +120,28 @@ def test_tokenized_text_logs_a_warning(caplog, tokenize, warns):
         logging.getLogger("sacrebleu").propagate = True
         score_translations(lines, lines, tokenize=tokenize)
     assert ("forgot to detokenize" in caplog.text) == warns
+
+
+@pytest.mark.parametrize("metric", [Bleu, ChrF])
+@pytest.mark.parametrize(
+    ("predictions", "references", "error", "message"),
+    [
+        ([], [], ValueError, "0 translations and 0 references were given"),
+        (["a"], [], ValueError, "1 translations and 0 references were given"),
+        (["a"], ["b", "c"], ValueError, "1 translations and 2 references were given"),
+        ("a", ["a"], TypeError, "translations is 'a'; give a list of sentences"),
+        (["a"], "a", TypeError, "references is 'a'; give a list of sentences"),
+        (["a"], None, TypeError, "references is None; give a list of sentences"),
+        ([None], ["a"], TypeError, "translations contains None; give strings"),
+        (["a"], [[None]], TypeError, r"references contains \[None\]; give strings"),
+        (["a"], [[]], TypeError, r"references contains \[\]; give strings"),
+    ],
+)
+def test_texts_that_cannot_be_scored(metric, predictions, references, error, message):
+    with pytest.raises(error, match=message):
+        metric().compute(predictions=predictions, references=references)
+
+
+def test_an_unknown_tokenization_is_named():
+    with pytest.raises(ValueError, match=r"tokenize is 'foo'; choose one of: .*13a"):
+        Bleu().compute(predictions=["a"], references=["a"], tokenize="foo")

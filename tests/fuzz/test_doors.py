@@ -20,16 +20,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
-from hf_vanilla_transformer import average_checkpoints, load_pairs, score, train_tokenizer
+from hf_vanilla_transformer import TwoVocabularyTokenizer, average_checkpoints, load_pairs, score, train_tokenizer
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import convert, evaluate, translate
-from tests.fuzz.values import SENTENCES, changed_fields, damages
+from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
+from hf_vanilla_transformer.serving import engine
+from tests.conversion.fsmt import fsmt_model, write_tokenizer
+from tests.fuzz.values import SENTENCES, VALUES, changed_fields, damages
+from tests.models import decisive_model
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODEL = FIXTURES / "numbers_tiny"
 MARIAN, FAIRSEQ = FIXTURES / "marian" / "tied_relu", FIXTURES / "fairseq" / "joint"
-DOORS = 13
+DOORS = 17
+# Arguments of generate() that take numbers; not those of length, which take time.
+SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping")
 CASES = int(os.environ.get("FUZZ_CASES", "300"))
 # Errors that the command line tells in one sentence, see `plain_errors`.
 ERRORS = (ImportError, OSError, StrictDataclassError, TypeError, ValueError)
@@ -169,7 +175,16 @@ def test_config(content):
 
 @fuzz(
     changed_fields(
-        MODEL / "generation_config.json", ("max_length", "do_sample", "top_k", "max_new_tokens", "min_length")
+        MODEL / "generation_config.json",
+        (
+            "max_length",
+            "do_sample",
+            "top_k",
+            "max_new_tokens",
+            "min_length",
+            "forced_bos_token_id",
+            "num_return_sequences",
+        ),
     )
 )
 def test_generation_config(content):
@@ -203,6 +218,52 @@ def test_a_damaged_model_of_fairseq(damage):
     pytest.importorskip("sacremoses")
     with changed_model(*damage, FAIRSEQ) as folder:
         run(convert.main, "--from", "fairseq", "--input", folder, "--output", folder / "converted")
+
+
+@pytest.fixture(scope="module")
+def fsmt_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fsmt")
+    fsmt_model().save_pretrained(folder)
+    write_tokenizer(folder)
+    return folder
+
+
+@fuzz(st.data())
+def test_a_damaged_model_of_fsmt(fsmt_folder, data):
+    with changed_model(*data.draw(damages(fsmt_folder)), fsmt_folder) as folder:
+        run(convert.main, "--from", "fsmt", "--input", folder, "--output", folder / "converted")
+
+
+@pytest.fixture(scope="module")
+def two_vocabularies(tmp_path_factory):
+    folder, options = tmp_path_factory.mktemp("two"), {"vocab_size": 270, "show_progress": False}
+    tokenizer = TwoVocabularyTokenizer.of(*(train_tokenizer([text], **options) for text in ("seven", "sieben")))
+    sizes = [len(side) for side in sides_of(tokenizer)]
+    model = decisive_model(vocab_size=sizes[1], source_vocab_size=sizes[0], d_k=None, d_v=None)
+    for each in (model, tokenizer):
+        each.save_pretrained(folder)
+    return folder
+
+
+@fuzz(st.data())
+def test_a_damaged_folder_with_two_vocabularies(two_vocabularies, data):
+    with changed_model(*data.draw(damages(two_vocabularies)), two_vocabularies) as folder:
+        run(translate.main, "seven", "--model_name_or_path", folder, "--max_new_tokens", 4)
+
+
+@fuzz(damages(MODEL))
+def test_a_damaged_folder_for_an_engine(damage):
+    pytest.importorskip("ctranslate2")
+    with changed_model(*damage) as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "CACHE", folder / "cache")
+        of_engine = ["--engine", "ctranslate2", "--max_new_tokens", 4]
+        run(translate.main, "seven", "--model_name_or_path", folder, *of_engine)
+
+
+@fuzz(st.dictionaries(st.sampled_from(SETTINGS), VALUES, min_size=1, max_size=3))
+def test_settings_of_the_search(model, tokenizer, settings):
+    with one_sentence():
+        translate_sentences(model, tokenizer, ["seven"], **{"max_new_tokens": 4, **settings})
 
 
 @fuzz(st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=3), st.sampled_from(["a.en", "a.csv", "a.jsonl"]))

@@ -502,3 +502,27 @@ def test_settings_of_the_search_are_checked(settings, message):
 def test_a_batch_without_tokens_is_refused(shape):
     with pytest.raises(ValueError, match=r"the batch is empty; give at least one sentence of one token, not .* of \("):
         small_model().generate(torch.zeros(shape, dtype=torch.long), max_new_tokens=2)
+
+
+@NEVER_BY_STEPS
+@pytest.mark.parametrize("name", ["num_beams", "num_return_sequences", "max_new_tokens", "max_length"])
+@pytest.mark.parametrize("value", [0, -1, 2.5, "4"])
+def test_numbers_of_the_search_are_whole_and_positive(name, value):
+    source = torch.tensor([[5, 6, 2]])
+    with pytest.raises(ValueError, match=f"{name} is {value!r}; it must be a whole number of at least 1"):
+        small_model().generate(source, **{name: value})
+
+
+@NEVER_BY_STEPS
+@pytest.mark.parametrize("name", ["max_new_tokens", "max_length"])
+def test_a_limit_that_no_search_reaches(name):
+    with pytest.raises(ValueError, match=f"{name} is 1,000,000,000,000; it must be at most 100,000"):
+        small_model().generate(torch.tensor([[5, 6, 2]]), **{name: 10**12})
+
+
+@NEVER_BY_STEPS
+@pytest.mark.parametrize("name", ["forced_bos_token_id", "forced_eos_token_id"])
+@pytest.mark.parametrize("value", [99999, [3, 99999]])
+def test_forced_tokens_are_in_the_vocabulary(name, value):
+    with pytest.raises(ValueError, match=rf"{name} is .*99999\]?, but the vocabulary has ids 0 to \d+; give one"):
+        small_model().generate(torch.tensor([[5, 6, 2]]), **{name: value})

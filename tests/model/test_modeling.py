@@ -767,3 +767,11 @@ def test_a_model_that_is_untied_later_loads_as_it_was(tmp_path, by_position):
     model.config.tie_word_embeddings = False
     model.save_pretrained(tmp_path, *((True, model.state_dict()) if by_position else ()))
     assert torch.equal(AutoModelForSeq2SeqLM.from_pretrained(tmp_path)(**inputs).logits, expected)
+
+
+def test_sequences_without_tokens_are_named(batch):
+    empty = torch.zeros(2, 0, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"token ids of shape \(2, 0\) have no token; give at least one each"):
+        small_model()(input_ids=empty, decoder_input_ids=batch["input_ids"])
+    with pytest.raises(ValueError, match=r"token ids of shape \(2, 0\) have no token; give at least one each"):
+        small_model()(input_ids=batch["input_ids"], decoder_input_ids=empty)

@@ -244,3 +244,8 @@ def test_what_others_registered_stays(monkeypatch):
     monkeypatch.setitem(PIPELINE_REGISTRY.supported_tasks, "translation", theirs)
     registration.register()
     assert PIPELINE_REGISTRY.supported_tasks["translation"] is theirs
+
+
+def test_lone_surrogates_are_named(translator):
+    with pytest.raises(ValueError, match=r"the input is '\\udcff', which is not UTF-8 text; decode it"):
+        translator(["seven", "\udcff"])

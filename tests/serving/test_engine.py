@@ -230,3 +230,15 @@ def test_terms_are_refused(engine, tokenizer):
     assert translate(engine, tokenizer, ["seven"], glossary={"nine": "neun"}) == ["sieben"]
     with pytest.raises(ValueError, match=r"forced_phrases is \[\[\[5\]\]\], but the engine has num_beams, .* only\."):
         engine.generate(**tokenizer(["seven"], return_tensors="pt"), forced_phrases=[[[5]]])
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_threads_are_counted_from_one(threads):
+    with pytest.raises(ValueError, match=f"threads is {threads}; it must be at least 1"):
+        load_engine(str(FIXTURE), threads=threads)
+
+
+@pytest.mark.parametrize("beams", [-1, 1.5, "4"])
+def test_beams_are_a_whole_number(engine, tokenizer, beams):
+    with pytest.raises(ValueError, match=f"num_beams is {beams!r}; it must be a whole number of at least 1"):
+        translate(engine, tokenizer, ["seven"], num_beams=beams)

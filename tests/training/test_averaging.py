@@ -87,7 +87,7 @@ def test_sums_are_in_float64(tmp_path):
 
 
 def test_one_checkpoint_and_copies_of_it_stay_as_they_are(tmp_path):
-    values = torch.tensor([-0.0, 1e-45, 3.4e38, float("inf"), 1 / 3])
+    values = torch.tensor([-0.0, 1e-45, 3.4e38, 65504.0, 1 / 3])
     folders = [
         save_tensors(tmp_path / str(index), a=values, b=values.bfloat16(), scalar=0.1, none=torch.zeros(0, 2))
         for index in range(7)
@@ -322,6 +322,14 @@ def test_other_tokenizers_have_other_files(two, tmp_path):
     (two[0] / "tokenizer_config.json").write_text(json.dumps({"eos_token": "."}))
     with pytest.raises(ValueError, match=r"differ in tokenizer_config\.json; average"):
         average_checkpoints(two, tmp_path / "other")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers(two, tmp_path, value):
+    spoiled = save_tensors(tmp_path / "spoiled", a=[1.0, value])
+    with pytest.raises(ValueError, match=r"a in .*spoiled.model\.safetensors has values that are NaN or infinite"):
+        average_checkpoints([two[0], spoiled, two[1]], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_output_that_is_taken(two, tmp_path):
