@@ -39,19 +39,11 @@ $(READY): pyproject.toml constraints.txt
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[numbers,plots,dev]'
 	@touch $@
 
-<<<<<<< HEAD
-extras: $(EXTRAS)  ## Install the optional dependencies: PEFT, ONNX, CTranslate2, Marian's tokenizer, sentences.
+extras: $(EXTRAS)  ## Install the optional dependencies: PEFT, ONNX, CTranslate2, Marian's tokenizer, sentences, the server.
 
 # A target of its own, because the demo needs none of them and some of them print when transformers imports them.
 $(EXTRAS): $(READY)
-	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,marian,ctranslate2,text]'
-=======
-extras: $(EXTRAS)  ## Install the optional dependencies: plots, PEFT, ONNX, CTranslate2, Marian's tokenizer, the server.
-
-# A target of its own, because the demo needs none of them and some of them print when transformers imports them.
-$(EXTRAS): $(READY)
-	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,marian,ctranslate2,plots,text,serve]'
->>>>>>> i27serve
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,marian,ctranslate2,text,serve]'
 	@touch $@
 
 # Apart from the environment: where it is installed, transformers imports it with every model, and it logs four lines.
@@ -87,13 +79,8 @@ dist: $(READY)  ## Build sdist and wheel into dist/, and check their metadata.
 
 # Most tests are too small for several threads, so worker processes run files in parallel, in the order of
 # tests/conftest.py. torch and oneDNN read the instructions that they may use from the environment at import.
-<<<<<<< HEAD
 test: $(TORCHAO)/.ready $(BERTVIZ)/.ready  ## Run the tests; with AVX-512, those that depend on the processor also under AVX2.
-	OMP_NUM_THREADS=1 $(PYTEST)
-=======
-test: $(TORCHAO)/.ready  ## Run the tests; with AVX-512, those that depend on the processor also under AVX2.
 	OMP_NUM_THREADS=1 $(PYTEST) --ignore tests/apps
->>>>>>> i27serve
 	PYTHONPATH=$(TORCHAO) OMP_NUM_THREADS=1 $(PYTEST) $(TORCHAO_TESTS)
 	PYTHONPATH=$(BERTVIZ) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --quiet tests/ecosystem/test_bertviz.py
 	if grep -qs avx512f /proc/cpuinfo; then \

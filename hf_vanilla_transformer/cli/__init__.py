@@ -23,12 +23,8 @@ VERBS = {
     "align": "align the words of sentences and their translations",
     "average": "average the weights of checkpoints",
     "convert": "convert a model of another system, and prove that it is equal",
-<<<<<<< HEAD
     "plot": "draw attention, positions, masks, the schedule, probabilities, curves",
-=======
-    "plot": "draw validation curves",
     "serve": "translate by HTTP, for clients of the Hub and of LibreTranslate, and as a page",
->>>>>>> i27serve
     "info": "print versions, the machine, and the fast paths it enables",
 }
 
