@@ -176,15 +176,12 @@ def token_sums(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -
             smoothing in nats, the number of tokens whose label has the highest logit, ties included, and the number of
             tokens.
     """
-    sums = []
-    # Sentence by sentence, because intermediate results of the whole batch take as much memory as its logits.
-    for z, targets in zip(logits.detach(), labels.to(logits.device), strict=True):
-        z, is_target = z.to(torch.promote_types(z.dtype, torch.float32)), targets != ignore_index
-        of_label = z.gather(-1, targets.masked_fill(~is_target, 0)[:, None])[:, 0]
-        cross_entropy = (z.logsumexp(dim=-1) - of_label).masked_fill(~is_target, 0)
-        is_highest = (of_label >= z.amax(dim=-1)) & is_target
-        sums.append(torch.stack([cross_entropy.sum(), is_highest.sum(), is_target.sum()]))
-    return torch.stack(sums)
+    labels, is_target = labels.to(logits.device), labels.to(logits.device) != ignore_index
+    z = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
+    of_label = z.gather(-1, labels.masked_fill(~is_target, 0)[..., None])[..., 0]
+    cross_entropy = (z.logsumexp(dim=-1) - of_label).masked_fill(~is_target, 0)
+    is_highest = (of_label >= z.amax(dim=-1)) & is_target
+    return torch.stack([each.sum(dim=-1).to(z.dtype) for each in (cross_entropy, is_highest, is_target)], dim=-1)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -241,7 +238,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         gradients = zip((grad_states, grad_weight, grad_bias), needs, strict=True)
         ctx.save_for_backward(*(gradient if needed else None for gradient, needed in gradients))
         ctx.dtypes = states.dtype, weight.dtype, None if bias is None else bias.dtype
-        sums = torch.stack([plain, highest, highest.new_tensor(len(x))])
+        sums = torch.stack([plain, highest, torch.ones_like(labels).sum().to(precise)])
         ctx.mark_non_differentiable(sums)
         return total, sums
 
