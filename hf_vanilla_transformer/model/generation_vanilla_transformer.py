@@ -347,6 +347,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and supports_cpu_decoder(self)
         )
 
+    def _expand_inputs_for_generation(self: Any, expand_size: int = 1, *args: Any, **kwargs: Any) -> Any:
+        encoded = kwargs.get("encoder_outputs")
+        if encoded is not None and expand_size > 1:  # With absurd numbers of beams, already the copies would not fit.
+            rows, source = encoded.last_hidden_state.shape[:2]
+            check_memory(self, rows * expand_size, source, GenerationConfig(num_beams=expand_size, max_length=source))
+        return super()._expand_inputs_for_generation(expand_size, *args, **kwargs)
+
     def _check_memory(self: Any, input_ids: Any, settings: Any, model_kwargs: dict[str, Any]) -> None:
         check_memory(self, len(input_ids), model_kwargs["encoder_outputs"].last_hidden_state.shape[1], settings)
 
