@@ -201,7 +201,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                 raise ValueError(f"{name} is {ids}; give the number of a token.")
         for name in ("forced_bos_token_id", "forced_eos_token_id"):
             ids, rows = getattr(generation_config, name), self.config.vocab_size
-            if any(each is not None and not 0 <= each < rows for each in (ids if isinstance(ids, list) else [ids])):
+            given = [each for each in (ids if isinstance(ids, list) else [ids]) if each is not None]
+            if not all(isinstance(each, int) and 0 <= each < rows for each in given):
                 raise ValueError(f"{name} is {ids}, but the vocabulary has ids 0 to {rows - 1}; give one of them.")
         offset = getattr(generation_config, "max_length_offset", None)
         if offset is not None and (not isinstance(offset, int) or offset < 0):
