@@ -328,6 +328,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         )
 
     def _check_choices(self) -> None:
+        _require(self.is_encoder_decoder, "is_encoder_decoder is False; this model has an encoder, so leave it out.")
         _require(
             self.position_embedding_type in _POSITION_EMBEDDING_TYPES,
             f'position_embedding_type is "{self.position_embedding_type}"; choose one of '

@@ -204,7 +204,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                 raise ValueError(f"{name} is {ids}; give the number of a token.")
         for name in ("forced_bos_token_id", "forced_eos_token_id"):
             ids, rows = getattr(generation_config, name), self.config.vocab_size
-            if any(each is not None and not each < rows for each in (ids if isinstance(ids, list) else [ids])):
+            given = [each for each in (ids if isinstance(ids, list) else [ids]) if each is not None]
+            if not all(isinstance(each, int) and 0 <= each < rows for each in given):
                 raise ValueError(f"{name} is {ids}, but the vocabulary has ids 0 to {rows - 1}; give one of them.")
         offset = getattr(generation_config, "max_length_offset", None)
         if offset is not None and (not isinstance(offset, int) or offset < 0):
@@ -350,6 +351,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and (mask is None or mask.shape == model_kwargs["encoder_outputs"].last_hidden_state.shape[:2])
             and supports_cpu_decoder(self)
         )
+
+    def _expand_inputs_for_generation(self: Any, expand_size: int = 1, *args: Any, **kwargs: Any) -> Any:
+        encoded = kwargs.get("encoder_outputs")
+        if encoded is not None and expand_size > 1:  # With absurd numbers of beams, already the copies would not fit.
+            rows, source = encoded.last_hidden_state.shape[:2]
+            check_memory(self, rows * expand_size, source, GenerationConfig(num_beams=expand_size, max_length=source))
+        return super()._expand_inputs_for_generation(expand_size, *args, **kwargs)
 
     def _check_memory(self: Any, input_ids: Any, settings: Any, model_kwargs: dict[str, Any]) -> None:
         check_memory(self, len(input_ids), model_kwargs["encoder_outputs"].last_hidden_state.shape[1], settings)

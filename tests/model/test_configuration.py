@@ -99,6 +99,7 @@ def test_rates_are_numbers_from_0_to_1(rate):
         ({"dropout": 1.5}, "dropout is 1.5; it must be a rate between 0 and 1"),
         ({"label_smoothing": -0.1}, "label_smoothing is -0.1; it must be a rate between 0 and 1"),
         ({"dropout": float("nan")}, "dropout is nan; it must be a rate between 0 and 1"),
+        ({"is_encoder_decoder": False}, "is_encoder_decoder is False; this model has an encoder"),
         ({"vocab_size": 0}, "vocab_size is 0; it must be at least 1"),
         ({"d_k": 0}, "d_k is 0; it must be at least 1, or None"),
         ({"decoder_layers": 0}, "decoder_layers is 0; it must be at least 1"),

@@ -31,6 +31,13 @@ def test_the_base_model_with_20_000_beams_needs_more_than_100_gb(monkeypatch):
     check_memory(model, 4 * 64, 20, settings)
 
 
+@pytest.mark.parametrize("options", [{"num_beams": 10**12}, {"num_return_sequences": 10**12, "do_sample": True}])
+def test_not_even_the_copies_of_the_sentences_fit(options):
+    message = r"the search of 2 sentences with 1000000000000 beams takes about .* GB, but .* GB are available"
+    with pytest.raises(ValueError, match=message):
+        decisive_model().generate(pad(sentences(5, 3))[0], **{"num_beams": 1, **options})
+
+
 def test_what_is_available_is_what_the_system_says():
     available = available_memory(torch.device("cpu"))
     assert available is None or 2**27 < available < 2**50

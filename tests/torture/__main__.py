@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from contextlib import redirect_stderr, redirect_stdout
@@ -155,6 +156,8 @@ class Torture:
         child = os.fork()
         if child:
             return child
+        # Forked processes share tqdm's lock, which a killed one may hold.
+        tqdm.set_lock(threading.RLock())
         end = DEFECT
         with (self.folder / name / log_file).open("w", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
             os.dup2(log.fileno(), 2)
