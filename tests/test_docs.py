@@ -30,6 +30,7 @@ NAMES = re.findall(r"\[`(\w+)`\]\(\.\./([^)#]+\.py)\)", (ROOT / "docs" / "paper.
 RECIPES = ROOT / "hf_vanilla_transformer" / "recipes"
 # Blocks of Python on each page, and where they run.
 RUN_HERE = {
+    "align.md": 2,
     "decoding.md": 1,
     "evaluate.md": 1,
     "large_corpora.md": 2,
@@ -224,6 +225,14 @@ def replaced(block: str, *changes: tuple[str, str]) -> str:
         assert original in block
         block = block.replace(original, replacement)
     return block
+
+
+def test_blocks_of_align_md(capsys):
+    names: dict[str, Any] = {}
+    run("align.md", "align", names, ("runs/numbers", FIXTURE.as_posix()))
+    assert capsys.readouterr().out == "[[(0, 0)]]\n"
+    run("align.md", "markup", names)
+    assert capsys.readouterr().out == "<b>zweiundvierzig</b>\n"
 
 
 def test_blocks_of_translate_md(capsys):
