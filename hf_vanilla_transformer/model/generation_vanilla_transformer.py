@@ -23,13 +23,7 @@ from .beam_search import LENGTH_PENALTIES, BeamSearch, exists, top_tokens
 from .constraints import ConstrainedBeamSearch, prepare_phrases
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
 from .search_memory import check_memory
-from .stopping import (
-    CandidateStops,
-    SentenceLengthLimit,
-    SettingsToSave,
-    check_search,
-    limits_length,
-)
+from .stopping import CandidateStops, SentenceLengthLimit, SettingsToSave, check_search, limits_length
 
 
 PAPER_ALPHA = 0.6

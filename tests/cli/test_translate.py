@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+import torch
 
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import (
@@ -254,10 +255,21 @@ def test_arguments_that_are_not_utf_8(decisive, capsys):
     assert "error: 'H\\udce4user' is not UTF-8; type it in UTF-8" in capsys.readouterr().err
 
 
-def test_too_little_memory_is_one_sentence(decisive):
-    beams = str(10**12)
-    with pytest.raises(SystemExit, match=r"^error: not enough memory \(.*; give fewer --num_beams or a smaller --tok"):
-        translate.main(["one", "--model_name_or_path", str(decisive), "--num_beams", beams])
+def test_a_search_that_does_not_fit_into_memory_is_one_sentence(decisive):
+    with pytest.raises(SystemExit, match=r"^error: the search of .* GB are available; give fewer num_beams"):
+        translate.main(["one", "--model_name_or_path", str(decisive), "--num_beams", str(10**12)])
+
+
+@pytest.mark.parametrize("error", [MemoryError("too much"), torch.OutOfMemoryError("too much")])
+def test_too_little_memory_is_one_sentence(decisive, monkeypatch, error):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(translate, "translate", fail)
+    with pytest.raises(
+        SystemExit, match=r"^error: not enough memory \(too much\); give fewer --num_beams or a smaller"
+    ):
+        translate.main(["one", "--model_name_or_path", str(decisive)])
 
 
 def test_a_pipe_is_an_input(decisive, tmp_path, expected_translations, capsys):
