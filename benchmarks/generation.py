@@ -44,8 +44,6 @@ from hf_vanilla_transformer import (
     VanillaTransformerConfig,
     VanillaTransformerForConditionalGeneration,
     load_engine,
-    load_pairs,
-    score_translations,
     translate,
 )
 from hf_vanilla_transformer.checks import check_number
@@ -341,6 +339,9 @@ def measure_stopping(args: BenchmarkArguments) -> Iterator[Figures]:
     """Rows, seconds and BLEU of ours by alpha and rule of stopping, with the model's number of beams."""
     if args.model_name_or_path is None or args.file is None or args.references is None:
         raise ValueError("the mode stopping needs --model_name_or_path, --file and --references; give all three.")
+    # The other modes run with torch and transformers alone; see gpu_check.
+    from hf_vanilla_transformer import load_pairs, score_translations
+
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
     model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path).to(device_here())
     pairs = load_pairs(test_files=[args.file, args.references])["test"]

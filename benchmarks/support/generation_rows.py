@@ -27,7 +27,7 @@ def counting_rows(model: Any) -> Iterator[list[int]]:
 
     def count_translate(process: CTranslate2Process, sources: Any, **options: Any) -> Any:
         seconds, results = translate(process, sources, **options)
-        counted.extend(options["beam_size"] * max(map(len, hypotheses)) for hypotheses, _ in results)
+        counted.extend(options["beam_size"] * max(map(len, hypotheses)) for hypotheses, *_ in results)
         return seconds, results
 
     def count_forward(_: MarianMTModel, args: Any, kwargs: dict[str, Any]) -> None:

@@ -226,7 +226,7 @@ FIGURES = {
 
 def _output(pictures: PictureArguments, figure: str, *inputs: str | Path | None) -> str:
     """The file to write, checked before the work; so is matplotlib."""
-    output = pictures.output or f"{figure}.png"
+    output = f"{figure}.png" if pictures.output is None else pictures.output
     check_can_write(output, inputs=inputs)
     from ..evaluation.figures import check_format
 

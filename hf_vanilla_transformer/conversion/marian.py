@@ -118,9 +118,11 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
 
     Raises:
         FileNotFoundError: if weights or vocabularies are missing.
-        ValueError: if vocabularies are not SentencePiece models inside the folder.
+        ValueError: if the file is no .npz, or vocabularies are not SentencePiece models inside the folder.
     """
     if path.is_file():
+        if path.suffix != ".npz":
+            raise ValueError(f"{path} is no .npz of weights; name the folder that Marian trained in.")
         weights, folder = path, path.parent
     else:
         found = [each for each in path.glob("*.npz") if not each.name.endswith((".optimizer.npz", ".orig.npz"))]

@@ -48,7 +48,8 @@ def add_page(app: FastAPI, service: Service) -> None:
         app, build_page(service), PATH, theme=gr.themes.Default(), css=_CSS, ssr_mode=False, footer_links=[]
     )
     # An open page holds a connection, for which a shutdown would wait.
-    app.state.end_streams = app.routes[-1].app.stop_event.set
+    mounted: Any = app.routes[-1]
+    app.state.end_streams = mounted.app.stop_event.set
 
 
 def build_page(service: Service) -> gr.Blocks:
@@ -111,7 +112,7 @@ def _add_attention(service: Service, translated: gr.State) -> None:
             return None
         return await _asking(service.batcher.call(picture, pair, kind, layer, head))
 
-    inputs = [translated, kind, layer, head]
+    inputs: list[Any] = [translated, kind, layer, head]
     gr.on([each.change for each in inputs], draw, inputs, plot, api_name="attention")
 
 

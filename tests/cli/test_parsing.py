@@ -229,6 +229,8 @@ def test_a_device_that_is_not_there(device):
 
 def test_a_model_on_the_device_that_is_given(decisive, monkeypatch):
     devices = []
-    monkeypatch.setattr(translate, "translate", lambda model, *args, **kwargs: devices.append(model.device.type) or [])
+    monkeypatch.setattr(
+        translate, "translate", lambda model, *args, **kwargs: devices.append(model.device.type) or [""]
+    )
     translate.main(["one", "--model_name_or_path", str(decisive), "--device", "meta"])
     assert devices == ["meta"]

@@ -263,7 +263,7 @@ def test_another_size_than_the_model_s(trained, tmp_path, argument, there):
 
 
 class StubTrainer:
-    """Stands for `Seq2SeqTrainer` with an engine that cannot be started here."""
+    """Stands for `TokenMetricsTrainer` with an engine that cannot be started here."""
 
     is_deepspeed_enabled = is_fsdp_enabled = False
 
@@ -272,7 +272,9 @@ class StubTrainer:
 
 
 def test_deepspeed_is_not_given_the_paper_s_schedule(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(train_setup, "Seq2SeqTrainer", type("Stub", (StubTrainer,), {"is_deepspeed_enabled": True}))
+    monkeypatch.setattr(
+        train_setup, "TokenMetricsTrainer", type("Stub", (StubTrainer,), {"is_deepspeed_enabled": True})
+    )
     model, data = small_model(vocab_size=300), {"train": None}
     with pytest.raises(ValueError, match=r"DeepSpeed needs an optimizer that the Trainer makes.* give --learning_rate"):
         train_setup.make_trainer(RunArguments(str(tmp_path)), tokenizer, model, data)
@@ -280,7 +282,7 @@ def test_deepspeed_is_not_given_the_paper_s_schedule(tmp_path, tokenizer, monkey
 
 
 def test_fsdp_is_given_one_module_for_a_matrix(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(train_setup, "Seq2SeqTrainer", type("Stub", (StubTrainer,), {"is_fsdp_enabled": True}))
+    monkeypatch.setattr(train_setup, "TokenMetricsTrainer", type("Stub", (StubTrainer,), {"is_fsdp_enabled": True}))
     model = small_model(vocab_size=300)
     assert model.model.encoder.embed_tokens is not model.model.shared
     with pytest.raises(ValueError, match=r"FSDP needs an optimizer that the Trainer makes.* give --learning_rate"):
