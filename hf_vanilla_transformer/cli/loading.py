@@ -94,7 +94,10 @@ def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(name, **options)
     if config.model_type == VanillaTransformerConfig.model_type:
         check_files(name, is_quantized=hasattr(config, "quantization_config"), **options)
-    model = AutoModelForSeq2SeqLM.from_pretrained(name, **options)
+    try:
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, **options)
+    except RuntimeError as error:
+        raise ValueError(f"{name} cannot be loaded as a {config.model_type}: {reason_of(error)}") from error
     check_weights(model)
     return model
 
