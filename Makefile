@@ -59,7 +59,7 @@ $(BERTVIZ)/.ready: $(EXTRAS)
 
 $(FLOOR)/.ready: pyproject.toml constraints-floor.txt
 	$(PYTHON) -m venv $(FLOOR)
-	$(FLOOR)/bin/$(INSTALL) -c constraints-floor.txt --editable '.[numbers,plots]' pytest
+	$(FLOOR)/bin/$(INSTALL) -c constraints-floor.txt --editable '.[numbers,plots]' pytest hypothesis
 	@touch $@
 
 demo: $(READY)  ## Train on the built-in number corpus, evaluate on unseen numbers, translate some, draw attention.
@@ -98,7 +98,7 @@ test-latest:  ## Run the same tests with the newest releases of all other depend
 	test -d $(LATEST) || $(PYTHON) -m venv $(LATEST)
 	grep '^torch==' constraints.txt > $(LATEST)/constraints.txt
 	$(LATEST)/bin/$(INSTALL) -c $(LATEST)/constraints.txt --upgrade --upgrade-strategy eager \
-	  --editable '.[numbers,plots]' pytest
+	  --editable '.[numbers,plots]' pytest hypothesis
 	$(LATEST)/bin/python -m pip freeze --exclude-editable
 	$(LATEST)/bin/python -m pytest --quiet $(FLOOR_TESTS)
 
