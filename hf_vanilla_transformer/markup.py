@@ -18,16 +18,32 @@ from .details import Translation
 
 KINDS = ("html", "xml")
 # Tags of HTML that separate words, so that "one<br>two" has two.
-_BLOCKS = ("p", "div", "section", "article", "blockquote", "pre", "ul", "ol", "li", "dl", "dt", "dd", "br", "hr")
-_SEPARATORS = frozenset([*_BLOCKS, "table", "tr", "td", "th", "h1", "h2", "h3", "h4", "h5", "h6"])
+_HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+_BLOCKS = ("p", "div", "section", "article", "blockquote", "pre", "ul", "ol", "dl", "hr", "table", *_HEADINGS)
+_SEPARATORS = frozenset([*_BLOCKS, "li", "dt", "dd", "br", "tr", "td", "th"])
 _VOID = frozenset(
-    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
+    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
 )
+# Elements of HTML that may lack a closing tag: they end where one of these tags opens, or with what they are in.
+_ENDED_BY = {
+    **dict.fromkeys(_BLOCKS, ("p",)),
+    **dict.fromkeys(_HEADINGS, ("p", *_HEADINGS)),
+    **dict.fromkeys(("dt", "dd"), ("p", "dt", "dd")),
+    **dict.fromkeys(("td", "th"), ("p", "td", "th")),
+    "tr": ("p", "td", "th", "tr"),
+    "li": ("p", "li"),
+    "option": ("option",),
+    "a": ("a",),
+}
+_END_WITH_PARENT = frozenset(name for names in _ENDED_BY.values() for name in names if name != "a")
+_HAVE_SUCH_INSIDE = ("ul", "ol", "dl", "table", "select")
 _RAW = ("script", "style")
 # Words of a translation that are linked with none count a little against a tag that reaches over them.
 _UNLINKED = -0.1
 # Words that are linked with as many words inside of a tag as outside count a little for it.
 _HALF = 0.05
+# The declaration of XML, and a document type that declares no entities of its own.
+_PROLOG = re.compile(r"<\?xml\s[^>]*\?>(\s*<!DOCTYPE\s[^>[]*>)?|<!DOCTYPE\s[^>[]*>")
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
@@ -40,6 +56,7 @@ class Element:
         start, end (`int`): the characters of the document's text inside.
         children (`list[Element]`): the elements inside, in order.
         has_space_before, has_space_after (`bool`): whether white space is next to an element without text.
+        is_opened_again (`bool`): whether it is the rest of an element that another one crossed.
     """
 
     opening: str
@@ -49,6 +66,7 @@ class Element:
     children: list["Element"] = field(default_factory=list)
     has_space_before: bool = False
     has_space_after: bool = False
+    is_opened_again: bool = False
 
 
 class Document:
@@ -60,7 +78,8 @@ class Document:
 
     Raises:
         ValueError: if XML is not well-formed. In HTML, a tag that crosses another is closed and opened again, an
-            unclosed one is closed at the end, and a closing tag without an opening one is dropped.
+            unclosed one is closed where HTML ends it or at the end, and a closing tag without an opening one is
+            dropped.
     """
 
     def __init__(self, kind: str, markup: str):
@@ -85,30 +104,43 @@ class Document:
         self.text += text
 
     def start(self, name: str, opening: str, closing: str) -> None:
-        """Open an element."""
+        """Open an element; in HTML it may end others."""
+        if self._kind == "html":
+            self._end_before(name)
         self._separate(name)
         element = Element(opening, closing, len(self.text), has_space_before=self.text[-1:].isspace())
         (self._open[-1][1].children if self._open else self.elements).append(element)
         self._open.append((name, element))
 
     def end(self, name: str) -> None:
-        """Close an element, and open those again that it crosses."""
+        """Close an element, and open those again that it crosses, unless they end with it or have no text after it."""
         if name not in [each for each, _ in self._open]:
             return
         crossed = []
         while (last := self._pop())[0] != name:
             crossed.append(last)
         for again, element in reversed(crossed):
-            self.start(again, element.opening, element.closing)
+            if again not in _END_WITH_PARENT and name not in ("td", "th", "tr", "table"):
+                self.start(again, element.opening, element.closing)
+                self._open[-1][1].is_opened_again = True
 
     def add_raw(self, raw: str) -> None:
         """Append to the opening tag what is not to be translated."""
         self._open[-1][1].opening += raw
 
+    def _end_before(self, name: str) -> None:
+        names = [each for each, _ in self._open]
+        inside = max((place + 1 for place, each in enumerate(names) if each in _HAVE_SUCH_INSIDE), default=0)
+        ended = [each for each in names[inside:] if each in _ENDED_BY.get(name, ())]
+        if ended:
+            self.end(ended[0])
+
     def _pop(self) -> tuple[str, Element]:
         name, element = self._open.pop()
         element.end = len(self.text)
-        if element.start == element.end:
+        if element.is_opened_again and element.start == element.end and not element.children:
+            (self._open[-1][1].children if self._open else self.elements).pop()
+        elif element.start == element.end:
             self._before_text.append(element)
         self._separate(name)
         return name, element
@@ -143,6 +175,8 @@ class _HTML(HTMLParser):
     def read(self, markup: str) -> None:
         self.feed(markup)
         self.close()
+        if self._is_raw and self.rawdata:  # Of a script that is not closed.
+            self._document.add_raw(self.rawdata)
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         raw = self.get_starttag_text() or f"<{tag}>"
@@ -182,7 +216,7 @@ class _HTML(HTMLParser):
         self._add_empty("", f"<?{data}>")
 
     def unknown_decl(self, data: str) -> None:
-        self._add_empty("", f"<![{data}]>")
+        self._add_empty("", f"<![{data}{']' * data.startswith('CDATA[')}]>")
 
     def _add_empty(self, tag: str, raw: str) -> None:
         self._document.start(tag, raw, "")
@@ -191,8 +225,13 @@ class _HTML(HTMLParser):
 
 def _read_xml(document: Document, markup: str) -> None:
     """Read XML, inside a root element of our own: a sentence may have several elements, or none."""
-    root = "<r>"
-    source = f"{root}{markup}</r>".encode()
+    root, prolog = "<r>", _PROLOG.match(markup)
+    if prolog:
+        document.start("", prolog[0], "")
+        document.end("")
+    # With spaces for the prolog, which no element may contain.
+    rest = re.sub(".", " ", prolog[0]) + markup[prolog.end() :] if prolog else markup
+    source = f"{root}{rest}</r>".encode()
     parser = expat.ParserCreate("utf-8")
     events: list[tuple[int, str, str]] = []
 
