@@ -109,8 +109,23 @@ def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
         ImportError: if matplotlib is missing; the message names the extra to install.
         ValueError: if `theme` is unknown, a curve has no points or no times, or no metric is known for all points.
     """
+    panels = _panels_of(curves)
     with styled(theme) as colours:
-        return _draw(curves, _panels_of(curves), colours.lines)
+        rows, columns = (len(panels) + 1) // 2, min(len(panels), 2)
+        figure = new_figure(5 * columns, 3.5 * rows)
+        for number, metric in enumerate(panels, start=1):
+            axes = figure.add_subplot(rows, columns, number)
+            for index, curve in enumerate(curves.values()):
+                colour = colours.lines[index % len(colours.lines)]
+                axes.plot(*_series(curve.get("training", []), metric), linestyle="--", linewidth=1, color=colour)
+                axes.plot(*_series(curve["points"], metric), marker=".", color=colour)
+            axes.set_xlabel("training time (minutes, without evaluations)")
+            axes.set_ylabel(_PANELS[metric])
+            if metric == "perplexity":
+                axes.set_yscale("log")
+            axes.grid(alpha=0.3)
+        _add_legend(figure, curves, colours.lines)
+    return figure
 
 
 def _panels_of(curves: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -135,24 +150,6 @@ def _series(points: Sequence[Mapping[str, float]], metric: str) -> tuple[list[fl
     """Minutes of training and values of a metric, of the points that have both."""
     known = [point for point in points if metric in point and "training_seconds" in point]
     return [point["training_seconds"] / _SECONDS_IN_A_MINUTE for point in known], [point[metric] for point in known]
-
-
-def _draw(curves: Mapping[str, Any], panels: Sequence[str], colors: Sequence[str]) -> Any:
-    rows, columns = (len(panels) + 1) // 2, min(len(panels), 2)
-    figure = new_figure(5 * columns, 3.5 * rows)
-    for number, metric in enumerate(panels, start=1):
-        axes = figure.add_subplot(rows, columns, number)
-        for index, curve in enumerate(curves.values()):
-            color = colors[index % len(colors)]
-            axes.plot(*_series(curve.get("training", []), metric), linestyle="--", linewidth=1, color=color)
-            axes.plot(*_series(curve["points"], metric), marker=".", color=color)
-        axes.set_xlabel("training time (minutes, without evaluations)")
-        axes.set_ylabel(_PANELS[metric])
-        if metric == "perplexity":
-            axes.set_yscale("log")
-        axes.grid(alpha=0.3)
-    _add_legend(figure, curves, colors)
-    return figure
 
 
 def _add_legend(figure: Any, curves: Mapping[str, Mapping[str, Any]], colors: Sequence[str]) -> None:
