@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from itertools import product
 from typing import Any, NamedTuple
 from xml.parsers import expat
 
@@ -37,7 +38,6 @@ _ENDED_BY = {
 }
 _END_WITH_PARENT = frozenset(name for names in _ENDED_BY.values() for name in names if name != "a")
 _HAVE_SUCH_INSIDE = ("ul", "ol", "dl", "table", "select")
-_RAW = ("script", "style")
 # Words of a translation that are linked with none count a little against a tag that reaches over them.
 _UNLINKED = -0.1
 # Words that are linked with as many words inside of a tag as outside count a little for it.
@@ -78,8 +78,7 @@ class Document:
 
     Raises:
         ValueError: if XML is not well-formed. In HTML, a tag that crosses another is closed and opened again, an
-            unclosed one is closed where HTML ends it or at the end, and a closing tag without an opening one is
-            dropped.
+            unclosed one is closed where HTML ends it, and a closing tag without an opening one is dropped.
     """
 
     def __init__(self, kind: str, markup: str):
@@ -185,7 +184,7 @@ class _HTML(HTMLParser):
             self._add_empty(tag, raw)
             return
         self._document.start(tag, raw, f"</{name}>")
-        self._is_raw = tag in _RAW
+        self._is_raw = tag in ("script", "style")
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:
         self._add_empty(tag, self.get_starttag_text() or f"<{tag}/>")
@@ -292,6 +291,8 @@ class _Placement:
     def _parts(self, parent: Element, first: int, last: int, start: int, end: int) -> Iterator[str]:
         """The tags and texts of the words `first` to `last`, characters `start` to `end`, inside a parent."""
         for element, low, high in self._place(parent, first, last):
+            if low == high and element.is_opened_again and not element.children:
+                continue
             if low < high:
                 inside, outside = self._characters(element, low, high)
                 spaces = ("", "")
@@ -309,11 +310,13 @@ class _Placement:
         """The children of a parent with their words of the translation, in its order; they do not overlap."""
         covered = {id(child): self._covered(child) for child in parent.children}
         free, found = set(range(first, last)), dict[int, tuple[int, int]]()
-        for child in sorted(parent.children, key=lambda child: -len(covered[id(child)])):
+        by_size = sorted(parent.children, key=lambda child: -len(covered[id(child)]))
+        # A word with links to several elements is for the one with most of them, or else for the largest one.
+        for is_strict, child in product((True, False), by_size):
             words = covered[id(child)]
             is_whole = words == self._covered(parent) and len(free) == last - first
-            low, high = (first, last) if words and is_whole else self._best_range(words, sorted(free))
-            if low < high:
+            low, high = (first, last) if words and is_whole else self._best_range(words, sorted(free), is_strict)
+            if low < high and id(child) not in found:
                 found[id(child)] = low, high
                 free -= set(range(low, high))
         taken = list(found.values())
@@ -334,13 +337,14 @@ class _Placement:
             if max(word.start, element.start) < min(word.end, element.end)
         }
 
-    def _best_range(self, covered: set[int], free: list[int]) -> tuple[int, int]:
-        """The adjacent free words with most links to the covered words, less those to others; (0, 0) if none has."""
+    def _best_range(self, covered: set[int], free: list[int], is_strict: bool) -> tuple[int, int]:
+        """The adjacent free words with most links to the covered words, less those to others if `is_strict`."""
         best, (low, high) = 0.0, (0, 0)
         total, start = 0.0, 0
         for place, word in enumerate(free):
             links = self._links[word]
-            weight = (2 * len(links & covered) / len(links) - 1 or _HALF) if links else _UNLINKED
+            share = len(links & covered) / max(len(links), 1)
+            weight = (2 * share - 1 or _HALF if is_strict else share or -1) if links else _UNLINKED
             if total <= 0 or free[place - 1] != word - 1:
                 total, start = 0.0, word
             total += weight

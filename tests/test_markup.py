@@ -126,6 +126,25 @@ def test_adjacent_tags_share_no_word():
     assert render("xml", "<b>one</b> <i>two</i>", "eins", (0, 0), (1, 0))[1] == "<i></i><b>eins</b>"
 
 
+def test_a_word_of_several_tags_is_in_one_of_them():
+    """As German compounds are, which have less than half of their links with each."""
+    links = [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]
+    found = render("xml", "<b>three hundred</b> <i>forty</i> <u>two</u> five", "dreihundertzweiundvierzigfünf", *links)
+    assert re.sub("<[iu]></[iu]>", "", found[1]) == "<b>dreihundertzweiundvierzigfünf</b>"
+    # The larger one does not take it from the one that has most of it.
+    found = render("xml", "<b>a b c</b> <i>d e</i>", "x", (0, 0), (3, 0), (4, 0))
+    assert found[1].replace("<b></b>", "") == "<i>x</i>"
+
+
+def test_what_a_tag_crosses_is_left_out_where_it_has_no_words():
+    assert render("html", "<b>one <i>two</b> and</i> three", "eins zwei drei", (0, 0), (1, 1), (3, 2))[1] == (
+        "<b>eins <i>zwei</i></b> drei"
+    )
+    assert (
+        "<img>" in render("html", "<b>one <i>two</b> <img> and</i> three", "eins zwei drei", (0, 0), (1, 1), (3, 2))[1]
+    )
+
+
 def test_names_and_texts_of_any_script():
     assert render("xml", "<é ü='ß'>één</é> <x/>twee", "eins zwei", (0, 0), (1, 1))[1] == "<é ü='ß'>eins</é> <x/>zwei"
 

@@ -16,7 +16,6 @@ from .figures import new_figure, save_figure, styled
 
 CURVE = "curve.json"
 PLOT = "curve.png"
-_SECONDS_IN_A_MINUTE = 60
 _TIMES = ("training_seconds", "evaluation_seconds")
 # The axes of the plot, in order: metric and label.
 _PANELS = {
@@ -149,7 +148,7 @@ def _panels_of(curves: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _series(points: Sequence[Mapping[str, float]], metric: str) -> tuple[list[float], list[float]]:
     """Minutes of training and values of a metric, of the points that have both."""
     known = [point for point in points if metric in point and "training_seconds" in point]
-    return [point["training_seconds"] / _SECONDS_IN_A_MINUTE for point in known], [point[metric] for point in known]
+    return [point["training_seconds"] / 60 for point in known], [point[metric] for point in known]
 
 
 def _add_legend(figure: Any, curves: Mapping[str, Mapping[str, Any]], colors: Sequence[str]) -> None:

@@ -91,11 +91,10 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
 
         settings: Any = getattr(self.model, "generation_config", None)
         limit = settings and settings.max_length
-        try:
-            return super().prediction_step(_Watched(model, count), inputs, *args, **kwargs)  # type: ignore[arg-type]
-        finally:
-            if settings:  # The Trainer writes a limit of 20 here, which `generate()` warns of with each batch.
-                settings.max_length = limit
+        found = super().prediction_step(_Watched(model, count), inputs, *args, **kwargs)  # type: ignore[arg-type]
+        if settings:  # The Trainer writes a limit of 20 here, which `generate()` warns of with each batch.
+            settings.max_length = limit
+        return found
 
 
 class _Watched:
