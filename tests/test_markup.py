@@ -1,5 +1,6 @@
 """Tags in sentences: the text is translated, and the tags come out around the right words."""
 
+import html
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -269,6 +270,31 @@ def test_any_well_formed_sentence_stays_so(markup, target, links):
             assert tags[0] == tags[1]
             assert "".join("".join(trees[1].itertext()).split()) == "".join(target.split())
         assert found.count("<!--") == markup.count("<!--")
+
+
+NESTED = st.sampled_from(["b", "a", "p", "ul", "li", "div", "h1", "dl", "dt", "dd"])
+SOUP = st.lists(NESTED.map("<{}>".format) | NESTED.map("</{}>".format) | st.sampled_from(["one ", " two", "&lt;", "<"]))
+
+
+class Nesting(Tags):
+    """Whether elements are inside of those that HTML lets them be in."""
+
+    def handle_starttag(self, tag, attrs):
+        inside = self.open[max((place for place, each in enumerate(self.open) if each in ("ul", "dl")), default=0) :]
+        ended = {"a": ["a"], "b": [], "h1": ["p", "h1"], "li": ["p", "li"], "dt": ["p", "dt", "dd"]}
+        ended["dd"] = ended["dt"]
+        assert not set(inside).intersection(ended.get(tag, ["p"]))
+        super().handle_starttag(tag, attrs)
+
+
+@settings(max_examples=200, deadline=None)
+@given(markup=SOUP.map("".join))
+def test_any_tags_of_html_come_out_well_formed(markup):
+    document = Document("html", markup)
+    words = len(document.text.split())
+    found = document.render(document.text.rstrip(), [(word, word) for word in range(words)])
+    Nesting(found)
+    assert "".join(html.unescape(re.sub("<.*?>", "", found)).split()) == "".join(document.text.split())
 
 
 def test_alignments_decide(model, tokenizer):
