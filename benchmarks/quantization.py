@@ -27,6 +27,7 @@ from hf_vanilla_transformer.cli.arguments import BatchArguments, DataArguments, 
 from hf_vanilla_transformer.cli.evaluate import evaluate_pairs
 from hf_vanilla_transformer.cli.parsing import parse, plain_errors
 from hf_vanilla_transformer.cli.writing import check_can_write
+from hf_vanilla_transformer.evaluation import describe_exact_match
 from hf_vanilla_transformer.files import write_text
 
 
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
             "processor_seconds": processor,
         }
         print(
-            f"{name}: BLEU {figures[name]['bleu']:.2f}, exact match {figures[name]['exact_match']:.1f} %, {equal} of "
+            f"{name}: BLEU {figures[name]['bleu']:.2f}, exact match {describe_exact_match(figures[name])}, {equal} of "
             f"{len(pairs)} translations equal to float32's, {figures[name]['megabytes']:.1f} MB, "
             f"{figures[name]['sentences_per_second']:.1f} sentences/s "
             f"({figures[name]['sentences_per_processor_second']:.1f} per CPU second)"

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from itertools import product
 from typing import Any, NamedTuple
 from xml.parsers import expat
 
@@ -18,16 +19,31 @@ from .details import Translation
 
 KINDS = ("html", "xml")
 # Tags of HTML that separate words, so that "one<br>two" has two.
-_BLOCKS = ("p", "div", "section", "article", "blockquote", "pre", "ul", "ol", "li", "dl", "dt", "dd", "br", "hr")
-_SEPARATORS = frozenset([*_BLOCKS, "table", "tr", "td", "th", "h1", "h2", "h3", "h4", "h5", "h6"])
+_HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+_BLOCKS = ("p", "div", "section", "article", "blockquote", "pre", "ul", "ol", "dl", "hr", "table", *_HEADINGS)
+_SEPARATORS = frozenset([*_BLOCKS, "li", "dt", "dd", "br", "tr", "td", "th"])
 _VOID = frozenset(
-    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
+    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
 )
-_RAW = ("script", "style")
+# Elements of HTML that may lack a closing tag: they end where one of these tags opens, or with what they are in.
+_ENDED_BY = {
+    **dict.fromkeys(_BLOCKS, ("p",)),
+    **dict.fromkeys(_HEADINGS, ("p", *_HEADINGS)),
+    **dict.fromkeys(("dt", "dd"), ("p", "dt", "dd")),
+    **dict.fromkeys(("td", "th"), ("p", "td", "th")),
+    "tr": ("p", "td", "th", "tr"),
+    "li": ("p", "li"),
+    "option": ("option",),
+    "a": ("a",),
+}
+_END_WITH_PARENT = frozenset(name for names in _ENDED_BY.values() for name in names if name != "a")
+_HAVE_SUCH_INSIDE = ("ul", "ol", "dl", "table", "select")
 # Words of a translation that are linked with none count a little against a tag that reaches over them.
 _UNLINKED = -0.1
 # Words that are linked with as many words inside of a tag as outside count a little for it.
 _HALF = 0.05
+# The declaration of XML, and a document type that declares no entities of its own.
+_PROLOG = re.compile(r"<\?xml\s[^>]*\?>(\s*<!DOCTYPE\s[^>[]*>)?|<!DOCTYPE\s[^>[]*>")
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
@@ -40,6 +56,7 @@ class Element:
         start, end (`int`): the characters of the document's text inside.
         children (`list[Element]`): the elements inside, in order.
         has_space_before, has_space_after (`bool`): whether white space is next to an element without text.
+        is_opened_again (`bool`): whether it is the rest of an element that another one crossed.
     """
 
     opening: str
@@ -49,6 +66,7 @@ class Element:
     children: list["Element"] = field(default_factory=list)
     has_space_before: bool = False
     has_space_after: bool = False
+    is_opened_again: bool = False
 
 
 class Document:
@@ -60,7 +78,7 @@ class Document:
 
     Raises:
         ValueError: if XML is not well-formed. In HTML, a tag that crosses another is closed and opened again, an
-            unclosed one is closed at the end, and a closing tag without an opening one is dropped.
+            unclosed one is closed where HTML ends it, and a closing tag without an opening one is dropped.
     """
 
     def __init__(self, kind: str, markup: str):
@@ -85,30 +103,43 @@ class Document:
         self.text += text
 
     def start(self, name: str, opening: str, closing: str) -> None:
-        """Open an element."""
+        """Open an element; in HTML it may end others."""
+        if self._kind == "html":
+            self._end_before(name)
         self._separate(name)
         element = Element(opening, closing, len(self.text), has_space_before=self.text[-1:].isspace())
         (self._open[-1][1].children if self._open else self.elements).append(element)
         self._open.append((name, element))
 
     def end(self, name: str) -> None:
-        """Close an element, and open those again that it crosses."""
+        """Close an element, and open those again that it crosses, unless they end with it or have no text after it."""
         if name not in [each for each, _ in self._open]:
             return
         crossed = []
         while (last := self._pop())[0] != name:
             crossed.append(last)
         for again, element in reversed(crossed):
-            self.start(again, element.opening, element.closing)
+            if again not in _END_WITH_PARENT and name not in ("td", "th", "tr", "table"):
+                self.start(again, element.opening, element.closing)
+                self._open[-1][1].is_opened_again = True
 
     def add_raw(self, raw: str) -> None:
         """Append to the opening tag what is not to be translated."""
         self._open[-1][1].opening += raw
 
+    def _end_before(self, name: str) -> None:
+        names = [each for each, _ in self._open]
+        inside = max((place + 1 for place, each in enumerate(names) if each in _HAVE_SUCH_INSIDE), default=0)
+        ended = [each for each in names[inside:] if each in _ENDED_BY.get(name, ())]
+        if ended:
+            self.end(ended[0])
+
     def _pop(self) -> tuple[str, Element]:
         name, element = self._open.pop()
         element.end = len(self.text)
-        if element.start == element.end:
+        if element.is_opened_again and element.start == element.end and not element.children:
+            (self._open[-1][1].children if self._open else self.elements).pop()
+        elif element.start == element.end:
             self._before_text.append(element)
         self._separate(name)
         return name, element
@@ -143,6 +174,8 @@ class _HTML(HTMLParser):
     def read(self, markup: str) -> None:
         self.feed(markup)
         self.close()
+        if self._is_raw and self.rawdata:  # Of a script that is not closed.
+            self._document.add_raw(self.rawdata)
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         raw = self.get_starttag_text() or f"<{tag}>"
@@ -151,7 +184,7 @@ class _HTML(HTMLParser):
             self._add_empty(tag, raw)
             return
         self._document.start(tag, raw, f"</{name}>")
-        self._is_raw = tag in _RAW
+        self._is_raw = tag in ("script", "style")
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:
         self._add_empty(tag, self.get_starttag_text() or f"<{tag}/>")
@@ -182,7 +215,7 @@ class _HTML(HTMLParser):
         self._add_empty("", f"<?{data}>")
 
     def unknown_decl(self, data: str) -> None:
-        self._add_empty("", f"<![{data}]>")
+        self._add_empty("", f"<![{data}{']' * data.startswith('CDATA[')}]>")
 
     def _add_empty(self, tag: str, raw: str) -> None:
         self._document.start(tag, raw, "")
@@ -191,8 +224,13 @@ class _HTML(HTMLParser):
 
 def _read_xml(document: Document, markup: str) -> None:
     """Read XML, inside a root element of our own: a sentence may have several elements, or none."""
-    root = "<r>"
-    source = f"{root}{markup}</r>".encode()
+    root, prolog = "<r>", _PROLOG.match(markup)
+    if prolog:
+        document.start("", prolog[0], "")
+        document.end("")
+    # With spaces for the prolog, which no element may contain.
+    rest = re.sub(".", " ", prolog[0]) + markup[prolog.end() :] if prolog else markup
+    source = f"{root}{rest}</r>".encode()
     parser = expat.ParserCreate("utf-8")
     events: list[tuple[int, str, str]] = []
 
@@ -253,6 +291,8 @@ class _Placement:
     def _parts(self, parent: Element, first: int, last: int, start: int, end: int) -> Iterator[str]:
         """The tags and texts of the words `first` to `last`, characters `start` to `end`, inside a parent."""
         for element, low, high in self._place(parent, first, last):
+            if low == high and element.is_opened_again and not element.children:
+                continue
             if low < high:
                 inside, outside = self._characters(element, low, high)
                 spaces = ("", "")
@@ -270,11 +310,13 @@ class _Placement:
         """The children of a parent with their words of the translation, in its order; they do not overlap."""
         covered = {id(child): self._covered(child) for child in parent.children}
         free, found = set(range(first, last)), dict[int, tuple[int, int]]()
-        for child in sorted(parent.children, key=lambda child: -len(covered[id(child)])):
+        by_size = sorted(parent.children, key=lambda child: -len(covered[id(child)]))
+        # A word with links to several elements is for the one with most of them, or else for the largest one.
+        for is_strict, child in product((True, False), by_size):
             words = covered[id(child)]
             is_whole = words == self._covered(parent) and len(free) == last - first
-            low, high = (first, last) if words and is_whole else self._best_range(words, sorted(free))
-            if low < high:
+            low, high = (first, last) if words and is_whole else self._best_range(words, sorted(free), is_strict)
+            if low < high and id(child) not in found:
                 found[id(child)] = low, high
                 free -= set(range(low, high))
         taken = list(found.values())
@@ -295,13 +337,14 @@ class _Placement:
             if max(word.start, element.start) < min(word.end, element.end)
         }
 
-    def _best_range(self, covered: set[int], free: list[int]) -> tuple[int, int]:
-        """The adjacent free words with most links to the covered words, less those to others; (0, 0) if none has."""
+    def _best_range(self, covered: set[int], free: list[int], is_strict: bool) -> tuple[int, int]:
+        """The adjacent free words with most links to the covered words, less those to others if `is_strict`."""
         best, (low, high) = 0.0, (0, 0)
         total, start = 0.0, 0
         for place, word in enumerate(free):
             links = self._links[word]
-            weight = (2 * len(links & covered) / len(links) - 1 or _HALF) if links else _UNLINKED
+            share = len(links & covered) / max(len(links), 1)
+            weight = (2 * share - 1 or _HALF if is_strict else share or -1) if links else _UNLINKED
             if total <= 0 or free[place - 1] != word - 1:
                 total, start = 0.0, word
             total += weight

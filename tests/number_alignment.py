@@ -2,10 +2,18 @@
 
 "forty-two" and "zweiundvierzig" are one word each. Spelled in parts ("forty two", "zwei und vierzig") they are aligned
 part by part, in another order.
+
+Usage: python -m tests.number_alignment FOLDER, of the model that `hf-vanilla-transformer demo` trains.
 """
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
+
+from hf_vanilla_transformer import GoldLinks, align, alignment_error_rate, choose_alignment, load_pairs
+from hf_vanilla_transformer.alignment import Links
+from hf_vanilla_transformer.cli.loading import load
 
 
 BELOW_TWENTY = """
@@ -121,3 +129,46 @@ def gold(number: int, in_parts: bool = False) -> tuple[set[tuple[int, int]], set
             elif is_joining and {part.group for part in source_word} & {part.group for part in target_word}:
                 possible.add((source, target))
     return sure, sure | possible
+
+
+def diagonal(sources: Sequence[str], targets: Sequence[str]) -> list[Links]:
+    """Links of words at the same height in both sentences: each word of either side has at least one."""
+    sizes = [(len(source.split()), len(target.split())) for source, target in zip(sources, targets, strict=True)]
+    return [
+        sorted(
+            {(int((row + 0.5) * source / target), row) for row in range(target)}
+            | {(row, int((row + 0.5) * target / source)) for row in range(source)}
+        )
+        for source, target in sizes
+    ]
+
+
+def main(folder: str) -> None:
+    """Print the alignment error rates of a model of English and German numbers; it is chosen on validation numbers."""
+    tokenizer, model = load(folder)
+    splits = load_pairs("numbers", source="en", target="de", train_size=9)
+    (chosen_on, true), (tested_on, true_of_test) = (
+        (
+            [list(splits[name][side]) for side in ("source", "target")],
+            [GoldLinks(*gold(n)) for n in splits[name]["number"]],
+        )
+        for name in ("validation", "test")
+    )
+
+    def report(name: str, links: list[Links] | None = None) -> None:
+        rate = alignment_error_rate(links or align(model, tokenizer, *tested_on), true_of_test)
+        print(f"{name:40} {100 * rate:5.1f} %")
+
+    config = model.config
+    report("diagonal", diagonal(*tested_on))
+    config.alignment_heads = list(product(range(config.decoder_layers), range(config.num_heads)))
+    report("average of all heads")
+    config.alignment_heads = None
+    report("default")
+    for name, known in (("without true alignments", None), ("with true alignments", true)):
+        best = choose_alignment(model, tokenizer, *chosen_on, gold=known)[0]
+        report(f"chosen {name}: {' '.join(f'{layer}.{head}' for layer, head in best.heads)}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -25,7 +25,7 @@ from hf_vanilla_transformer.conversion.ctranslate2 import with_heads_first
 from hf_vanilla_transformer.serving import engine as engines
 from tests.generation.by_hand import forced_pass
 from tests.models import decisive_model
-from tests.number_alignment import english, german, gold, spell
+from tests.number_alignment import diagonal, english, german, gold, spell
 
 
 # Trained on numbers in parts ("forty two", "zwei und vierzig") by tests/fixtures/make.py.
@@ -56,12 +56,6 @@ def pairs(count: int, seed: int) -> tuple[list[str], list[str], list[GoldLinks]]
 
 
 TEST = pairs(150, seed=1)
-
-
-def diagonal(sources, targets):
-    """Links of words at the same height in both sentences."""
-    sizes = [(len(source.split()), len(target.split())) for source, target in zip(sources, targets, strict=True)]
-    return [[(int((row + 0.5) * source / target), row) for row in range(target)] for source, target in sizes]
 
 
 def test_the_gold_is_of_the_corpus():

@@ -112,7 +112,10 @@ class DataArguments:
         default=None, metadata={"help": "3 if no cell of CSV and TSV is quoted, so that quotation marks are text."}
     )
     encoding: str | None = field(default=None, metadata={"help": "Encoding of CSV and TSV; by default UTF-8."})
-    max_digits: int = field(default=9, metadata={"help": "Digits of the longest numbers of the built-in corpus."})
+    max_digits: int = field(
+        default=9,
+        metadata={"help": "Digits of the longest numbers of the built-in corpus; validation pairs need 5 or more."},
+    )
     train_size: int = field(default=200_000, metadata={"help": "Training pairs of the built-in corpus."})
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import translate
+from ..evaluation import describe_exact_match
 from ..files import write_text
 from ..model.stopping import limits_length
 from .arguments import (
@@ -113,7 +114,7 @@ def print_scores(scores: dict[str, Any]) -> None:
     """Print scores as lines of text."""
     print(f"{scores['sentences']} pairs of {scores['data']}")
     print(f"decoding: {scores['decoding']}")
-    print(f"exact match: {scores['exact_match']:.1f}")
+    print(f"exact match: {describe_exact_match(scores)}")
     print(f"BLEU: {scores['bleu']:.2f}  {scores['bleu_signature']}")
     print(f"chrF: {scores['chrf']:.2f}  {scores['chrf_signature']}")
 

@@ -57,7 +57,7 @@ class Plan(TrainerCallback):
         self.parameters, self.pairs = parameters, pairs
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if state.logging_steps > state.max_steps:
+        if state.logging_steps >= state.max_steps:
             state.logging_steps = max(1, state.max_steps // 10)
         # A finished run is resumed without updates.
         if not state.is_world_process_zero or state.global_step >= state.max_steps:

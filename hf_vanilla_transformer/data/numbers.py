@@ -36,7 +36,7 @@ def number_pairs(
     Args:
         source_language, target_language (`str`): codes of num2words, such as `"en"`, `"de"`, `"fr"`, `"pt_BR"`.
         train_size, validation_size, test_size (`int`): number of pairs; fewer if not enough numbers exist.
-        max_digits (`int`): digits of the longest numbers.
+        max_digits (`int`): digits of the longest numbers; with 4 or fewer the test split takes all held-out numbers.
         seed (`int`): of the random numbers.
 
     Returns:

@@ -7,19 +7,15 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..files import whole_file, write_text
+from ..files import write_text
 from . import METRICS, TOKEN_METRICS
-
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .figures import new_figure, save_figure, styled
 
 
 CURVE = "curve.json"
 PLOT = "curve.png"
-_SECONDS_IN_A_MINUTE = 60
 _TIMES = ("training_seconds", "evaluation_seconds")
 # The axes of the plot, in order: metric and label.
 _PANELS = {
@@ -28,8 +24,6 @@ _PANELS = {
     "token_accuracy": "token accuracy (percent)",
     "bleu": "BLEU",
 }
-# Okabe and Ito's colors, which the color-blind tell apart.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +52,7 @@ def write_curve(folder: Path, log_history: Sequence[Mapping[str, Any]]) -> dict[
     curve = {"best": best, "points": points, "training": _points(log_history, "", TOKEN_METRICS)}
     write_text(folder / CURVE, json.dumps(curve, indent=2) + "\n")
     try:
-        plot_curves({"validation": curve}, folder / PLOT)
+        save_figure(plot_curve({"validation": curve}), folder / PLOT)
     except (ImportError, ValueError) as error:
         logger.warning("%s is not written: %s", PLOT, error)
     return curve
@@ -98,33 +92,46 @@ def read_curve(path: str | os.PathLike[str]) -> dict[str, list[dict[str, float]]
         raise ValueError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
 
 
-def plot_curves(curves: Mapping[str, Mapping[str, Any]], path: str | os.PathLike[str]) -> Path:
-    """Plot loss, perplexity, token accuracy and BLEU, as far as all curves have them, against minutes of training.
+def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
+    """Draw loss, perplexity, token accuracy and BLEU of runs, as far as all have them, by minutes of training.
+
+    Validation is solid, training dashed, and each run has a colour.
 
     Args:
-        curves (`dict` of `str` to `dict`): curves by name, see [`read_curve`].
-        path (`str` or `PathLike`): file to write; its suffix determines the format, such as `.svg`; PNG without one.
+        curves (`dict`): what [`read_curve`] returns, by name.
+        theme (`str`): `"light"` or `"dark"`.
 
     Returns:
-        `Path`: the file.
+        `matplotlib.figure.Figure`
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
-        ValueError: if a curve has no points or no times, no metric is known for all points, or matplotlib does not know
-            the format.
+        ValueError: if `theme` is unknown, a curve has no points or no times, or no metric is known for all points.
     """
-    figure = draw_curves(curves, panels_of(curves))
-    target = Path(path)
-    with whole_file(target, binary=True) as file:
-        figure.savefig(file, format=target.suffix.removeprefix(".") or "png", dpi=110)
-    return target
+    panels = _panels_of(curves)
+    with styled(theme) as colours:
+        rows, columns = (len(panels) + 1) // 2, min(len(panels), 2)
+        figure = new_figure(5 * columns, 3.5 * rows)
+        for number, metric in enumerate(panels, start=1):
+            axes = figure.add_subplot(rows, columns, number)
+            for index, curve in enumerate(curves.values()):
+                colour = colours.lines[index % len(colours.lines)]
+                axes.plot(*_series(curve.get("training", []), metric), linestyle="--", linewidth=1, color=colour)
+                axes.plot(*_series(curve["points"], metric), marker=".", color=colour)
+            axes.set_xlabel("training time (minutes, without evaluations)")
+            axes.set_ylabel(_PANELS[metric])
+            if metric == "perplexity":
+                axes.set_yscale("log")
+            axes.grid(alpha=0.3)
+        _add_legend(figure, curves, colours.lines)
+    return figure
 
 
-def panels_of(curves: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _panels_of(curves: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The metrics that a plot of curves shows: those of all evaluations.
 
     Raises:
-        ValueError: see [`plot_curves`].
+        ValueError: see [`plot_curve`].
     """
     for name, curve in curves.items():
         if not curve["points"] or any("training_seconds" not in point for point in curve["points"]):
@@ -138,44 +145,13 @@ def panels_of(curves: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return panels
 
 
-def series(points: Sequence[Mapping[str, float]], metric: str) -> tuple[list[float], list[float]]:
+def _series(points: Sequence[Mapping[str, float]], metric: str) -> tuple[list[float], list[float]]:
     """Minutes of training and values of a metric, of the points that have both."""
     known = [point for point in points if metric in point and "training_seconds" in point]
-    return [point["training_seconds"] / _SECONDS_IN_A_MINUTE for point in known], [point[metric] for point in known]
+    return [point["training_seconds"] / 60 for point in known], [point[metric] for point in known]
 
 
-def draw_curves(
-    curves: Mapping[str, Mapping[str, Any]], panels: Sequence[str], colors: Sequence[str] = _COLORS
-) -> "Figure":
-    """Draw one pair of axes for each metric: validation solid, training dashed, one color for each run.
-
-    Raises:
-        ImportError: if matplotlib is missing; the message names the extra to install.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "plots need matplotlib; install it with: pip install '/path/to/the/repository[plots]'"
-        ) from error
-    rows, columns = (len(panels) + 1) // 2, min(len(panels), 2)
-    figure = Figure(figsize=(5 * columns, 3.5 * rows), layout="constrained")
-    for number, metric in enumerate(panels, start=1):
-        axes = figure.add_subplot(rows, columns, number)
-        for index, curve in enumerate(curves.values()):
-            color = colors[index % len(colors)]
-            axes.plot(*series(curve.get("training", []), metric), linestyle="--", linewidth=1, color=color)
-            axes.plot(*series(curve["points"], metric), marker=".", color=color)
-        axes.set_xlabel("training time (minutes, without evaluations)")
-        axes.set_ylabel(_PANELS[metric])
-        if metric == "perplexity":
-            axes.set_yscale("log")
-        axes.grid(alpha=0.3)
-    _add_legend(figure, curves, colors)
-    return figure
-
-
-def _add_legend(figure: "Figure", curves: Mapping[str, Mapping[str, Any]], colors: Sequence[str]) -> None:
+def _add_legend(figure: Any, curves: Mapping[str, Mapping[str, Any]], colors: Sequence[str]) -> None:
     """Name the runs by color, if there are several, and the two kinds of line."""
     from matplotlib.lines import Line2D
 

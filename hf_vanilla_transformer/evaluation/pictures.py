@@ -4,7 +4,7 @@ Without pyplot and without settings that outlive a call. `figure.savefig(path)` 
 [`~hf_vanilla_transformer.evaluation.figures.save_figure`] one whose text stays text in SVG and PDF.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..model.modeling_vanilla_transformer import sinusoidal_positions
 from ..model.pipeline_vanilla_transformer import evaluating
 from ..schedule import paper_learning_rate
 from .attention_pictures import draw_attention, plot_attention
-from .curves import draw_curves, panels_of
+from .curves import plot_curve
 from .figures import (
     DOTS_PER_INCH,
     SMALL_FONT_SIZE,
@@ -289,21 +289,3 @@ def _token_line(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme)
     bar.set_label("log-probability of the token (nats)")
     figure.suptitle(f"log P(Y | X) = {sum(log_probs):.2f}")
     return figure
-
-
-def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
-    """Draw loss, perplexity, token accuracy and BLEU of runs, as far as all have them, by minutes of training.
-
-    Args:
-        curves (`dict`): what [`~hf_vanilla_transformer.evaluation.curves.read_curve`] returns, by name.
-        theme (`str`): `"light"` or `"dark"`.
-
-    Returns:
-        `matplotlib.figure.Figure`
-
-    Raises:
-        ImportError: if matplotlib is missing; the message names the extra to install.
-        ValueError: if `theme` is unknown, a curve has no points or no times, or no metric is known for all points.
-    """
-    with styled(theme) as colours:
-        return draw_curves(curves, panels_of(curves), colours.lines)

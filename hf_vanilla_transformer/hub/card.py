@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from ..data.languages import language_of
+from ..evaluation import describe_exact_match
 
 
 # An installed package holds the template itself; a checkout has it in the root folder.
@@ -127,6 +128,7 @@ def fill_model_card(
         data=data,
         languages=about.direction(),
         scores=about.scores,
+        exact_match=about.scores and describe_exact_match(about.scores),
         example_source=json.dumps(example_source, ensure_ascii=False),
         model_facts=_model_facts(config, parameters),
         training_facts=training_facts,

@@ -89,7 +89,12 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
             # Without the sentences that fill up the last batch of several processes.
             self._sentences.append(_precise(self.accelerator.gather_for_metrics(sentences)).sum(dim=0))
 
-        return super().prediction_step(_Watched(model, count), inputs, *args, **kwargs)  # type: ignore[arg-type]
+        settings: Any = getattr(self.model, "generation_config", None)
+        limit = settings and settings.max_length
+        found = super().prediction_step(_Watched(model, count), inputs, *args, **kwargs)  # type: ignore[arg-type]
+        if settings:  # The Trainer writes a limit of 20 here, which `generate()` warns of with each batch.
+            settings.max_length = limit
+        return found
 
 
 class _Watched:

@@ -14,6 +14,7 @@ from hf_vanilla_transformer.cli.arguments import ScoringArguments
 from hf_vanilla_transformer.cli.evaluate import describe_search
 from hf_vanilla_transformer.cli.loading import load
 from hf_vanilla_transformer.cli.writing import spread
+from hf_vanilla_transformer.evaluation import describe_exact_match
 from tests.cli.tiny_run import lines, recipe
 from tests.models import small_model
 
@@ -89,7 +90,7 @@ def test_evaluate(decisive, tmp_path, capsys):
     evaluate.main(["--model_name_or_path", str(decisive), *data, *files, *scoring])
     printed = capsys.readouterr().out
     scores = json.loads(output.read_text())
-    assert f"exact match: {scores['exact_match']:.1f}" in printed
+    assert f"exact match: {describe_exact_match(scores)}\n" in printed
     assert scores["bleu_signature"] in printed
     assert scores["decoding"] == "greedy search, at most source + 50 tokens"
     assert scores["data"] == "numbers of up to 2 digits written out in words (test)"

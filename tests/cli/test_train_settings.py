@@ -492,7 +492,8 @@ def test_a_metric_that_nobody_gave_is_not_called_unused(tmp_path, capsys):
     assert "without effect" not in capsys.readouterr().out
 
 
-def test_a_short_run_logs_its_loss(tmp_path):
-    train.main(recipe(tmp_path, logging_steps=500, max_steps=20, save_steps=20))
+@pytest.mark.parametrize("logging_steps", [20, 500])
+def test_a_short_run_logs_its_loss_before_its_end(tmp_path, logging_steps):
+    train.main(recipe(tmp_path, logging_steps=logging_steps, max_steps=20, save_steps=20))
     state = json.loads((tmp_path / "run" / "checkpoint-20" / "trainer_state.json").read_text())
     assert [entry["step"] for entry in state["log_history"] if "loss" in entry] == list(range(2, 21, 2))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_vanilla_transformer.evaluation.curves import plot_curves, read_curve, write_curve
+from hf_vanilla_transformer.evaluation.curves import plot_curve, read_curve, write_curve
+from hf_vanilla_transformer.evaluation.figures import save_figure
 
 
 def evaluation(step: int, bleu: float, training: float, evaluating: float) -> dict:
@@ -98,7 +99,7 @@ def test_several_curves_in_one_plot(tmp_path, monkeypatch):
     monkeypatch.setattr(figures.Figure, "savefig", lambda self, *a, **k: (drawn.append(self), save(self, *a, **k)))
     curves = {"one": write_curve(tmp_path, LOG), "two": write_curve(tmp_path, LOG[:4])}
     drawn.clear()
-    assert plot_curves(curves, tmp_path / "plot.svg") == tmp_path / "plot.svg"
+    assert save_figure(plot_curve(curves), tmp_path / "plot.svg") == tmp_path / "plot.svg"
     assert {path.name for path in tmp_path.iterdir()} == {"plot.svg", "curve.json", "curve.png"}
     labels = ["loss (nats per token)", "perplexity", "token accuracy (percent)", "BLEU"]
     assert [axes.get_ylabel() for axes in drawn[0].axes] == labels
@@ -129,18 +130,18 @@ def test_a_run_without_a_curve(tmp_path: Path):
 def test_curves_that_cannot_be_plotted(tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(ValueError, match="some points have no BLEU, and some no loss"):
-        plot_curves({"a": {"points": [{"training_seconds": 1.0, "a_loss": 2.0}]}}, tmp_path / "a.png")
-    with pytest.raises(ValueError, match="Format 'doc' is not supported"):
-        plot_curves({"a": {"points": [{"training_seconds": 1.0, "loss": 2.0}]}}, tmp_path / "a.doc")
+        plot_curve({"a": {"points": [{"training_seconds": 1.0, "a_loss": 2.0}]}})
+    with pytest.raises(ValueError, match=r"ends in \.doc, which is no format of figures"):
+        save_figure(plot_curve({"a": {"points": [{"training_seconds": 1.0, "loss": 2.0}]}}), tmp_path / "a.doc")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_plot_without_a_suffix_is_a_png(tmp_path):
     pytest.importorskip("matplotlib")
-    plot_curves({"a": {"points": [{"training_seconds": 1.0, "loss": 2.0}]}}, tmp_path / "plot")
+    save_figure(plot_curve({"a": {"points": [{"training_seconds": 1.0, "loss": 2.0}]}}), tmp_path / "plot")
     assert (tmp_path / "plot").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_curve_without_times(tmp_path):
+def test_a_curve_without_times():
     with pytest.raises(ValueError, match="the curve of run has no points with training_seconds"):
-        plot_curves({"run": {"points": [{"updates": 1, "bleu": 3.0}]}}, tmp_path / "plot.png")
+        plot_curve({"run": {"points": [{"updates": 1, "bleu": 3.0}]}})

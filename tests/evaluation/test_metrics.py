@@ -7,7 +7,7 @@ from sacrebleu.metrics import BLEU
 from transformers import EvalPrediction
 
 from hf_vanilla_transformer import Bleu, ChrF, make_compute_metrics, score_translations
-from hf_vanilla_transformer.evaluation import METRICS
+from hf_vanilla_transformer.evaluation import METRICS, describe_exact_match
 from hf_vanilla_transformer.evaluation.metrics import bleu_tokenization
 from hf_vanilla_transformer.hub.card import _METRICS_ON_THE_HUB
 
@@ -52,6 +52,20 @@ def test_score_translations():
     assert scores["exact_match"] == pytest.approx(100 / 3)
     assert scores["sentences"] == 3
     assert scores["bleu_signature"].startswith("nrefs:1|case:mixed")
+
+
+@pytest.mark.parametrize(
+    ("exact", "total", "expected"),
+    [
+        (2999, 3000, "99.9 % (2,999 of 3,000)"),
+        (3000, 3000, "100.0 % (3,000 of 3,000)"),
+        (1, 3, "33.3 % (1 of 3)"),
+        (0, 1, "0.0 % (0 of 1)"),
+    ],
+)
+def test_only_if_all_translations_are_exact_the_exact_match_is_100(exact, total, expected):
+    scores = score_translations(["a"] * exact + ["b"] * (total - exact), ["a"] * total)
+    assert describe_exact_match(scores) == expected
 
 
 def test_metrics_have_scores_signatures_and_names_on_the_hub():

@@ -20,7 +20,7 @@ SCORES = {
     "bleu_signature": "nrefs:1|tok:13a",
     "chrf": 45.678,
     "chrf_signature": "nrefs:1|nc:6",
-    "exact_match": 1.0,
+    "exact_match": 10.0,
 }
 
 
@@ -34,6 +34,7 @@ def test_all_metadata(tmp_path):
     facts = {"dataset": "user/pairs", "dataset_config": "en-de", "source_language": "en", "target_language": "de"}
     card = make_card(tmp_path, **facts, scores=SCORES, base_model="user/base", license="cc-by-4.0")
     assert card_errors(card.content) == []
+    assert "\n| exact match | 10.0 % (1 of 10) |\n" in card.content
     metadata = card.data.to_dict()
     index = metadata.pop("model-index")
     assert metadata == {

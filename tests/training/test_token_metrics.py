@@ -1,6 +1,7 @@
 """Perplexity and token accuracy in the Trainer's log, against pairs computed one at a time."""
 
 import json
+import logging
 import math
 
 import pytest
@@ -75,6 +76,18 @@ def test_validation_is_exact_by_tokens(tmp_path, tokenizer, changes):
     found = trainer.evaluate()
     assert {name: found[f"eval_{name}"] for name in expected} == pytest.approx(expected, rel=1e-5)
     assert ("eval_bleu" in found) == ("predict_with_generate" in changes)
+
+
+def test_validation_keeps_the_limit_of_length(tmp_path, tokenizer, caplog):
+    """The Trainer sets another, and transformers would warn of it with every batch."""
+    model = skewed_model(tokenizer)
+    model.generation_config.update(max_new_tokens=4)
+    trainer = make_trainer(tmp_path, tokenizer, model, predict_with_generate=True)
+    logging.getLogger("transformers").addHandler(caplog.handler)
+    trainer.evaluate()
+    logging.getLogger("transformers").removeHandler(caplog.handler)
+    assert model.generation_config.max_length is None
+    assert "max_new_tokens" not in caplog.text
 
 
 def test_validation_calls_the_model_once_for_each_batch(tmp_path, tokenizer):
