@@ -63,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             from ..serving.service import Service
 
             if args.page:
+                import matplotlib  # noqa: F401
+
                 # gradio reads it when it is imported.
                 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
                 from ..serving.page import add_page

@@ -92,12 +92,12 @@ def test_a_port_that_is_taken():
 
 
 @pytest.mark.parametrize(
-    ("library", "arguments"), [("fastapi", ["--port", "0"]), ("gradio", ["--port", "0", "--page"])]
+    ("library", "extra"), [("fastapi", "serve"), ("sentencex", "serve"), ("gradio", "page"), ("matplotlib", "page")]
 )
-def test_a_missing_library_is_named(library, arguments):
-    if library == "gradio" and find_spec("fastapi") is None:
+def test_a_missing_library_is_named(library, extra):
+    if library in ("gradio", "matplotlib") and find_spec("fastapi") is None:
         pytest.skip("the extra serve is not installed")
-    extra = {"fastapi": "serve", "gradio": "page"}[library]
+    arguments = ["--port", "0", *(["--page"] if extra == "page" else [])]
     program = (
         f"import sys; sys.modules[{library!r}] = None; from hf_vanilla_transformer.cli import main; main(sys.argv[1:])"
     )
