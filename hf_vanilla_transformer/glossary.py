@@ -1,6 +1,7 @@
 """Terms and the translations that they must have."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ class Glossary:
 def phrases_of(
     tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[str],
-    glossary: Mapping[str, str | Sequence[str]] | None = None,
+    glossary: "Mapping[str, str | Sequence[str]] | Glossary | None" = None,
     forced: Sequence[Sequence] | None = None,
 ) -> list[list]:
     """The phrases that each sentence's translation must have: those given for it, and those of its terms.
@@ -83,7 +84,7 @@ def phrases_of(
         )
     if glossary is None:
         return given
-    terms = Glossary(glossary, tokenizer)
+    terms = glossary if isinstance(glossary, Glossary) else Glossary(glossary, tokenizer)
     return [[*phrases, *terms.phrases(sentence)] for phrases, sentence in zip(given, sentences, strict=True)]
 
 
@@ -131,14 +132,29 @@ def read_terms(path: Path) -> dict[str, list[str]]:
         OSError: if there is no such file, or it cannot be read.
         ValueError: if a line is not UTF-8 or has other columns, or a term has two lines.
     """
+    return terms_of(iterate_lines(path), str(path))
+
+
+def terms_of(lines: Iterable[str], name: str, separator: str = "\t", called: str = "a tab") -> dict[str, list[str]]:
+    """The terms of some lines, as [`read_terms`] reads them.
+
+    Args:
+        lines (`Iterable[str]`): with a term and its translations each.
+        name (`str`): of the lines, for errors.
+        separator (`str`): a regular expression of what is between a term and its translations.
+        called (`str`): the same in words.
+
+    Raises:
+        ValueError: if a line has other columns, or a term has two lines.
+    """
     terms: dict[str, list[str]] = {}
-    for number, line in enumerate(iterate_lines(path), start=1):
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        term, *forms = (cell.strip() for cell in line.split("\t"))
+        term, *forms = (cell.strip() for cell in re.split(separator, line))
         if not (term and forms and all(forms)):
-            raise ValueError(f"{path}, line {number}: {line!r}; write a term, a tab, and its translation.")
+            raise ValueError(f"{name}, line {number}: {line!r}; write a term, {called}, and its translation.")
         if term in terms:
-            raise ValueError(f"{path}, line {number}: {term!r} has an earlier line; write all translations in one.")
+            raise ValueError(f"{name}, line {number}: {term!r} has an earlier line; write all translations in one.")
         terms[term] = forms
     return terms

@@ -18,7 +18,7 @@ from .details import Translation
 
 
 KINDS = ("html", "xml")
-# Tags of HTML that separate words, so that "one<br>two" has two.
+# Tags of HTML that end a line, so that "one<br>two" has two words, and two sentences where texts are split.
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _BLOCKS = ("p", "div", "section", "article", "blockquote", "pre", "ul", "ol", "dl", "hr", "table", *_HEADINGS)
 _SEPARATORS = frozenset([*_BLOCKS, "li", "dt", "dd", "br", "tr", "td", "th"])
@@ -38,6 +38,10 @@ _ENDED_BY = {
 }
 _END_WITH_PARENT = frozenset(name for names in _ENDED_BY.values() for name in names if name != "a")
 _HAVE_SUCH_INSIDE = ("ul", "ol", "dl", "table", "select")
+_PREFORMATTED = ("pre", "textarea")
+_SPACE_OF_HTML = re.compile("[ \t\n\r\f]+")
+# Of elements inside each other: far below Python's limit of recursion.
+_DEEPEST = 200
 # Words of a translation that are linked with none count a little against a tag that reaches over them.
 _UNLINKED = -0.1
 # Words that are linked with as many words inside of a tag as outside count a little for it.
@@ -77,8 +81,9 @@ class Document:
         markup (`str`): the sentence.
 
     Raises:
-        ValueError: if XML is not well-formed. In HTML, a tag that crosses another is closed and opened again, an
-            unclosed one is closed where HTML ends it, and a closing tag without an opening one is dropped.
+        ValueError: if XML is not well-formed, or more than 200 elements are inside each other. In HTML, a tag that
+            crosses another is closed and opened again, an unclosed one is closed where HTML ends it, and a closing tag
+            without an opening one is dropped.
     """
 
     def __init__(self, kind: str, markup: str):
@@ -98,6 +103,8 @@ class Document:
         for element in self._before_text:
             element.has_space_after = text[:1].isspace()
         self._before_text.clear()
+        if self._kind == "html" and not any(name in _PREFORMATTED for name, _ in self._open):
+            text = _SPACE_OF_HTML.sub(" ", text)
         if not self.text or self.text[-1].isspace():
             text = text.lstrip()
         self.text += text
@@ -110,6 +117,8 @@ class Document:
         element = Element(opening, closing, len(self.text), has_space_before=self.text[-1:].isspace())
         (self._open[-1][1].children if self._open else self.elements).append(element)
         self._open.append((name, element))
+        if len(self._open) > _DEEPEST:
+            raise ValueError(f"more than {_DEEPEST} tags are inside each other, the last one {opening!r}; close them.")
 
     def end(self, name: str) -> None:
         """Close an element, and open those again that it crosses, unless they end with it or have no text after it."""
@@ -145,8 +154,8 @@ class Document:
         return name, element
 
     def _separate(self, name: str) -> None:
-        if self._kind == "html" and name in _SEPARATORS and self.text and not self.text[-1].isspace():
-            self.text += " "
+        if self._kind == "html" and name in _SEPARATORS and self.text and not self.text.endswith("\n"):
+            self.text += "\n"
 
     def render(self, translation: str, links: list[tuple[int, int]]) -> str:
         """The translation of the text with the elements around the words that are linked with theirs.
@@ -401,7 +410,7 @@ def _is_punctuation(text: str) -> bool:
 
 
 def translate_markup(
-    translate_texts: Callable[[list[str]], list[Translation]], kind: str, sentences: list[str]
+    translate_texts: Callable[[list[str]], list[Translation]], kind: str, sentences: list[str], keeps_lines: bool
 ) -> list[Translation]:
     """Translate sentences with markup.
 
@@ -409,17 +418,21 @@ def translate_markup(
         translate_texts (`Callable`): from texts to their translations with alignments.
         kind (`str`): `"html"` or `"xml"`.
         sentences (`list` of `str`): with tags.
+        keeps_lines (`bool`): whether the texts of HTML have a line for each block, or one line.
 
     Returns:
         `list[Translation]`: the texts have markup; tokens and alignments are those of the text without.
 
     Raises:
-        ValueError: if `kind` is unknown, XML is not well-formed, or the model gives no alignments.
+        ValueError: if `kind` is unknown, [`Document`] raises one, or the model gives no alignments.
     """
     if kind not in KINDS:
         raise ValueError(f"markup is {kind!r}; choose one of {', '.join(KINDS)}.")
     documents = [Document(kind, sentence) for sentence in sentences]
-    found = translate_texts([document.text.rstrip() for document in documents])
+    texts = [document.text.rstrip() for document in documents]
+    if kind == "html" and not keeps_lines:
+        texts = [text.replace("\n", " ") for text in texts]
+    found = translate_texts(texts)
     return [_with_markup(*each) for each in zip(documents, found, strict=True)]
 
 

@@ -1,7 +1,8 @@
 """Texts of several sentences: their sentences are translated, and joined as they were."""
 
 from collections.abc import Callable
-from itertools import islice
+from heapq import nlargest
+from itertools import accumulate, islice
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -30,21 +31,61 @@ def translate_texts(
     Raises:
         ImportError: if sentencex is not installed.
     """
+    pieces = [pieces_of(tokenizer, text, language) for text in texts]
+    translations = iter(translate_sentences([piece.text for each in pieces for piece in each]))
+    return [join(each, list(islice(translations, len(each)))) for each in pieces]
+
+
+def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str, language: str | None = None) -> list[Piece]:
+    """The sentences of a text, at least one, as [`translate_texts`] splits it.
+
+    Raises:
+        ImportError: if sentencex is not installed.
+    """
 
     def fits(sentence: str) -> bool:
         return len(tokenizer(sentence, verbose=False).input_ids) <= tokenizer.model_max_length
 
-    language = language or source_language(tokenizer)
-    pieces = [split_text(text, language, fits) for text in texts]
-    translations = iter(translate_sentences([piece.text for each in pieces for piece in each]))
-    return [_join(each, list(islice(translations, len(each)))) for each in pieces]
+    return split_text(text, language or source_language(tokenizer), fits) or [Piece("", "")]
 
 
-def _join(pieces: list[Piece], translations: list[Any]) -> Any:
+def join(pieces: list[Piece], translations: list[Any]) -> Any:
+    """The translation of a text: that of its sentences with its white space, a string or a [`Translation`].
+
+    Alternatives are the best combinations of the sentences' hypotheses, by the sum of their scores.
+    """
     if not any(isinstance(translation, Translation) for translation in translations):
         return join_texts(pieces, translations)
-    if len(pieces) == 1:
-        return _with_space(translations[0], pieces[0].space)
+    best, *others = (_joined(pieces, each) for each in _combinations(translations))
+    return best._replace(alternatives=tuple(others))
+
+
+def _combinations(translations: list[Translation]) -> list[list[Translation]]:
+    """The best combinations of one hypothesis of each sentence, best first, as many as a sentence has hypotheses."""
+    count = max(1 + len(translation.alternatives) for translation in translations)
+    # The score, and the last hypothesis with the combination before it.
+    best: list[tuple[float, Any]] = [(0.0, None)]
+    for translation in translations:
+        hypotheses = (translation, *translation.alternatives)
+        # A truncated hypothesis comes after finished ones with lower scores.
+        scores = list(accumulate((each.score for each in hypotheses), min))
+        pairs = (
+            (total + score, (each, before))
+            for total, before in best
+            for score, each in zip(scores, hypotheses, strict=True)
+        )
+        best = nlargest(count, pairs, key=lambda pair: pair[0])
+    found = []
+    for _, last in best:
+        chosen: list[Translation] = []
+        while last is not None:
+            each, last = last
+            chosen.append(each)
+        found.append(chosen[::-1])
+    return found
+
+
+def _joined(pieces: list[Piece], translations: list[Translation]) -> Translation:
     ends_of_source, ends_of_target = (
         _words_before([side + piece.space for side, piece in zip(sides, pieces, strict=True)])
         for sides in ([piece.text for piece in pieces], [translation.text for translation in translations])
@@ -58,11 +99,6 @@ def _join(pieces: list[Piece], translations: list[Any]) -> Any:
         alignment=_shifted([translation.alignment for translation in translations], ends_of_source, ends_of_target),
         flags=flags | {"split"} if any(piece.is_part for piece in pieces) else flags,
     )
-
-
-def _with_space(translation: Translation, space: str) -> Translation:
-    alternatives = tuple(_with_space(other, space) for other in translation.alternatives)
-    return translation._replace(text=translation.text + space, alternatives=alternatives)
 
 
 def _words_before(parts: list[str]) -> list[int]:

@@ -14,7 +14,7 @@ from .alignment import Aligner
 from .checks import check_number, check_strings
 from .details import BLANK, Translation, describe, settings_of
 from .forced_decoding import batches, forced_decoding, is_engine
-from .glossary import letter_edges, phrases_of
+from .glossary import Glossary, letter_edges, phrases_of
 from .markup import translate_markup
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.generation_vanilla_transformer import length_penalty_of
@@ -40,7 +40,7 @@ def translate(
     *,
     return_details: Literal[False] = ...,
     split_sentences: bool | str = ...,
-    glossary: Mapping[str, str | Sequence[str]] | None = ...,
+    glossary: Mapping[str, str | Sequence[str]] | Glossary | None = ...,
     markup: str | None = ...,
     **generate_kwargs: Any,
 ) -> list[str]: ...
@@ -56,7 +56,7 @@ def translate(
     *,
     return_details: Literal[True],
     split_sentences: bool | str = ...,
-    glossary: Mapping[str, str | Sequence[str]] | None = ...,
+    glossary: Mapping[str, str | Sequence[str]] | Glossary | None = ...,
     markup: str | None = ...,
     **generate_kwargs: Any,
 ) -> list[Translation]: ...
@@ -72,7 +72,7 @@ def translate(
     *,
     return_details: bool = False,
     split_sentences: bool | str = False,
-    glossary: Mapping[str, str | Sequence[str]] | None = None,
+    glossary: Mapping[str, str | Sequence[str]] | Glossary | None = None,
     markup: str | None = None,
     **generate_kwargs: Any,
 ) -> list[str] | list[Translation]:
@@ -96,8 +96,8 @@ def translate(
             and white space are kept. A sentence with more tokens than any that the model was trained on (the
             tokenizer's `model_max_length`) is split at clauses. False for test sets, because it changes their scores.
         glossary (`Mapping[str, str | Sequence[str]]`, *optional*): from terms to the translations that they must have;
-            see [`~hf_vanilla_transformer.glossary.Glossary`]. Needs beam search, best with more beams than the
-            translations of a sentence's terms have tokens.
+            or a [`~hf_vanilla_transformer.glossary.Glossary`], which is made once for many calls. Needs beam search,
+            best with more beams than the translations of a sentence's terms have tokens.
         markup (`str`, *optional*): `"html"` or `"xml"`, if sentences contain tags. Their text is translated, and each
             tag comes out around the words that are linked with those inside of it, see `align`; the result is
             well-formed.
@@ -122,7 +122,7 @@ def translate(
         of_texts: Any = partial(translate, model, tokenizer, batch_tokens=batch_tokens, show_progress=show_progress)
         of_texts = partial(of_texts, return_details=True, split_sentences=split_sentences, glossary=glossary)
         of_texts = partial(of_texts, **generate_kwargs)
-        marked = translate_markup(of_texts, markup, sentences)
+        marked = translate_markup(of_texts, markup, sentences, bool(split_sentences))
         return marked if return_details else [translation.text for translation in marked]
     if split_sentences:
         if generate_kwargs.get("forced_phrases") is not None:

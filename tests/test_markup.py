@@ -77,6 +77,27 @@ def test_sentences_of_a_text(model, tokenizer):
     assert found == "zwei <b>und vierzig</b>\nein <i>und zwanzig</i>"
 
 
+def test_blocks_of_html_are_sentences(model, tokenizer):
+    pytest.importorskip("sentencex")
+    source = "<p>forty\n two</p><ul><li><b>twenty</b> one</li><li>six<br>ninety</li></ul>"
+    (found,) = translate(model, tokenizer, [source], markup="html", split_sentences=True)
+    assert re.sub(r"\s*(<(?!/?b>)[^>]*>)\s*", r"\1", found) == (
+        "<p>zwei und vierzig</p><ul><li>ein <b>und zwanzig</b></li><li>sechs<br>neunzig</li></ul>"
+    )
+    assert render("html", "<pre>one\ntwo</pre>", "eins\nzwei")[0] == "one\ntwo\n"
+
+
+@pytest.mark.parametrize("kind", ["html", "xml"])
+def test_elements_that_are_too_deep(model, tokenizer, kind):
+    for depth in (200, 201):
+        source = "<b>" * depth + "one" + "</b>" * depth
+        if depth == 200:
+            assert translate(model, tokenizer, [source], markup=kind) == [source.replace("one", "eins")]
+        else:
+            with pytest.raises(ValueError, match="more than 200 tags are inside each other, the last one '<b>'"):
+                translate(model, tokenizer, [source], markup=kind)
+
+
 def test_what_is_blank(model, tokenizer):
     assert translate(model, tokenizer, ["", "<br/>", " <b> </b>", "two"], markup="html")[:3] == ["", "<br/>", "<b></b>"]
 
@@ -281,7 +302,7 @@ class Nesting(Tags):
 
     def handle_starttag(self, tag, attrs):
         inside = self.open[max((place for place, each in enumerate(self.open) if each in ("ul", "dl")), default=0) :]
-        ended = {"a": ["a"], "b": [], "h1": ["p", "h1"], "li": ["p", "li"], "dt": ["p", "dt", "dd"]}
+        ended = {"a": ["a"], "b": [], "one": [], "h1": ["p", "h1"], "li": ["p", "li"], "dt": ["p", "dt", "dd"]}
         ended["dd"] = ended["dt"]
         assert not set(inside).intersection(ended.get(tag, ["p"]))
         super().handle_starttag(tag, attrs)

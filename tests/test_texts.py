@@ -1,6 +1,7 @@
 """`translate(..., split_sentences=...)`, and what `Translation` flags."""
 
 import sys
+from itertools import product
 
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -51,6 +52,35 @@ def test_details_of_a_text_are_those_of_its_sentences(model, tokenizer):
     assert found.log_probs == pytest.approx(one.log_probs + other.log_probs, abs=1e-5)
     assert found.score == pytest.approx(one.score + other.score, abs=1e-5)
     assert not found.alternatives
+
+
+def test_a_blank_text_has_details(model, tokenizer):
+    for text in ("", " \n"):
+        (found,) = translate(model, tokenizer, [text], split_sentences=True, return_details=True)
+        assert found == Translation(text, 0.0, [], [], [])
+
+
+def test_alternatives_are_the_best_combinations(model, tokenizer):
+    sentences, options = ["forty-two", "three", "sixty"], {"return_details": True, "num_return_sequences": 4}
+    (found,) = translate(model, tokenizer, ["\n".join(sentences)], split_sentences=True, **options)
+    hypotheses = [(each, *each.alternatives) for each in translate(model, tokenizer, sentences, **options)]
+    ranked = sorted(product(*hypotheses), key=lambda chosen: -sum(each.score for each in chosen))[:4]
+    assert [each.text for each in (found, *found.alternatives)] == [
+        "\n".join(each.text for each in chosen) for chosen in ranked
+    ]
+    assert [each.score for each in found.alternatives] == pytest.approx(
+        [sum(each.score for each in chosen) for chosen in ranked[1:]], abs=1e-4
+    )
+
+
+def test_a_truncated_hypothesis_with_a_better_score_stays_an_alternative(tokenizer):
+    def hypotheses(sentences):
+        better = Translation("cut", -1.0, ["cut"], [-1.0], None, flags=frozenset({"truncated"}))
+        return [Translation("best", -2.0, ["best"], [-2.0], None, (better,)) for _ in sentences]
+
+    (found,) = translate_texts(hypotheses, tokenizer, ["One.\nTwo."])
+    assert found.text == "best\nbest"
+    assert len(found.alternatives) == 1
 
 
 def test_one_sentence_keeps_its_alternatives(model, tokenizer):

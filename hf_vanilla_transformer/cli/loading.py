@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 from .. import VanillaTransformerConfig
 from ..checks import reason_of
+from ..glossary import read_terms
 from ..hub.folder import read_layout
 from ..memory import keep_freed_memory
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
@@ -155,3 +156,17 @@ def load_given(args: LoadingArguments, engine: EngineArguments | None = None) ->
         tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, **args.options())
         options: Any = {"revision": args.revision, "token": args.token}
         return tokenizer, load_engine(args.model_name_or_path, engine.engine, engine.compute_type, **options)
+
+
+def load_terms(path: str | None, engine: EngineArguments) -> dict[str, list[str]] | None:
+    """The terms of a file of `--glossary`; None without one.
+
+    Raises:
+        OSError: if there is no such file.
+        ValueError: if the engine cannot be forced, or the file has a wrong line.
+    """
+    if path is None:
+        return None
+    if engine.engine != "torch":
+        raise ValueError(f"--glossary does not work with --engine {engine.engine}; leave out one of the two.")
+    return read_terms(Path(path))

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import torch
 
 from ..checks import check_number
+from ..glossary import Glossary
 from ..serving.card import CardFacts, read_card
 from ..serving.settings import ServingSettings
 from ..serving.space import write_space
 from .arguments import DecodingArguments, EngineArguments, LoadingArguments, check_optional
-from .loading import load_given
+from .loading import load_given, load_terms
 from .parsing import parse, plain_errors
 
 
@@ -29,6 +30,9 @@ class ServeArguments:
     )
     split_sentences: bool = field(
         default=True, metadata={"help": "Split texts into sentences, and keep their white space and line breaks."}
+    )
+    glossary: str | None = field(
+        default=None, metadata={"help": "A file of terms, as of translate, for requests that do not give others."}
     )
     threads: int | None = field(default=None, metadata={"help": "Threads of the model; by default torch's."})
     source_lang: str | None = field(
@@ -59,9 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             from ..serving.service import Service
 
             if args.page:
+                import matplotlib  # noqa: F401
+
                 # gradio reads it when it is imported.
                 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
                 from ..serving.page import add_page
+        terms = load_terms(args.glossary, engine)
         # Before loading, which takes longer than to see that the port is taken.
         listener = listen(args.host, args.port)
         if args.threads is not None:
@@ -69,7 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tokenizer, model = load_given(loading, engine)
         card = _card(args, loading)
         splits = (card.source_language or True) if args.split_sentences else False
-        service = Service(model, tokenizer, settings, card, {"split_sentences": splits, **decoding.generate_kwargs()})
+        options = {"split_sentences": splits, **decoding.generate_kwargs()}
+        if terms is not None:
+            options["glossary"] = Glossary(terms, tokenizer)
+        service = Service(model, tokenizer, settings, card, options)
         app = build_app(service)
         if args.page:
             add_page(app, service)

@@ -4,15 +4,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from .. import translate
-from ..glossary import read_terms
+from ..glossary import Glossary
 from ..markup import KINDS
 from ..memory import release_freed_memory
 from .arguments import BatchArguments, DecodingArguments, EngineArguments, LoadingArguments, check_optional
-from .loading import load_given
+from .loading import load_given, load_terms
 from .parsing import parse, plain_errors
 from .processes import Processes
 from .sentence_files import JsonFields, is_json, read_sentences, write_sentences
@@ -105,15 +104,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     processes, counted = Processes.launched(), list[int]()
     with plain_errors():
         check_can_write(args.output, inputs=[*inputs, args.glossary, loading.model_name_or_path])
-        if args.glossary is not None and engine.engine != "torch":
-            raise ValueError(f"--glossary does not work with --engine {engine.engine}; leave out one of the two.")
         processes.check(args.input, args.output)
         size = CHUNK_SIZE if processes.count == 1 else CHUNK_SIZE_OF_SEVERAL
         chunks = read_sentences(args.input, given, args.input_fields(), size)
         loading = replace(loading, device=loading.device or processes.device())
-        terms = None if args.glossary is None else read_terms(Path(args.glossary))
+        terms = load_terms(args.glossary, engine)
         tokenizer, model = load_given(loading, engine)
         options = {**args.translate_kwargs(), **decoding.generate_kwargs()}
+        if terms is not None:
+            options["glossary"] = Glossary(terms, tokenizer)
         started = time.perf_counter()
         with processes.open(args.output, counted) as file:
             for chunk in processes.share(chunks, counted):
@@ -123,7 +122,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     [sentence.text for sentence in chunk],
                     batches.tokens_per_batch,
                     show_progress=sys.stderr.isatty(),
-                    glossary=terms,
                     **options,
                 )
                 keeps_breaks = bool(given) and args.split_sentences

@@ -93,11 +93,9 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
     async def translate(request: Request) -> LibreTranslation:
         """Translate, as clients of LibreTranslate ask for it."""
         body = await _libre_request(request)
-        count = body.alternatives + 1
-        options = {"return_details": True, "num_return_sequences": count, "num_beams": max(count, service.num_beams)}
-        found = await _answer(service, request, as_list(body.q), options if count > 1 else {})
-        texts = [each.text for each in found] if count > 1 else found
-        others = [[other.text for other in each.alternatives] for each in found] if count > 1 else None
+        found = await _answer(service, request, as_list(body.q), body.options(service.num_beams))
+        texts = [each.text for each in found] if body.alternatives else found
+        others = [[other.text for other in each.alternatives] for each in found] if body.alternatives else None
         if isinstance(body.q, str):
             return LibreTranslation(translatedText=texts[0], alternatives=others and others[0])
         return LibreTranslation(translatedText=texts, alternatives=others)

@@ -10,12 +10,13 @@ Language = Annotated[str, Field(max_length=100, description="Any code; the model
 
 
 class GenerateParameters(BaseModel, extra="forbid"):
-    """Settings of the search; see docs/decoding.md."""
+    """Settings of the search, see docs/decoding.md, and terms, see docs/translate.md."""
 
     num_beams: Annotated[int, Field(ge=1, le=16)] | None = None
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
     max_new_tokens: Annotated[int, Field(ge=1, le=2048)] | None = None
     early_stopping: bool | Literal["never"] | None = None
+    glossary: Annotated[dict[str, str | list[str]], Field(max_length=100)] | None = None
 
     def options(self) -> dict[str, Any]:
         """Arguments of `generate()`: those that were given."""
@@ -54,9 +55,17 @@ class LibreRequest(BaseModel):
     q: str | Annotated[list[str], Field(min_length=1)]
     source: Language
     target: Language
-    format: Literal["text"] = "text"
+    format: Literal["text", "html"] = "text"
     alternatives: Annotated[int, Field(ge=0, le=15)] = 0
     api_key: str | None = Field(default=None, description="Not needed.")
+
+    def options(self, num_beams: int) -> dict[str, Any]:
+        """Arguments of `translate()`: those that were given; `num_beams` is the beam size of others."""
+        options: dict[str, Any] = {"markup": "html"} if self.format == "html" else {}
+        if self.alternatives:
+            count = self.alternatives + 1
+            options |= {"return_details": True, "num_return_sequences": count, "num_beams": max(count, num_beams)}
+        return options
 
 
 class LibreTranslation(BaseModel):

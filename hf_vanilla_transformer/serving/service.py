@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -12,6 +12,9 @@ from fastapi import HTTPException
 from transformers import PreTrainedTokenizerBase
 
 from ..checks import check_strings
+from ..details import Translation
+from ..segmentation import Piece
+from ..texts import pieces_of
 from ..translation import translate
 from .batcher import Batch, Batcher
 from .card import CardFacts
@@ -22,6 +25,8 @@ from .settings import ServingSettings
 logger = logging.getLogger(__name__)
 
 _RETRY = {"Retry-After": "1"}
+# For each token that a text may have. The time to read tags grows with the square of their characters.
+_CHARACTERS_OF_MARKUP = 32
 
 
 class Service:
@@ -79,9 +84,9 @@ class Service:
             self._counting.shutdown()
 
     @property
-    def split_sentences(self) -> bool | str:
-        """Whether texts of requests are split into sentences, and the code of their language."""
-        return self._generate_kwargs.get("split_sentences", False)
+    def split_sentences(self) -> bool:
+        """Whether texts of requests are split into sentences."""
+        return bool(self._generate_kwargs.get("split_sentences"))
 
     @property
     def num_beams(self) -> int:
@@ -105,17 +110,41 @@ class Service:
         most = self.settings.max_texts
         if len(texts) > most:
             raise HTTPException(413, f"the request has {len(texts)} texts; send at most {most} at once.")
-        with self._place(len(texts)):
-            try:
-                tokens = await asyncio.get_running_loop().run_in_executor(self._counting, self._count, texts)
-                return await self.batcher.submit(texts, tokens, options)
-            except (TypeError, ValueError) as error:
-                raise HTTPException(422, str(error)) from error
-            except HTTPException:
-                raise
-            except Exception:
-                self.is_failing = True
-                raise
+        with self._place(len(texts)), self._as_http_errors():
+            tokens = await self._call_counter(self._count, texts, "markup" in options)
+            return await self.batcher.submit(texts, tokens, options)
+
+    async def translate_sentences(
+        self, text: str, options: dict[str, Any], split: bool
+    ) -> tuple[list[Piece], list[Translation]]:
+        """The sentences of a text of one caller, and their translations with details; arguments as in [`translate`].
+
+        Without `split`, the text is one sentence.
+        """
+        options = {**options, "return_details": True, "split_sentences": False}
+        with self._place(1), self._as_http_errors():
+            await self._call_counter(self._count, [text])
+            pieces = [Piece(text, "")]
+            if split:
+                pieces = await self._call_counter(pieces_of, self._counter, text, self.card.source_language)
+            texts = [piece.text for piece in pieces]
+            tokens = await self._call_counter(self._count, texts)
+            return pieces, await self.batcher.submit(texts, tokens, options)
+
+    async def _call_counter(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._counting, function, *arguments)
+
+    @contextmanager
+    def _as_http_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            raise HTTPException(422, str(error)) from error
+        except HTTPException:
+            raise
+        except Exception:
+            self.is_failing = True
+            raise
 
     @contextmanager
     def _place(self, texts: int) -> Iterator[None]:
@@ -132,11 +161,14 @@ class Service:
             self._in_flight -= texts
             self.metrics.in_flight.set(self._in_flight)
 
-    def _count(self, texts: Sequence[str]) -> list[int]:
+    def _count(self, texts: Sequence[str], have_tags: bool = False) -> list[int]:
         """The number of tokens of each text."""
-        checked = list(check_strings("the request", texts))
+        checked, most = list(check_strings("the request", texts)), self.settings.max_source_tokens
+        longest = max(map(len, checked), default=0)
+        if have_tags and longest > most * _CHARACTERS_OF_MARKUP:
+            allowed = most * _CHARACTERS_OF_MARKUP
+            raise HTTPException(413, f"a text has {longest:,} characters with its tags; send at most {allowed:,}.")
         tokens = [len(ids) for ids in self._counter(checked).input_ids] if checked else []
-        most = self.settings.max_source_tokens
         if max(tokens, default=0) > most:
             raise HTTPException(413, f"a text has {max(tokens):,} tokens; split it into texts of at most {most:,}.")
         return tokens

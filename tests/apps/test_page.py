@@ -33,7 +33,7 @@ class Page:
         self.driver = driver
         driver.get(url)
         self.wait(lambda: self.find("textarea"))
-        self.source, self.target = self.find("textarea")
+        self.source, self.terms, self.target = self.find("textarea")
 
     def find(self, selector):
         return self.driver.find_elements("css selector", selector)
@@ -87,7 +87,7 @@ def test_it_translates_and_shows_why(page):
     assert first[0] == "zweihundertzwölf"
     assert float(first[1]) < 0
     page.save("beams")
-    page.tab("Token probabilities")
+    page.tab("Tokens")
     tokens = page.wait(lambda: page.find(".tokens > span"))
     assert [each.text.split("\n")[0] for each in tokens][-3:] == ["l", "f", "</s>"]
     assert all(each.text.endswith("%") for each in tokens)
@@ -102,6 +102,60 @@ def test_it_translates_and_shows_why(page):
     page.save("head")
 
 
+def test_terms(page):
+    page.source.send_keys("nine")
+    page.terms.send_keys("nine = zehn")
+    page.button("Translate").click()
+    page.wait(lambda: page.translation() == "zehn")
+    page.terms.send_keys("\nforty")
+    page.button("Translate").click()
+    expected = """the glossary, line 2: 'forty'; write a term, a tab or "=", and its translation."""
+    page.wait(lambda: any(expected in each.text for each in page.find(".toast-body")))
+
+
+def test_each_sentence_of_a_text(page):
+    page.source.send_keys("seven\n\nnine. six")
+    page.button("Translate").click()
+    page.wait(lambda: page.translation() == "sieben\n\nneun sechs")
+    first = page.wait(lambda: page.find(".hypotheses tbody td"))[0]
+    assert first.text == "sieben"
+    page.tab("Attention")
+    picture = page.wait(lambda: page.find("img"))[0].get_attribute("src")
+    page.driver.find_element("xpath", "//*[text()='Sentence']/ancestor::*[.//input][1]//input").click()
+    page.wait(lambda: page.find("ul[role=listbox] li"))
+    next(each for each in page.find("ul[role=listbox] li") if "3. six" in each.text).click()
+    page.wait(lambda: page.find("img")[0].get_attribute("src") != picture)
+    page.tab("Beams")
+    page.wait(lambda: page.find(".hypotheses tbody td")[0].text == "sechs")
+    # Without the box, the text is one sentence.
+    page.find("input[type=checkbox]")[0].click()
+    page.source.clear()
+    page.source.send_keys("seven\nnine")
+    page.button("Translate").click()
+    page.wait(lambda: "\n" not in page.translation())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pictures_are_as_dark_as_the_page(driver, url, scheme):
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    try:
+        page = Page(driver, url)
+        page.source.send_keys("nine")
+        page.button("Translate").click()
+        page.tab("Attention")
+        image = page.wait(lambda: page.find("img"))[0]
+        page.wait(lambda: driver.execute_script("return arguments[0].complete", image))
+        corner = (
+            "const [image] = arguments, canvas = document.createElement('canvas').getContext('2d');"
+            "canvas.drawImage(image, 0, 0); return canvas.getImageData(2, 2, 1, 1).data[0];"
+        )
+        assert (driver.execute_script(corner, image) < 128) == (scheme == "dark")
+        page.save(scheme)
+    finally:
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
 def test_an_example_of_the_card(page):
     page.button("seven", ".gallery-item").click()
     page.wait(lambda: page.source.get_attribute("value") == "seven")
@@ -113,14 +167,19 @@ def test_by_keyboard(page, driver):
     page.wait(lambda: driver.switch_to.active_element == page.source)
     driver.switch_to.active_element.send_keys("nine", Keys.SHIFT, Keys.ENTER)
     page.wait(lambda: page.translation() == "neun")
-    for _ in range(10):
-        driver.switch_to.active_element.send_keys(Keys.TAB)
-        if driver.switch_to.active_element.text == "Translate":
-            break
-    page.source.send_keys("ty")
-    driver.execute_script("arguments[0].focus()", page.button("Translate"))
-    driver.switch_to.active_element.send_keys(Keys.ENTER)
+    driver.switch_to.active_element.send_keys("ty")
+
+    def go_to(name):
+        for _ in range(30):
+            driver.switch_to.active_element.send_keys(Keys.TAB)
+            if driver.switch_to.active_element.text == name:
+                return driver.switch_to.active_element
+        pytest.fail(f"the key Tab does not lead to {name}")
+
+    go_to("Translate").send_keys(Keys.ENTER)
     page.wait(lambda: page.translation() == "neunzig")
+    go_to("Tokens").send_keys(Keys.ENTER)
+    page.wait(lambda: any(each.is_displayed() for each in page.find(".tokens > span")))
 
 
 def test_on_a_narrow_screen(page, driver):

@@ -143,7 +143,9 @@ def test_a_file_in_place_of_a_model(copy, verb, tmp_path):
 
 def test_weights_of_another_architecture_are_named(copy):
     change_config(copy, model_type="bart")
-    with pytest.raises(SystemExit, match=r"cannot be loaded as a bart: its weights have other shapes than its config\.json"):
+    with pytest.raises(
+        SystemExit, match=r"cannot be loaded as a bart: its weights have other shapes than its config\.json"
+    ):
         translate.main(["one", "--model_name_or_path", str(copy)])
 
 

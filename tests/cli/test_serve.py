@@ -42,7 +42,7 @@ class Process:
 
 
 @needs_serve
-def test_a_server_is_killed_restarted_and_shut_down():
+def test_a_server_is_killed_restarted_and_shut_down(tmp_path):
     from tests.serving.support import call
 
     request = {"inputs": "forty-two"}
@@ -58,6 +58,10 @@ def test_a_server_is_killed_restarted_and_shut_down():
     lines = {"inputs": "nine\n\n seven"}
     assert call(again.address, "POST", "/", lines)[2] == [{"translation_text": "neun\n\n sieben"}]
     assert again.end(signal.SIGTERM) == (0, "")
+    (tmp_path / "terms.tsv").write_text("nine\tsieben\n")
+    with_terms = Process("--port", 0, "--glossary", tmp_path / "terms.tsv")
+    assert call(with_terms.address, "POST", "/", {"inputs": "nine"})[2] == [{"translation_text": "sieben"}]
+    assert with_terms.end(signal.SIGTERM) == (0, "")
 
 
 @needs_serve
@@ -66,6 +70,8 @@ def test_a_server_is_killed_restarted_and_shut_down():
     [
         (["--port", "70000"], "port is 70000; it must lie between 0 and 65535"),
         (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 8000"),
+        (["--glossary", "no.tsv"], "no.tsv"),
+        (["--glossary", "no.tsv", "--engine", "ctranslate2"], "--glossary does not work with --engine ctranslate2"),
         (["--threads", "0"], "threads is 0"),
         (["--source_lang", "en"], "one of source_lang and target_lang is missing"),
         (["--max_texts", "1000"], "max_texts is 1000, but max_in_flight 512"),
@@ -86,12 +92,12 @@ def test_a_port_that_is_taken():
 
 
 @pytest.mark.parametrize(
-    ("library", "arguments"), [("fastapi", ["--port", "0"]), ("gradio", ["--port", "0", "--page"])]
+    ("library", "extra"), [("fastapi", "serve"), ("sentencex", "serve"), ("gradio", "page"), ("matplotlib", "page")]
 )
-def test_a_missing_library_is_named(library, arguments):
-    if library == "gradio" and find_spec("fastapi") is None:
+def test_a_missing_library_is_named(library, extra):
+    if library in ("gradio", "matplotlib") and find_spec("fastapi") is None:
         pytest.skip("the extra serve is not installed")
-    extra = {"fastapi": "serve", "gradio": "page"}[library]
+    arguments = ["--port", "0", *(["--page"] if extra == "page" else [])]
     program = (
         f"import sys; sys.modules[{library!r}] = None; from hf_vanilla_transformer.cli import main; main(sys.argv[1:])"
     )

@@ -95,6 +95,26 @@ class TestHub:
             body = call("POST", "/", {"inputs": "forty-two", "parameters": {"generate_parameters": options}})[2]
             assert [each["translation_text"] for each in body] == translate(model, tokenizer, ["forty-two"], **options)
 
+    def test_terms(self, call, service_of, model, tokenizer):
+        from hf_vanilla_transformer.glossary import Glossary
+        from tests.serving.support import call as call_at
+        from tests.serving.support import serving
+
+        given = {"inputs": "nine", "parameters": {"generate_parameters": {"glossary": {"nine": ["zehn", "elf"]}}}}
+        (expected,) = translate(model, tokenizer, ["nine"], glossary={"nine": ["zehn", "elf"]})
+        assert call("POST", "/", given)[2] == [{"translation_text": expected}] != [{"translation_text": "neun"}]
+        given["parameters"]["generate_parameters"]["num_beams"] = 1
+        status, _, body = call("POST", "/", given)
+        assert status == 422
+        assert "glossaries need beam search, but num_beams is 1" in body["error"]
+        # Those of the server are for requests that have none.
+        service = service_of()
+        service._generate_kwargs = {"glossary": Glossary({"nine": "sieben"}, tokenizer)}
+        with serving(service) as address:
+            assert "sieben" in call_at(address, "POST", "/", {"inputs": "nine"})[2][0]["translation_text"]
+            del given["parameters"]["generate_parameters"]["num_beams"]
+            assert call_at(address, "POST", "/", given)[2] == [{"translation_text": expected}]
+
     @pytest.mark.parametrize(
         ("body", "status", "message"),
         [
@@ -160,7 +180,9 @@ class TestLibreTranslate:
             (b"q=%ff&source=en&target=de", FORM, 400, "send UTF-8"),
             (b"q=\xff&source=en&target=de", FORM, 400, "send UTF-8"),
             (b"q=nine", FORM, 422, "source: Field required"),
-            (b"q=nine&source=en&target=de&format=html", FORM, 422, "format: Input should be 'text'"),
+            (b"q=nine&source=en&target=de&format=xml", FORM, 422, "format: Input should be 'text' or 'html'"),
+            (b"q=" + b"<b>" * 201 + b"&source=en&target=de&format=html", FORM, 413, "tokens"),
+            (b"q=<b" + b" " * 2000 + b"&source=en&target=de&format=html", FORM, 413, "2,002 characters with its tags"),
             (b'{"q": "\xff"}', "application/json", 400, "Invalid JSON"),
             (
                 b"--x",
@@ -175,6 +197,42 @@ class TestLibreTranslate:
         found, _, answer = call("POST", "/translate", body, **{"Content-Type": kind})
         assert found == status
         assert message in answer["error"]
+
+    def test_html(self, call, model, tokenizer):
+        text = "<b>forty-two</b> &amp; <i>nine</i>"
+        body = {"q": [text, "nine"], "source": "en", "target": "de", "format": "html"}
+        expected = translate(model, tokenizer, body["q"], markup="html")
+        assert "<b>" in expected[0]
+        assert call("POST", "/translate", body)[2] == {"translatedText": expected}
+        found = call("POST", "/translate", {**body, "alternatives": 1})[2]
+        options = {"return_details": True, "num_return_sequences": 2}
+        details = translate(model, tokenizer, body["q"], markup="html", **options)
+        assert found["alternatives"] == [[each.alternatives[0].text] for each in details]
+        # Tags of a text are text.
+        plain = call("POST", "/translate", {**body, "format": "text"})[2]["translatedText"]
+        assert plain == translate(model, tokenizer, body["q"])
+
+    def test_tags_that_are_too_deep(self, service_of):
+        from tests.serving.support import call, serving
+
+        with serving(service_of()) as address:
+            body = {"q": "<b>" * 250 + "x", "source": "en", "target": "de", "format": "html"}
+            status, _, answer = call(address, "POST", "/translate", body)
+            assert status == 422
+            assert "more than 200 tags are inside each other" in answer["error"]
+            assert call(address, "GET", "/health")[0] == 200
+
+    def test_blank_texts_of_a_server_that_splits(self, service_of):
+        pytest.importorskip("sentencex")
+        from tests.serving.support import call, serving
+
+        service = service_of()
+        service._generate_kwargs = {"split_sentences": True}
+        with serving(service) as address:
+            body = {"q": ["", "nine\nsix"], "source": "en", "target": "de", "alternatives": 1}
+            answer = call(address, "POST", "/translate", body)[2]
+            assert answer["translatedText"] == ["", "neun\nsechs"]
+            assert [len(each) for each in answer["alternatives"]] == [0, 1]
 
     def test_languages(self, call, service_of):
         from tests.serving.support import call as call_at
