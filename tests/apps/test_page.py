@@ -43,9 +43,25 @@ class Page:
         return found
 
     def wait(self, condition, seconds=60):
+        """Wait until a condition is true; elements that are not there, or not any more, make it false."""
+        from selenium.common.exceptions import StaleElementReferenceException
         from selenium.webdriver.support.wait import WebDriverWait
 
-        return WebDriverWait(self.driver, seconds, poll_frequency=0.1).until(lambda driver: condition())
+        absent = (StaleElementReferenceException, IndexError)
+        waiting = WebDriverWait(self.driver, seconds, poll_frequency=0.1, ignored_exceptions=absent)
+        return waiting.until(lambda driver: condition())
+
+    def choose(self, label, option):
+        """Choose an option of a list by the end of its text."""
+        self.driver.find_element("xpath", f"//*[text()='{label}']/ancestor::*[.//input][1]//input").click()
+
+        def click():
+            found = [each for each in self.find("ul[role=listbox] li") if each.text.strip().endswith(option)]
+            for each in found:
+                each.click()
+            return found
+
+        self.wait(click)
 
     def translation(self):
         return self.target.get_attribute("value")
@@ -95,9 +111,7 @@ def test_it_translates_and_shows_why(page):
     page.tab("Attention")
     picture = page.wait(lambda: page.find("img"))[0].get_attribute("src")
     page.save("attention")
-    page.driver.find_element("xpath", "//*[text()='Head']/ancestor::*[.//input][1]//input").click()
-    page.wait(lambda: page.find("ul[role=listbox] li"))
-    next(each for each in page.find("ul[role=listbox] li") if each.text.strip().endswith("2")).click()
+    page.choose("Head", "2")
     page.wait(lambda: page.find("img")[0].get_attribute("src") != picture)
     page.save("head")
 
@@ -117,13 +131,10 @@ def test_each_sentence_of_a_text(page):
     page.source.send_keys("seven\n\nnine. six")
     page.button("Translate").click()
     page.wait(lambda: page.translation() == "sieben\n\nneun sechs")
-    first = page.wait(lambda: page.find(".hypotheses tbody td"))[0]
-    assert first.text == "sieben"
+    page.wait(lambda: page.find(".hypotheses tbody td")[0].text == "sieben")
     page.tab("Attention")
     picture = page.wait(lambda: page.find("img"))[0].get_attribute("src")
-    page.driver.find_element("xpath", "//*[text()='Sentence']/ancestor::*[.//input][1]//input").click()
-    page.wait(lambda: page.find("ul[role=listbox] li"))
-    next(each for each in page.find("ul[role=listbox] li") if "3. six" in each.text).click()
+    page.choose("Sentence", "3. six")
     page.wait(lambda: page.find("img")[0].get_attribute("src") != picture)
     page.tab("Beams")
     page.wait(lambda: page.find(".hypotheses tbody td")[0].text == "sechs")

@@ -415,3 +415,15 @@ def test_settings_that_contradict():
         ServingSettings(max_texts=9, max_in_flight=8)
     with pytest.raises(ValueError, match="arrival_seconds is 0"):
         ServingSettings(arrival_seconds=0)
+
+
+def test_the_page_says_what_may_be_wrong(model, tokenizer):
+    pytest.importorskip("gradio")
+    from hf_vanilla_transformer.serving.page import _notes
+
+    (fine,) = translate(model, tokenizer, ["nine"], return_details=True)
+    (cut,) = translate(model, tokenizer, ["forty-two"], return_details=True, max_new_tokens=2)
+    assert _notes(fine) == ""
+    assert _notes(cut) == "The limit of length ended the translation."
+    every = cut._replace(flags=frozenset({"split", "longer_than_training", "truncated", "repetition"}))
+    assert _notes(every).count(".") == 4
