@@ -107,7 +107,7 @@ fuzz: $(EXTRAS)  ## Try 10,000 random inputs at every door; FUZZ_CASES and SEED 
 	FUZZ_CASES=$${FUZZ_CASES:-10000} OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/fuzz --hypothesis-seed=$(SEED)
 
 torture: $(EXTRAS)  ## Kill jobs 200 times and let their disk fail; then run them again. Takes an hour or more.
-	$(VENV)/bin/python -m tests.torture --cases 200
+	$(VENV)/bin/python -m tests.torture --cases 200 --seed $(SEED)
 
 # Without an environment: machines with a GPU often have torch and transformers, and no internet.
 gpu-check:  ## Check and measure the package on a GPU, with $(PYTHON) as it is, in at most eight minutes.

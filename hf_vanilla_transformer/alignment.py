@@ -136,7 +136,7 @@ def _attention(
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")
     if not sources:
         return
-    ids = tokenizer(sources).input_ids, tokenizer(text_target=targets).input_ids
+    ids = tokenizer(sources, verbose=False).input_ids, tokenizer(text_target=targets, verbose=False).input_ids
     lengths = [max(map(len, pair)) for pair in zip(*ids, strict=True)]
     progress = tqdm(total=len(sources), desc="aligning", unit=" pairs", disable=not show_progress)
     with evaluating(model), progress:

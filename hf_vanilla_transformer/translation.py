@@ -118,24 +118,38 @@ def translate(
     check_number("batch_tokens", batch_tokens, 1)
     check_vocabulary(model.config, tokenizer)
     sentences = list(check_strings("sentences", sentences))
+    options: Any = {"batch_tokens": batch_tokens, "show_progress": show_progress, "glossary": glossary}
+    of_texts: Any = partial(translate, model, tokenizer, **options, **generate_kwargs)
     if markup is not None:
-        of_texts: Any = partial(translate, model, tokenizer, batch_tokens=batch_tokens, show_progress=show_progress)
-        of_texts = partial(of_texts, return_details=True, split_sentences=split_sentences, glossary=glossary)
-        of_texts = partial(of_texts, **generate_kwargs)
+        of_texts = partial(of_texts, return_details=True, split_sentences=split_sentences)
         marked = translate_markup(of_texts, markup, sentences, bool(split_sentences))
         return marked if return_details else [translation.text for translation in marked]
     if split_sentences:
         if generate_kwargs.get("forced_phrases") is not None:
             raise ValueError("forced_phrases is for sentences, not for texts to split; give a glossary instead.")
-        options: Any = {"return_details": return_details, "glossary": glossary, **generate_kwargs}
         language = split_sentences if isinstance(split_sentences, str) else None
-        of_sentences = partial(translate, model, tokenizer, batch_tokens=batch_tokens, show_progress=show_progress)
-        return translate_texts(partial(of_sentences, **options), tokenizer, sentences, language)
+        return translate_texts(partial(of_texts, return_details=return_details), tokenizer, sentences, language)
     phrases = phrases_of(tokenizer, sentences, glossary, generate_kwargs.pop("forced_phrases", None))
     if any(phrases):
         _check_forces_phrases(model)
         if glossary is not None:
             generate_kwargs.setdefault("letter_edges", letter_edges(tokenizer, model.config.vocab_size))
+    return _translate(
+        model, tokenizer, sentences, phrases, batch_tokens, show_progress, return_details, generate_kwargs
+    )
+
+
+def _translate(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: list[str],
+    phrases: list[list],
+    batch_tokens: int,
+    show_progress: bool,
+    return_details: bool,
+    generate_kwargs: dict[str, Any],
+) -> list[Any]:
+    """Translate sentences in batches of similar length, each with the phrases that its translation must have."""
     translations: list[Any] = [BLANK if return_details else ""] * len(sentences)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices], verbose=False).input_ids if indices else []
@@ -247,7 +261,10 @@ def score(
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")
     if not sources:
         return []
-    source_ids, target_ids = tokenizer(sources).input_ids, tokenizer(text_target=targets).input_ids
+    source_ids, target_ids = (
+        tokenizer(sources, verbose=False).input_ids,
+        tokenizer(text_target=targets, verbose=False).input_ids,
+    )
     penalty = length_penalty_of(model.generation_config)
     scores: list[Any] = [None] * len(sources)
     progress = tqdm(total=len(sources), desc="scoring", unit=" pairs", disable=not show_progress)

@@ -6,7 +6,8 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import TranslationPipeline, score, translate
+from hf_vanilla_transformer import TranslationPipeline, align, score, translate
+from hf_vanilla_transformer.evaluation.forward_pass import forward_pass
 from hf_vanilla_transformer.forced_decoding import batches
 from tests.ecosystem.documentation import FIXTURE
 from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
@@ -279,6 +280,23 @@ def test_an_empty_translation_of_a_sound_model(tokenizer):
         model.lm_head.weight[model.config.eos_token_id] = norm.bias * 100
     assert translate(model, tokenizer, ["two", ""]) == ["", ""]
     assert [row["translation_text"] for row in translate_by_pipeline(model, tokenizer)] == ["", ""]
+
+
+def test_nobody_is_told_of_a_limit_that_the_model_does_not_have(model, tokenizer, monkeypatch):
+    """The tokenizer knows the longest sentence of the training, and transformers would warn of longer ones."""
+    told = []
+    monkeypatch.setattr("transformers.tokenization_utils_base.logger.warning", lambda *args: told.append(args))
+    short = copy.deepcopy(tokenizer)
+    short.model_max_length = 2
+    text = "two hundred and twelve"
+    TranslationPipeline(model=model, tokenizer=short)(text)
+    translate(model, short, [text])
+    score(model, short, [text], [text])
+    align(model, short, [text], [text])
+    forward_pass(model, short, text, text)
+    assert not told
+    short(text)
+    assert told
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])

@@ -46,7 +46,7 @@ class ShowExamples(TrainerCallback):
 
     def _translate(self, args: Any, model: Any) -> list[str]:
         """Not by `translate()`, whose inference mode makes tensors that training cannot use."""
-        ids = self.tokenizer(self.examples["source"][:]).input_ids
+        ids = self.tokenizer(self.examples["source"][:], verbose=False).input_ids
         inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
         settings = {"num_beams": args.generation_num_beams, "max_length": args.generation_max_length}
         given = {name: value for name, value in settings.items() if value is not None}

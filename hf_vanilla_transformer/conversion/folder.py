@@ -14,7 +14,7 @@ import torch
 import transformers
 import yaml
 from huggingface_hub import ModelCard, snapshot_download
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PretrainedConfig
 
 from .. import __version__
 from ..checks import reason_of
@@ -137,6 +137,18 @@ def license_of(folder: Path) -> str | None:
     except (OSError, ValueError, yaml.YAMLError):
         return None
     return stated if isinstance(stated, str) else None
+
+
+def check_config(kind: type[PretrainedConfig], folder: Path, needed: Mapping[str, Any]) -> None:
+    """Check that this model can hold one of transformers, whose class of configurations is given.
+
+    Raises:
+        ValueError: naming the fields that cannot be carried.
+    """
+    fields, _ = kind.get_config_dict(folder)
+    config: Any = kind.from_dict(fields)
+    heads = {"decoder_attention_heads": config.encoder_attention_heads}
+    refuse(folder, unlike(fields, needed) + unlike(config.to_dict(), heads))
 
 
 def refuse(source: object, unfit: Iterable[tuple[str, Any, str]], hint: str = "") -> None:

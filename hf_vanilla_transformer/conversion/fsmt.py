@@ -64,7 +64,7 @@ def from_fsmt(
     """
     target = folders.check_output(output, input)
     folder = folders.source_folder(input, revision, token)
-    _check_config(folder)
+    folders.check_config(FSMTConfig, folder, {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS})
     fsmt = folders.load_source(FSMTForConditionalGeneration, folder, input)
     for name in (*VOCABULARIES, MERGES):
         if not (folder / name).is_file():
@@ -85,19 +85,6 @@ def from_fsmt(
         license=license or folders.license_of(folder),
         force=force,
     )
-
-
-def _check_config(folder: Path) -> None:
-    """Check that this model can hold an FSMT model.
-
-    Raises:
-        ValueError: naming the fields that cannot be carried.
-    """
-    fields, _ = FSMTConfig.get_config_dict(folder)
-    config = FSMTConfig.from_dict(fields)
-    needed = {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS}
-    heads = {"decoder_attention_heads": config.encoder_attention_heads}
-    folders.refuse(folder, folders.unlike(fields, needed) + folders.unlike(config.to_dict(), heads))
 
 
 def write_fsmt(

@@ -146,7 +146,7 @@ def from_hf_marian(
         raise ValueError(f'positions is "{positions}"; choose one of {", ".join(_POSITIONS)}.')
     target = folders.check_output(output, input)
     folder = folders.source_folder(input, revision, token)
-    _check_config(folder)
+    folders.check_config(MarianConfig, folder, _NEEDED)
     marian = folders.load_source(MarianMTModel, folder, input)
     model = convert_marian(marian, positions, input)
     oracle = f"MarianMTModel of transformers {transformers.__version__}"
@@ -166,18 +166,6 @@ def from_hf_marian(
         license=license or folders.license_of(folder),
         force=force,
     )
-
-
-def _check_config(folder: Path) -> None:
-    """Check that this model can hold a Marian model.
-
-    Raises:
-        ValueError: naming the fields that cannot be carried.
-    """
-    fields, _ = MarianConfig.get_config_dict(folder)
-    config = MarianConfig.from_dict(fields)
-    heads = {"decoder_attention_heads": config.encoder_attention_heads}
-    folders.refuse(folder, folders.unlike(fields, _NEEDED) + folders.unlike(config.to_dict(), heads))
 
 
 def convert_marian(marian: MarianMTModel, positions: str, name: str) -> VanillaTransformerForConditionalGeneration:

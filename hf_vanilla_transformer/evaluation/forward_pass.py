@@ -177,7 +177,7 @@ def _token_ids(
     if not sources or not all(source.strip() for source in sources):
         raise ValueError("a sentence is empty; give sentences with words.")
     check_vocabulary(model.config, tokenizer)
-    ids = tokenizer(sources).input_ids
+    ids = tokenizer(sources, verbose=False).input_ids
     if targets is None:
         return ids, [_best_hypothesis(model, tokenizer, row, generate_kwargs) for row in ids]
     targets = list(check_strings("targets", targets))
@@ -188,7 +188,7 @@ def _token_ids(
             f"{', '.join(generate_kwargs)} has no effect on a target that is given; leave out one of them."
         )
     start = model.config.decoder_start_token_id
-    return ids, [[start, *row] for row in tokenizer(text_target=targets).input_ids]
+    return ids, [[start, *row] for row in tokenizer(text_target=targets, verbose=False).input_ids]
 
 
 def _best_hypothesis(

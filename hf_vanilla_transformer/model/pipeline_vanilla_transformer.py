@@ -95,7 +95,8 @@ class TranslationPipeline(Pipeline):
             )
         if any("\ud800" <= character <= "\udfff" for character in input_):
             raise ValueError(f"the input is {input_!r}, which is not UTF-8 text; decode it with its encoding.")
-        encoded = self.tokenizer(input_, return_tensors="pt")
+        # Otherwise a warning says that this model has a limit of length.
+        encoded = self.tokenizer(input_, return_tensors="pt", verbose=False)
         return {**encoded, "is_blank": torch.tensor([not input_.strip()])}
 
     def _forward(self, input_tensors: dict[str, torch.Tensor], **generate_kwargs: Any) -> dict[str, torch.Tensor]:

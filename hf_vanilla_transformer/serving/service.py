@@ -168,7 +168,7 @@ class Service:
         if have_tags and longest > most * _CHARACTERS_OF_MARKUP:
             allowed = most * _CHARACTERS_OF_MARKUP
             raise HTTPException(413, f"a text has {longest:,} characters with its tags; send at most {allowed:,}.")
-        tokens = [len(ids) for ids in self._counter(checked).input_ids] if checked else []
+        tokens = [len(ids) for ids in self._counter(checked, verbose=False).input_ids] if checked else []
         if max(tokens, default=0) > most:
             raise HTTPException(413, f"a text has {max(tokens):,} tokens; split it into texts of at most {most:,}.")
         return tokens
