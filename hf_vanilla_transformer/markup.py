@@ -181,10 +181,20 @@ class _HTML(HTMLParser):
         self._is_raw = False
 
     def read(self, markup: str) -> None:
-        self.feed(markup)
+        # No tag begins after the last ">", where the parser would look for the end of one at each "<".
+        place = markup.rfind(">") + 1
+        self.feed(markup[:place])
         self.close()
-        if self._is_raw and self.rawdata:  # Of a script that is not closed.
-            self._document.add_raw(self.rawdata)
+        if self._is_raw:  # A script that is not closed.
+            self._document.add_raw(self.rawdata + markup[place:])
+        else:
+            self._document.add_text(html.unescape(markup[place:]))
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        try:
+            return super().parse_marked_section(i, report)
+        except AssertionError:  # It has no name; browsers read a comment.
+            return self.parse_bogus_comment(i)
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         raw = self.get_starttag_text() or f"<{tag}>"

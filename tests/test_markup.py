@@ -253,6 +253,30 @@ MARKUP = st.recursive(
 )
 
 
+@pytest.mark.parametrize(
+    ("markup", "text", "found"),
+    [
+        ("<b>one</b> <a <a <a", "one <a <a <a", "<b>one</b> &lt;a &lt;a &lt;a"),
+        ("one <", "one <", "one &lt;"),
+        ("one &amp; &lt;b", "one & <b", "one &amp; &lt;b"),
+        ("one <script>x < 1", "one", "one <script>x < 1</script>"),
+        ("one <![<![x]>", "one", "one <!--[<![x]-->"),
+    ],
+)
+def test_what_is_no_tag_is_text(markup, text, found):
+    document = Document("html", markup)
+    assert document.text.rstrip() == text
+    assert document.render(text, [(word, word) for word in range(len(text.split()))]) == found
+
+
+def test_the_end_of_html_is_searched_once(monkeypatch):
+    """Not at each "<", which takes 10 seconds for 32,768 characters."""
+    read, parse = [], HTMLParser.parse_starttag
+    monkeypatch.setattr(HTMLParser, "parse_starttag", lambda parser, i: read.append(i) or parse(parser, i))
+    Document("html", "<b>one</b>" + 100 * " <a")
+    assert len(read) == 1
+
+
 class Tags(HTMLParser):
     """Which tags HTML has, and whether each closing one belongs to the last that is open."""
 
