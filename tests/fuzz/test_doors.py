@@ -22,18 +22,18 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from hf_vanilla_transformer import TwoVocabularyTokenizer, average_checkpoints, load_pairs, score, train_tokenizer
 from hf_vanilla_transformer import translate as translate_sentences
-from hf_vanilla_transformer.cli import convert, evaluate, translate
+from hf_vanilla_transformer.cli import align, convert, evaluate, translate
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
 from hf_vanilla_transformer.serving import engine
 from tests.conversion.fsmt import fsmt_model, write_tokenizer
-from tests.fuzz.values import SENTENCES, VALUES, changed_fields, damages
+from tests.fuzz.values import MARKUP, SENTENCES, VALUES, changed_fields, damages
 from tests.models import decisive_model
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODEL = FIXTURES / "numbers_tiny"
 MARIAN, FAIRSEQ = FIXTURES / "marian" / "tied_relu", FIXTURES / "fairseq" / "joint"
-DOORS = 17
+DOORS = 21
 # Arguments of generate() that take numbers; not those of length, which take time.
 SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping")
 CASES = int(os.environ.get("FUZZ_CASES", "300"))
@@ -275,3 +275,36 @@ def test_evaluate(pairs, name):
         if name == "a.en":
             shutil.copy(*files)
         run(evaluate.main, "--model_name_or_path", MODEL, "--max_new_tokens", 4, "--test_file", *files)
+
+
+@fuzz(st.lists(MARKUP, max_size=3), st.sampled_from(["html", "xml"]), st.booleans())
+def test_markup(model, tokenizer, sentences, kind, splits):
+    options = {"markup": kind, "split_sentences": splits, "num_beams": 1, "max_new_tokens": 4}
+    with one_sentence():
+        assert len(translate_sentences(model, tokenizer, sentences, **options)) == len(sentences)
+
+
+@fuzz(st.lists(SENTENCES, max_size=3), st.dictionaries(SENTENCES, SENTENCES | st.lists(SENTENCES, max_size=2)))
+def test_texts_and_terms(model, tokenizer, texts, glossary):
+    with one_sentence():
+        found = translate_sentences(
+            model, tokenizer, texts, split_sentences=True, glossary=glossary, return_details=True, max_new_tokens=4
+        )
+        assert len(found) == len(texts)
+
+
+@fuzz(st.lists(SENTENCES | st.dictionaries(st.sampled_from(["source", "id", ""]), VALUES).map(json.dumps), max_size=3))
+def test_json_lines(lines):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "in.jsonl")
+        path.write_bytes("\n".join(lines).encode())
+        options = ["--json_lines", "--source_column", "source", "--max_new_tokens", 4]
+        run(translate.main, "--model_name_or_path", MODEL, "--input", path, *options)
+
+
+@fuzz(st.text("0123 -?9\n\t\xa0x", max_size=20))
+def test_true_alignments(links):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "gold")
+        path.write_bytes(links.encode())
+        run(align.main, "seven", "sieben", "--model_name_or_path", MODEL, "--gold_file", path)

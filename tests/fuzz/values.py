@@ -22,6 +22,15 @@ SENTENCES = st.one_of(
     st.sampled_from(["<s>", "</s>", "<pad>", "seven", "forty-two", "a" * 200]),
 )
 
+MARKUP = st.lists(
+    st.sampled_from(
+        ["<b>", "</b>", "<p>", "<br/>", "<", ">", "</", "<!--", "-->", "<![", "<![CDATA[", "]]>", "<?", "<!"]
+    )
+    | st.sampled_from(["&lt;", "&", "&#0;", '"', "'", "<a b=", "<script>", "</script>", "one ", "two.", "\n"])
+    | SENTENCES,
+    max_size=8,
+).map("".join)
+
 
 @st.composite
 def changed_fields(draw: st.DrawFn, path: Path, further: tuple[str, ...] = ()) -> dict[str, Any]:
