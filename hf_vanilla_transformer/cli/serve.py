@@ -106,5 +106,5 @@ def _naming_the_extra(extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise ImportError(
-            f'{error.name} is not installed; pip install "hf-vanilla-transformer[{extra}]" adds what serve needs.'
+            f"serve needs {error.name}; install it with: pip install '/path/to/the/repository[{extra}]'"
         ) from error

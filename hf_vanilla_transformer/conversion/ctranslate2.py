@@ -118,7 +118,9 @@ def import_library() -> Any:
         import ctranslate2
         import ctranslate2.specs
     except ImportError as error:
-        raise ImportError("ctranslate2 is not installed; install the extra: pip install '...[ctranslate2]'.") from error
+        raise ImportError(
+            "CTranslate2 needs ctranslate2; install it with: pip install '/path/to/the/repository[ctranslate2]'"
+        ) from error
     return ctranslate2
 
 

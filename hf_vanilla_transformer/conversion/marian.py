@@ -84,7 +84,9 @@ def from_marian(
     """
     target = folders.check_output(output, input)
     if find_spec("sentencepiece") is None:
-        raise ImportError("Marian's vocabularies need sentencepiece; install the extra: pip install '...[marian]'.")
+        raise ImportError(
+            "Marian's vocabulary needs sentencepiece; install it with: pip install '/path/to/the/repository[marian]'"
+        )
     weights, vocabularies = find_files(Path(input))
     arrays, settings = read_arrays(weights)
     check_settings(settings, weights)

@@ -67,7 +67,7 @@ def _check_languages(*languages: str) -> None:
         from num2words import CONVERTER_CLASSES
     except ImportError as error:
         raise ImportError(
-            'the number corpus needs num2words; install it: pip install "/path/to/the/repository[numbers]".'
+            "the number corpus needs num2words; install it with: pip install '/path/to/the/repository[numbers]'"
         ) from error
     for language in languages:
         if language not in CONVERTER_CLASSES:

@@ -104,4 +104,7 @@ def test_a_missing_library_is_named(library, extra):
     command = [sys.executable, "-c", program, "serve", *ARGUMENTS, *arguments]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1
-    assert f'error: {library} is not installed; pip install "hf-vanilla-transformer[{extra}]" adds' in result.stderr
+    assert (
+        f"error: serve needs {library}; install it with: pip install '/path/to/the/repository[{extra}]'"
+        in result.stderr
+    )
