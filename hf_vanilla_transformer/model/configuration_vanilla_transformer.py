@@ -135,7 +135,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     model_type = "vanilla_transformer"
     _auto_class: ClassVar[str | None] = "AutoConfig"
-    keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache", "encoder_last_hidden_state"]
     attribute_map = {
         "hidden_size": "d_model",
         "num_attention_heads": "num_heads",

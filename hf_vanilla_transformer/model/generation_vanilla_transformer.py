@@ -23,7 +23,7 @@ from .beam_search import LENGTH_PENALTIES, BeamSearch, exists, top_tokens
 from .constraints import ConstrainedBeamSearch, prepare_phrases
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
 from .search_memory import check_memory
-from .stopping import CandidateStops, SentenceLengthLimit, SettingsToSave, check_search, limits_length
+from .stopping import CACHE, CandidateStops, SentenceLengthLimit, SettingsToSave, check_search, limits_length
 
 
 PAPER_ALPHA = 0.6
@@ -31,7 +31,7 @@ PAPER_MAX_LENGTH_OFFSET = 50
 
 # Inputs that `generate()` passes to the loop when it returns only token ids. The last five are used up by then;
 # `Seq2SeqTrainer` passes labels.
-_KNOWN_INPUTS = {"attention_mask", "encoder_outputs", "past_key_values", "use_cache", "logits_to_keep"}
+_KNOWN_INPUTS = {"attention_mask", "encoder_outputs", CACHE, "use_cache", "logits_to_keep"}
 _KNOWN_INPUTS |= {"inputs_embeds", "labels", "tokenizer", "assistant_tokenizer", "assistant_model"}
 # Entries of `generation_config` that transformers lacks.
 LARGEST_LENGTH_PENALTY = 100
@@ -141,7 +141,7 @@ class ModuleCalls:
 
     def reorder(self, rows: torch.Tensor) -> None:
         """Make hypothesis i continue the hypothesis of row `rows[i]`; `rows` is `(rows,)`."""
-        cache = self.model_kwargs.get("past_key_values")
+        cache = self.model_kwargs.get(CACHE)
         if cache is not None:
             # The cross-attention's keys and values are the same for all hypotheses of a sentence.
             cache.self_attention_cache.reorder_cache(rows)
@@ -281,6 +281,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         Raises:
             ValueError: if the cache holds all of them.
         """
+        past_key_values = kwargs.pop(CACHE, None) if past_key_values is None else past_key_values
         if next_sequence_length is None and past_key_values is not None:
             past_length = int(past_key_values.get_seq_length())
             next_sequence_length = input_ids.shape[1] - past_length
@@ -289,9 +290,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                     f"past_key_values holds {past_length} tokens, but decoder_input_ids has {input_ids.shape[1]}; to "
                     "continue, give all target tokens so far, at least one more than the cache holds."
                 )
-        return super().prepare_inputs_for_generation(
-            input_ids, next_sequence_length=next_sequence_length, past_key_values=past_key_values, **kwargs
-        )
+        kwargs[CACHE] = past_key_values
+        inputs = super().prepare_inputs_for_generation(input_ids, next_sequence_length=next_sequence_length, **kwargs)
+        if CACHE in inputs:
+            inputs["past_key_values"] = inputs.pop(CACHE)
+        return inputs
 
     def _prepare_generated_length(
         self, generation_config: Any, inputs_tensor: torch.Tensor, input_ids_length: int, **kwargs: Any
@@ -332,7 +335,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         self: Any, input_ids: Any, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]
     ) -> bool:
         """Whether this call returns only token ids after `<s>`, so that [`CPUDecoder`] can compute them."""
-        cache, mask = model_kwargs.get("past_key_values"), model_kwargs.get("attention_mask")
+        cache, mask = model_kwargs.get(CACHE), model_kwargs.get("attention_mask")
         return (
             input_ids.shape[1] == 1
             and input_ids.device.type == "cpu"
@@ -465,14 +468,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         sequences: Any = torch.cat([prompts, generated], dim=1)
         if not settings.return_dict_in_generate:
             return sequences
+        fields: dict[str, Any] = {CACHE: steps.model_kwargs.get(CACHE), **record}
         return GenerateBeamEncoderDecoderOutput(
             sequences=sequences,
             sequences_scores=scores if settings.output_scores else None,
             beam_indices=rows,
-            past_key_values=steps.model_kwargs.get("past_key_values"),
             encoder_attentions=model_kwargs["encoder_outputs"].attentions,
             encoder_hidden_states=model_kwargs["encoder_outputs"].hidden_states,
-            **record,
+            **fields,
         )
 
     def _new_search(self, prompts: torch.Tensor, settings: Any) -> BeamSearch:

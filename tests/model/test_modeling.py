@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
-from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
+from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, GenerationMixin
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 
@@ -14,6 +14,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
+from hf_vanilla_transformer.model import generation_vanilla_transformer
 from hf_vanilla_transformer.model.functional import drop
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerLayer,
@@ -775,3 +776,19 @@ def test_sequences_without_tokens_are_named(batch):
         small_model()(input_ids=empty, decoder_input_ids=batch["input_ids"])
     with pytest.raises(ValueError, match=r"token ids of shape \(2, 0\) have no token; give at least one each"):
         small_model()(input_ids=batch["input_ids"], decoder_input_ids=empty)
+
+
+def test_the_cache_has_another_name_since_transformers_5_24(monkeypatch):
+    """Where `generate()` calls it `cache`, the modules still get it as `past_key_values`."""
+    model, cache, given = small_model(), DynamicCache(), []
+
+    def prepare(self, input_ids, **kwargs):
+        given.append(kwargs["cache"])
+        return {"decoder_input_ids": input_ids, **kwargs}
+
+    monkeypatch.setattr(generation_vanilla_transformer, "CACHE", "cache")
+    monkeypatch.setattr(GenerationMixin, "prepare_inputs_for_generation", prepare)
+    inputs = model.prepare_inputs_for_generation(torch.tensor([[1, 2]]), cache=cache)
+    assert given == [cache]
+    assert inputs["past_key_values"] is cache
+    assert "cache" not in inputs
