@@ -33,7 +33,7 @@ from tests.generation.test_step import (
 )
 from tests.invariants.killed import exit_code, start
 from tests.models import IMPORTED, pad, sentences, small_model
-from tests.rounding import explained
+from tests.rounding import explained, rms
 
 
 EXPECTED = json.loads((FIXTURE / "translations.json").read_text(encoding="utf-8"))
@@ -301,9 +301,11 @@ def test_steps_without_int8_matmuls_equal_the_modules(int8_model, num_beams, mon
 
 
 def test_steps_read_weights_written_after_packing(int8_model):
-    *_, before, _ = three_ways(int8_model, in_float64(int8_model), levels=LEVELS)
-    int8_model.model.decoder.layers[0].fc1.weight.data[:, 0] = 127
+    *_, before, rounded = three_ways(int8_model, in_float64(int8_model), levels=LEVELS)
+    int8_model.model.decoder.layers[0].fc1.weight.data[:, :4] = 127
     results = three_ways(int8_model, in_float64(int8_model), levels=LEVELS)
+    # The states of the encoder, which is unchanged, are the same.
+    assert rms(results[2] - before) > 4 * rms(rounded - before)
     # Steps that read the old weights would be further away than rounding explains.
     assert not explained(before, *results[2:])
     assert_rounding_explains(*results)

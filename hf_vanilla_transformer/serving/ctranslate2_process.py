@@ -121,7 +121,8 @@ def main() -> None:
             answer = {"error": failure} if results is None else [time.perf_counter() - start, _parts(results)]
         except Exception as error:  # CTranslate2 raises several kinds; the parent raises them again.
             answer = {"error": str(error)}
-        print(json.dumps(answer), flush=True)
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
 
 
 def _parts(results: Sequence[Any]) -> list[Any]:
