@@ -20,10 +20,11 @@ from transformers.generation import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search import LENGTH_PENALTIES, BeamSearch, exists, top_tokens
+from .cache_name import CACHE, either_cache
 from .constraints import ConstrainedBeamSearch, prepare_phrases
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
 from .search_memory import check_memory
-from .stopping import CACHE, CandidateStops, SentenceLengthLimit, SettingsToSave, check_search, limits_length
+from .stopping import CandidateStops, SentenceLengthLimit, SettingsToSave, check_search, limits_length
 
 
 PAPER_ALPHA = 0.6
@@ -120,7 +121,7 @@ class ModuleCalls:
     Args:
         model (`PreTrainedModel`): the model.
         settings (`GenerationConfig`): of this call of `generate()`.
-        model_kwargs (`dict`): inputs besides the tokens, such as `past_key_values`.
+        model_kwargs (`dict`): inputs besides the tokens, such as the cache.
     """
 
     def __init__(self, model: Any, settings: Any, model_kwargs: dict[str, Any]):
@@ -161,8 +162,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     - `forced_phrases`: for each sentence the phrases that its hypotheses must contain; a phrase is a list of token ids,
       or of alternatives. `letter_edges` makes them whole words; see [`~.constraints.PhraseStates`].
 
-    `past_key_values` of an earlier `generate()` continues decoding: `decoder_input_ids` are then all target tokens so
-    far, at least one more than the cache holds.
+    The `cache` of an earlier `generate()` continues decoding: `decoder_input_ids` are then all target tokens so far, at
+    least one more than the cache holds. `past_key_values` is its name before transformers 5.24.
     """
 
     config: Any
@@ -187,6 +188,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         length_is_given = self._caller_limits_length(generation_config, kwargs)
         # transformers ignores arguments that neither the model's nor the caller's settings contain.
         own = {name: kwargs.pop(name) for name in _OWN_SETTINGS if name in kwargs}
+        kwargs[CACHE] = either_cache(kwargs.pop("cache", None), kwargs.pop("past_key_values", None))
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         for name, value in own.items():
             setattr(generation_config, name, value)
@@ -273,6 +275,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         self,
         input_ids: torch.LongTensor,
         next_sequence_length: int | None = None,
+        cache: Any = None,
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
@@ -281,20 +284,17 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         Raises:
             ValueError: if the cache holds all of them.
         """
-        past_key_values = kwargs.pop(CACHE, None) if past_key_values is None else past_key_values
-        if next_sequence_length is None and past_key_values is not None:
-            past_length = int(past_key_values.get_seq_length())
+        cache = either_cache(cache, past_key_values)
+        if next_sequence_length is None and cache is not None:
+            past_length = int(cache.get_seq_length())
             next_sequence_length = input_ids.shape[1] - past_length
             if next_sequence_length < 1:
                 raise ValueError(
-                    f"past_key_values holds {past_length} tokens, but decoder_input_ids has {input_ids.shape[1]}; to "
+                    f"the cache holds {past_length} tokens, but decoder_input_ids has {input_ids.shape[1]}; to "
                     "continue, give all target tokens so far, at least one more than the cache holds."
                 )
-        kwargs[CACHE] = past_key_values
-        inputs = super().prepare_inputs_for_generation(input_ids, next_sequence_length=next_sequence_length, **kwargs)
-        if CACHE in inputs:
-            inputs["past_key_values"] = inputs.pop(CACHE)
-        return inputs
+        kwargs[CACHE] = cache
+        return super().prepare_inputs_for_generation(input_ids, next_sequence_length=next_sequence_length, **kwargs)
 
     def _prepare_generated_length(
         self, generation_config: Any, inputs_tensor: torch.Tensor, input_ids_length: int, **kwargs: Any

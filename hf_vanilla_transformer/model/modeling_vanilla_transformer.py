@@ -41,6 +41,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import ATTENTION, flash_attention
+from .cache_name import CACHE, either_cache
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .fast_path import is_plain_cpu_tensor, is_plain_linear
 from .functional import cast_for_matmul, drop, linear, smoothed_cross_entropy_of_states, token_sums
@@ -166,7 +167,7 @@ class VanillaTransformerAttention(nn.Module):
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from `hidden_states` to `key_value_states`, or to `hidden_states` itself.
@@ -175,7 +176,7 @@ class VanillaTransformerAttention(nn.Module):
             hidden_states (`(batch, target, d_model)`): gives the queries.
             key_value_states (`(batch, source, d_model)`, *optional*): the encoder's output, in cross-attention.
             attention_mask: in the form that the attention implementation needs.
-            past_key_values (`EncoderDecoderCache`, *optional*): earlier keys and values; extended in place.
+            cache (`EncoderDecoderCache`, *optional*): earlier keys and values; extended in place.
 
         Returns:
             The output, `(batch, target, d_model)`, and the attention weights, `(batch, heads, target, source)`, or None
@@ -184,9 +185,9 @@ class VanillaTransformerAttention(nn.Module):
         hidden_states = cast_for_matmul(hidden_states)
         query = self._split_heads(linear(self.q_proj, hidden_states), self.key_dim)
         if key_value_states is None:
-            key, value = self._self_keys_values(hidden_states, past_key_values)
+            key, value = self._self_keys_values(hidden_states, cache)
         else:
-            key, value = self._cross_keys_values(key_value_states, past_key_values)
+            key, value = self._cross_keys_values(key_value_states, cache)
 
         implementation = "eager" if kwargs.get("output_attentions") else self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
@@ -207,25 +208,24 @@ class VanillaTransformerAttention(nn.Module):
         return key, self._split_heads(linear(self.v_proj, states), self.value_dim)
 
     def _self_keys_values(
-        self, states: torch.Tensor, past_key_values: EncoderDecoderCache | None
+        self, states: torch.Tensor, cache: EncoderDecoderCache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         key, value = self._project(states)
-        if past_key_values is None:
+        if cache is None:
             return key, value
-        return past_key_values.self_attention_cache.update(key, value, self.layer_idx)
+        return cache.self_attention_cache.update(key, value, self.layer_idx)
 
     def _cross_keys_values(
-        self, states: torch.Tensor, past_key_values: EncoderDecoderCache | None
+        self, states: torch.Tensor, cache: EncoderDecoderCache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if past_key_values is None:
+        if cache is None:
             return self._project(states)
-        cache = past_key_values.cross_attention_cache
-        if past_key_values.is_updated.get(self.layer_idx):
-            layer: Any = cache.layers[self.layer_idx]
+        if cache.is_updated.get(self.layer_idx):
+            layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
             layer.prefetch()  # An offloading cache may hold it on another device.
             return layer.keys, layer.values
-        past_key_values.is_updated[self.layer_idx] = True
-        return cache.update(*self._project(states), self.layer_idx)
+        cache.is_updated[self.layer_idx] = True
+        return cache.cross_attention_cache.update(*self._project(states), self.layer_idx)
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
@@ -286,15 +286,15 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         encoder_hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        cache: EncoderDecoderCache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """`(batch, target, d_model)` in and out; `encoder_hidden_states` is `(batch, source, d_model)`."""
         x = hidden_states
-        attended, _ = self.self_attn(x, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
+        attended, _ = self.self_attn(x, attention_mask=attention_mask, cache=cache, **kwargs)
         x = self.add_and_norm(x, attended, self.self_attn_layer_norm)
         attended, _ = self.encoder_attn(
-            x, encoder_hidden_states, attention_mask=encoder_attention_mask, past_key_values=past_key_values, **kwargs
+            x, encoder_hidden_states, attention_mask=encoder_attention_mask, cache=cache, **kwargs
         )
         x = self.add_and_norm(x, attended, self.encoder_attn_layer_norm)
         return self.add_and_norm(x, self.feed_forward(x), self.final_layer_norm)
@@ -321,7 +321,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["VanillaTransformerEncoderLayer", "VanillaTransformerDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["cache", "past_key_values"]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -640,9 +640,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Compute a state for each target token from the tokens before it and from the source.
@@ -653,17 +654,18 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 padding, for the tokens in the cache too.
             encoder_hidden_states (`torch.FloatTensor` of shape `(batch, source, d_model)`): the encoder's output.
             encoder_attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): the source's mask.
-            past_key_values (`Cache`, *optional*): keys and values of earlier tokens; extended in place.
+            cache (`Cache`, *optional*): keys and values of earlier tokens; extended in place.
             inputs_embeds (`torch.FloatTensor` of shape `(batch, target, d_model)`, *optional*): as in the encoder.
             use_cache (`bool`, *optional*): whether to return keys and values.
+            past_key_values (`Cache`, *optional*): `cache`, by its name before transformers 5.24.
 
         Returns:
             `BaseModelOutputWithPastAndCrossAttentions`: `last_hidden_state`, `(batch, target, d_model)`, and
-            `past_key_values`.
+            the cache, by the name that the installed transformers gives it.
 
         Raises:
-            ValueError: as the encoder; if `encoder_hidden_states` is missing or differs in length from its mask; or for
-                flex attention with a static cache.
+            ValueError: as the encoder; if `encoder_hidden_states` is missing or differs in length from its mask; if the
+                cache has both names; or for flex attention with a static cache, or a cache with gradient checkpointing.
         """
         if encoder_hidden_states is None:
             raise ValueError("the decoder attends to the encoder's output; give it as encoder_hidden_states.")
@@ -674,7 +676,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 f"{source}; give the mask of the encoder's input."
             )
         embeds = self.look_up(input_ids, inputs_embeds)
-        cache = self._encoder_decoder_cache(past_key_values, use_cache)
+        cache = self._encoder_decoder_cache(either_cache(cache, past_key_values), use_cache)
         past_length = 0 if cache is None else cache.get_seq_length()
         position_ids = count_positions(attention_mask, embeds.shape[1], past_length, embeds.device)
         x = self.add_positions(embeds, position_ids)
@@ -683,10 +685,9 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         mask = self._causal_mask(config, x, attention_mask, None if cache is None else cache.self_attention_cache)
         encoder_mask = create_bidirectional_mask(config, x, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
-            x = layer(x, encoder_hidden_states, mask, encoder_mask, past_key_values=cache, **kwargs)
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.normalize_output(x), past_key_values=cache
-        )
+            x = layer(x, encoder_hidden_states, mask, encoder_mask, cache=cache, **kwargs)
+        fields: dict[str, Any] = {CACHE: cache}
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.normalize_output(x), **fields)
 
     def _causal_mask(
         self, config: VanillaTransformerConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Any
@@ -705,6 +706,12 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         return create_causal_mask(config, x, attention_mask, cache)
 
     def _encoder_decoder_cache(self, cache: Cache | None, use_cache: bool | None) -> EncoderDecoderCache | None:
+        if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            # The second time, during backward, would extend the cache again.
+            raise ValueError(
+                "gradient checkpointing computes layers twice, which would extend the cache twice; leave the cache "
+                "out, or call the model under torch.no_grad()."
+            )
         if isinstance(cache, EncoderDecoderCache):
             return cache
         if cache is None and not use_cache:
@@ -756,18 +763,19 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Encode the source, unless `encoder_outputs` is given, and decode.
 
         Args:
             input_ids, attention_mask, inputs_embeds: the source, as for [`VanillaTransformerEncoder`].
-            decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, past_key_values, use_cache: the target, as
-                for [`VanillaTransformerDecoder`].
+            decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, cache, use_cache, past_key_values: the
+                target, as for [`VanillaTransformerDecoder`].
             encoder_outputs (`BaseModelOutput`, another `ModelOutput`, `dict` or `tuple`, *optional*): the encoder's
                 output of an earlier call.
 
@@ -797,21 +805,22 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoder_outputs.last_hidden_state,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            cache=either_cache(cache, past_key_values),
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             return_dict=True,
             **kwargs,
         )
+        fields: dict[str, Any] = {CACHE: decoder_outputs.get(CACHE)}
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
             encoder_hidden_states=encoder_outputs.hidden_states,
             encoder_attentions=encoder_outputs.attentions,
+            **fields,
         )
 
 
@@ -925,13 +934,14 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         skip_logits: bool | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> VanillaTransformerLMOutput:
         """Logits of the next token at every target position, and the loss if `labels` are given.
@@ -966,7 +976,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=either_cache(cache, past_key_values),
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
@@ -985,17 +995,18 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = linear(self.lm_head, states[:, kept])
             loss = None if labels is None else self._loss(logits, labels, **kwargs)
+        fields: dict[str, Any] = {CACHE: outputs.get(CACHE)}
         return VanillaTransformerLMOutput(
             loss=loss,
             logits=logits,
             token_sums=sums,
-            past_key_values=outputs.past_key_values,
             decoder_hidden_states=outputs.decoder_hidden_states,
             decoder_attentions=outputs.decoder_attentions,
             cross_attentions=outputs.cross_attentions,
             encoder_last_hidden_state=outputs.encoder_last_hidden_state,
             encoder_hidden_states=outputs.encoder_hidden_states,
             encoder_attentions=outputs.encoder_attentions,
+            **fields,
         )
 
     @property

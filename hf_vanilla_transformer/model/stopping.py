@@ -2,11 +2,10 @@
 
 import copy
 from collections.abc import Mapping
-from inspect import signature
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GenerationMixin
+from transformers import GenerationConfig
 from transformers.generation import (
     EosTokenCriteria,
     MaxLengthCriteria,
@@ -16,10 +15,6 @@ from transformers.generation import (
 )
 
 
-# What `generate()` calls the cache, which is "cache" since transformers 5.24; the modules keep the earlier name.
-CACHE = "past_key_values"
-if "cache" in signature(GenerationMixin.prepare_inputs_for_generation).parameters:
-    CACHE = "cache"
 # transformers' default, which `Seq2SeqTrainer.predict` writes into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
 # Up to this position, sinusoids are exact to 1e-6.

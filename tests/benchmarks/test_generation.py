@@ -18,6 +18,7 @@ from benchmarks.support.generation_rows import counting_rows
 from hf_vanilla_transformer import score_translations, translate
 from hf_vanilla_transformer.conversion.hf_marian import new_marian
 from hf_vanilla_transformer.model import packed_linear
+from hf_vanilla_transformer.model.cache_name import CACHE
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
 from hf_vanilla_transformer.serving import engine
 
@@ -127,7 +128,7 @@ def test_static_caches_are_used_and_give_the_same_tokens(monkeypatch):
 
     def note_cache(self, generation_config, model_kwargs, *args, **kwargs):
         prepare(self, generation_config, model_kwargs, *args, **kwargs)
-        caches.append(type(model_kwargs["past_key_values"].self_attention_cache))
+        caches.append(type(model_kwargs[CACHE].self_attention_cache))
 
     monkeypatch.setattr(GenerationMixin, "_prepare_cache_for_generation", note_cache)
     with generation.with_weights_of(model, names, torch.device("cpu")) as models:

@@ -90,9 +90,9 @@ def test_a_step_of_the_default_backend_has_the_eager_logits():
         target = torch.stack(sentences(*[6] * len(lengths), seed=9))
         expected = model(decoder_input_ids=target, **source).logits
         cache = EncoderDecoderCache(*(StaticCache(model.config, max_cache_len=length) for length in (20, ids.shape[1])))
-        outputs = [model(decoder_input_ids=target[:, :1], past_key_values=cache, **source).logits]
+        outputs = [model(decoder_input_ids=target[:, :1], cache=cache, **source).logits]
         for token in target[:, 1:].split(1, dim=1):
-            outputs.append(step(decoder_input_ids=token, past_key_values=cache, **source).logits)
+            outputs.append(step(decoder_input_ids=token, cache=cache, **source).logits)
         torch.testing.assert_close(torch.cat(outputs, dim=1), expected, atol=1e-5, rtol=0)
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]

@@ -1,12 +1,14 @@
 """torch.export and ONNX: encoder, first token and further tokens, at other shapes than those of the example."""
 
 import logging
+from functools import partial
 
 import pytest
 import torch
 from transformers import AutoTokenizer, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from hf_vanilla_transformer.model.cache_name import CACHE
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
 from tests.ecosystem.documentation import FIXTURE, blocks, run
 from tests.models import IMPORTED, pad, sentences, small_model
@@ -36,8 +38,9 @@ def export(tmp_path_factory, folder=FIXTURE):
     with pytest.MonkeyPatch.context() as patch:
         # torch 2.13 logs a message with too few arguments there, which pytest takes for a failure.
         patch.setattr(logging.getLogger("torch._export.serde.serialize"), "disabled", True)
-        encoder, decoder = (ExportedModel.from_pretrained(folder / part) for part in ("encoder", "decoder"))
-    return names["model"], encoder, decoder
+        # Exported programs are pickled.
+        load = partial(ExportedModel.from_pretrained, trust_remote_code=True)
+        return names["model"], load(folder / "encoder"), load(folder / "decoder")
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +79,9 @@ def assert_equal_parts(model, encoder, decoder, lengths):
     tokens[:, 0] = model.config.decoder_start_token_id
     for index in range(tokens.shape[1]):
         new, part = tokens[:, index : index + 1], "decode" if index else "prefill"
-        expected = model(decoder_input_ids=new, past_key_values=theirs, **shared)
-        output = decoder.runners[part](decoder_input_ids=new, past_key_values=ours, **shared)
-        ours, theirs = output.past_key_values, expected.past_key_values
+        expected = model(decoder_input_ids=new, cache=theirs, **shared)
+        output = decoder.runners[part](decoder_input_ids=new, **{CACHE: ours}, **shared)
+        ours, theirs = output[CACHE], expected[CACHE]
         torch.testing.assert_close(output.logits, expected.logits, **close)
         assert ours.get_seq_length() == index + 1
         for cache in ("self_attention_cache", "cross_attention_cache"):

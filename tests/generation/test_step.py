@@ -560,7 +560,7 @@ def test_where_steps_are_taken(num_beams, monkeypatch, tokenizer):
     assert not takes(model, use_cache=False)
     assert not takes(model, cache_implementation="static")
     # A caller may continue from its own cache, so the cache must be filled.
-    assert not takes(model, past_key_values=EncoderDecoderCache(DynamicCache(), DynamicCache()))
+    assert not takes(model, cache=EncoderDecoderCache(DynamicCache(), DynamicCache()))
     assert not takes(model, return_dict_in_generate=True, output_scores=True)
     assert not takes(model, decoder_input_ids=torch.tensor([[BOS, 7]] * len(SENTENCES)))
     assert not takes(ending_model(activation_function="gelu"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
-from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, GenerationMixin
+from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 
@@ -14,7 +14,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
-from hf_vanilla_transformer.model import generation_vanilla_transformer
+from hf_vanilla_transformer.model.cache_name import CACHE
 from hf_vanilla_transformer.model.functional import drop
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerLayer,
@@ -198,10 +198,10 @@ def test_cached_decoding_equals_uncached(attn_implementation, side):
                 **inputs,
                 decoder_input_ids=target[:, start:end],
                 decoder_attention_mask=mask[:, :end],
-                past_key_values=cache,
+                cache=cache,
                 use_cache=True,
             )
-        cache = output.past_key_values
+        cache = output[CACHE]
         steps.append(output.logits)
     real = mask.bool()
     close(torch.cat(steps, dim=1)[real], whole[real])
@@ -209,9 +209,41 @@ def test_cached_decoding_equals_uncached(attn_implementation, side):
 
 def test_a_plain_cache_is_taken_too(batch):
     model = small_model()
-    output = model(**batch, past_key_values=DynamicCache(config=model.config), use_cache=True)
-    assert isinstance(output.past_key_values, EncoderDecoderCache)
+    output = model(**batch, cache=DynamicCache(config=model.config), use_cache=True)
+    assert isinstance(output[CACHE], EncoderDecoderCache)
     close(output.logits, logits_of(model, **batch))
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_the_cache_has_two_names(batch, name, recwarn):
+    """`past_key_values` before transformers 5.24, `cache` since; with every release callers may use either."""
+    model = small_model().eval()
+    source = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    states = model.get_encoder()(**source).last_hidden_state
+    target = batch["decoder_input_ids"][:, :2]
+    encoded = {"encoder_hidden_states": states, "encoder_attention_mask": source["attention_mask"]}
+    calls = {
+        "decoder": lambda cache: model.get_decoder()(target, **encoded, **cache),
+        "model": lambda cache: model.model(**source, decoder_input_ids=target, **cache),
+        "whole": lambda cache: model(**source, decoder_input_ids=target, **cache),
+        "generate": lambda cache: model.generate(
+            **source, num_beams=1, max_new_tokens=2, return_dict_in_generate=True, **cache
+        ),
+    }
+    for call in calls.values():
+        cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+        assert call({name: cache})[CACHE] is cache
+        assert cache.get_seq_length() == 2
+    inputs = model.prepare_inputs_for_generation(torch.tensor([[1, 7, 8]]), **{name: cache})
+    assert inputs["decoder_input_ids"].tolist() == [[8]]
+    assert inputs[CACHE] is cache
+    # As for transformers' models; before 5.24 there was no other name.
+    is_deprecated = name == "past_key_values" != CACHE
+    messages = [str(each.message) for each in recwarn if "`past_key_values` is deprecated" in str(each.message)]
+    assert len(messages) == (5 if is_deprecated else 0)
+    for call in [calls["decoder"], calls["model"], calls["whole"]]:
+        with pytest.raises(ValueError, match="cache and past_key_values are two names of one argument"):
+            call({"cache": cache, "past_key_values": cache})
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES.values(), ids=VOCABULARIES)
@@ -513,6 +545,18 @@ def test_gradient_checkpointing(batch, use_reentrant, rate, has_avx512, monkeypa
         close(gradient, expected[name], atol=1e-6)
 
 
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_gradient_checkpointing_and_a_cache(batch, use_reentrant):
+    """Computing a layer again for its gradients would extend the cache again."""
+    model = small_model(dropout=0.0)
+    expected = model.eval().generate(batch["input_ids"], use_cache=False)
+    model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    assert torch.equal(model.train().generate(batch["input_ids"]), expected)
+    with pytest.raises(ValueError, match="gradient checkpointing computes layers twice"):
+        model(**batch, cache=DynamicCache(config=model.config))
+    assert model(**batch, use_cache=True).get(CACHE) is None
+
+
 def test_a_model_unpickled_in_another_process_needs_no_optional_library(batch, run_in_fork, tmp_path):
     model = small_model()
     optional = ["num2words", "matplotlib", "datasets", "evaluate", "sacrebleu", "peft"]
@@ -646,7 +690,7 @@ def test_offloaded_keys_and_values_are_fetched(batch, monkeypatch):
     cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     for _ in range(2):
-        model(**inputs, decoder_input_ids=batch["decoder_input_ids"][:, :1], past_key_values=cache)
+        model(**inputs, decoder_input_ids=batch["decoder_input_ids"][:, :1], cache=cache)
     assert fetched == list(cache.cross_attention_cache.layers)
 
 
@@ -776,19 +820,3 @@ def test_sequences_without_tokens_are_named(batch):
         small_model()(input_ids=empty, decoder_input_ids=batch["input_ids"])
     with pytest.raises(ValueError, match=r"token ids of shape \(2, 0\) have no token; give at least one each"):
         small_model()(input_ids=batch["input_ids"], decoder_input_ids=empty)
-
-
-def test_the_cache_has_another_name_since_transformers_5_24(monkeypatch):
-    """Where `generate()` calls it `cache`, the modules still get it as `past_key_values`."""
-    model, cache, given = small_model(), DynamicCache(), []
-
-    def prepare(self, input_ids, **kwargs):
-        given.append(kwargs["cache"])
-        return {"decoder_input_ids": input_ids, **kwargs}
-
-    monkeypatch.setattr(generation_vanilla_transformer, "CACHE", "cache")
-    monkeypatch.setattr(GenerationMixin, "prepare_inputs_for_generation", prepare)
-    inputs = model.prepare_inputs_for_generation(torch.tensor([[1, 2]]), cache=cache)
-    assert given == [cache]
-    assert inputs["past_key_values"] is cache
-    assert "cache" not in inputs
