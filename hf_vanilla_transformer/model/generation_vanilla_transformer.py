@@ -20,7 +20,7 @@ from transformers.generation import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search import LENGTH_PENALTIES, BeamSearch, exists, top_tokens
-from .cache_name import CACHE, either_cache
+from .cache import CACHE, either_cache, tokens_to_read
 from .constraints import ConstrainedBeamSearch, prepare_phrases
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
 from .search_memory import check_memory
@@ -284,17 +284,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         Raises:
             ValueError: if the cache holds all of them.
         """
-        cache = either_cache(cache, past_key_values)
-        if next_sequence_length is None and cache is not None:
-            past_length = int(cache.get_seq_length())
-            next_sequence_length = input_ids.shape[1] - past_length
-            if next_sequence_length < 1:
-                raise ValueError(
-                    f"the cache holds {past_length} tokens, but decoder_input_ids has {input_ids.shape[1]}; to "
-                    "continue, give all target tokens so far, at least one more than the cache holds."
-                )
-        kwargs[CACHE] = cache
-        return super().prepare_inputs_for_generation(input_ids, next_sequence_length=next_sequence_length, **kwargs)
+        kwargs[CACHE] = cache = either_cache(cache, past_key_values)
+        length = tokens_to_read(cache, input_ids.shape[1], next_sequence_length)
+        return super().prepare_inputs_for_generation(input_ids, next_sequence_length=length, **kwargs)
 
     def _prepare_generated_length(
         self, generation_config: Any, inputs_tensor: torch.Tensor, input_ids_length: int, **kwargs: Any

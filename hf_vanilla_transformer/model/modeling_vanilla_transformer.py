@@ -41,7 +41,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention import ATTENTION, flash_attention
-from .cache_name import CACHE, either_cache
+from .cache import CACHE, either_cache
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .fast_path import is_plain_cpu_tensor, is_plain_linear
 from .functional import cast_for_matmul, drop, linear, smoothed_cross_entropy_of_states, token_sums

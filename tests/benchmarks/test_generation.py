@@ -18,7 +18,7 @@ from benchmarks.support.generation_rows import counting_rows
 from hf_vanilla_transformer import score_translations, translate
 from hf_vanilla_transformer.conversion.hf_marian import new_marian
 from hf_vanilla_transformer.model import packed_linear
-from hf_vanilla_transformer.model.cache_name import CACHE
+from hf_vanilla_transformer.model.cache import CACHE
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
 from hf_vanilla_transformer.serving import engine
 

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoTokenizer, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from hf_vanilla_transformer.model.cache_name import CACHE
+from hf_vanilla_transformer.model.cache import CACHE
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
 from tests.ecosystem.documentation import FIXTURE, blocks, run
 from tests.models import IMPORTED, pad, sentences, small_model

@@ -1,5 +1,6 @@
 import math
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
-from hf_vanilla_transformer.model.cache_name import CACHE
+from hf_vanilla_transformer.model.cache import CACHE
 from hf_vanilla_transformer.model.functional import drop
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerLayer,
@@ -244,6 +245,23 @@ def test_the_cache_has_two_names(batch, name, recwarn):
     for call in [calls["decoder"], calls["model"], calls["whole"]]:
         with pytest.raises(ValueError, match="cache and past_key_values are two names of one argument"):
             call({"cache": cache, "past_key_values": cache})
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_cache_by_a_third_name_is_an_error(batch, monkeypatch, num_beams):
+    """As 5.24's name was for code of before: without this, translations are wrong, and nothing says so."""
+    model, name = small_model(), "state_of_earlier_tokens"
+    prepare = type(model).prepare_inputs_for_generation
+
+    def renamed(self, *args, **kwargs):
+        return prepare(self, *args, **{name if key == CACHE else key: value for key, value in kwargs.items()})
+
+    monkeypatch.setattr(type(model), "prepare_inputs_for_generation", renamed)
+    bounds = re.search(r'"transformers>=(.*),<5\.(\d+)"', (Path(__file__).parents[2] / "pyproject.toml").read_text())
+    releases = rf"from {bounds[1]} to 5\.{int(bounds[2]) - 1}\."
+    with pytest.raises(RuntimeError, match=f"gives the cache by a name that this code does not know.*{releases}"):
+        model.generate(batch["input_ids"], num_beams=num_beams, return_dict_in_generate=True)
+    model.generate(batch["input_ids"], num_beams=num_beams, use_cache=False)
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES.values(), ids=VOCABULARIES)

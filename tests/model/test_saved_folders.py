@@ -20,6 +20,7 @@ from hf_vanilla_transformer import (
     translate,
 )
 from hf_vanilla_transformer.hub.folder import files_of_a_run, staged
+from hf_vanilla_transformer.model.cache import CACHE
 from tests.model.test_remote_code import FIXTURE, ROOT, SHIPPED, shipped_files
 from tests.without_package import SENTENCES
 
@@ -83,6 +84,8 @@ def without_package(run_in_fork, tmp_path_factory) -> dict:
     return {"earlier": found[str(folder)], "saved again": found["saved again"], "folder": parent / "again"}
 
 
+# That code knows the earlier name of the cache only; `make test-floor` has the earlier transformers.
+@pytest.mark.skipif(CACHE == "cache", reason="the code of 0.1.0 is for transformers before 5.24")
 @pytest.mark.parametrize("kind", ["earlier", "saved again"])
 def test_an_earlier_folder_loads_and_translates_by_its_own_code(without_package, kind):
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
