@@ -4,7 +4,6 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ from .figures import new_figure, save_figure, styled
 CURVE = "curve.json"
 PLOT = "curve.png"
 _TIMES = ("training_seconds", "evaluation_seconds")
+# Of the runs of one colour, in order.
+_MARKERS = (".", "x", "s", "^")
 # The axes of the plot, in order: metric and label.
 _PANELS = {
     "loss": "loss (nats per token)",
@@ -95,7 +96,7 @@ def read_curve(path: str | os.PathLike[str]) -> dict[str, list[dict[str, float]]
 def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
     """Draw loss, perplexity, token accuracy and BLEU of runs, as far as all have them, by minutes of training.
 
-    Validation is solid, training dashed, and each run has a colour.
+    Validation is solid, training dashed, and each run has a colour; from the seventh on another marker, too.
 
     Args:
         curves (`dict`): what [`read_curve`] returns, by name.
@@ -115,9 +116,10 @@ def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
         for number, metric in enumerate(panels, start=1):
             axes = figure.add_subplot(rows, columns, number)
             for index, curve in enumerate(curves.values()):
-                colour = colours.lines[index % len(colours.lines)]
-                axes.plot(*_series(curve.get("training", []), metric), linestyle="--", linewidth=1, color=colour)
-                axes.plot(*_series(curve["points"], metric), marker=".", color=colour)
+                colour, marker = _style(index, colours.lines)
+                training = {"linestyle": "--", "linewidth": 1, "marker": None if marker == "." else marker}
+                axes.plot(*_series(curve.get("training", []), metric), color=colour, markersize=3, **training)
+                axes.plot(*_series(curve["points"], metric), color=colour, marker=marker)
             axes.set_xlabel("training time (minutes, without evaluations)")
             axes.set_ylabel(_PANELS[metric])
             if metric == "perplexity":
@@ -125,6 +127,11 @@ def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
             axes.grid(alpha=0.3)
         _add_legend(figure, curves, colours.lines)
     return figure
+
+
+def _style(index: int, colours: Sequence[str]) -> tuple[str, str]:
+    """Colour and marker of a run."""
+    return colours[index % len(colours)], _MARKERS[index // len(colours) % len(_MARKERS)]
 
 
 def _panels_of(curves: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -157,7 +164,11 @@ def _add_legend(figure: Any, curves: Mapping[str, Mapping[str, Any]], colors: Se
 
     handles = []
     if len(curves) > 1:
-        handles = [Line2D([], [], color=color, label=name) for name, color in zip(curves, cycle(colors), strict=False)]
+        styles = [_style(index, colors) for index in range(len(curves))]
+        handles = [
+            Line2D([], [], color=color, marker=marker, label=name)
+            for name, (color, marker) in zip(curves, styles, strict=True)
+        ]
     if any(curve.get("training") for curve in curves.values()):
         handles.append(Line2D([], [], color="gray", marker=".", label="validation"))
         training = "training (with dropout; loss as minimized)"

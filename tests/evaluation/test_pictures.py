@@ -243,6 +243,15 @@ def test_curves_of_a_theme(tmp_path):
     assert figure.get_facecolor() == matplotlib.colors.to_rgba(figures.THEMES["dark"].background)
 
 
+def test_curves_of_many_runs_differ(tmp_path):
+    curve = write_curve(tmp_path, LOG)
+    figure = pictures.plot_curve({f"run {number}": curve for number in range(20)})
+    styles = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines}
+    assert len(styles) == 20 * 2
+    handles = figure.legends[0].legend_handles[:20]
+    assert len({(line.get_color(), line.get_marker()) for line in handles}) == 20
+
+
 DRAWN = {
     "heads": partial(pictures.plot_attention, style="heads"),
     "lines": partial(pictures.plot_attention, style="lines"),
