@@ -113,16 +113,23 @@ def tokenizations(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[in
 
 @lru_cache(maxsize=8)
 def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.Tensor:
-    """Whether each target token begins, and ends, with a letter, `(2, vocab_size)`: `letter_edges` of `generate()`.
+    """Whether each target token begins, and ends, with a letter, and has no text: `letter_edges` of `generate()`.
 
-    Only a letter that is not set apart from the token before it by a space counts.
+    Only a letter that is not set apart from the token before it by a space counts. Special tokens have no text.
+
+    Returns:
+        `torch.BoolTensor` of shape `(3, vocab_size)`
     """
     anchor = tokenizer(text_target="a", add_special_tokens=False).input_ids
     before: Any = tokenizer.decode(anchor, skip_special_tokens=True)
     texts = tokenizer.batch_decode([[*anchor, token] for token in range(vocab_size)], skip_special_tokens=True)
     is_letter = regex.compile(_LETTER_OR_BYTE, flags=regex.V1).fullmatch
     added = [text[len(before) :] if text.startswith(before) else "" for text in texts]
-    return torch.tensor([[bool(is_letter(text[edge : edge + 1 or None])) for text in added] for edge in (0, -1)])
+    edges = [[bool(is_letter(text[edge : edge + 1 or None])) for text in added] for edge in (0, -1)]
+    # A token of a space has text, but decoding may strip it at the end.
+    between = [[*anchor, token, *anchor] for token in range(vocab_size)]
+    around, nothing = tokenizer.batch_decode(between, skip_special_tokens=True), tokenizer.decode([*anchor, *anchor])
+    return torch.tensor([*edges, [text == nothing for text in around]])
 
 
 def read_terms(path: Path) -> dict[str, list[str]]:

@@ -7,10 +7,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tokenizers.decoders import Metaspace
-from transformers import MarianConfig, MarianMTModel, TokenizersBackend
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, TokenizersBackend
 
 from hf_vanilla_transformer import TwoVocabularyTokenizer, train_tokenizer, translate
 from hf_vanilla_transformer.glossary import Glossary, letter_edges, phrases_of, read_terms, tokenizations
+from tests.ecosystem.documentation import FIXTURE
 from tests.models import decisive_model
 
 
@@ -66,7 +67,7 @@ def test_each_tokenization_is_one_of_the_text(name, any_tokenizer, text):
 
 def test_edges_of_tokens(any_tokenizer):
     target = getattr(any_tokenizer, "target_tokenizer", any_tokenizer)
-    begins, ends = letter_edges(any_tokenizer, len(target) + 3).tolist()
+    begins, ends, silent = letter_edges(any_tokenizer, len(target) + 3).tolist()
     for token, text in enumerate(target.convert_ids_to_tokens(range(len(target)))):
         if token in target.all_special_ids:
             assert (begins[token], ends[token]) == (False, False)
@@ -74,6 +75,9 @@ def test_edges_of_tokens(any_tokenizer):
             first, last = ("" if edge in "Ġ▁" else edge for edge in (text[0], text[-1]))
             assert (begins[token], ends[token]) == (first.isalnum() or first == "_", last.isalnum() or last == "_")
     assert begins[len(target) :] == ends[len(target) :] == [False] * 3
+    assert silent[len(target) :] == [True] * 3
+    specials = {*target.all_special_ids, target.convert_tokens_to_ids("<s>")}
+    assert {token for token in range(len(target)) if silent[token]} == specials
     assert 0 < sum(begins) < sum(ends)
 
 
@@ -238,8 +242,17 @@ def test_models_that_cannot_be_forced(model, tokenizer):
         translate(model, tokenizer, ["two"], glossary=GLOSSARY, num_beams=1)
 
 
+def test_special_tokens_do_not_make_words_whole():
+    """Decoding removes them, so that what stands before and after them is one word."""
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
+    sentences = ["seven", "two hundred", "one hundred and four"]
+    found = translate(model, tokenizer, sentences, glossary={"seven": "Quux", "hundred": "Hundert"}, num_beams=10)
+    for sentence, term in zip(found, ["Quux", "Hundert", "Hundert"], strict=True):
+        assert re.search(rf"(?<!\w){term}(?!\w)", sentence), sentence
+
+
 def test_edges_are_those_of_the_model(model):
-    with pytest.raises(ValueError, match=re.escape(f"give a bool tensor of shape (2, {model.config.vocab_size})")):
+    with pytest.raises(ValueError, match=re.escape(f"give a bool tensor of shape (3, {model.config.vocab_size})")):
         model.generate(torch.tensor([[5, 2]]), forced_phrases=[[[5]]], letter_edges=torch.zeros(2, 5, dtype=torch.bool))
 
 

@@ -61,11 +61,11 @@ def prepare_phrases(settings: Any, vocab_size: int) -> None:
 
 
 def _letter_edges(given: Any, vocab_size: int) -> torch.Tensor:
-    edges = torch.zeros(2, vocab_size, dtype=torch.bool) if given is None else torch.as_tensor(given)
-    if edges.shape != (2, vocab_size) or edges.dtype != torch.bool:
+    edges = torch.zeros(3, vocab_size, dtype=torch.bool) if given is None else torch.as_tensor(given)
+    if edges.shape != (3, vocab_size) or edges.dtype != torch.bool:
         raise ValueError(
             f"letter_edges is of shape {tuple(edges.shape)} and {edges.dtype}; give a bool tensor of shape "
-            f"(2, {vocab_size})."
+            f"(3, {vocab_size})."
         )
     return edges
 
@@ -147,12 +147,13 @@ class PhraseStates:
 
     Args:
         phrases (`list[list[Phrase]]`): of each sentence.
-        letter_edges (`torch.BoolTensor` of shape `(2, vocabulary)`): whether each token begins, and ends, with a
-            letter. An occurrence counts only as a whole: not if two letters meet at one of its edges.
+        letter_edges (`torch.BoolTensor` of shape `(3, vocabulary)`): whether each token begins, and ends, with a
+            letter, and whether it has no text. An occurrence counts only as a whole: not if two letters meet at one of
+            its edges, with or without tokens between them that have no text.
     """
 
     def __init__(self, phrases: list[list[Phrase]], letter_edges: torch.Tensor):
-        self._begins, self._ends = letter_edges
+        self._begins, self._ends, self._is_silent = letter_edges
         begins = self._begins.tolist()
         tables = zip(*(_tables(each, begins) for each in phrases), strict=True)
         self._tokens, self._kinds, self._saved, self._owners, self._lengths, self._required = (
@@ -174,9 +175,11 @@ class PhraseStates:
         may_follow = torch.where(is_first, ~touches, states.begun.roll(1, dims=2))
         begun = may_follow & (tokens[..., None] == self._tokens[:, None])
         occurs = (torch.bmm((begun & is_last).float(), self._owners) > 0).long()
-        ends_in_letter = self._ends[tokens]
+        is_silent = self._is_silent[tokens]
+        ends_in_letter = self._ends[tokens] | (is_silent & states.ends_in_letter)
         missing = states.missing + states.open_ends * touches - occurs
-        return States(begun, missing, occurs * ends_in_letter[..., None], ends_in_letter)
+        open_ends = (occurs + states.open_ends * is_silent[..., None]) * ends_in_letter[..., None]
+        return States(begun, missing, open_ends, ends_in_letter)
 
     def needed(self, states: States) -> torch.Tensor:
         """The number of tokens with which hypotheses can have all of their phrases, `(active, hypotheses)`.
@@ -255,7 +258,7 @@ class ConstrainedBeamSearch(BeamSearch):
     Args:
         num_beams (`int`): as in [`BeamSearch`].
         phrases (`list[list[Phrase]]`): of each sentence.
-        letter_edges (`torch.BoolTensor` of shape `(2, vocabulary)`): see [`PhraseStates`].
+        letter_edges (`torch.BoolTensor` of shape `(3, vocabulary)`): see [`PhraseStates`].
         prompts (`torch.LongTensor` of shape `(batch, length)`): tokens before the first generated one.
         eos (`torch.LongTensor` of shape `(num_eos,)`): tokens that end a hypothesis.
         **options: arguments of [`BeamSearch`].

@@ -1,6 +1,7 @@
 """The search with phrases that must occur, on languages of a few words, against searches that leave nothing out."""
 
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -35,33 +36,36 @@ PHRASES = {
 BEGIN, END = {1, 3}, {1, 2}
 
 
-def is_whole(words, start, end):
-    edges = [words[max(0, place - 1) : place + 1] for place in (start, end)]
+def is_whole(words, start, end, silent=None):
+    parts = [[word for word in part if word != silent] for part in (words[:start], words[start:end], words[end:])]
+    edges = [before[-1:] + after[:1] for before, after in pairwise(parts)]
     return not any(len(pair) == 2 and pair[0] in END and pair[1] in BEGIN for pair in edges)
 
 
-def positions(words, phrase, whole=False):
+def positions(words, phrase, whole=False, silent=None):
     """The positions after which one of a phrase's alternatives has just been said."""
     return {
         end
         for end in range(len(words) + 1)
         for each in phrase
-        if list(words[max(0, end - len(each)) : end]) == each and (not whole or is_whole(words, end - len(each), end))
+        if list(words[max(0, end - len(each)) : end]) == each
+        and (not whole or is_whole(words, end - len(each), end, silent))
     }
 
 
-def has_all(words, phrases, whole=False):
+def has_all(words, phrases, whole=False, silent=None):
     """Whether each phrase is said, and as often as it is given."""
     return all(
-        len(positions(words, phrase, whole)) >= sum(sorted(each) == sorted(phrase) for each in phrases)
+        len(positions(words, phrase, whole, silent)) >= sum(sorted(each) == sorted(phrase) for each in phrases)
         for phrase in phrases
     )
 
 
-def with_phrases(phrases, prompts=None, whole=False):
+def with_phrases(phrases, prompts=None, whole=False, silent=None):
     """What `search` calls in the place of `BeamSearch`."""
     frozen = [[tuple(map(tuple, phrase)) for phrase in of_sentence] for of_sentence in phrases]
-    letter_edges = torch.tensor([[whole and word in edge for word in range(START + 1)] for edge in (BEGIN, END)])
+    edges = [[whole and word in edge and word != silent for word in range(START + 1)] for edge in (BEGIN, END)]
+    letter_edges = torch.tensor([*edges, [word == silent for word in range(START + 1)]])
 
     def build(num_beams, *, num_eos, **options):
         assert num_eos == 1
@@ -72,8 +76,8 @@ def with_phrases(phrases, prompts=None, whole=False):
     return build
 
 
-def exhaustive(language, limit, penalty, phrases, whole=False):
-    return [pair for pair in everything(language, limit, penalty) if has_all(pair[1], phrases, whole)]
+def exhaustive(language, limit, penalty, phrases, whole=False, silent=None):
+    return [pair for pair in everything(language, limit, penalty) if has_all(pair[1], phrases, whole, silent)]
 
 
 @pytest.fixture
@@ -96,6 +100,18 @@ def test_a_wide_beam_finds_what_an_exhaustive_search_finds(case, alpha, whole):
         assert wanted or (whole and "repeated" in case)
         assert_same(best[:wanted], others[:wanted])
         assert all(score < -1e8 for score, _ in best[wanted:])
+
+
+@pytest.mark.parametrize("case", [case for case, phrases in PHRASES.items() if phrases and "3" not in str(phrases)])
+def test_a_word_without_text_does_not_part_others(case):
+    """As special tokens, which decoding removes: what was said before and after them is one word then."""
+    penalty, options = penalty_of("gnmt", 0.6), {"whole": True, "silent": 3}
+    expected = exhaustive(Language(0), LIMIT, penalty, PHRASES[case], **options)
+    kind = with_phrases([PHRASES[case]], **options)
+    (best,), _ = search([Language(0)], 3**LIMIT, [LIMIT], penalty, wanted=20, kind=kind)
+    wanted = min(20, len(expected))
+    assert_same(best[:wanted], expected[:wanted])
+    assert all(score < -1e8 for score, _ in best[wanted:])
 
 
 def random_phrases(draws, most=3, longest=3):
