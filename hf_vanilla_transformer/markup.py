@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from itertools import product
+from textwrap import shorten
 from typing import Any, NamedTuple
 from xml.parsers import expat
 
@@ -20,8 +21,16 @@ from .details import Translation
 KINDS = ("html", "xml")
 # Tags of HTML that end a line, so that "one<br>two" has two words, and two sentences where texts are split.
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
-_BLOCKS = ("p", "div", "section", "article", "blockquote", "pre", "ul", "ol", "dl", "hr", "table", *_HEADINGS)
-_SEPARATORS = frozenset([*_BLOCKS, "li", "dt", "dd", "br", "tr", "td", "th"])
+# Those that also end a paragraph.
+_BLOCKS = (
+    *("p", "div", "section", "article", "blockquote", "pre", "ul", "ol", "dl", "hr", "table", *_HEADINGS),
+    *("address", "aside", "center", "details", "dialog", "fieldset", "figcaption", "figure", "footer", "form"),
+    *("header", "hgroup", "main", "menu", "nav", "search", "summary"),
+)
+_SEPARATORS = (
+    *(*_BLOCKS, "li", "dt", "dd", "br", "caption", "tbody", "thead", "tfoot", "tr", "td", "th", "html", "head"),
+    *("title", "body", "button", "legend", "noscript", "optgroup", "option", "select", "textarea"),
+)
 _VOID = frozenset(
     ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
 )
@@ -42,6 +51,8 @@ _PREFORMATTED = ("pre", "textarea")
 _SPACE_OF_HTML = re.compile("[ \t\n\r\f]+")
 # Of elements inside each other: far below Python's limit of recursion.
 _DEEPEST = 200
+# Characters of a text in an error.
+_SHOWN = 60
 # Words of a translation that are linked with none count a little against a tag that reaches over them.
 _UNLINKED = -0.1
 # Words that are linked with as many words inside of a tag as outside count a little for it.
@@ -265,8 +276,9 @@ def _read_xml(document: Document, markup: str) -> None:
         parser.Parse(source, True)
     except expat.ExpatError as error:
         place = error.offset + 1 - (len(root) if error.lineno == 1 else 0)
+        line = f"line {error.lineno}, " if "\n" in markup else ""
         raise ValueError(
-            f"{markup!r} is not well-formed XML: {expat.ErrorString(error.code)} at line {error.lineno}, character "
+            f"{shorten(markup, _SHOWN)!r} is not well-formed XML: {expat.ErrorString(error.code)} at {line}character "
             f'{place}; correct it, or give markup="html", which repairs tags.'
         ) from None
     # The end of an empty tag has the place of what follows it.
