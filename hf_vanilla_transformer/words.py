@@ -1,5 +1,6 @@
 """Which words of a text its tokens belong to, for any tokenizer."""
 
+import re
 from difflib import SequenceMatcher
 from functools import lru_cache
 from html import unescape
@@ -15,6 +16,8 @@ from .model.tokenization_two_vocabularies import sides_of
 _MARKERS = ("\N{LOWER ONE EIGHTH BLOCK}", "</w>", "@@")
 # Stands for a token that the vocabulary lacks; no text contains this byte.
 _UNKNOWN = b"\xff"
+# White space that is not ASCII.
+_SPACE = re.compile("|".join(filter(str.isspace, map(chr, range(0x80, 0x3001)))).encode())
 
 
 class TokenTexts:
@@ -33,6 +36,7 @@ class TokenTexts:
         vocabulary = (is_target and getattr(side, "target_encoder", None)) or side.get_vocab()
         self._names = {token: name for name, token in vocabulary.items()}
         self._special, self._unknown = set(side.all_special_ids), side.unk_token_id
+        self._added = set(side.get_added_vocab().values())
         backend = getattr(side, "backend_tokenizer", None)
         self._is_byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
         # FSMTTokenizer splits and escapes text by Moses' rules.
@@ -48,7 +52,7 @@ class TokenTexts:
         if token in self._special:
             return b""
         name = self._names.get(token, "")
-        if self._is_byte_level:
+        if self._is_byte_level and token not in self._added:
             return bytes(map(_bytes_of_characters().__getitem__, name))
         if len(name) == 6 and name.startswith("<0x"):  # A byte, in SentencePiece.
             return bytes([int(name[3:5], 16)])
@@ -79,10 +83,16 @@ def words_of_tokens(words: list[str], tokens: list[bytes]) -> list[list[int]]:
     return found
 
 
+# Of a sentence that has several hypotheses, the source is asked for again: where texts differ, this is slow.
+@lru_cache(maxsize=8)
 def _positions(tokens: bytes, text: bytes) -> list[tuple[int, int]]:
     """For each byte of the tokens, the range of the bytes of the text in its place."""
     if tokens == text:
         return [(place, place + 1) for place in range(len(text))]
+    spaces = {place for match in _SPACE.finditer(tokens) for place in range(*match.span())}
+    if spaces:
+        found = iter(_positions(_SPACE.sub(b"", tokens), text))
+        return [(0, 0) if place in spaces else next(found) for place in range(len(tokens))]
     positions = [(0, 0)] * len(tokens)
     for kind, start, end, first, last in SequenceMatcher(None, tokens, text, autojunk=False).get_opcodes():
         for index, place in enumerate(range(start, end)):

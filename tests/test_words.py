@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from hf_vanilla_transformer import TwoVocabularyTokenizer, train_tokenizer
+from hf_vanilla_transformer import TwoVocabularyTokenizer, train_tokenizer, words
 from hf_vanilla_transformer.words import TokenTexts, words_of_tokens
 from tests.ecosystem.documentation import FIXTURE
 
@@ -42,6 +42,23 @@ def test_byte_level_tokenizers(text, is_target):
     sides = byte_level(), other
     both = TwoVocabularyTokenizer.of(*sides)
     assert found_words(both, text, is_target) == words_by_offsets(sides[is_target], text)
+
+
+def test_added_tokens():
+    """A byte-level vocabulary spells them as they are, with spaces and characters beyond the 256 of its bytes."""
+    tokenizer = byte_level()
+    tokenizer.add_tokens(["new york", "\N{EURO SIGN}"])
+    text = "a new york \N{EURO SIGN} x"
+    assert found_words(tokenizer, text, False) == words_by_offsets(tokenizer, text)
+
+
+def test_white_space_beyond_ascii_is_no_difference(monkeypatch):
+    """Between texts that differ, the comparison takes a time that grows with the cube of their length."""
+    monkeypatch.setattr(words, "SequenceMatcher", None)
+    tokenizer = byte_level()
+    for space in ("\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}", "\x85", " \N{EM SPACE}"):
+        text = space.join(["zwölf", "x", "drei"])
+        assert found_words(tokenizer, text, False) == words_by_offsets(tokenizer, text)
 
 
 @pytest.mark.parametrize("is_target", [False, True])
