@@ -15,7 +15,7 @@ from .segmentation import has_loop
 
 
 # Settings of a search that say how to read its result.
-_SETTINGS = ("num_beams", "length_penalty", "length_penalty_type", "eos_token_id")
+_SETTINGS = ("num_beams", "do_sample", "length_penalty", "length_penalty_type", "eos_token_id")
 
 
 class Translation(NamedTuple):

@@ -17,6 +17,7 @@ from .forced_decoding import batches, forced_decoding, is_engine
 from .glossary import Glossary, letter_edges, phrases_of
 from .markup import translate_markup
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .model.constraints import check_is_beam_search
 from .model.generation_vanilla_transformer import length_penalty_of
 from .model.pipeline_vanilla_transformer import check_generated, check_vocabulary, check_weights, evaluating
 from .model.tokenization_two_vocabularies import sides_of
@@ -130,8 +131,9 @@ def translate(
         language = split_sentences if isinstance(split_sentences, str) else None
         return translate_texts(partial(of_texts, return_details=return_details), tokenizer, sentences, language)
     phrases = phrases_of(tokenizer, sentences, glossary, generate_kwargs.pop("forced_phrases", None))
-    if any(phrases):
+    if glossary is not None or any(phrases):
         _check_forces_phrases(model)
+        check_is_beam_search(settings_of(model, generate_kwargs))
         if glossary is not None:
             generate_kwargs.setdefault("letter_edges", letter_edges(tokenizer, model.config.vocab_size))
     return _translate(

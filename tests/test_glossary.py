@@ -235,11 +235,14 @@ def test_models_that_cannot_be_forced(model, tokenizer):
     config = MarianConfig(vocab_size=len(tokenizer), d_model=16, encoder_layers=1, decoder_layers=1)
     config.update({"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": None})
     marian = MarianMTModel(config).eval()
-    translate(marian, tokenizer, ["a"], glossary=GLOSSARY, max_new_tokens=3)
-    with pytest.raises(ValueError, match='do not work with a model of the type "marian"; leave them out'):
-        translate(marian, tokenizer, ["two"], glossary=GLOSSARY, max_new_tokens=3)
-    with pytest.raises(ValueError, match="forced_phrases and glossaries need beam search, but num_beams is 1"):
-        translate(model, tokenizer, ["two"], glossary=GLOSSARY, num_beams=1)
+    # Also where no term occurs, so that the error does not come in the middle of a file.
+    for sentences in ["two"], ["a"], []:
+        with pytest.raises(ValueError, match='do not work with a model of the type "marian"; leave them out'):
+            translate(marian, tokenizer, sentences, glossary=GLOSSARY, max_new_tokens=3)
+        with pytest.raises(ValueError, match="forced_phrases and glossaries need beam search, but num_beams is 1"):
+            translate(model, tokenizer, sentences, glossary=GLOSSARY, num_beams=1)
+        with pytest.raises(ValueError, match="forced_phrases and glossaries need beam search, but do_sample is True"):
+            translate(model, tokenizer, sentences, glossary=GLOSSARY, do_sample=True)
 
 
 def test_special_tokens_do_not_make_words_whole():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from .. import translate
 from ..checks import check_number
 from ..glossary import Glossary
 from ..serving.card import CardFacts, read_card
@@ -43,6 +44,8 @@ class ServeArguments:
     def __post_init__(self) -> None:
         check_optional(self, "threads")
         check_number("port", self.port, 0, 65535)
+        if not self.host:
+            raise ValueError("host is empty; give an address, such as 127.0.0.1, or 0.0.0.0 for every network.")
         if (self.source_lang is None) != (self.target_lang is None):
             raise ValueError("one of source_lang and target_lang is missing; give both, or none.")
 
@@ -79,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options = {"split_sentences": splits, **decoding.generate_kwargs()}
         if terms is not None:
             options["glossary"] = Glossary(terms, tokenizer)
+            translate(model, tokenizer, [], **options)  # Checks settings before the first request.
         service = Service(model, tokenizer, settings, card, options)
         app = build_app(service)
         if args.page:

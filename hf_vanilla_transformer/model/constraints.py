@@ -53,7 +53,13 @@ def prepare_phrases(settings: Any, vocab_size: int) -> None:
     ]
     settings.forced_phrases = phrases if any(phrases) else None
     settings.letter_edges = _letter_edges(getattr(settings, "letter_edges", None), vocab_size)
-    if settings.forced_phrases is not None and (settings.do_sample or (settings.num_beams or 1) < 2):
+    if settings.forced_phrases is not None:
+        check_is_beam_search(settings)
+
+
+def check_is_beam_search(settings: Any) -> None:
+    """Raise ValueError if settings, a `GenerationConfig`, are not those of a beam search."""
+    if settings.do_sample or (settings.num_beams or 1) < 2:
         fault = "do_sample is True" if settings.do_sample else f"num_beams is {settings.num_beams or 1}"
         raise ValueError(
             f"forced_phrases and glossaries need beam search, but {fault}; give num_beams of 2 or more, no sampling."

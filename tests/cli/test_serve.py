@@ -73,6 +73,7 @@ def test_a_server_is_killed_restarted_and_shut_down(tmp_path):
         (["--glossary", "no.tsv"], "no.tsv"),
         (["--glossary", "no.tsv", "--engine", "ctranslate2"], "--glossary does not work with --engine ctranslate2"),
         (["--threads", "0"], "threads is 0"),
+        (["--host", ""], "host is empty; give an address, such as 127.0.0.1"),
         (["--source_lang", "en"], "one of source_lang and target_lang is missing"),
         (["--max_texts", "1000"], "max_texts is 1000, but max_in_flight 512"),
         (["--compute_type", "int8"], "compute_type is int8, but has no effect without --engine ctranslate2"),
@@ -80,6 +81,14 @@ def test_a_server_is_killed_restarted_and_shut_down(tmp_path):
 )
 def test_what_cannot_be_served(arguments, message):
     with pytest.raises(SystemExit, match=message):
+        main(["serve", *ARGUMENTS, *arguments])
+
+
+@needs_serve
+def test_terms_that_the_search_cannot_force(tmp_path):
+    (tmp_path / "terms.tsv").write_text("nine\tsieben\n")
+    arguments = ["--port", "0", "--glossary", str(tmp_path / "terms.tsv"), "--num_beams", "1"]
+    with pytest.raises(SystemExit, match="forced_phrases and glossaries need beam search, but num_beams is 1"):
         main(["serve", *ARGUMENTS, *arguments])
 
 
