@@ -23,11 +23,16 @@ class Sentence(NamedTuple):
     fields: dict[str, Any] | None = None
 
 
+# Fields of an output beside the translation.
+DETAILS = ("score", "alternatives", "flags")
+
+
 class JsonFields(NamedTuple):
-    """The fields of JSON lines: which one to translate, and which one gets the translation."""
+    """The fields of JSON lines: which one to translate, which one gets the translation, and others that are written."""
 
     source: str
     target: str
+    details: tuple[str, ...] = ()
 
     def read(self, line: str, place: str) -> Sentence:
         """The sentence of a line.
@@ -37,7 +42,11 @@ class JsonFields(NamedTuple):
         """
         try:
             fields = json.loads(line)
-        except json.JSONDecodeError as error:
+            if "\\u" in line:
+                json.dumps(fields, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{place} has half a character, {error.object[error.start]!a}; write it whole.") from error
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{place} is not JSON ({error}); write one JSON object per line.") from error
         if not isinstance(fields, dict) or not isinstance(fields.get(self.source), str):
             given = f"has the fields {', '.join(fields) or 'of none'}" if isinstance(fields, dict) else "is no object"
@@ -49,6 +58,11 @@ class JsonFields(NamedTuple):
                 f'{place} already has a field "{self.target}"; name another field for translations with '
                 "--target_column."
             )
+        for name in self.details:
+            if name in fields:
+                raise ValueError(
+                    f'{place} already has a field "{name}", which the output has for its translation; rename it.'
+                )
         return Sentence(fields[self.source], fields)
 
     def write(self, sentence: Sentence, translation: Translation) -> str:
@@ -66,7 +80,7 @@ class JsonFields(NamedTuple):
 
 def is_json(path: str | None) -> bool:
     """Whether the name of a file says that it holds JSON lines, compressed or not."""
-    return path is not None and Path(path.removesuffix(".gz")).suffix.lower() in _JSON
+    return path is not None and Path(path.lower().removesuffix(".gz")).suffix in _JSON
 
 
 def read_sentences(

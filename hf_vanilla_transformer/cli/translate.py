@@ -14,7 +14,7 @@ from .arguments import BatchArguments, DecodingArguments, EngineArguments, Loadi
 from .loading import load_given, load_terms
 from .parsing import parse, plain_errors
 from .processes import Processes
-from .sentence_files import JsonFields, is_json, read_sentences, write_sentences
+from .sentence_files import DETAILS, JsonFields, is_json, read_sentences, write_sentences
 from .writing import check_can_write
 
 
@@ -65,6 +65,13 @@ class TranslationArguments:
             raise ValueError(f'markup is "{self.markup}"; choose one of {", ".join(KINDS)}.')
         if self.source_column == self.target_column:
             raise ValueError(f'source_column and target_column are both "{self.source_column}"; give two names.')
+        if self.target_column in DETAILS:
+            raise ValueError(f"target_column is {self.target_column}, which the output has beside it; give another.")
+        if self.json_lines and self.input is not None and self.output is not None:
+            raise ValueError("json_lines is for standard input and output, and has no effect on files; leave it out.")
+        columns, is_json_used = (self.source_column, self.target_column), self.input_fields() or self.output_fields()
+        if columns != ("text", "translation") and not is_json_used:
+            raise ValueError("source_column and target_column have no effect on lines of text; leave them out.")
         if self.source_lang is not None and not self.split_sentences:
             raise ValueError(f"source_lang is {self.source_lang}, but has no effect without --split_sentences.")
         if self.num_return_sequences is not None and self.output_fields() is None:
@@ -73,7 +80,8 @@ class TranslationArguments:
     def input_fields(self) -> JsonFields | None:
         """The fields of the input, or None if it is text."""
         is_object = is_json(self.input) if self.input is not None else self.json_lines
-        return JsonFields(self.source_column, self.target_column) if is_object else None
+        details = DETAILS if self.output_fields() else ()
+        return JsonFields(self.source_column, self.target_column, details) if is_object else None
 
     def output_fields(self) -> JsonFields | None:
         """The fields of the output, or None if it is text."""
@@ -113,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options = {**args.translate_kwargs(), **decoding.generate_kwargs()}
         if terms is not None:
             options["glossary"] = Glossary(terms, tokenizer)
+            translate(model, tokenizer, [], **options)  # Checks settings before the work.
         started = time.perf_counter()
         with processes.open(args.output, counted) as file:
             for chunk in processes.share(chunks, counted):

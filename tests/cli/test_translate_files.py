@@ -23,7 +23,7 @@ def run(decisive, tmp_path):
     """Runs the command with an input file of a name and a text; returns the path of its output."""
 
     def run(name, text, output, *arguments):
-        open_file = gzip.open if name.endswith(".gz") else open
+        open_file = gzip.open if name.lower().endswith(".gz") else open
         with open_file(tmp_path / name, "wt", encoding="utf-8") as file:
             file.write(text)
         paths = ["--input", str(tmp_path / name), "--output", str(tmp_path / output)]
@@ -39,7 +39,9 @@ def objects(path):
         return [json.loads(line) for line in file]
 
 
-@pytest.mark.parametrize(("name", "output"), [("in.jsonl", "out.jsonl"), ("in.JSONL.gz", "out.jsonl.gz")])
+@pytest.mark.parametrize(
+    ("name", "output"), [("in.jsonl", "out.jsonl"), ("in.JSONL.gz", "out.jsonl.gz"), ("in.jsonl.GZ", "out.jsonl")]
+)
 def test_json_lines_keep_their_fields(run, loaded, name, output):
     given = [{"id": 7, "text": "one\ntwo ä"}, {"text": "", "id": None}]
     found = objects(run(name, "".join(f"{json.dumps(each)}\n" for each in given), output))
@@ -96,13 +98,24 @@ def test_texts_keep_their_line_breaks(decisive, loaded, run, capsys):
         ('{"en": "one"}', r"in\.jsonl, line 2 has the fields en; give objects with text in"),
         ('{"text": 1}', r"in\.jsonl, line 2 has the fields text; give objects with text in"),
         ('{"text": "one", "translation": ""}', r'line 2 already has a field "translation"; name another field'),
-        ('{"text": "\\ud800"}', r"which is not UTF-8 text"),
+        ('{"text": "\\ud800"}', r"in\.jsonl, line 2 has half a character, '\\ud800'; write it whole"),
+        ('{"text": "one", "id": "\\udc00"}', r"in\.jsonl, line 2 has half a character, '\\udc00'; write it whole"),
+        ('{"text": "one", "id": ' + "9" * 5000 + "}", r"in\.jsonl, line 2 is not JSON \(.*digits.*\)"),
+        ('{"text": "one", "id": ' + "[" * 100_000, r"in\.jsonl, line 2 is not JSON \(.*recursion.*\)"),
+        *(
+            (f'{{"text": "one", "{name}": 1}}', f'line 2 already has a field "{name}", which the output has')
+            for name in ("score", "alternatives", "flags")
+        ),
     ],
 )
 def test_wrong_lines(run, tmp_path, line, message):
     with pytest.raises(SystemExit, match=message):
         run("in.jsonl", f'{{"text": "one"}}\n{line}\n', "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_fields_that_an_output_of_text_does_not_have(run):
+    assert len(run("in.jsonl", '{"text": "one", "score": 1}\n', "out.txt").read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -114,6 +127,9 @@ def test_wrong_lines(run, tmp_path, line, message):
         ),
         (["--num_return_sequences", "0", "--json_lines"], "num_return_sequences is 0; it must be at least 1"),
         (["--source_lang", "en"], "source_lang is en, but has no effect without --split_sentences"),
+        (["--target_column", "score", "--json_lines"], "target_column is score, which the output has beside it; give"),
+        (["--source_column", "en"], "source_column and target_column have no effect on lines of text; leave them out"),
+        (["--input", "a.txt", "--output", "b.txt", "--json_lines"], "json_lines is for standard input and output, and"),
         (["--target_column", "text"], 'source_column and target_column are both "text"; give two names'),
     ],
 )
