@@ -24,7 +24,15 @@ from .cache import CACHE, either_cache, tokens_to_read
 from .constraints import ConstrainedBeamSearch, prepare_phrases
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
 from .search_memory import check_memory
-from .stopping import CandidateStops, SentenceLengthLimit, SettingsToSave, check_search, limits_length
+from .stopping import (
+    CandidateStops,
+    SentenceForcedEOS,
+    SentenceLengthLimit,
+    SettingsToSave,
+    check_search,
+    check_token_ids,
+    limits_length,
+)
 
 
 PAPER_ALPHA = 0.6
@@ -194,15 +202,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             setattr(generation_config, name, value)
         length_penalty_of(generation_config)
         check_search(vars(generation_config))
-        for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
-            ids = getattr(generation_config, name)
-            if any(isinstance(each, float) for each in (ids if isinstance(ids, list) else [ids])):
-                raise ValueError(f"{name} is {ids}; give the number of a token.")
-        for name in ("forced_bos_token_id", "forced_eos_token_id"):
-            ids, rows = getattr(generation_config, name), self.config.vocab_size
-            given = [each for each in (ids if isinstance(ids, list) else [ids]) if each is not None]
-            if not all(isinstance(each, int) and 0 <= each < rows for each in given):
-                raise ValueError(f"{name} is {ids}, but the vocabulary has ids 0 to {rows - 1}; give one of them.")
+        check_token_ids(generation_config, self.config.vocab_size)
         offset = getattr(generation_config, "max_length_offset", None)
         if offset is not None and (not isinstance(offset, int) or offset < 0):
             raise ValueError(
@@ -322,6 +322,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                 limit.eos_token_id = generation_config._eos_token_tensor
             criteria.append(limit)
         return criteria
+
+    def _get_logits_processor(self, generation_config: Any, *args: Any, **kwargs: Any) -> Any:
+        max_lengths, eos = generation_config.sentence_max_lengths, generation_config.forced_eos_token_id
+        if max_lengths is not None and eos is not None:
+            generation_config.forced_eos_token_id = None
+            kwargs["logits_processor"] = [*(kwargs["logits_processor"] or []), SentenceForcedEOS(max_lengths, eos)]
+        return super()._get_logits_processor(generation_config, *args, **kwargs)
 
     def _uses_cpu_decoder(
         self: Any, input_ids: Any, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]

@@ -8,6 +8,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation import (
     EosTokenCriteria,
+    LogitsProcessor,
     MaxLengthCriteria,
     MaxTimeCriteria,
     StoppingCriteria,
@@ -41,6 +42,24 @@ class SentenceLengthLimit(StoppingCriteria):
         # A sentence's hypotheses are adjacent rows.
         hypotheses = len(input_ids) // len(self.max_lengths)
         return input_ids.shape[1] >= self.max_lengths.to(input_ids.device).repeat_interleave(hypotheses)
+
+
+class SentenceForcedEOS(LogitsProcessor):
+    """Forces `forced_eos_token_id` at each sentence's own limit, as transformers does at that of the batch.
+
+    Args:
+        max_lengths (`torch.LongTensor` of shape `(batch,)`): as in [`SentenceLengthLimit`].
+        eos (`int` or `list[int]`): the only tokens allowed there.
+    """
+
+    def __init__(self, max_lengths: torch.LongTensor, eos: int | list[int]):
+        self._is_last, self._eos = SentenceLengthLimit(max_lengths - 1), eos  # type: ignore[arg-type]
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> Any:
+        """Scores of the next token, `(rows, vocabulary)`, for `(rows, length)` hypotheses."""
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, self._eos] = 0
+        return forced.where(self._is_last(input_ids, None)[:, None], scores)
 
 
 # These criteria truncate a hypothesis; others finish it.
@@ -136,6 +155,19 @@ def check_search(settings: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is {number!r}; it must be a whole number of at least 1{paper}.")
         if name.startswith("max_") and number is not None and number > _LONGEST:
             raise ValueError(f"{name} is {number:,}; it must be at most {_LONGEST:,}, where positions end to be exact.")
+
+
+def check_token_ids(settings: Any, vocab_size: int) -> None:
+    """Raise ValueError if a special token in settings is no whole number, or a forced one not in the vocabulary."""
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+        ids = getattr(settings, name)
+        if any(isinstance(each, float) for each in (ids if isinstance(ids, list) else [ids])):
+            raise ValueError(f"{name} is {ids}; give the number of a token.")
+    for name in ("forced_bos_token_id", "forced_eos_token_id"):
+        ids = getattr(settings, name)
+        given = [each for each in (ids if isinstance(ids, list) else [ids]) if each is not None]
+        if not all(isinstance(each, int) and 0 <= each < vocab_size for each in given):
+            raise ValueError(f"{name} is {ids}, but the vocabulary has ids 0 to {vocab_size - 1}; give one of them.")
 
 
 def limits_length(settings: GenerationConfig) -> bool:

@@ -125,6 +125,20 @@ def test_repetition_penalty_counts_the_prefix_but_not_its_padding(decode, model,
         torch.testing.assert_close(scores, expected)
 
 
+@in_each_way(*MODES)
+def test_a_forced_end_comes_at_each_sentence_s_own_limit(decode, mode):
+    model = ending_model()
+    options = {"max_new_tokens": None, "max_length_offset": 1, "forced_eos_token_id": EOS, "min_new_tokens": 3}
+    targets = all_targets(decode, model, mode, **options)
+    for target, source in zip(targets, SENTENCES, strict=True):
+        assert target[-1] == EOS
+        assert len(target) <= 1 + len(source) + 1
+        if mode in ("greedy", "beams"):
+            (alone,) = decode(model, mode, source[None], **options)
+            assert target == until_end(alone)
+    assert any(len(target) == 1 + len(source) + 1 for target, source in zip(targets, SENTENCES, strict=True))
+
+
 class StopAt(StoppingCriteria):
     def __init__(self, token):
         self.token = token
