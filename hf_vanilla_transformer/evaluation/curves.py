@@ -11,6 +11,7 @@ from typing import Any
 from ..files import write_text
 from . import METRICS, TOKEN_METRICS
 from .figures import new_figure, save_figure, styled
+from .token_text import VISIBLE
 
 
 CURVE = "curve.json"
@@ -166,7 +167,7 @@ def _add_legend(figure: Any, curves: Mapping[str, Mapping[str, Any]], colors: Se
     if len(curves) > 1:
         styles = [_style(index, colors) for index in range(len(curves))]
         handles = [
-            Line2D([], [], color=color, marker=marker, label=name)
+            Line2D([], [], color=color, marker=marker, label=name.translate(VISIBLE))
             for name, (color, marker) in zip(curves, styles, strict=True)
         ]
     if any(curve.get("training") for curve in curves.values()):
