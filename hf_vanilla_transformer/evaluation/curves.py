@@ -4,6 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,13 @@ def read_curve(path: str | os.PathLike[str]) -> dict[str, list[dict[str, float]]
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         curve = content.get("curve", content)
-        return {"points": list(curve["points"]), "training": list(curve.get("training", []))}
+        found = {"points": list(curve["points"]), "training": list(curve.get("training", []))}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
+    for point in chain(*found.values()):
+        if not isinstance(point, dict) or not all(isinstance(value, (int, float)) for value in point.values()):
+            raise ValueError(f"{file} has the point {repr(point)[:100]}, not an object of numbers; name a {CURVE}.")
+    return found
 
 
 def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
