@@ -223,7 +223,7 @@ def choose_alignment(
         `list[AlignmentChoice]`: all candidates, best first.
 
     Raises:
-        TypeError, ValueError: as `align`; or if there are no pairs, or not as many true alignments.
+        TypeError, ValueError: as `align`; or if there are no pairs, not as many true alignments, or all candidates tie.
     """
     if is_engine(model) or not heads_of(model):
         raise ValueError(f"a {type(model).__name__} does not give the attention of each head; choose with the model.")
@@ -246,6 +246,11 @@ def choose_alignment(
         _lexical_cross_entropy(links, sources, targets) if gold is None else alignment_error_rate(links, gold)
         for links in found
     ]
+    if math.isclose(min(costs), max(costs)):
+        raise ValueError(
+            f"all {len(costs)} candidates cost {costs[0]:.3f}, so these pairs ({len(sources)}) show no best one; give "
+            "some hundreds of held-out pairs, with words on both sides."
+        )
     choices = [AlignmentChoice(*each, cost) for each, cost in zip(candidates, costs, strict=True)]
     choices.sort(key=lambda choice: choice.cost)
     model.config.alignment_heads = [list(head) for head in choices[0].heads]

@@ -27,7 +27,7 @@ _SHOWN = 5
 class AlignArguments:
     """Which pairs to align, and what to do with the result."""
 
-    split: str = field(default="test", metadata={"help": "The split to align."})
+    split: str | None = field(default=None, metadata={"help": "The split to align; by default test."})
     output: str | None = field(default=None, metadata={"help": "Write the alignments to this file, not to stdout."})
     gold_file: str | None = field(
         default=None,
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Links]:
                 f"choose writes config.json, but {loading.model_name_or_path} is no local folder; copy it."
             )
         sources, targets = _pairs(given, data_args, args.split)
-        gold = None if args.gold_file is None else read_gold(Path(args.gold_file))
+        gold = None if args.gold_file is None else read_gold(Path(args.gold_file), sources, targets)
         tokenizer, model = load_given(loading, engine)
         options: Any = {"batch_tokens": batches.tokens_per_batch, "show_progress": sys.stderr.isatty()}
         if args.choose:
@@ -76,16 +76,18 @@ def main(arguments: Sequence[str] | None = None) -> list[Links]:
     return found
 
 
-def read_gold(path: Path) -> list[GoldLinks]:
-    """The true alignments of a file.
+def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> list[GoldLinks]:
+    """The true alignments of pairs, from a file.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if a line is no alignment.
+        ValueError: if a line is no alignment of its pair, or the file has not one line per pair.
     """
     check_is_input(path)
-    found = []
-    for number, line in enumerate(iterate_lines(path), start=1):
+    found, lines = [], list(iterate_lines(path))
+    if len(lines) != len(sources):
+        raise ValueError(f"{path} has {len(lines)} lines, but there are {len(sources)} pairs; give one line per pair.")
+    for number, (line, *pair) in enumerate(zip(lines, sources, targets, strict=True), start=1):
         links = [_LINK.fullmatch(link) for link in line.split()]
         if None in links:
             raise ValueError(
@@ -95,16 +97,25 @@ def read_gold(path: Path) -> list[GoldLinks]:
             {(int(link[1]), int(link[3])) for link in links if link is not None and (link[2] == "-") == is_sure}
             for is_sure in (True, False)
         )
+        words, others = (len(text.split()) for text in pair)
+        for one, other in sure | possible:
+            if one >= words or other >= others:
+                raise ValueError(
+                    f"{path}, line {number} links {one}-{other}, but its pair has {words} source and {others} target "
+                    "words; links count from 0, so subtract 1 from those of a file that counts from 1."
+                )
         found.append(GoldLinks(sure, possible))
     return found
 
 
-def _pairs(given: Sequence[str], data: DataArguments, split: str) -> tuple[list[str], list[str]]:
+def _pairs(given: Sequence[str], data: DataArguments, split: str | None) -> tuple[list[str], list[str]]:
     if not given:
-        pairs = data.load(split)[split]
+        pairs = data.load(split or "test")[split or "test"]
         return list(pairs["source"]), list(pairs["target"])
     if data.paths() or data.dataset_name:
         raise ValueError("pairs were given both as arguments and as data; give one of the two.")
+    if split is not None:
+        raise ValueError(f"split is {split}, but has no effect on pairs that are given as arguments; leave it out.")
     if len(given) % 2:
         raise ValueError(f"there are {len(given)} sentences; give pairs, each source before its target.")
     return list(given[::2]), list(given[1::2])

@@ -70,7 +70,7 @@ class PositionArguments(LoadingArguments):
     model_name_or_path: str | None = field(  # type: ignore[assignment]
         default=None, metadata={"help": "A model whose positions to draw, such as learned ones."}
     )
-    length: int = field(default=100, metadata={"help": "Number of positions."})
+    length: int = field(default=100, metadata={"help": "Number of positions, at most 2,000."})
     d_model: int | None = field(default=None, metadata={"help": "Width without a model; by default the paper's 512."})
 
 
@@ -176,6 +176,9 @@ def plot_positions(arguments: Sequence[str]) -> Path:
         output = _output(pictures, "positions", args.model_name_or_path)
         from ..evaluation.pictures import plot_positions as draw
 
+        given = [name for name in ("revision", "token", "trust_remote_code", "device") if getattr(args, name)]
+        if given and args.model_name_or_path is None:
+            raise ValueError(f"--{given[0]} has no effect without --model_name_or_path; give both, or leave it out.")
         model = None if args.model_name_or_path is None else load_given(args)[1]
         return _save(draw(model, length=args.length, d_model=args.d_model, theme=pictures.theme), output)
 

@@ -30,6 +30,8 @@ _ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "swish": "SWISH", "silu": "SWISH
 # Rules that both searches have, for the comparison: log P divided by the length, and the end of a sentence when as many
 # hypotheses have finished as there are beams.
 _BEAMS, _LONGEST = 4, 60
+# As of generate(): up to this position, sinusoids are exact to 1e-6.
+_MOST_POSITIONS = 100_000
 _RULES = {"length_penalty": 1.0, "length_penalty_type": "hf", "early_stopping": True}
 
 
@@ -52,7 +54,7 @@ def to_ctranslate2(
         output (`str`): folder to make.
         quantization (`str`): of the weights, one of `QUANTIZATIONS`.
         max_positions (`int`, defaults to 2048): rows of the table of positions, so the longest sequence in tokens:
-            CTranslate2 does not compute sinusoids, and refuses a longer one. At least 64.
+            CTranslate2 does not compute sinusoids, and refuses a longer one. Between 64 and 100,000.
         sentences (`list` of `str`): source sentences for the comparison.
         force (`bool`): write a model that is not equal to its source.
 
@@ -68,7 +70,7 @@ def to_ctranslate2(
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(f'quantization is "{quantization}"; choose one of {", ".join(QUANTIZATIONS)}.')
-    check_number("max_positions", max_positions, _LONGEST + 4)
+    check_number("max_positions", max_positions, _LONGEST + 4, _MOST_POSITIONS)
     target, library = Path(output), import_library()
     if target.exists():
         raise FileExistsError(f"{target} exists; name another folder for the converted model.")
@@ -84,7 +86,8 @@ def to_ctranslate2(
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target), staged(target) as temporary:
         spec.save(str(temporary))
-        parity = compare(temporary, model, tokenizer, sentences, is_exact=quantization == "float32")
+        rows = table_length(model.config, max_positions)
+        parity = compare(temporary, model, tokenizer, sentences, rows, is_exact=quantization == "float32")
         if not (parity["equal"] or force):
             raise ValueError(
                 f"the model for CTranslate2 is not equal to {folder}: {excess(parity)}; --force writes it anyway."
@@ -98,7 +101,7 @@ def to_ctranslate2(
             "system": "ctranslate2",
             "sha256": folders.hashes(folders.weight_files(local)),
             "quantization": quantization,
-            "max_positions": table_length(model.config, max_positions),
+            "max_positions": rows,
             "alignment_heads": heads_in_one_layer(model.config),
             **parity,
             "versions": {"hf_vanilla_transformer": __version__, "ctranslate2": library.__version__},
@@ -172,22 +175,26 @@ def token_text(token_id: int, config: VanillaTransformerConfig) -> str:
     return special.get(token_id, str(token_id))
 
 
-def compare(folder: Path, model: Any, tokenizer: Any, sentences: Sequence[str], is_exact: bool) -> dict[str, Any]:
-    """Compare a folder of CTranslate2 with its source; see `to_ctranslate2`."""
+def compare(
+    folder: Path, model: Any, tokenizer: Any, sentences: Sequence[str], positions: int, is_exact: bool
+) -> dict[str, Any]:
+    """Compare a folder of CTranslate2, which has so many positions, with its source; see `to_ctranslate2`."""
     source_texts, target_texts = vocabularies(tokenizer, model.config)
-    rows = tokenizer(list(sentences)).input_ids
+    # Of a sentence that is too long, the end.
+    rows = [row[-positions:] for row in tokenizer(list(sentences)).input_ids]
+    longest = min(_LONGEST, positions - 1)
     sources = [[source_texts[token] for token in row] for row in rows]
     translator = import_library().Translator(str(folder), device="cpu")
     always = always_given(model.generation_config, target_texts)
     equal: dict[str, int] = {"sentences": len(rows)}
     for name, beams in (("beam", _BEAMS), ("greedy", 1)):
-        ours = translate_rows(model, rows, beams, _LONGEST + 1, **(_RULES if beams > 1 else {}))
-        options = {"beam_size": beams, "length_penalty": 1, "max_decoding_length": _LONGEST, "return_end_token": True}
+        ours = translate_rows(model, rows, beams, longest + 1, **(_RULES if beams > 1 else {}))
+        options = {"beam_size": beams, "length_penalty": 1, "max_decoding_length": longest, "return_end_token": True}
         theirs = [result.hypotheses[0] for result in translator.translate_batch(sources, **always, **options)]
         equal[name] = sum(
             [target_texts[token] for token in row] == texts for row, texts in zip(ours, theirs, strict=True)
         )
-    random = [random_rows(model, seed) for seed in (0, 1)]
+    random = [[row[-longest:] for row in random_rows(model, seed)] for seed in (0, 1)]
     differences = {}
     for kind, (source_rows, target_rows) in {"random": random, "real": (rows, ours)}.items():
         texts = [[source_texts[token] for token in row] for row in source_rows]

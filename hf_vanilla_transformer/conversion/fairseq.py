@@ -136,9 +136,11 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
     try:
         with torch.serialization.safe_globals([Namespace]):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path} holds objects other than weights, which could run code: {reason[:200]}") from error
+    except (pickle.UnpicklingError, EOFError, KeyError) as error:
+        # torch advises to load without this check.
+        if found := re.search(r"GLOBAL (\S+)", str(error)):
+            raise ValueError(f"{path} holds {found[1]}, which could run code; save it without.") from error
+        raise ValueError(f"{path} is no checkpoint of PyTorch; give a complete .pt that fairseq wrote.") from error
     except Exception as error:  # torch raises many kinds.
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split()) or repr(error)}") from error
     try:

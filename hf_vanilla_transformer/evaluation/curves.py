@@ -4,6 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from ..files import write_text
 from . import METRICS, TOKEN_METRICS
 from .figures import new_figure, save_figure, styled
+from .token_text import VISIBLE
 
 
 CURVE = "curve.json"
@@ -88,9 +90,13 @@ def read_curve(path: str | os.PathLike[str]) -> dict[str, list[dict[str, float]]
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         curve = content.get("curve", content)
-        return {"points": list(curve["points"]), "training": list(curve.get("training", []))}
+        found = {"points": list(curve["points"]), "training": list(curve.get("training", []))}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
+    for point in chain(*found.values()):
+        if not isinstance(point, dict) or not all(isinstance(value, (int, float)) for value in point.values()):
+            raise ValueError(f"{file} has the point {repr(point)[:100]}, not an object of numbers; name a {CURVE}.")
+    return found
 
 
 def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
@@ -166,7 +172,7 @@ def _add_legend(figure: Any, curves: Mapping[str, Mapping[str, Any]], colors: Se
     if len(curves) > 1:
         styles = [_style(index, colors) for index in range(len(curves))]
         handles = [
-            Line2D([], [], color=color, marker=marker, label=name)
+            Line2D([], [], color=color, marker=marker, label=name.translate(VISIBLE))
             for name, (color, marker) in zip(curves, styles, strict=True)
         ]
     if any(curve.get("training") for curve in curves.values()):

@@ -152,13 +152,13 @@ def check_format(path: str | os.PathLike[str]) -> str:
 
     Raises:
         ImportError: if matplotlib is missing; the message names the extra to install.
-        ValueError: if matplotlib does not know the format.
+        ValueError: if matplotlib does not know the format, or needs TeX for it.
     """
     check_matplotlib()
     from matplotlib.backend_bases import FigureCanvasBase
 
     name = Path(path).suffix.removeprefix(".").lower() or "png"
-    formats = FigureCanvasBase.get_supported_filetypes()
+    formats = [each for each in FigureCanvasBase.get_supported_filetypes() if each != "pgf"]  # It needs TeX.
     if name not in formats:
         raise ValueError(f"{path} ends in .{name}, which is no format of figures; choose one of {', '.join(formats)}.")
     return name

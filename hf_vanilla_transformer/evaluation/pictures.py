@@ -48,6 +48,8 @@ __all__ = [
 _LINE_STYLES = ("-", "--", ":", "-.")
 # Points of a curve of the schedule.
 _POINTS = 400
+# The dot products are a matrix of all pairs of positions.
+_MOST_POSITIONS, _MOST_CHANNELS = 2_000, 10_000
 # Inches.
 _CELL_OF_MASK, _NARROWEST_MASK, _WIDTH_OF_LINE, _LINE_HEIGHT, _SPACE = 0.2, 1.6, 8.0, 0.62, 0.07
 # Of the colours of log-probabilities: e^-5 is less than 1 %.
@@ -60,8 +62,8 @@ def plot_positions(model: Any = None, *, length: int = 100, d_model: int | None 
     Args:
         model (`VanillaTransformerForConditionalGeneration`, *optional*): its encoder's positions, also learned ones; by
             default the paper's sinusoids.
-        length (`int`): number of positions, from 0 on.
-        d_model (`int`, *optional*): even; width of the table without a model, by default 512.
+        length (`int`): number of positions, from 0 on; at most 2,000.
+        d_model (`int`, *optional*): even, at most 10,000; width of the table without a model, by default 512.
         theme (`str`): `"light"` or `"dark"`.
 
     Returns:
@@ -72,7 +74,7 @@ def plot_positions(model: Any = None, *, length: int = 100, d_model: int | None 
         ValueError: if `theme` is unknown, `length` or `d_model` are not possible or `d_model` is given with a model, or
             the model has fewer positions.
     """
-    check_number("length", length, 2)
+    check_number("length", length, 2, _MOST_POSITIONS)
     table = _positions(model, length, d_model)
     products = table @ table.T
     with styled(theme) as colours:
@@ -101,7 +103,7 @@ def _positions(model: Any, length: int, d_model: int | None) -> np.ndarray:
     """The table `(length, d_model)`."""
     if model is None:
         d_model = 512 if d_model is None else d_model
-        check_number("d_model", d_model, 2)
+        check_number("d_model", d_model, 2, _MOST_CHANNELS)
         if d_model % 2:
             raise ValueError(f"d_model is {d_model}; it must be even: half of the channels are sines, half cosines.")
         return sinusoidal_positions(torch.arange(length)[None], d_model)[0].numpy()

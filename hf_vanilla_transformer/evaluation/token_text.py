@@ -17,7 +17,10 @@ _CHARACTER = re.compile(
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _BYTES_OF_BYTE_LEVEL = {character: byte for byte, character in bytes_to_unicode().items()}
 # A token that is only space would have an empty label.
-_VISIBLE = {" ": "\N{OPEN BOX}", "\n": "\N{RETURN SYMBOL}", "\t": "\N{RIGHTWARDS ARROW TO BAR}"}
+_SPACE = "\N{OPEN BOX}"
+# XML, and so SVG, cannot contain most of these characters.
+VISIBLE = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0xFFFE, 0xFFFF], "\N{REPLACEMENT CHARACTER}")
+VISIBLE |= {ord("\n"): "\N{RETURN SYMBOL}", ord("\t"): "\N{RIGHTWARDS ARROW TO BAR}"}
 SPLIT = "\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -69,8 +72,8 @@ def _text_between(text: bytes, characters: Sequence[tuple[int, int]], start: int
     """The characters of which at least one byte lies between two places."""
     touched = [span for span in characters if span[0] < end and span[1] > start]
     if not touched:
-        return _VISIBLE[" "]
+        return _SPACE
     first, last = touched[0][0], touched[-1][1]
     found = text[first:last].decode(errors="replace")
-    shown = found.strip() or "".join(_VISIBLE.get(each, each) for each in found)
+    shown = (found.strip() or found.replace(" ", _SPACE)).translate(VISIBLE)
     return f"{SPLIT * (first < start)}{shown}{SPLIT * (last > end)}"

@@ -38,6 +38,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": Error, "description": "The body is not JSON, or not UTF-8."},
     408: {"model": Error, "description": "The body arrives too slowly."},
     413: {"model": Error, "description": "The body or a text is too long, or there are too many texts."},
+    415: {"model": Error, "description": "The body is of another Content-Type."},
     422: {"model": Error, "description": "A value is missing or not allowed."},
     503: {"model": Error, "description": "The server is full, or too slow; see Retry-After."},
 }
@@ -80,13 +81,10 @@ def _add_hub(app: FastAPI, service: Service) -> None:
 def _add_libre_translate(app: FastAPI, service: Service) -> None:
     schema = {"schema": LibreRequest.model_json_schema()}
     content = {"required": True, "content": {"application/json": schema, _FORM: schema}}
-    not_supported: dict[int | str, dict[str, Any]] = {
-        415: {"model": Error, "description": "The body is neither JSON nor a form."}
-    }
 
     @app.post(
         "/translate",
-        responses={**_ERRORS, **not_supported},
+        responses=_ERRORS,
         openapi_extra={"requestBody": content},
         response_model_exclude_none=True,
     )
@@ -153,9 +151,9 @@ async def _disconnection(request: Request) -> None:
 
 
 async def _libre_request(request: Request) -> LibreRequest:
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    kind = _kind_of(request) or "application/json"
     if kind not in (_FORM, "application/json"):
-        raise HTTPException(415, f"the body is {kind[:100]!a}; send application/json or {_FORM}.")
+        raise HTTPException(415, f"the Content-Type is {kind!a}; send application/json or {_FORM}.")
     body = await request.body()
     try:
         if kind == _FORM:
@@ -163,9 +161,14 @@ async def _libre_request(request: Request) -> LibreRequest:
         return LibreRequest.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise HTTPException(400 if first["type"] == "json_invalid" else 422, _sentence(first)) from error
+        raise HTTPException(400 if first["type"] == "json_invalid" else 422, _sentence(first)) from None
     except ValueError as error:
         raise HTTPException(400, f"the form cannot be read ({error}); send UTF-8.") from None
+
+
+def _kind_of(request: Request) -> str:
+    """The Content-Type without parameters, at most 100 characters; empty if it is not given."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()[:100]
 
 
 def _form(body: bytes) -> dict[str, Any]:
@@ -201,6 +204,8 @@ async def _on_http_error(request: Request, error: Any) -> Response:
 
 async def _on_invalid(request: Request, error: Any) -> Response:
     first = error.errors()[0]
+    if isinstance(error.body, bytes):  # FastAPI parses only JSON.
+        return JSONResponse({"error": f"the Content-Type is {_kind_of(request)!a}; send application/json."}, 415)
     return JSONResponse({"error": _sentence(first)}, 400 if first["type"] == "json_invalid" else 422)
 
 

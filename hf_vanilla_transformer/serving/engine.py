@@ -62,14 +62,15 @@ def load_engine(
     Raises:
         ImportError: if ctranslate2 is not installed.
         OSError: if the folder cannot be read.
-        ValueError: if `engine` or `compute_type` is unknown, CTranslate2 cannot hold the model, or the converted model
-            is not equal to it.
+        ValueError: if `engine` is unknown, CTranslate2 lacks `compute_type` on this processor or cannot hold the model,
+            or the converted model is not equal to it.
     """
     if engine not in ENGINES:
         raise ValueError(f'engine is "{engine}"; choose one of {", ".join(ENGINES)}.')
     kind = compute_type or "float32"
-    if kind not in QUANTIZATIONS:
-        raise ValueError(f'compute_type is "{kind}"; choose one of {", ".join(QUANTIZATIONS)}.')
+    types = [name for name in QUANTIZATIONS if name in import_library().get_supported_compute_types("cpu")]
+    if kind not in types:
+        raise ValueError(f'compute_type is "{kind}"; choose one of {", ".join(types)}, which this processor has.')
     if threads is not None:
         check_number("threads", threads, 1)
     local = source_folder(folder, revision, token)
@@ -179,8 +180,7 @@ class CTranslate2Engine(torch.nn.Module):
             RuntimeError: if CTranslate2 fails.
             ValueError: if a sentence is longer than its table of positions.
         """
-        for side, rows in (("source", sources), ("target", targets)):
-            self._check_length(max(map(len, rows)), side)
+        self._check_lengths(sources, targets)
         source = [[self._source[token] for token in row] for row in sources]
         # CTranslate2 adds the end.
         target = [[self._target[token] for token in row if token != self.config.eos_token_id] for row in targets]
@@ -198,7 +198,9 @@ class CTranslate2Engine(torch.nn.Module):
 
         Raises:
             RuntimeError: if CTranslate2 fails.
+            ValueError: if a sentence is longer than its table of positions.
         """
+        self._check_lengths(sources, targets)
         source = [[self._source[token] for token in row] for row in sources]
         prefixes = [[self._target[token] for token in row if token != self.config.eos_token_id] for row in targets]
         # Greedy search after a forced prefix. In a beam search over a batch, the attention of the first step is wrong
@@ -239,6 +241,10 @@ class CTranslate2Engine(torch.nn.Module):
         if offset is not None and not limits_length(settings):
             return longest + offset
         return (settings.max_length or GenerationConfig().max_length or self.max_positions) - 1
+
+    def _check_lengths(self, sources: _Rows, targets: _Rows) -> None:
+        for side, rows in (("source", sources), ("target", targets)):
+            self._check_length(max(map(len, rows)), side)
 
     def _check_length(self, length: int, side: str) -> None:
         if length > self.max_positions:

@@ -79,14 +79,40 @@ def test_error_rate_and_choice(files, gold_file, tmp_path, capsys):
         (["a", "b", "--dataset_name", "numbers"], "pairs were given both as arguments and as data"),
         (["a", "b", "--gold_file", "missing"], "missing does not exist"),
         (["a", "b", "--gold_file", "GOLD"], r".*bad\.txt, line 1 is '0-0 1/2'; give links such as 0-0 1-2"),
-        (["a", "b", "--gold_file", "TWO"], "there are 1 alignments and 2 true ones"),
+        (["a", "b", "--gold_file", "TWO"], r".*two\.txt has 2 lines, but there are 1 pairs; give one line per pair"),
+        (
+            ["forty two", "zwei und vierzig", "--gold_file", "ONE"],
+            r".*one\.txt, line 1 links 2-2, but its pair has 2 source and 3 target words; links count from 0",
+        ),
+        (["a", "b c", "--gold_file", "FAR"], r".*far\.txt, line 1 links 0-2, but its pair has 1 source and 2 target"),
+        (["a", "b", "--split", "test"], "split is test, but has no effect on pairs that are given as arguments"),
         (["a", "b", "--output", "nowhere/links"], "nowhere does not exist; create the folder"),
     ],
 )
 def test_wrong_arguments(write, arguments, message):
-    paths = {"GOLD": str(write("bad.txt", "0-0 1/2\n")), "TWO": str(write("two.txt", "0-0\n0-0\n"))}
+    texts = {"bad": "0-0 1/2\n", "two": "0-0\n0-0\n", "one": "1-1 1-2 2-2\n", "far": "0-0 0p2\n"}
+    names = {"GOLD": "bad", "TWO": "two", "ONE": "one", "FAR": "far"}
+    paths = {name: str(write(f"{file}.txt", texts[file])) for name, file in names.items()}
     with pytest.raises(SystemExit, match=f"error: {message}"):
         align.main(["--model_name_or_path", str(FOLDER), *(paths.get(each, each) for each in arguments)])
+
+
+def test_a_wrong_gold_file_raises_before_the_output_is_written(write, tmp_path):
+    output = tmp_path / "links.txt"
+    output.write_text("old\n")
+    gold = ["--gold_file", str(write("two.txt", "0-0\n0-0\n"))]
+    with pytest.raises(SystemExit, match="has 2 lines, but there are 1 pairs"):
+        align.main(["--model_name_or_path", str(FOLDER), "a", "b", *gold, "--output", str(output)])
+    assert output.read_text() == "old\n"
+
+
+@pytest.mark.parametrize("pair", [("forty two", ""), ("", "zwei und vierzig"), ("forty two", "zwei und vierzig")])
+def test_a_choice_without_evidence_writes_nothing(pair, tmp_path):
+    folder = shutil.copytree(FOLDER, tmp_path / "model")
+    before = (folder / "config.json").read_bytes()
+    with pytest.raises(SystemExit, match=r"error: all \d+ candidates cost \d\.\d+, so these pairs \(1\) show no best"):
+        align.main(["--model_name_or_path", str(folder), *pair, "--choose"])
+    assert (folder / "config.json").read_bytes() == before
 
 
 def test_choosing_for_a_model_of_the_hub():

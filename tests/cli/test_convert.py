@@ -76,5 +76,5 @@ def test_damaged_folders_are_not_converted(tmp_path, name, content, message):
 @needs_ctranslate2
 @pytest.mark.parametrize("count", ["0", "-5"])
 def test_a_table_of_positions_has_rows(tmp_path, count):
-    with pytest.raises(SystemExit, match=f"max_positions is {count}; it must be at least 64"):
+    with pytest.raises(SystemExit, match=f"max_positions is {count}; it must lie between 64 and 100000"):
         run("to", "ctranslate2", FIXTURES / "numbers_tiny", tmp_path / "output", "--max_positions", count)

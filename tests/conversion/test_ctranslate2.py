@@ -209,8 +209,22 @@ def test_a_longer_sentence_is_refused(tmp_path):
     folder = to_ctranslate2(str(FIXTURE), str(tmp_path / "ct2"), max_positions=64, sentences=["nine"])
     with pytest.raises(RuntimeError, match="64"):
         translations(folder, AutoTokenizer.from_pretrained(FIXTURE), ["nine " * 80], 1)
-    with pytest.raises(ValueError, match=r"max_positions is 9; it must be .*64"):
-        to_ctranslate2(str(FIXTURE), str(tmp_path / "other"), max_positions=9)
+    for wrong in (9, 100_001, 10**12):
+        with pytest.raises(ValueError, match=f"max_positions is {wrong}; it must lie between 64 and 100000"):
+            to_ctranslate2(str(FIXTURE), str(tmp_path / "other"), max_positions=wrong)
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize("fields", [{}, {"position_embedding_type": "learned", "max_position_embeddings": 30}])
+def test_sentences_longer_than_the_table_are_compared_by_their_ends(tokenizer, tmp_path, fields):
+    for each in (decisive_model(vocab_size=len(tokenizer), d_k=None, d_v=None, **fields), tokenizer):
+        each.save_pretrained(tmp_path / "model")
+    assert max(map(len, tokenizer(list(folders.SENTENCES)).input_ids)) > 64
+    folder = to_ctranslate2(str(tmp_path / "model"), str(tmp_path / "ct2"), max_positions=64)
+    certificate = json.loads((folder / "parity.json").read_text())
+    assert certificate["equal"]
+    assert certificate["max_positions"] == fields.get("max_position_embeddings", 64)
+    assert certificate["translations"]["sentences"] == len(folders.SENTENCES)
 
 
 @needs_ctranslate2

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import unicodedata
 from argparse import Namespace
 from pathlib import Path
@@ -180,10 +181,19 @@ def test_no_code_is_run(tmp_path, monkeypatch):
     write_fairseq(tmp_path / "source", fsmt_model())
     checkpoint = torch.load(tmp_path / "source" / "model.pt", weights_only=False)
     torch.save({**checkpoint, "extra_state": Attack()}, tmp_path / "source" / "model.pt")
-    with pytest.raises(ValueError, match=r"model\.pt holds objects other than weights, which could run code"):
+    with pytest.raises(ValueError, match=r"model\.pt holds \w+\.system, which could run code; save it without\.$"):
         from_fairseq(str(tmp_path / "source"), str(tmp_path / "model"))
     assert not (tmp_path / "executed").exists()
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", bytes(500), b"<html>404</html>", pickle.dumps({"model": 1})])
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_a_file_that_is_no_checkpoint(tmp_path, content):
+    write_fairseq(tmp_path / "source", fsmt_model())
+    (tmp_path / "source" / "model.pt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.pt is no checkpoint of PyTorch; give a complete \.pt that"):
+        from_fairseq(str(tmp_path / "source"), str(tmp_path / "model"))
 
 
 @pytest.mark.parametrize(

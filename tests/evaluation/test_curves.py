@@ -8,6 +8,9 @@ from hf_vanilla_transformer.evaluation.curves import plot_curve, read_curve, wri
 from hf_vanilla_transformer.evaluation.figures import save_figure
 
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+
 def evaluation(step: int, bleu: float, training: float, evaluating: float) -> dict:
     scores = {"eval_loss": 2.0, "eval_bleu": bleu, "eval_chrf": 50.0, "eval_runtime": 1.0, "epoch": step / 10}
     scores |= {"eval_perplexity": 7.4, "eval_token_accuracy": 2 * bleu}
@@ -120,6 +123,24 @@ def test_a_file_without_a_curve(tmp_path, content):
     path.write_text(content)
     with pytest.raises(ValueError, match=r"file\.json holds no curve; name"):
         read_curve(path)
+
+
+@pytest.mark.parametrize(
+    "points", ["[1, 2]", '["a"]', '"ab"', '[{"loss": "1"}]', '[{"loss": null}]', '[[["loss", 1]]]']
+)
+@pytest.mark.parametrize("part", ['"points": [], "training"', '"points"'])
+def test_points_that_are_no_objects_of_numbers(tmp_path, part, points):
+    path = tmp_path / "file.json"
+    path.write_text(f"{{{part}: {points}}}")
+    with pytest.raises(ValueError, match=r"file\.json has the point .*, not an object of numbers; name a curve\.json"):
+        read_curve(path)
+
+
+def test_the_results_of_the_docs_are_curves():
+    paths = [path for path in RESULTS.glob("*.json") if '"points"' in path.read_text(encoding="utf-8")]
+    assert paths
+    for path in paths:
+        assert read_curve(path)["points"]
 
 
 def test_a_run_without_a_curve(tmp_path: Path):

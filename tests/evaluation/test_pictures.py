@@ -356,6 +356,18 @@ def test_dollars_are_no_formula(numbers, tmp_path):
     assert "$a$" in words_of_svg(tmp_path / "a.svg")
 
 
+@pytest.mark.parametrize("name", ["heads", "lines", "matrix", "layers", "probabilities", "masks"])
+def test_svg_of_control_characters_is_xml(numbers, name, tmp_path):
+    figure = DRAWN[name](*numbers, "two\x1b\x0b", "zwei\x01\x0b\uffff", theme="light")
+    assert "\ufffd" in words_of_svg(pictures.save_figure(figure, tmp_path / "a.svg"))
+
+
+def test_svg_of_runs_with_control_characters_is_xml(tmp_path):
+    curve = write_curve(tmp_path, LOG)
+    path = pictures.save_figure(pictures.plot_curve({"a\x01": curve, "b": curve}), tmp_path / "a.svg")
+    assert {"a\ufffd", "b"} <= words_of_svg(path)
+
+
 def test_a_figure_saves_itself(numbers):
     file = io.BytesIO()
     DRAWN["lines"](*numbers, "seven", "sieben", theme="dark").savefig(file, format="png")

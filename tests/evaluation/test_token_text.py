@@ -38,6 +38,13 @@ def test_a_character_of_several_tokens_is_in_each():
     assert token_texts(tokenizer, [ids[0], ids[2], ids[0], ids[1]]) == ["a", "�", "a", "�"]
 
 
+def test_control_characters_are_visible():
+    tokenizer = train_tokenizer(["a"], vocab_size=259, show_progress=False)
+    ids = [tokenizer(text).input_ids[0] for text in ("a", "\0", "\x01", "\x0b", "\x1b", "\x7f", "\n", "\t")]
+    assert token_texts(tokenizer, ids) == ["a", *["\ufffd"] * 5, "⏎", "⇥"]
+    assert token_texts(tokenizer, tokenizer("\x85\uffff").input_ids) == ["�…", "…�", "�…", "…�…", "…�", "</s>"]
+
+
 def test_two_vocabularies():
     source, target = (
         train_tokenizer([text] * 3, vocab_size=270, show_progress=False) for text in ("two houses", "zwei Häuser")

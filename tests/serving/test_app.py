@@ -138,6 +138,12 @@ class TestHub:
         assert found == status
         assert message in answer["error"]
 
+    @pytest.mark.parametrize("kind", ["text/plain; charset=utf-8", FORM, ""])
+    def test_other_kinds_of_bodies(self, call, kind):
+        status, _, answer = call("POST", "/", b'{"inputs": "nine"}', **{"Content-Type": kind})
+        assert status == 415
+        assert answer == {"error": f"the Content-Type is {kind.partition(';')[0]!r}; send application/json."}
+
     def test_engines_refuse_in_their_words(self, service_of, monkeypatch):
         from hf_vanilla_transformer.serving import service
         from tests.serving.support import call, serving
@@ -184,11 +190,12 @@ class TestLibreTranslate:
             (b"q=" + b"<b>" * 201 + b"&source=en&target=de&format=html", FORM, 413, "tokens"),
             (b"q=<b" + b" " * 2000 + b"&source=en&target=de&format=html", FORM, 413, "2,002 characters with its tags"),
             (b'{"q": "\xff"}', "application/json", 400, "Invalid JSON"),
+            (b"{", "application/json", 400, "Invalid JSON: EOF while parsing an object at line 1 column 1."),
             (
                 b"--x",
                 "multipart/form-data; boundary=x",
                 415,
-                "the body is 'multipart/form-data'; send application/json",
+                "the Content-Type is 'multipart/form-data'; send application/json",
             ),
             (b'{"q": "nine", "source": "en", "target": "de", "alternatives": 99}', "application/json", 422, "altern"),
         ],
@@ -197,6 +204,8 @@ class TestLibreTranslate:
         found, _, answer = call("POST", "/translate", body, **{"Content-Type": kind})
         assert found == status
         assert message in answer["error"]
+        assert "\n" not in answer["error"]
+        assert "LibreRequest" not in answer["error"]
 
     def test_html(self, call, model, tokenizer):
         text = "<b>forty-two</b> &amp; <i>nine</i>"

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_vanilla_transformer
-from hf_vanilla_transformer import TwoVocabularyTokenizer, load_engine, score, train_tokenizer, translate
+from hf_vanilla_transformer import TwoVocabularyTokenizer, align, load_engine, score, train_tokenizer, translate
 from hf_vanilla_transformer.cli import main
 from hf_vanilla_transformer.serving import engine as engines
 from tests.ecosystem.documentation import FIXTURE, ROOT
@@ -119,9 +119,25 @@ def test_what_it_cannot_do_raises(engine, tokenizer):
             engine.generate(**inputs, **settings)
     with pytest.raises(ValueError, match=r"a source has 4,[0-9]* tokens, but the engine has 2,048 positions; split"):
         translate(engine, tokenizer, ["nine " * 2100])
+    for sources, targets, message in (
+        (["nine " * 2100], ["neun"], r"a source has 4,\d* tokens, but the engine has 2,048 positions; split"),
+        (["nine"], ["neun " * 2100], r"a target has [4-9],\d* tokens, but the engine has 2,048 positions; split"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            align(engine, tokenizer, sources, targets)
     for given, message in (({"engine": "onnx"}, 'engine is "onnx"'), ({"compute_type": "int3"}, "compute_type is")):
         with pytest.raises(ValueError, match=message):
             load_engine(str(FIXTURE), **given)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "int8_float16", "int8_bfloat16"])
+def test_a_type_that_the_processor_lacks_raises_before_the_conversion(cache, kind, monkeypatch):
+    library = engines.import_library()
+    monkeypatch.setattr(library, "get_supported_compute_types", lambda device: {"float32", "int8"})
+    monkeypatch.setattr(engines, "converted", None)
+    message = f'compute_type is "{kind}"; choose one of float32, int8, which this processor has.'
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load_engine(str(FIXTURE), compute_type=kind)
 
 
 def test_a_folder_is_converted_once(cache, tmp_path, monkeypatch, tokenizer):
