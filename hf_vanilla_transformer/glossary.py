@@ -127,8 +127,8 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
     added = [text[len(before) :] if text.startswith(before) else "" for text in texts]
     edges = [[bool(is_letter(text[edge : edge + 1 or None])) for text in added] for edge in (0, -1)]
     # A token of a space has text, but decoding may strip it at the end.
-    between = [[*anchor, token, *anchor] for token in range(vocab_size)]
-    around, nothing = tokenizer.batch_decode(between, skip_special_tokens=True), tokenizer.decode([*anchor, *anchor])
+    between = [[*anchor, *anchor], *([*anchor, token, *anchor] for token in range(vocab_size))]
+    nothing, *around = tokenizer.batch_decode(between, skip_special_tokens=True)
     return torch.tensor([*edges, [text == nothing for text in around]])
 
 

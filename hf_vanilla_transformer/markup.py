@@ -19,14 +19,14 @@ from .details import Translation
 
 
 KINDS = ("html", "xml")
-# Tags of HTML that end a line, so that "one<br>two" has two words, and two sentences where texts are split.
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
-# Those that also end a paragraph.
+# Tags of HTML that end a paragraph.
 _BLOCKS = (
     *("p", "div", "section", "article", "blockquote", "pre", "ul", "ol", "dl", "hr", "table", *_HEADINGS),
     *("address", "aside", "center", "details", "dialog", "fieldset", "figcaption", "figure", "footer", "form"),
     *("header", "hgroup", "main", "menu", "nav", "search", "summary"),
 )
+# Tags of HTML that end a line, so that "one<br>two" has two words, and two sentences where texts are split.
 _SEPARATORS = (
     *(*_BLOCKS, "li", "dt", "dd", "br", "caption", "tbody", "thead", "tfoot", "tr", "td", "th", "html", "head"),
     *("title", "body", "button", "legend", "noscript", "optgroup", "option", "select", "textarea"),

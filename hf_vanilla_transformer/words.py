@@ -83,7 +83,7 @@ def words_of_tokens(words: list[str], tokens: list[bytes]) -> list[list[int]]:
     return found
 
 
-# Of a sentence that has several hypotheses, the source is asked for again: where texts differ, this is slow.
+# Each hypothesis of a sentence asks for the same positions in the source, which take long where texts differ.
 @lru_cache(maxsize=8)
 def _positions(tokens: bytes, text: bytes) -> list[tuple[int, int]]:
     """For each byte of the tokens, the range of the bytes of the text in its place."""

@@ -21,7 +21,7 @@ CODE = tuple(
 )
 # What a newcomer may have to read: the package and the scripts together, and each of their files. Lower the first limit
 # when code goes; it rises for a new ability only.
-MOST_LINES, MOST_LINES_OF_A_FILE = 18_800, 500
+MOST_LINES, MOST_LINES_OF_A_FILE = 18_785, 500
 COUNTED = ("hf_vanilla_transformer/**/*.py", "scripts/**/*.py")
 # It follows the paper from section 3.1 to the loss.
 MAY_BE_LONGER = ROOT / "hf_vanilla_transformer" / "model" / "modeling_vanilla_transformer.py"

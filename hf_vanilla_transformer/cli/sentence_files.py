@@ -45,7 +45,8 @@ class JsonFields(NamedTuple):
             if "\\u" in line:
                 json.dumps(fields, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"{place} has half a character, {error.object[error.start]!a}; write it whole.") from error
+            half = ascii(error.object[error.start])
+            raise ValueError(f"{place} has the lone surrogate {half}; write the whole character.") from error
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{place} is not JSON ({error}); write one JSON object per line.") from error
         if not isinstance(fields, dict) or not isinstance(fields.get(self.source), str):

@@ -159,7 +159,7 @@ class PhraseStates:
     """
 
     def __init__(self, phrases: list[list[Phrase]], letter_edges: torch.Tensor):
-        self._begins, self._ends, self._is_silent = letter_edges
+        self._begins, self._ends, self._is_empty = letter_edges
         begins = self._begins.tolist()
         tables = zip(*(_tables(each, begins) for each in phrases), strict=True)
         self._tokens, self._kinds, self._saved, self._owners, self._lengths, self._required = (
@@ -181,10 +181,10 @@ class PhraseStates:
         may_follow = torch.where(is_first, ~touches, states.begun.roll(1, dims=2))
         begun = may_follow & (tokens[..., None] == self._tokens[:, None])
         occurs = (torch.bmm((begun & is_last).float(), self._owners) > 0).long()
-        is_silent = self._is_silent[tokens]
-        ends_in_letter = self._ends[tokens] | (is_silent & states.ends_in_letter)
+        is_empty = self._is_empty[tokens]
+        ends_in_letter = self._ends[tokens] | (is_empty & states.ends_in_letter)
         missing = states.missing + states.open_ends * touches - occurs
-        open_ends = (occurs + states.open_ends * is_silent[..., None]) * ends_in_letter[..., None]
+        open_ends = (occurs + states.open_ends * is_empty[..., None]) * ends_in_letter[..., None]
         return States(begun, missing, open_ends, ends_in_letter)
 
     def needed(self, states: States) -> torch.Tensor:

@@ -327,7 +327,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         max_lengths, eos = generation_config.sentence_max_lengths, generation_config.forced_eos_token_id
         if max_lengths is not None and eos is not None:
             generation_config.forced_eos_token_id = None
-            kwargs["logits_processor"] = [*(kwargs["logits_processor"] or []), SentenceForcedEOS(max_lengths, eos)]
+            kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or []), SentenceForcedEOS(max_lengths, eos)]
         return super()._get_logits_processor(generation_config, *args, **kwargs)
 
     def _uses_cpu_decoder(

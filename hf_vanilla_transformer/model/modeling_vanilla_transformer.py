@@ -336,8 +336,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     @property
     def dummy_inputs(self) -> dict[str, torch.Tensor]:
         """Inputs that the model can be called with, of source and target."""
-        inputs = super().dummy_inputs
-        return {**inputs, "decoder_input_ids": inputs["input_ids"]}
+        ids = super().dummy_inputs["input_ids"].to(self.device)
+        return {"input_ids": ids, "decoder_input_ids": ids}
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:

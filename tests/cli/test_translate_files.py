@@ -98,8 +98,11 @@ def test_texts_keep_their_line_breaks(decisive, loaded, run, capsys):
         ('{"en": "one"}', r"in\.jsonl, line 2 has the fields en; give objects with text in"),
         ('{"text": 1}', r"in\.jsonl, line 2 has the fields text; give objects with text in"),
         ('{"text": "one", "translation": ""}', r'line 2 already has a field "translation"; name another field'),
-        ('{"text": "\\ud800"}', r"in\.jsonl, line 2 has half a character, '\\ud800'; write it whole"),
-        ('{"text": "one", "id": "\\udc00"}', r"in\.jsonl, line 2 has half a character, '\\udc00'; write it whole"),
+        ('{"text": "\\ud800"}', r"in\.jsonl, line 2 has the lone surrogate '\\ud800'; write the whole character"),
+        (
+            '{"text": "one", "id": "\\udc00"}',
+            r"in\.jsonl, line 2 has the lone surrogate '\\udc00'; write the whole character",
+        ),
         ('{"text": "one", "id": ' + "9" * 5000 + "}", r"in\.jsonl, line 2 is not JSON \(.*digits.*\)"),
         ('{"text": "one", "id": ' + "[" * 100_000, r"in\.jsonl, line 2 is not JSON \(.*recursion.*\)"),
         *(

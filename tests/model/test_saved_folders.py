@@ -84,22 +84,29 @@ def without_package(run_in_fork, tmp_path_factory) -> dict:
     return {"earlier": found[str(folder)], "saved again": found["saved again"], "folder": parent / "again"}
 
 
-# That code knows the earlier name of the cache only; `make test-floor` has the earlier transformers.
-@pytest.mark.skipif(CACHE == "cache", reason="the code of 0.1.0 is for transformers before 5.24")
 @pytest.mark.parametrize("kind", ["earlier", "saved again"])
-def test_an_earlier_folder_loads_and_translates_by_its_own_code(without_package, kind):
+def test_an_earlier_folder_loads_and_computes_the_same_by_its_own_code(without_package, kind):
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     found = without_package[kind]
     assert found["modules"] == ["transformers_modules"] * 4
     assert found["supports_cpu_decoder"]
-    assert found["translations"] == TRANSLATIONS
-    assert found["output"] == model.generate(**inputs).tolist()
-    assert found["greedy"] == model.generate(**inputs, num_beams=1).tolist()
     with torch.no_grad():
         states = model.model(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
     # Code of today may order additions in another way than that of 0.1.0.
     torch.testing.assert_close(torch.tensor(found["states"]), states, atol=1e-5, rtol=1e-5)
+
+
+# That code knows the earlier name of the cache only; `make test-floor` has the earlier transformers.
+@pytest.mark.skipif(CACHE == "cache", reason="the search of 0.1.0 is for transformers before 5.24")
+@pytest.mark.parametrize("kind", ["earlier", "saved again"])
+def test_an_earlier_folder_translates_by_its_own_code(without_package, kind):
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
+    inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    found = without_package[kind]
+    assert found["translations"] == TRANSLATIONS
+    assert found["output"] == model.generate(**inputs).tolist()
+    assert found["greedy"] == model.generate(**inputs, num_beams=1).tolist()
 
 
 def test_what_earlier_code_saved_is_saved_with_today_s(without_package, tmp_path):
