@@ -11,10 +11,10 @@ PROCESSES ?= 2
 FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/model tests/parity tests/training \
 	$(filter-out tests/test_wheel.py,$(wildcard tests/test_*.py))
 # Their results depend on the instructions of the processor; -k leaves out slow ones whose subject is another.
-PROCESSOR_TESTS := tests/test_int8.py tests/test_fixture.py tests/parity tests/generation/test_step.py \
+PROCESSOR_TESTS := tests/model/test_int8_quantization.py tests/test_fixture.py tests/parity tests/generation/test_step.py \
 	tests/generation/test_modes.py::test_rounding_explains_the_errors_of_bfloat16_weights \
-	tests/ecosystem/test_precision.py tests/test_functional.py::TestAttention tests/test_functional.py::TestLinear \
-	tests/test_functional.py::TestLossOfStates tests/test_functional.py::TestHalfPrecision \
+	tests/ecosystem/test_precision.py tests/model/test_kernels.py::TestAttention tests/model/test_kernels.py::TestLinear \
+	tests/model/test_kernels.py::TestLossOfStates tests/model/test_kernels.py::TestHalfPrecision \
 	-k "not (any_company or compiled or trainer or warns)"
 # Of tests/conversion those that pymarian is the oracle of, and that compare tokenizers.
 BRIDGE_TESTS := -k "marian_s or certificate or comes_in or tokenizer_is"

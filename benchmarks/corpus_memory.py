@@ -29,18 +29,12 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
 from benchmarks.support.environment import describe_conditions
-from hf_vanilla_transformer import (
-    TokenBudgetBatchSampler,
-    filter_pairs,
-    load_pairs,
-    tokenize_pairs,
-    train_tokenizer,
-)
-from hf_vanilla_transformer.checks import check_number
-from hf_vanilla_transformer.cli.parsing import parse, plain_errors
-from hf_vanilla_transformer.cli.writing import check_can_write
-from hf_vanilla_transformer.data.text import iterate_lines
-from hf_vanilla_transformer.files import write_text
+from hf_vanilla_transformer import TokenBudgetBatchSampler, filter_pairs, load_pairs, tokenize_pairs, train_tokenizer
+from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.data.text_lines import iterate_lines
+from hf_vanilla_transformer.support.argument_checks import check_number
+from hf_vanilla_transformer.support.atomic_files import write_text
+from hf_vanilla_transformer.support.output_files import check_can_write
 
 
 WORDS, LETTERS = 20_000, "etaoinshrdlucmfwypvbgkjqxz"

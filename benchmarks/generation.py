@@ -46,10 +46,10 @@ from hf_vanilla_transformer import (
     load_engine,
     translate,
 )
-from hf_vanilla_transformer.checks import check_number
-from hf_vanilla_transformer.cli.parsing import parse
-from hf_vanilla_transformer.memory import keep_freed_memory
+from hf_vanilla_transformer.cli.parser import parse
 from hf_vanilla_transformer.model.generation_vanilla_transformer import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
+from hf_vanilla_transformer.support.argument_checks import check_number
+from hf_vanilla_transformer.support.process_memory import keep_freed_memory
 
 
 CELLS = [(1, 1), (1, 4), (16, 1), (16, 4), (64, 1), (64, 4)]

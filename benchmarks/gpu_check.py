@@ -35,9 +35,9 @@ from benchmarks.support.training_implementations import Batch, Implementation
 from benchmarks.support.training_profile import profile_steps
 from benchmarks.support.training_steps import compare, leaving_out, time_steps
 from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.checks import check_number
-from hf_vanilla_transformer.cli.parsing import parse, plain_errors
-from hf_vanilla_transformer.files import write_text
+from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.support.argument_checks import check_number
+from hf_vanilla_transformer.support.atomic_files import write_text
 from tests.device import checks
 
 

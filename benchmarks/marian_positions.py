@@ -18,10 +18,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from benchmarks.support.report import table
 from hf_vanilla_transformer import score_translations, translate
-from hf_vanilla_transformer.checks import check_number
-from hf_vanilla_transformer.cli.parsing import parse, plain_errors
+from hf_vanilla_transformer.cli.parser import parse, plain_errors
 from hf_vanilla_transformer.conversion import from_hf_marian, marian
-from hf_vanilla_transformer.data.text import iterate_lines
+from hf_vanilla_transformer.data.text_lines import iterate_lines
+from hf_vanilla_transformer.support.argument_checks import check_number
 
 
 POSITIONS, METRICS = ("marian", "hf"), ("bleu", "chrf")

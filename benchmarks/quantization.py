@@ -22,13 +22,13 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 from benchmarks.support import report
 from benchmarks.support.timing import Clock, in_turns
 from hf_vanilla_transformer import Int8Config, translate
-from hf_vanilla_transformer.checks import check_number
-from hf_vanilla_transformer.cli.arguments import BatchArguments, DataArguments, DecodingArguments, ScoringArguments
 from hf_vanilla_transformer.cli.evaluate import evaluate_pairs
-from hf_vanilla_transformer.cli.parsing import parse, plain_errors
-from hf_vanilla_transformer.cli.writing import check_can_write
+from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.shared_options import BatchArguments, DataArguments, DecodingArguments, ScoringArguments
 from hf_vanilla_transformer.evaluation import describe_exact_match
-from hf_vanilla_transformer.files import write_text
+from hf_vanilla_transformer.support.argument_checks import check_number
+from hf_vanilla_transformer.support.atomic_files import write_text
+from hf_vanilla_transformer.support.output_files import check_can_write
 
 
 LOADING: dict[str, dict[str, Any]] = {

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_vanilla_transformer.cli.parsing import parse, plain_errors
-from hf_vanilla_transformer.cli.writing import check_can_write
-from hf_vanilla_transformer.files import write_text
+from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.support.atomic_files import write_text
+from hf_vanilla_transformer.support.output_files import check_can_write
 
 
 # Some files store absent settings as empty lists or dictionaries, others do not store them.

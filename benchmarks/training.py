@@ -35,9 +35,9 @@ from benchmarks.support.training_implementations import (
 from benchmarks.support.training_profile import profile_steps
 from benchmarks.support.training_steps import compare, leaving_out, peak_memory_of_steps, time_steps
 from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.checks import check_number
-from hf_vanilla_transformer.cli.parsing import parse
-from hf_vanilla_transformer.memory import keep_freed_memory
+from hf_vanilla_transformer.cli.parser import parse
+from hf_vanilla_transformer.support.argument_checks import check_number
+from hf_vanilla_transformer.support.process_memory import keep_freed_memory
 
 
 TINY = {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "vocab_size": 10_000}

@@ -7,63 +7,62 @@ Importing this package makes `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM` 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .alignment import GoldLinks, align, alignment_error_rate, choose_alignment
-from .details import Translation
-from .memory import keep_freed_memory
+from .data.tokenizer import VanillaTransformerTokenizer, train_tokenizer
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
+from .model.int8_quantization import Int8Config
 from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
-from .model.packed_linear import forget_packed
 from .model.pipeline_vanilla_transformer import TranslationPipeline
-from .model.quantization import Int8Config
+from .model.prepacked_weights import forget_packed
 from .model.tokenization_two_vocabularies import TwoVocabularyTokenizer
 from .registration import register
-from .tokenization_vanilla_transformer import VanillaTransformerTokenizer, train_tokenizer
-from .translation import score, translate
+from .support.process_memory import keep_freed_memory
+from .support.version import __version__ as __version__
+from .translation.alignment import GoldLinks, align, alignment_error_rate, choose_alignment
+from .translation.translate import score, translate
+from .translation.translation_details import Translation
 
 
 if TYPE_CHECKING:
-    from .data.batches import TokenBudgetBatchSampler
-    from .data.lengths import filter_pairs
-    from .data.sources import load_pairs
-    from .data.tokenization import tokenize_pairs
+    from .data.length_filter import filter_pairs
+    from .data.load_pairs import load_pairs
+    from .data.token_budget_batches import TokenBudgetBatchSampler
+    from .data.tokenized_pairs import tokenize_pairs
+    from .engines.ctranslate2_engine import load_engine
     from .evaluation.metrics import Bleu, ChrF, make_compute_metrics, score_translations
-    from .hub.push import push_run
-    from .schedule import paper_learning_rate
-    from .serving.engine import load_engine
-    from .training.arguments import PaperTrainingArguments
-    from .training.averaging import average_checkpoints
-    from .training.callbacks import DivergedError, ReleaseMemory, StopWhenDiverged
+    from .hub.push_to_hub import push_run
+    from .support.paper_schedule import paper_learning_rate
+    from .training.checkpoint_averaging import average_checkpoints
     from .training.checkpoints import CompleteCheckpoints, last_complete_checkpoint
-    from .training.optimization import paper_optimizers
+    from .training.optimizer_and_schedule import paper_optimizers
+    from .training.paper_arguments import PaperTrainingArguments
     from .training.r_drop import RDropTrainer
     from .training.token_metrics import TokenMetricsTrainer
+    from .training.trainer_callbacks import DivergedError, ReleaseMemory, StopWhenDiverged
 
-
-__version__ = "0.1.0"
 
 # Imported on first use, because these modules import datasets, evaluate and sacrebleu, which inference does not need.
 _MODULE_OF = {
     "Bleu": "evaluation.metrics",
     "ChrF": "evaluation.metrics",
     "CompleteCheckpoints": "training.checkpoints",
-    "DivergedError": "training.callbacks",
-    "PaperTrainingArguments": "training.arguments",
+    "DivergedError": "training.trainer_callbacks",
+    "PaperTrainingArguments": "training.paper_arguments",
     "RDropTrainer": "training.r_drop",
     "TokenMetricsTrainer": "training.token_metrics",
-    "ReleaseMemory": "training.callbacks",
-    "StopWhenDiverged": "training.callbacks",
-    "TokenBudgetBatchSampler": "data.batches",
-    "average_checkpoints": "training.averaging",
-    "filter_pairs": "data.lengths",
+    "ReleaseMemory": "training.trainer_callbacks",
+    "StopWhenDiverged": "training.trainer_callbacks",
+    "TokenBudgetBatchSampler": "data.token_budget_batches",
+    "average_checkpoints": "training.checkpoint_averaging",
+    "filter_pairs": "data.length_filter",
     "last_complete_checkpoint": "training.checkpoints",
-    "load_engine": "serving.engine",
-    "load_pairs": "data.sources",
+    "load_engine": "engines.ctranslate2_engine",
+    "load_pairs": "data.load_pairs",
     "make_compute_metrics": "evaluation.metrics",
-    "paper_learning_rate": "schedule",
-    "paper_optimizers": "training.optimization",
-    "push_run": "hub.push",
+    "paper_learning_rate": "support.paper_schedule",
+    "paper_optimizers": "training.optimizer_and_schedule",
+    "push_run": "hub.push_to_hub",
     "score_translations": "evaluation.metrics",
-    "tokenize_pairs": "data.tokenization",
+    "tokenize_pairs": "data.tokenized_pairs",
 }
 
 __all__ = [

@@ -1,16 +1,16 @@
 """The registrations of this package with transformers. Repeating them changes nothing.
 
-`model/attention.py` registers the attention implementation, because saved folders carry that file.
+`model/attention_kernels.py` registers the attention implementation, because saved folders carry that file.
 """
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipelines
 
+from .data.tokenizer import VanillaTransformerTokenizer
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
 from .model.pipeline_vanilla_transformer import TranslationPipeline
 from .model.tokenization_fairseq import FairseqTokenizer
 from .model.tokenization_two_vocabularies import TwoVocabularyTokenizer
-from .tokenization_vanilla_transformer import VanillaTransformerTokenizer
 
 
 def register() -> None:

@@ -16,14 +16,14 @@ from typing import Any
 from datasets import Dataset
 
 from hf_vanilla_transformer import VanillaTransformerConfig, score
-from hf_vanilla_transformer.cli.arguments import DataArguments, DecodingArguments, ScoringArguments
-from hf_vanilla_transformer.cli.loading import load
-from hf_vanilla_transformer.cli.parsing import parse, plain_errors
-from hf_vanilla_transformer.cli.train_arguments import ModelArguments, RunArguments, Settings
-from hf_vanilla_transformer.cli.train_outputs import describe_run
-from hf_vanilla_transformer.cli.train_run import run
-from hf_vanilla_transformer.files import write_text
+from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.shared_options import DataArguments, DecodingArguments, ScoringArguments
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
+from hf_vanilla_transformer.support.atomic_files import write_text
+from hf_vanilla_transformer.training.run import run
+from hf_vanilla_transformer.training.run_arguments import ModelArguments, RunArguments, Settings
+from hf_vanilla_transformer.training.run_outputs import describe_run
+from hf_vanilla_transformer.translation.model_loading import load
 
 
 # Table 3: perplexity and BLEU on newstest2013, and millions of parameters where the paper prints them.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, modeling_flash_attention_utils, modeling_utils
 
-from hf_vanilla_transformer.model import attention as attention_module
+from hf_vanilla_transformer.model import attention_kernels as attention_module
 
 
 def flash_attn_varlen_func(

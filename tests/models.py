@@ -3,7 +3,10 @@
 import torch
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.model import attention, fast_path, functional, packed_linear
+from hf_vanilla_transformer.model import attention_kernels as attention
+from hf_vanilla_transformer.model import fast_path_checks as fast_path
+from hf_vanilla_transformer.model import linear_kernels as functional
+from hf_vanilla_transformer.model import prepacked_weights as packed_linear
 
 
 VOCAB_SIZE = 60

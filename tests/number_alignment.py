@@ -12,8 +12,8 @@ from itertools import product
 from typing import NamedTuple
 
 from hf_vanilla_transformer import GoldLinks, align, alignment_error_rate, choose_alignment, load_pairs
-from hf_vanilla_transformer.alignment import Links
-from hf_vanilla_transformer.cli.loading import load
+from hf_vanilla_transformer.translation.alignment import Links
+from hf_vanilla_transformer.translation.model_loading import load
 
 
 BELOW_TWENTY = """

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import conversion
-from hf_vanilla_transformer.evaluation import pictures
+from hf_vanilla_transformer.pictures import plots as pictures
 from tests.models import small_model
 
 
@@ -41,9 +41,9 @@ RUN_HERE = {
 RUN_ELSEWHERE = {
     "conversion.md": 2,  # tests/conversion/test_ctranslate2.py and tests/serving
     "distributed_training.md": 2,  # tests/parallel/test_docs.py
-    "explained.md": 12,  # tests/evaluation/test_pages.py
-    "ecosystem.md": 9,  # tests/ecosystem and tests/test_int8.py
-    "see_inside.md": 3,  # tests/evaluation/test_pages.py and tests/ecosystem/test_bertviz.py
+    "explained.md": 12,  # tests/pictures/test_pages.py
+    "ecosystem.md": 9,  # tests/ecosystem and tests/model/test_int8_quantization.py
+    "see_inside.md": 3,  # tests/pictures/test_pages.py and tests/ecosystem/test_bertviz.py
     "share.md": 6,  # tests/hub/test_docs.py and tests/model/test_remote_code.py
 }
 

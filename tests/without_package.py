@@ -16,10 +16,6 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 SENTENCES = ["forty-two", "seven", "one hundred and one"]
 
 
-# Where the folder's code decides on the fast CPU decoder: the module and function of today, and of version 0.1.0.
-CPU_DECODERS = {"cpu_decoder": "supports_cpu_decoder", "generation_step_vanilla_transformer": "can_step"}
-
-
 class NoPackage(importlib.abc.MetaPathFinder):
     """Raises ModuleNotFoundError for the package."""
 
@@ -29,11 +25,10 @@ class NoPackage(importlib.abc.MetaPathFinder):
         return None
 
 
-def cpu_decoder(model: torch.nn.Module) -> tuple[str, bool]:
-    """The module of the CPU decoder that the model's own module imported, and whether it supports the model."""
+def supports_cpu_decoder(model: torch.nn.Module) -> bool:
+    """Whether the CPU decoder that the model's own code imported supports the model."""
     folder, _, _ = type(model).__module__.rpartition(".")
-    ((module, name),) = ((module, name) for module, name in CPU_DECODERS.items() if f"{folder}.{module}" in sys.modules)
-    return module, getattr(sys.modules[f"{folder}.{module}"], name)(model)
+    return sys.modules[f"{folder}.cpu_decoder"].supports_cpu_decoder(model)
 
 
 def describe(name: str) -> dict:
@@ -45,13 +40,12 @@ def describe(name: str) -> dict:
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     with torch.no_grad():
         states = base(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
-        decoder_module, supports = cpu_decoder(model)
+        supports = supports_cpu_decoder(model)
     translator = pipeline("translation", model=name, trust_remote_code=True, device="cpu")
     return {
         "classes": [type(loaded).__name__ for loaded in (tokenizer, config, base, model, translator)],
         "modules": [type(loaded).__module__.partition(".")[0] for loaded in (config, base, model, translator)],
         "dtype": str(model.dtype),
-        "decoder_module": decoder_module,
         "supports_cpu_decoder": supports,
         "output": model.generate(**inputs).tolist(),
         "greedy": model.generate(**inputs, num_beams=1).tolist(),

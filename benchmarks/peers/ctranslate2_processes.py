@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hf_vanilla_transformer.serving.ctranslate2_process import CTranslate2Process, Setting
+from hf_vanilla_transformer.engines.ctranslate2_process import CTranslate2Process, Setting
 
 
 def settings(threads: int) -> list[Setting]:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_vanilla_transformer.cli.parsing import plain_errors
-from hf_vanilla_transformer.cli.writing import check_can_write
-from hf_vanilla_transformer.files import write_text
+from hf_vanilla_transformer.cli.parser import plain_errors
+from hf_vanilla_transformer.support.atomic_files import write_text
+from hf_vanilla_transformer.support.output_files import check_can_write
 
 
 REPORT = "report"

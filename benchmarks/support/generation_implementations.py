@@ -22,7 +22,7 @@ from benchmarks.support.timing import synchronize
 from hf_vanilla_transformer import Int8Config, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.conversion.ctranslate2 import token_text, write_ctranslate2
 from hf_vanilla_transformer.conversion.hf_marian import copy_to_marian, new_marian
-from hf_vanilla_transformer.model.packed_linear import forget_packed
+from hf_vanilla_transformer.model.prepacked_weights import forget_packed
 
 
 BASELINE = "marian-fp32"

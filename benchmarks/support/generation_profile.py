@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
-from hf_vanilla_transformer.model.packed_linear import pack
+from hf_vanilla_transformer.model.prepacked_weights import pack
 
 
 PARTS = ("encoder", "before the first token", "decoding steps", "matmuls of the steps")

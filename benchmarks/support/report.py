@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hf_vanilla_transformer.files import whole_file
+from hf_vanilla_transformer.support.atomic_files import whole_file
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

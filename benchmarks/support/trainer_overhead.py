@@ -23,7 +23,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     paper_optimizers,
 )
-from hf_vanilla_transformer.training.callbacks import ReleaseMemory
+from hf_vanilla_transformer.training.trainer_callbacks import ReleaseMemory
 
 
 WARM_UP_STEPS = 2

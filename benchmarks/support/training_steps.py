@@ -15,7 +15,7 @@ from benchmarks.support.flops import batch_flops
 from benchmarks.support.timing import Clock
 from benchmarks.support.training_implementations import Batch, Implementation, Training
 from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.memory import keep_freed_memory, peak_memory
+from hf_vanilla_transformer.support.process_memory import keep_freed_memory, peak_memory
 
 
 @dataclass

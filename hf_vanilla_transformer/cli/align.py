@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import GoldLinks, align, alignment_error_rate, choose_alignment
-from ..alignment import AlignmentChoice, Links
-from ..data.text import check_is_input, iterate_lines
-from ..files import write_text
-from .arguments import BatchArguments, DataArguments, EngineArguments, LoadingArguments
-from .loading import load_given
-from .parsing import parse, plain_errors
-from .writing import check_can_write, open_output
+from ..data.text_lines import check_is_input, iterate_lines
+from ..support.atomic_files import write_text
+from ..support.output_files import check_can_write, open_output
+from ..translation.alignment import AlignmentChoice, GoldLinks, Links, align, alignment_error_rate, choose_alignment
+from ..translation.model_loading import load_given
+from .parser import parse, plain_errors
+from .shared_options import BatchArguments, DataArguments, EngineArguments, LoadingArguments
 
 
 _LINK = re.compile(r"(\d+)([-?p])(\d+)")

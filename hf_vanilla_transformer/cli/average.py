@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .parsing import parse, plain_errors
+from .parser import parse, plain_errors
 
 
 @dataclass
@@ -24,7 +24,7 @@ class AveragingArguments:
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Average as the command line says; returns the folder of the average."""
     args, folders = parse([AveragingArguments], __doc__, arguments, positional="folders", verb="average")
-    from ..training.averaging import average_checkpoints, averaged_from
+    from ..training.checkpoint_averaging import average_checkpoints, averaged_from
 
     with plain_errors():
         checkpoints = folders if args.last is None else checkpoints_of_run(folders, args.last)
@@ -39,7 +39,7 @@ def checkpoints_of_run(folders: Sequence[str], count: int) -> list[Path]:
     Raises:
         ValueError: if not exactly one folder is given, or it holds fewer checkpoints.
     """
-    from ..training.averaging import last_checkpoints
+    from ..training.checkpoint_averaging import last_checkpoints
 
     if len(folders) != 1:
         raise ValueError(f"--last needs the folder of one run; {len(folders)} folders were given.")

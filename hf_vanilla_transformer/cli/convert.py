@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import conversion
-from ..conversion.recognition import recognize
-from .parsing import parse, plain_errors
+from ..conversion.system_detection import recognize
+from .parser import parse, plain_errors
 
 
 # Systems, and the options that their conversions have.

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import translate
+from ..translation.model_loading import load
+from ..translation.translate import translate
 from . import train
-from .loading import load
-from .parsing import parse
+from .parser import parse
 
 
 OUTPUT = "runs/numbers"
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def print_translations(model: Any, tokenizer: Any) -> None:
     """Translate some of the test numbers, which do not depend on the number of training pairs."""
-    from ..data.sources import load_pairs
+    from ..data.load_pairs import load_pairs
 
     test = load_pairs("numbers", train_size=9)["test"]
     sources = test.select(range(0, len(test), len(test) // EXAMPLES))["source"]
@@ -55,7 +55,7 @@ def print_translations(model: Any, tokenizer: Any) -> None:
 
 def draw_attention(model: Any, tokenizer: Any, path: Path) -> None:
     """Draw the cross-attention in which the parts of a number change places, or print what that needs."""
-    from ..evaluation.pictures import plot_attention, save_figure
+    from ..pictures.plots import plot_attention, save_figure
 
     try:
         figure = plot_attention(model, tokenizer, REORDERED, style="layers")

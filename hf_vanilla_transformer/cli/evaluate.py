@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from .. import translate
 from ..evaluation import describe_exact_match
-from ..files import write_text
-from ..model.stopping import limits_length
-from .arguments import (
+from ..model.sentence_limits import limits_length
+from ..support.atomic_files import write_text
+from ..support.output_files import check_can_write, format_examples, one_line, spread
+from ..translation.model_loading import load_given
+from ..translation.translate import translate
+from .parser import parse, plain_errors
+from .shared_options import (
     BatchArguments,
     DataArguments,
     DecodingArguments,
@@ -21,9 +24,6 @@ from .arguments import (
     ScoringArguments,
     check_optional,
 )
-from .loading import load_given
-from .parsing import parse, plain_errors
-from .writing import check_can_write, format_examples, one_line, spread
 
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
+from ..support.output_files import check_can_write
+from ..support.version import __version__
+from ..translation.model_loading import load_given
 from . import PROGRAM
-from .arguments import DecodingArguments, LoadingArguments, check_optional
-from .loading import load_given
-from .parsing import parse, plain_errors
-from .writing import check_can_write
+from .parser import parse, plain_errors
+from .shared_options import DecodingArguments, LoadingArguments, check_optional
 
 
 _THEMES = ("light", "dark")
@@ -118,7 +118,7 @@ def plot_attention(arguments: Sequence[str]) -> Path:
     """Draw the attention weights of a sentence ("forty-two" by default) and of its translation."""
 
     def draw(model: Any, tokenizer: Any, texts: Sequence[str], args: AttentionArguments, **options: Any) -> Any:
-        from ..evaluation.pictures import plot_attention
+        from ..pictures.plots import plot_attention
 
         return plot_attention(model, tokenizer, _one_sentence(texts), **vars(args), **options)
 
@@ -129,7 +129,7 @@ def plot_masks(arguments: Sequence[str]) -> Path:
     """Draw the masks of a batch of sentences ("seven" and "forty-two" by default) and of their translations."""
 
     def draw(model: Any, tokenizer: Any, texts: Sequence[str], args: MaskArguments, **options: Any) -> Any:
-        from ..evaluation.pictures import plot_masks
+        from ..pictures.plots import plot_masks
 
         return plot_masks(model, tokenizer, texts or _BATCH, args.target, **options)
 
@@ -140,7 +140,7 @@ def plot_probabilities(arguments: Sequence[str]) -> Path:
     """Draw the log-probability of each token of the translation of a sentence ("forty-two" by default)."""
 
     def draw(model: Any, tokenizer: Any, texts: Sequence[str], args: ProbabilityArguments, **options: Any) -> Any:
-        from ..evaluation.pictures import plot_token_probabilities
+        from ..pictures.plots import plot_token_probabilities
 
         return plot_token_probabilities(model, tokenizer, _one_sentence(texts), args.target, **options)
 
@@ -174,7 +174,7 @@ def plot_positions(arguments: Sequence[str]) -> Path:
     )
     with plain_errors():
         output = _output(pictures, "positions", args.model_name_or_path)
-        from ..evaluation.pictures import plot_positions as draw
+        from ..pictures.plots import plot_positions as draw
 
         given = [name for name in ("revision", "token", "trust_remote_code", "device") if getattr(args, name)]
         if given and args.model_name_or_path is None:
@@ -190,7 +190,7 @@ def plot_schedule(arguments: Sequence[str]) -> Path:
     )
     with plain_errors():
         output = _output(pictures, "schedule")
-        from ..evaluation.pictures import plot_schedule as draw
+        from ..pictures.plots import plot_schedule as draw
 
         return _save(draw(args.d_model, args.warmup_steps, updates=args.updates, theme=pictures.theme), output)
 
@@ -210,8 +210,8 @@ def plot_curve(arguments: Sequence[str]) -> Path:
         output = _output(pictures, "curve", *inputs)
         if not runs:
             raise ValueError("no run is given; name the folder of at least one.")
-        from ..evaluation.curves import read_curve
-        from ..evaluation.pictures import plot_curve as draw
+        from ..pictures.curves import read_curve
+        from ..pictures.plots import plot_curve as draw
 
         curves = {label: read_curve(run) for label, run in zip(labels_of(runs), runs, strict=True)}
         return _save(draw(curves, theme=pictures.theme), output)
@@ -231,7 +231,7 @@ def _output(pictures: PictureArguments, figure: str, *inputs: str | Path | None)
     """The file to write, checked before the work; so is matplotlib."""
     output = f"{figure}.png" if pictures.output is None else pictures.output
     check_can_write(output, inputs=inputs)
-    from ..evaluation.figures import check_format
+    from ..pictures.figure_style import check_format
 
     check_format(output)
     return output
@@ -244,7 +244,7 @@ def _one_sentence(texts: Sequence[str]) -> str:
 
 
 def _save(figure: Any, output: str) -> Path:
-    from ..evaluation.figures import save_figure
+    from ..pictures.figure_style import save_figure
 
     path = save_figure(figure, output)
     print(f"the plot is in {path}")

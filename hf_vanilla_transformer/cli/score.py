@@ -5,12 +5,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .. import score
-from ..translation import Score
-from .arguments import BatchArguments, DataArguments, EngineArguments, LoadingArguments
-from .loading import load_given
-from .parsing import parse, plain_errors
-from .writing import check_can_write, open_output
+from ..support.output_files import check_can_write, open_output
+from ..translation.model_loading import load_given
+from ..translation.translate import Score, score
+from .parser import parse, plain_errors
+from .shared_options import BatchArguments, DataArguments, EngineArguments, LoadingArguments
 
 
 FORMATS = ("text", "jsonl")

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .. import translate
-from ..checks import check_number
-from ..glossary import Glossary
-from ..serving.card import CardFacts, read_card
-from ..serving.settings import ServingSettings
-from ..serving.space import write_space
-from .arguments import DecodingArguments, EngineArguments, LoadingArguments, check_optional
-from .loading import load_given, load_terms
-from .parsing import parse, plain_errors
+from ..serving.card_facts import CardFacts, read_card
+from ..serving.limits import ServingSettings
+from ..serving.page.hub_space import write_space
+from ..support.argument_checks import check_number
+from ..translation.glossary import Glossary
+from ..translation.model_loading import load_given, load_terms
+from ..translation.translate import translate
+from .parser import parse, plain_errors
+from .shared_options import DecodingArguments, EngineArguments, LoadingArguments, check_optional
 
 
 @dataclass
@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with _naming_the_extra("page" if args.page else "serve"):
             import sentencex  # noqa: F401
 
-            from ..serving.app import build_app
-            from ..serving.server import listen, run
+            from ..serving.http.routes import build_app
+            from ..serving.http.uvicorn_server import listen, run
             from ..serving.service import Service
 
             if args.page:
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
                 # gradio reads it when it is imported.
                 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-                from ..serving.page import add_page
+                from ..serving.page.gradio_page import add_page
         terms = load_terms(args.glossary, engine)
         # Before loading, which takes longer than to see that the port is taken.
         listener = listen(args.host, args.port)

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .arguments import DataArguments, DecodingArguments, ScoringArguments
-from .parsing import parse, plain_errors
-from .train_arguments import ModelArguments, RunArguments, Settings
+from ..training.run_arguments import ModelArguments, RunArguments, Settings
+from .parser import parse, plain_errors
+from .shared_options import DataArguments, DecodingArguments, ScoringArguments
 
 
 DEFAULT_CONFIG = "numbers"
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--config", DEFAULT_CONFIG]
     settings = Settings(*parse(KINDS, __doc__, arguments, verb="train", rejected=REJECTED))
     # Not at the top, because --help needs neither the Trainer nor the data.
-    from .train_run import run
+    from ..training.run import run
 
     with plain_errors():
         if scores_something(settings):

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .. import translate
-from ..glossary import Glossary
-from ..markup import KINDS
-from ..memory import release_freed_memory
-from .arguments import BatchArguments, DecodingArguments, EngineArguments, LoadingArguments, check_optional
-from .loading import load_given, load_terms
-from .parsing import parse, plain_errors
-from .processes import Processes
-from .sentence_files import DETAILS, JsonFields, is_json, read_sentences, write_sentences
-from .writing import check_can_write
+from ..support.output_files import check_can_write
+from ..support.process_memory import release_freed_memory
+from ..translation.glossary import Glossary
+from ..translation.markup import KINDS
+from ..translation.model_loading import load_given, load_terms
+from ..translation.translate import translate
+from .multi_process_output import Processes
+from .parser import parse, plain_errors
+from .shared_options import BatchArguments, DecodingArguments, EngineArguments, LoadingArguments, check_optional
+from .text_and_json_lines import DETAILS, JsonFields, is_json, read_sentences, write_sentences
 
 
 # Sentences that are read, translated and written in one go: enough for batches of similar length, and few to lose.

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from .. import __version__
-from ..checks import check_number
-from ..files import locked
-from ..hub.folder import staged
+from ..hub.model_folder import staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from ..model.tokenization_two_vocabularies import sides_of
-from . import folder as folders
-from .parity import TOLERANCES, excess, log_probs, random_rows, translate_rows
-from .requirements import require
+from ..support.argument_checks import check_number
+from ..support.atomic_files import locked
+from ..support.version import __version__
+from . import converted_folder as folders
+from .config_requirements import require
+from .parity_certificate import TOLERANCES, excess, log_probs, random_rows, translate_rows
 
 
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")

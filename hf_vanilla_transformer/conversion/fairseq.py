@@ -15,7 +15,7 @@ import torch
 import transformers
 from transformers import FSMTConfig, FSMTForConditionalGeneration
 
-from . import folder as folders
+from . import converted_folder as folders
 from .fsmt import MERGES, TOKEN_IDS, VOCABULARIES, write_fsmt
 
 

@@ -14,13 +14,13 @@ import torch
 import transformers
 from transformers import AutoTokenizer, FSMTConfig, FSMTForConditionalGeneration
 
-from ..hub.folder import read_json
+from ..hub.model_folder import read_json
 from ..model import tokenization_fairseq
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from . import folder as folders
-from .parity import compare
-from .weights import check_finite, interleaved_channels, permute_channels, widen_feed_forward
+from . import converted_folder as folders
+from .parity_certificate import compare
+from .weight_transforms import check_finite, interleaved_channels, permute_channels, widen_feed_forward
 
 
 VOCABULARIES, MERGES = ("vocab-src.json", "vocab-tgt.json"), "merges.txt"

@@ -15,13 +15,13 @@ import transformers
 from torch import nn
 from transformers import AutoTokenizer, MarianConfig, MarianMTModel
 
-from ..hub.folder import TOKENIZER_FILES
+from ..hub.model_folder import TOKENIZER_FILES
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from . import folder as folders
-from .parity import compare
-from .requirements import require
-from .weights import check_finite, interleaved_channels, permute_channels, widen_feed_forward
+from . import converted_folder as folders
+from .config_requirements import require
+from .parity_certificate import compare
+from .weight_transforms import check_finite, interleaved_channels, permute_channels, widen_feed_forward
 
 
 # Tensors of Marian's that are not weights of this model: sinusoids, and an output bias that is zero.

@@ -15,9 +15,9 @@ import transformers
 import yaml
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
-from . import folder as folders
+from . import converted_folder as folders
 from .hf_marian import convert_marian, restore_positions
-from .parity import compare, excess
+from .parity_certificate import compare, excess
 
 
 # Values that the fields of special:model.yml must have; a field that is missing has this value.
@@ -353,7 +353,7 @@ def add_scores(
     """The comparison with `marian`: the largest difference per token from scores that Marian gave to whole hypotheses.
 
     Args:
-        parity (`dict`): see [`~hf_vanilla_transformer.conversion.parity.compare`].
+        parity (`dict`): see [`~hf_vanilla_transformer.conversion.parity_certificate.compare`].
         model, tokenizer: the converted model.
         hypotheses (`list` of `tuple`): a sentence, SentencePiece tokens of a translation, and its log-probability.
     """

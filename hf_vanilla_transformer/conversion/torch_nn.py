@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from .requirements import require
+from .config_requirements import require
 
 
 def torch_nn_state_dict(model: VanillaTransformerForConditionalGeneration) -> dict[str, torch.Tensor]:

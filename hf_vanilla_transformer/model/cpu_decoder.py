@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from .attention import ATTENTION, additive
-from .fast_path import is_unmodified
-from .packed_linear import matrix_of, pack
-from .quantization import Int8Linear
+from .attention_kernels import ATTENTION, additive
+from .fast_path_checks import is_unmodified
+from .int8_quantization import Int8Linear
+from .prepacked_weights import matrix_of, pack
 
 
 # The KV cache grows by this many slots per sentence, and by at least this many per hypothesis.

@@ -20,11 +20,10 @@ from transformers.generation import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search import LENGTH_PENALTIES, BeamSearch, exists, top_tokens
-from .cache import CACHE, either_cache, tokens_to_read
-from .constraints import ConstrainedBeamSearch, prepare_phrases
+from .constrained_beam_search import ConstrainedBeamSearch, prepare_phrases
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
-from .search_memory import check_memory
-from .stopping import (
+from .search_memory_check import check_memory
+from .sentence_limits import (
     CandidateStops,
     SentenceForcedEOS,
     SentenceLengthLimit,
@@ -33,6 +32,7 @@ from .stopping import (
     check_token_ids,
     limits_length,
 )
+from .transformers_compatibility import CACHE, either_cache, tokens_to_read
 
 
 PAPER_ALPHA = 0.6

@@ -40,17 +40,17 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention import ATTENTION, flash_attention
-from .cache import CACHE, either_cache
+from .attention_kernels import ATTENTION, flash_attention
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .fast_path import is_plain_cpu_tensor, is_plain_linear
-from .functional import cast_for_matmul, drop, linear, smoothed_cross_entropy_of_states, token_sums
+from .fast_path_checks import is_plain_cpu_tensor, is_plain_linear
 from .generation_vanilla_transformer import (
     VanillaTransformerGenerationMixin,
     as_encoder_output,
     paper_generation_config,
 )
-from .quantization import Int8Linear, register_quantizer
+from .int8_quantization import Int8Linear, register_quantizer
+from .linear_kernels import cast_for_matmul, drop, linear, smoothed_cross_entropy_of_states, token_sums
+from .transformers_compatibility import CACHE, either_cache
 
 
 _DEVICES_WITH_FLOAT64 = ("cpu", "cuda", "meta")

@@ -11,15 +11,15 @@ from typing import Any
 from fastapi import HTTPException
 from transformers import PreTrainedTokenizerBase
 
-from ..checks import check_strings
-from ..details import Translation
-from ..segmentation import Piece
-from ..texts import pieces_of
-from ..translation import translate
+from ..support.argument_checks import check_strings
+from ..translation.paragraphs import pieces_of
+from ..translation.sentence_splitting import Piece
+from ..translation.translate import translate
+from ..translation.translation_details import Translation
 from .batcher import Batch, Batcher
-from .card import CardFacts
-from .metrics import Metrics
-from .settings import ServingSettings
+from .card_facts import CardFacts
+from .limits import ServingSettings
+from .prometheus_metrics import Metrics
 
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..files import flush, whole_file
-from .callbacks import evaluations_without_improvement
+from ..support.atomic_files import flush, whole_file
+from .trainer_callbacks import evaluations_without_improvement
 
 
 MARK = "complete.json"

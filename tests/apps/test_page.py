@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.cli.main import main
 from tests.apps.conftest import ENVIRONMENT, start, stop
 from tests.ecosystem.documentation import FIXTURE, ROOT
 

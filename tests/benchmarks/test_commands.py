@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import generation, training
 from benchmarks.support import training_report
-from hf_vanilla_transformer import memory
+from hf_vanilla_transformer.support import process_memory as memory
 
 
 ROOT = Path(__file__).parents[2]

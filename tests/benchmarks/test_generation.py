@@ -17,10 +17,10 @@ from benchmarks.support.generation_profile import PARTS, parts
 from benchmarks.support.generation_rows import counting_rows
 from hf_vanilla_transformer import score_translations, translate
 from hf_vanilla_transformer.conversion.hf_marian import new_marian
-from hf_vanilla_transformer.model import packed_linear
-from hf_vanilla_transformer.model.cache import CACHE
+from hf_vanilla_transformer.engines import ctranslate2_engine as engine
+from hf_vanilla_transformer.model import prepacked_weights as packed_linear
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
-from hf_vanilla_transformer.serving import engine
+from hf_vanilla_transformer.model.transformers_compatibility import CACHE
 
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"

@@ -30,7 +30,7 @@ from benchmarks.support.training_implementations import Implementation
 from benchmarks.support.training_profile import PARTS, part_of, profile_steps
 from benchmarks.support.training_steps import StepTimes
 from hf_vanilla_transformer import TokenBudgetBatchSampler, VanillaTransformerConfig
-from hf_vanilla_transformer.training import callbacks
+from hf_vanilla_transformer.training import trainer_callbacks as callbacks
 from tests.invariants.killed import forked
 
 

@@ -16,7 +16,7 @@ import transformers.modeling_utils  # noqa: F401
 # transformers itself imports torchao with every model, where torchao is installed.
 OF_TRANSFORMERS = set(sys.modules)
 
-from hf_vanilla_transformer import cli  # noqa: E402
+from hf_vanilla_transformer.cli import main as cli  # noqa: E402
 
 
 def answer(command: list[str], libraries: list[str]) -> dict:

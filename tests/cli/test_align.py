@@ -7,9 +7,9 @@ import pytest
 
 from hf_vanilla_transformer import align as align_words
 from hf_vanilla_transformer.cli import align
-from hf_vanilla_transformer.cli.loading import load
+from hf_vanilla_transformer.translation.model_loading import load
 from tests.number_alignment import english, german, gold, spell
-from tests.test_alignment import FOLDER
+from tests.translation.test_alignment import FOLDER
 
 
 NUMBERS = [42, 365, 7, 920_016, 61_000, 3_874]

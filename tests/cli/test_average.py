@@ -5,7 +5,7 @@ import os
 import pytest
 
 from hf_vanilla_transformer.cli import average, evaluate
-from hf_vanilla_transformer.files import locked
+from hf_vanilla_transformer.support.atomic_files import locked
 from tests.cli.tiny_run import assert_is_mean, weights_of
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from hf_vanilla_transformer.cli import demo, train
 from tests.cli.tiny_run import recipe
-from tests.evaluation.test_curves import without_matplotlib
+from tests.pictures.test_curves import without_matplotlib
 
 
 def test_the_demo_ends_with_a_picture_and_python_that_runs(tmp_path, monkeypatch, capsys):

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from hf_vanilla_transformer.cli import main, plot
-from hf_vanilla_transformer.evaluation import attention_pictures, pictures
-from tests.evaluation.test_curves import without_matplotlib
+from hf_vanilla_transformer.cli import plot
+from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.pictures import attention as attention_pictures
+from hf_vanilla_transformer.pictures import plots as pictures
+from tests.pictures.test_curves import without_matplotlib
 
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

@@ -6,8 +6,8 @@ import pytest
 
 from hf_vanilla_transformer import score as score_sentences
 from hf_vanilla_transformer.cli import score
-from hf_vanilla_transformer.cli.loading import load
-from hf_vanilla_transformer.translation import Score
+from hf_vanilla_transformer.translation.model_loading import load
+from hf_vanilla_transformer.translation.translate import Score
 
 
 SOURCES, TARGETS = ["one", "two houses"], ["un", "deux maisons"]

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.cli.main import main
 from tests.ecosystem.documentation import FIXTURE
 
 

@@ -12,8 +12,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import load_pairs
-from hf_vanilla_transformer.cli import train, train_outputs, train_run, train_setup
-from hf_vanilla_transformer.cli.train_arguments import RunArguments
+from hf_vanilla_transformer.cli import train
+from hf_vanilla_transformer.training import run as train_run
+from hf_vanilla_transformer.training import run_outputs as train_outputs
+from hf_vanilla_transformer.training import run_setup as train_setup
+from hf_vanilla_transformer.training.run_arguments import RunArguments
 from tests.cli.tiny_run import TINY, recipe, weights_of
 from tests.model.test_remote_code import SHIPPED
 from tests.models import small_model

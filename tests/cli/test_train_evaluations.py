@@ -14,8 +14,9 @@ from transformers.integrations import integration_utils
 
 from hf_vanilla_transformer import load_pairs, score_translations
 from hf_vanilla_transformer import translate as translate_sentences
-from hf_vanilla_transformer.cli import plot, train, train_outputs
-from hf_vanilla_transformer.cli.train_examples import SHOWN
+from hf_vanilla_transformer.cli import plot, train
+from hf_vanilla_transformer.training import run_outputs as train_outputs
+from hf_vanilla_transformer.training.example_translations import SHOWN
 from tests.cli.tiny_run import assert_is_mean, evaluated, recipe, weights_of
 
 

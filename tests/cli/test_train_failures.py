@@ -16,9 +16,10 @@ from safetensors import SafetensorError
 from transformers import Seq2SeqTrainer
 from transformers.trainer_callback import CallbackHandler
 
-from hf_vanilla_transformer.cli import main, train
-from hf_vanilla_transformer.cli.train_checks import check_space
-from hf_vanilla_transformer.files import is_disk_error
+from hf_vanilla_transformer.cli import train
+from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.support.atomic_files import is_disk_error
+from hf_vanilla_transformer.training.run_checks import check_space
 from tests.cli.tiny_run import TINY_RUN, assert_is_mean, weights_of, write_recipe
 
 
@@ -147,7 +148,7 @@ def test_an_interrupt_is_one_line(tmp_path, monkeypatch, capsys, step, advice):
 HOLD = """
 import sys, time
 from pathlib import Path
-from hf_vanilla_transformer.files import locked
+from hf_vanilla_transformer.support.atomic_files import locked
 with locked(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(60)

@@ -15,9 +15,14 @@ import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import train_tokenizer
-from hf_vanilla_transformer.cli import train, train_arguments, train_checks, train_outputs, train_run, train_setup
-from hf_vanilla_transformer.cli.arguments import DataArguments
-from hf_vanilla_transformer.cli.parsing import parse
+from hf_vanilla_transformer.cli import train
+from hf_vanilla_transformer.cli.parser import parse
+from hf_vanilla_transformer.cli.shared_options import DataArguments
+from hf_vanilla_transformer.training import run as train_run
+from hf_vanilla_transformer.training import run_arguments as train_arguments
+from hf_vanilla_transformer.training import run_checks as train_checks
+from hf_vanilla_transformer.training import run_outputs as train_outputs
+from hf_vanilla_transformer.training import run_setup as train_setup
 from tests.cli.tiny_run import TINY_RUN, write_recipe
 
 

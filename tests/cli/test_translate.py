@@ -14,11 +14,8 @@ import pytest
 import torch
 
 from hf_vanilla_transformer import translate as translate_sentences
-from hf_vanilla_transformer.cli import (
-    evaluate,
-    translate,
-)
-from hf_vanilla_transformer.cli.loading import load
+from hf_vanilla_transformer.cli import evaluate, translate
+from hf_vanilla_transformer.translation.model_loading import load
 from tests.cli.tiny_run import lines
 
 

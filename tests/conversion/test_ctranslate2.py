@@ -19,9 +19,9 @@ from hf_vanilla_transformer import (
     train_tokenizer,
     translate,
 )
-from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.conversion import converted_folder as folders
 from hf_vanilla_transformer.conversion import ctranslate2
-from hf_vanilla_transformer.conversion import folder as folders
 from hf_vanilla_transformer.conversion.ctranslate2 import to_ctranslate2, token_text, write_ctranslate2
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoder
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of

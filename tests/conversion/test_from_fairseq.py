@@ -14,7 +14,7 @@ from tokenizers.models import BPE
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, FSMTTokenizer
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.conversion.fairseq import from_fairseq, read_dictionary
 from tests.conversion.fsmt import MERGES, OTHER, SENTENCES, SOURCE, SPECIAL, fsmt_model, write_tokenizer
 from tests.conversion.texts import texts

@@ -12,9 +12,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, FSMTTokenizer
 from transformers.models.fsmt import modeling_fsmt
 
 from hf_vanilla_transformer import score, translate
-from hf_vanilla_transformer.cli import main
+from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.conversion import fsmt as conversion
-from hf_vanilla_transformer.conversion import parity, weights
+from hf_vanilla_transformer.conversion import parity_certificate as parity
+from hf_vanilla_transformer.conversion import weight_transforms as weights
 from hf_vanilla_transformer.conversion.fsmt import from_fsmt
 from hf_vanilla_transformer.model.tokenization_fairseq import FairseqTokenizer
 from tests.conversion.fsmt import OTHER, SENTENCES, SOURCE, fsmt_model, write_tokenizer

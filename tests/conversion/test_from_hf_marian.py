@@ -10,9 +10,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, MarianTokenizer
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.conversion import folder as folders
-from hf_vanilla_transformer.conversion import hf_marian, weights
+from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.conversion import converted_folder as folders
+from hf_vanilla_transformer.conversion import hf_marian
+from hf_vanilla_transformer.conversion import weight_transforms as weights
 from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
 from tests.conversion.marian import SENTENCES, VOCABULARY, write_tokenizer
 from tests.conversion.texts import texts

@@ -14,8 +14,9 @@ import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import score, translate
-from hf_vanilla_transformer.cli import main
-from hf_vanilla_transformer.conversion import marian, weights
+from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.conversion import marian
+from hf_vanilla_transformer.conversion import weight_transforms as weights
 from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
 from hf_vanilla_transformer.conversion.marian import from_marian
 from tests.conversion.texts import texts

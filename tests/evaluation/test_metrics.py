@@ -9,7 +9,7 @@ from transformers import EvalPrediction
 from hf_vanilla_transformer import Bleu, ChrF, make_compute_metrics, score_translations
 from hf_vanilla_transformer.evaluation import METRICS, describe_exact_match
 from hf_vanilla_transformer.evaluation.metrics import bleu_tokenization
-from hf_vanilla_transformer.hub.card import _METRICS_ON_THE_HUB
+from hf_vanilla_transformer.hub.model_card import _METRICS_ON_THE_HUB
 
 
 HYPOTHESES = ["the small house is old .", "two dogs run through the field"]

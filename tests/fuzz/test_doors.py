@@ -23,8 +23,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 from hf_vanilla_transformer import TwoVocabularyTokenizer, average_checkpoints, load_pairs, score, train_tokenizer
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import align, convert, evaluate, translate
+from hf_vanilla_transformer.engines import ctranslate2_engine as engine
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
-from hf_vanilla_transformer.serving import engine
 from tests.conversion.fsmt import fsmt_model, write_tokenizer
 from tests.fuzz.values import MARKUP, SENTENCES, VALUES, changed_fields, damages
 from tests.models import decisive_model

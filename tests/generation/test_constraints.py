@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from hf_vanilla_transformer.model.constraints import ConstrainedBeamSearch
+from hf_vanilla_transformer.model.constrained_beam_search import ConstrainedBeamSearch
 from tests.generation.test_beam_search import EOS, LIMIT, WORDS, Language, assert_same, everything, penalty_of, search
 
 

@@ -15,7 +15,7 @@ from transformers.generation import EosTokenCriteria, MaxLengthCriteria, Stoppin
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model import cpu_decoder as step
 from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
-from hf_vanilla_transformer.model import packed_linear
+from hf_vanilla_transformer.model import prepacked_weights as packed_linear
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder, supports_cpu_decoder
 from tests.generation.by_hand import BOS
 from tests.generation.conftest import SENTENCES, ending_model

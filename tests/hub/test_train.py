@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import ModelCardData, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from hf_vanilla_transformer.hub.push import push_run
+from hf_vanilla_transformer.hub.push_to_hub import push_run
 from tests.hub.server import WRITER, Fault, File
 from tests.hub.test_push_pull import ALWAYS_THERE, OF_A_MODEL, OF_A_TOKENIZER
 from tests.model.test_remote_code import SHIPPED

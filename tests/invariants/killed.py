@@ -28,7 +28,7 @@ from hf_vanilla_transformer import (
     last_complete_checkpoint,
     paper_optimizers,
 )
-from hf_vanilla_transformer.cli import train_run
+from hf_vanilla_transformer.training import run as train_run
 from tests.models import small_model
 from tests.training.toy import copy_task
 

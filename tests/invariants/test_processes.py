@@ -10,8 +10,9 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import last_complete_checkpoint
-from hf_vanilla_transformer.cli import train, train_setup
-from hf_vanilla_transformer.cli.train_checks import check_processes
+from hf_vanilla_transformer.cli import train
+from hf_vanilla_transformer.training import run_setup as train_setup
+from hf_vanilla_transformer.training.run_checks import check_processes
 from tests.invariants.checkpoints import assert_same_checkpoint, assert_same_weights
 from tests.invariants.killed import MAX_STEPS, exit_code, start, two_ranks
 

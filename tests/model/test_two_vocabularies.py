@@ -20,7 +20,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
     translate,
 )
-from hf_vanilla_transformer.data.tokenization import describe_tokenizer
+from hf_vanilla_transformer.data.tokenized_pairs import describe_tokenizer
 from hf_vanilla_transformer.model.pipeline_vanilla_transformer import check_vocabulary
 from tests.models import small_config, small_model
 

@@ -9,7 +9,7 @@ import pytest
 
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import translate
-from hf_vanilla_transformer.cli.loading import load
+from hf_vanilla_transformer.translation.model_loading import load
 from tests.invariants.killed import run_as_two
 from tests.models import decisive_model
 from tests.parallel.test_recipes import FOLDER

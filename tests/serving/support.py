@@ -11,8 +11,8 @@ from typing import Any
 
 import uvicorn
 
-from hf_vanilla_transformer.serving.app import build_app
-from hf_vanilla_transformer.serving.server import configuration, listen
+from hf_vanilla_transformer.serving.http.routes import build_app
+from hf_vanilla_transformer.serving.http.uvicorn_server import configuration, listen
 from hf_vanilla_transformer.serving.service import Service
 
 

@@ -27,7 +27,7 @@ def test_the_commands_are_understood(monkeypatch):
 
 
 def test_both_wait_longer_than_the_server():
-    from hf_vanilla_transformer.serving.settings import ServingSettings
+    from hf_vanilla_transformer.serving.limits import ServingSettings
 
     seconds = [int(re.search(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), flags=re.MULTILINE)[1])]
     seconds.append(int(COMPOSE["services"]["translation"]["stop_grace_period"].removesuffix("s")))

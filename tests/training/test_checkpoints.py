@@ -10,7 +10,8 @@ from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import get_last_checkpoint
 
-from hf_vanilla_transformer import CompleteCheckpoints, PaperTrainingArguments, files, last_complete_checkpoint
+from hf_vanilla_transformer import CompleteCheckpoints, PaperTrainingArguments, last_complete_checkpoint
+from hf_vanilla_transformer.support import atomic_files as files
 from hf_vanilla_transformer.training import checkpoints
 from hf_vanilla_transformer.training.checkpoints import find_checkpoint, mark_complete
 from tests.models import small_model

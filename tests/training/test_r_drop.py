@@ -9,9 +9,9 @@ from torch import nn
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 from hf_vanilla_transformer import PaperTrainingArguments, paper_optimizers
-from hf_vanilla_transformer.cli.train_arguments import RunArguments
 from hf_vanilla_transformer.training import r_drop
 from hf_vanilla_transformer.training.r_drop import RDropTrainer, r_drop_loss
+from hf_vanilla_transformer.training.run_arguments import RunArguments
 from tests.models import small_model
 from tests.training.toy import Gradients, copy_task
 

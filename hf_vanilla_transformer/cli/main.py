@@ -1,0 +1,72 @@
+"""The entry point of the command line: it runs the verb that the first argument names."""
+
+import gc
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+
+from ..support.version import __version__
+from . import PROGRAM
+
+
+# The garbage collector would traverse every object of torch and transformers at exit, which takes a second.
+gc.freeze()
+
+VERBS = {
+    "demo": "train on the built-in number corpus, evaluate, translate some numbers, and draw attention",
+    "train": "train a model from scratch, or fine-tune one",
+    "translate": "translate sentences, a file, or standard input",
+    "evaluate": "translate test pairs and compute BLEU and chrF",
+    "score": "compute log-probabilities of given translations",
+    "align": "align the words of sentences and their translations",
+    "average": "average the weights of checkpoints",
+    "convert": "convert a model of another system, and prove that it is equal",
+    "plot": "draw attention, positions, masks, the schedule, probabilities, curves",
+    "serve": "translate by HTTP, for clients of the Hub and of LibreTranslate, and as a page",
+    "info": "print versions, the machine, and the fast paths it enables",
+}
+
+# A verb whose module has another name.
+_MODULES = {"info": "machine_info"}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the verb that the first argument names."""
+    verb, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    with ending_in_one_line():
+        if verb in ("-h", "--help"):
+            print(_help(), flush=True)
+        elif verb == "--version":
+            print(f"{PROGRAM} {__version__}", flush=True)
+        elif verb in VERBS:
+            import_module(f".{_MODULES.get(verb, verb)}", __package__).main(rest)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        else:
+            sys.exit(f'error: "{verb}" is not a verb of {PROGRAM}; use one of {", ".join(VERBS)}.')
+
+
+@contextmanager
+def ending_in_one_line() -> Iterator[None]:
+    """End in one line instead of a traceback: an interrupt, also by SIGTERM, and a failure of standard output."""
+    before = signal.signal(signal.SIGTERM, _raise_interrupt)
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        print(f"interrupted{f': {interrupt}' if str(interrupt) else ''}", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    except OSError as error:  # Of standard output, for example, if the disk is full.
+        sys.exit(f"error: {error}")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _raise_interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _help() -> str:
+    verbs = "\n".join(f"  {verb:<10} {summary}" for verb, summary in VERBS.items())
+    return f"usage: {PROGRAM} VERB [--name value ...]\n\n{verbs}\n\n`{PROGRAM} VERB --help` lists a verb's arguments."

@@ -1,0 +1,138 @@
+"""Lengths of tokenized pairs, and a filter for pairs that are empty or too long."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset
+from numpy.typing import ArrayLike, NDArray
+from transformers import PreTrainedTokenizerBase
+from transformers.tokenization_utils_base import LARGE_INTEGER
+
+from ..model.tokenization_two_vocabularies import sides_of
+from ..support.argument_checks import check_number
+from .tokenized_pairs import check_is_dataset
+
+
+_COLUMNS = ["input_ids", "labels"]
+_ROWS_AT_ONCE = 10_000
+
+
+def filter_pairs(
+    data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None = None
+) -> tuple[Dataset, dict[str, int]]:
+    """Remove tokenized pairs that are too long or empty, and count them.
+
+    The first rule that holds for one side removes a pair:
+
+    - `"too long"`: the side has more than `max_tokens` tokens, `</s>` included.
+    - `"empty"`: the side has only tokens of white space, as defined by `str.isspace`, and special tokens such as
+      `</s>`. A token that is a part of a character counts as text.
+
+    No pair is truncated, and the others keep their order. If `data` is a file in the cache of `datasets`, so are the
+    indices of the remaining pairs, and later calls reuse them; nothing stays in memory.
+
+    Args:
+        data (`Dataset`): pairs of [`tokenize_pairs`], with lists of tokens in the columns `input_ids` and `labels`.
+        tokenizer (`PreTrainedTokenizerBase`): the tokenizer of these pairs.
+        max_tokens (`int`, *optional*): most tokens of a side; for a [`TokenBudgetBatchSampler`], its
+            `tokens_per_batch`. If None, no pair is too long.
+
+    Returns:
+        `Dataset`: the remaining pairs.
+        `dict[str, int]`: the number of pairs that each rule removed, `"empty"` and `"too long"`.
+
+    Raises:
+        TypeError: if `data` is not a `Dataset`, or `max_tokens` is not a whole number.
+        ValueError: if `max_tokens` is less than 1, a column is missing, or no pair would remain.
+    """
+    if max_tokens is not None:
+        check_number("max_tokens", max_tokens, 1)
+    check_is_dataset(data)
+    too_long = 0 if max_tokens is None else int((np.maximum(*pair_lengths(data)) > max_tokens).sum())
+    kept = data.with_format("arrow").filter(
+        _fit,
+        batched=True,
+        batch_size=_ROWS_AT_ONCE,
+        writer_batch_size=_ROWS_AT_ONCE,
+        fn_kwargs={"blank_tokens": [_blank_tokens(side) for side in sides_of(tokenizer)], "max_tokens": max_tokens},
+        desc="removing pairs",
+    )
+    dropped = {"empty": len(data) - len(kept) - too_long, "too long": too_long}
+    if not len(kept):
+        raise ValueError(
+            f"none of the {len(data)} pairs would remain: {dropped['empty']} are empty on one side and {too_long} "
+            f"longer than max_tokens, which is {max_tokens}; raise it, or give other pairs."
+        )
+    return (data if len(kept) == len(data) else kept.with_format(**data.format)), dropped
+
+
+def _blank_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))], skip_special_tokens=True)
+    return [token for token, text in enumerate(texts) if not text.strip()]
+
+
+def _fit(pairs: pa.Table, blank_tokens: list[list[int]], max_tokens: int | None) -> NDArray[np.bool_]:
+    """Mask of the pairs that are neither empty nor too long, `(pairs,)`."""
+    fit = np.ones(len(pairs), np.bool_)
+    for side, blank in zip(map(pairs.column, _COLUMNS), blank_tokens, strict=True):
+        tokens, has_text = side.combine_chunks(), np.zeros(len(pairs), np.bool_)
+        is_text = pc.invert(pc.is_in(pc.list_flatten(tokens), pa.array(blank)))
+        has_text[pc.list_parent_indices(tokens).filter(is_text)] = True
+        fit &= has_text & (_list_lengths(side) <= (max_tokens or np.inf))
+    return fit
+
+
+def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Source and target lengths of tokenized pairs, in tokens, each `(pairs,)`; a missing list has length 0.
+
+    Args:
+        data (`Dataset`, or two arrays): pairs of [`tokenize_pairs`], whose tokens are not read; or the lengths.
+
+    Raises:
+        TypeError, ValueError: if `data` has no lengths, or arrays do not fit together.
+    """
+    if isinstance(data, Dataset):
+        missing = [name for name in _COLUMNS if name not in data.column_names]
+        if missing:
+            raise ValueError(
+                f"the data set has the columns {', '.join(data.column_names)}, and not {' and '.join(missing)}; "
+                "tokenize_pairs() makes them."
+            )
+        source, target = (_list_lengths(data.data.column(name)) for name in _COLUMNS)
+        if data._indices is None:
+            return source, target
+        # A filtered or shuffled data set lists rows of its table; datasets itself would copy them one by one.
+        rows = data._indices.column(0).to_numpy()
+        return source[rows], target[rows]
+    if not isinstance(data, (tuple, list, np.ndarray)) or len(data) != 2:
+        raise TypeError(
+            f"a {type(data).__name__} does not know the lengths of its pairs; give a datasets.Dataset, or two arrays: "
+            "source and target lengths."
+        )
+    source, target = map(np.asarray, data)
+    if source.ndim != 1 or source.shape != target.shape:
+        raise ValueError(f"lengths have the shapes {source.shape} and {target.shape}; both must be (pairs,).")
+    if not all(np.issubdtype(side.dtype, np.integer) for side in (source, target)):
+        raise TypeError(f"lengths are {source.dtype} and {target.dtype}; they count tokens, so give whole numbers.")
+    return source, target
+
+
+def set_model_max_length(tokenizer: PreTrainedTokenizerBase, data: Dataset) -> None:
+    """Make the longest source of the training pairs the tokenizer's `model_max_length`, in tokens.
+
+    A tokenizer that has a greater one already, of an earlier training, keeps it. It cuts nothing off by itself; see
+    `translate(..., split_sentences=True)`.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): of the pairs.
+        data (`Dataset`): training pairs of [`tokenize_pairs`].
+    """
+    longest, earlier = int(pair_lengths(data)[0].max()), tokenizer.model_max_length
+    if earlier > LARGE_INTEGER or earlier < longest:  # Without a limit it is a number beyond all lengths.
+        tokenizer.model_max_length = longest
+
+
+def _list_lengths(column: pa.ChunkedArray) -> NDArray[Any]:
+    return pc.fill_null(pc.list_value_length(column), 0).to_numpy()

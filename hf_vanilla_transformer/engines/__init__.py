@@ -1,0 +1,1 @@
+"""Other runtimes that stand in the place of a model: CTranslate2 and its process."""

@@ -1,0 +1,270 @@
+"""A trained folder in a runtime that stands where a model stands in `translate` and `score`."""
+
+import copy
+import hashlib
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from huggingface_hub.constants import HF_HOME
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoConfig, GenerationConfig
+
+from ..conversion.converted_folder import CERTIFICATE, hashes, source_folder
+from ..conversion.ctranslate2 import QUANTIZATIONS, import_library, to_ctranslate2
+from ..model.fast_path_checks import has_avx512
+from ..model.generation_vanilla_transformer import length_penalty_of
+from ..model.search_memory_check import check_memory
+from ..model.sentence_limits import check_search, limits_length
+from ..support.argument_checks import check_number
+from ..support.version import __version__
+from .ctranslate2_process import CTranslate2Process, Setting
+
+
+logger = logging.getLogger(__name__)
+
+ENGINES = ("ctranslate2",)
+CACHE = Path(HF_HOME) / "hf_vanilla_transformer" / "ctranslate2"
+# Arguments of generate() that CTranslate2 has, too.
+_PASSED_ON = ("repetition_penalty", "no_repeat_ngram_size")
+_ARGUMENTS = (
+    *("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping"),
+    *("max_length", "max_new_tokens", "max_length_offset", *_PASSED_ON),
+)
+_Rows = list[list[int]]
+
+
+def load_engine(
+    folder: str,
+    engine: str = "ctranslate2",
+    compute_type: str | None = None,
+    *,
+    threads: int | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+) -> "CTranslate2Engine":
+    """Load a trained folder into another runtime, to be given to `translate` and `score` in the place of a model.
+
+    A folder is converted once, by [`~hf_vanilla_transformer.conversion.ctranslate2.to_ctranslate2`], into
+    `HF_HOME/hf_vanilla_transformer/ctranslate2`, under the hash of its files.
+
+    Args:
+        folder (`str`): a trained folder, or a name on the Hub.
+        engine (`str`): `"ctranslate2"`.
+        compute_type (`str`, *optional*): one of `conversion.ctranslate2.QUANTIZATIONS`; float32 by default.
+        threads (`int`, *optional*): number of threads; by default torch's.
+        revision, token (`str`, *optional*): branch, tag or commit, and access token of the Hub.
+
+    Raises:
+        ImportError: if ctranslate2 is not installed.
+        OSError: if the folder cannot be read.
+        ValueError: if `engine` is unknown, CTranslate2 lacks `compute_type` on this processor or cannot hold the model,
+            or the converted model is not equal to it.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f'engine is "{engine}"; choose one of {", ".join(ENGINES)}.')
+    kind = compute_type or "float32"
+    types = [name for name in QUANTIZATIONS if name in import_library().get_supported_compute_types("cpu")]
+    if kind not in types:
+        raise ValueError(f'compute_type is "{kind}"; choose one of {", ".join(types)}, which this processor has.')
+    if threads is not None:
+        check_number("threads", threads, 1)
+    local = source_folder(folder, revision, token)
+    return CTranslate2Engine(local, converted(local, kind), kind, threads or torch.get_num_threads())
+
+
+def converted(folder: Path, compute_type: str) -> Path:
+    """The folder of CTranslate2 in the user's cache, made if it is not there."""
+    files = [path for path in folder.iterdir() if path.suffix in (".json", ".safetensors", ".model", ".spm", ".txt")]
+    parts = {**hashes(files), "ctranslate2": import_library().__version__, "hf_vanilla_transformer": __version__}
+    name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+    target = CACHE / f"{name}-{compute_type}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    # Another process that converts the same folder is waited for.
+    with FileLock(CACHE / f"{target.name}.lock"):
+        if not (target / CERTIFICATE).is_file():
+            logger.info("converting %s into %s", folder, target)
+            to_ctranslate2(str(folder), str(target), quantization=compute_type)
+    return target
+
+
+class CTranslate2Engine(torch.nn.Module):
+    """A model in CTranslate2, in a process of its own; see [`load_engine`].
+
+    Its search differs from the model's: a sentence ends when as many hypotheses have finished as there are beams
+    (`early_stopping=True`), only those among the best `num_beams` candidates may finish, and the length limit of a
+    batch is that of its longest source. Of the finished hypotheses, the best by the model's length penalty comes first.
+
+    Args:
+        folder (`Path`): the trained folder.
+        converted (`Path`): the same model for CTranslate2.
+        compute_type (`str`): such as `"float32"` or `"int8"`.
+        threads (`int`): number of threads.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, folder: Path, converted: Path, compute_type: str, threads: int):
+        super().__init__()
+        self.config: Any = AutoConfig.from_pretrained(folder)
+        # Without a file, transformers' defaults.
+        has_settings = (folder / "generation_config.json").is_file()
+        self.generation_config: Any = GenerationConfig.from_pretrained(folder) if has_settings else GenerationConfig()
+        self.generation_config.early_stopping = True
+        self._folder, self._compute_type, self._threads = converted, compute_type, threads
+        certificate = json.loads((converted / CERTIFICATE).read_text(encoding="utf-8"))
+        self._always, self.max_positions = certificate["translate_batch"], certificate["max_positions"]
+        # Empty if CTranslate2 cannot average these heads, and in folders of an earlier version.
+        self.alignment_heads = [(layer, head) for layer, head in certificate.get("alignment_heads", [])]
+        names = [converted / f"{side}_vocabulary.json" for side in ("source", "target")]
+        if not names[0].is_file():
+            names = [converted / "shared_vocabulary.json"] * 2
+        self._source, self._target = (json.loads(path.read_text(encoding="utf-8")) for path in names)
+        self._ids = {text: token for token, text in enumerate(self._target)}
+        self._processes: dict[Setting, CTranslate2Process] = {}
+
+    def generate(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.LongTensor:
+        """Translate a batch, as the model's `generate()` does.
+
+        Args:
+            input_ids, attention_mask (`torch.LongTensor` of shape `(batch, source)`): tokens; 0 for padding.
+            **kwargs: settings of the search, in the place of those of `generation_config`: `num_beams`,
+                `num_return_sequences`, `length_penalty`, `length_penalty_type`, `max_length`, `max_new_tokens`,
+                `max_length_offset`, `repetition_penalty`, `no_repeat_ngram_size`.
+
+        Returns:
+            `torch.LongTensor` of shape `(batch * num_return_sequences, target)`: each row begins with the start token.
+
+        Raises:
+            RuntimeError: if CTranslate2 fails.
+            ValueError: if CTranslate2 has no such argument, or a sentence is longer than its table of positions.
+        """
+        settings = self._settings(kwargs)
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        rows = [ids[real.bool()].tolist() for ids, real in zip(input_ids, mask, strict=True)]
+        longest = max(map(len, rows))
+        self._check_length(longest, "source")
+        beams, count = settings.num_beams or 1, settings.num_return_sequences or 1
+        if count > beams:
+            raise ValueError(f"num_return_sequences is {count}, but there are {beams} num_beams; give fewer.")
+        settings.max_length = 1 + min(self._limit(settings, longest), self.max_positions)
+        check_memory(self, len(rows) * beams, longest, settings)
+        options = {
+            "beam_size": beams,
+            "num_hypotheses": beams,
+            "max_decoding_length": settings.max_length - 1,
+            **{name: getattr(settings, name) for name in _PASSED_ON if getattr(settings, name) is not None},
+        }
+        sources = [[self._source[token] for token in row] for row in rows]
+        # With length_penalty 1 a score is log P divided by the length, from which the model's own penalty is computed.
+        always = {"max_batch_size": 0, "length_penalty": 1, "return_scores": True, "return_end_token": True}
+        _, results = self._process(len(rows)).translate(sources, **self._always, **always, **options)
+        penalty = length_penalty_of(settings)
+        best = [token for texts, scores, _ in results for token in self._best(texts, scores, penalty, count)]
+        start = self.config.decoder_start_token_id
+        sequences: Any = pad_sequence(
+            [torch.tensor([start, *row]) for row in best], batch_first=True, padding_value=self.config.pad_token_id
+        )
+        return sequences
+
+    def log_probs(self, sources: _Rows, targets: _Rows) -> list[list[float]]:
+        """Log-probabilities of the tokens of each target, which ends in `</s>`, in nats.
+
+        Raises:
+            RuntimeError: if CTranslate2 fails.
+            ValueError: if a sentence is longer than its table of positions.
+        """
+        self._check_lengths(sources, targets)
+        source = [[self._source[token] for token in row] for row in sources]
+        # CTranslate2 adds the end.
+        target = [[self._target[token] for token in row if token != self.config.eos_token_id] for row in targets]
+        found = self._process(len(sources)).score(source, target)
+        return [log_probs[: len(row)] for log_probs, row in zip(found, targets, strict=True)]
+
+    def attention(self, sources: _Rows, targets: _Rows) -> list[torch.Tensor]:
+        """The cross-attention of `alignment_heads`, averaged, in the step that predicts each target token.
+
+        Args:
+            sources, targets (`list` of `list` of `int`): token ids; a target need not end in `</s>`.
+
+        Returns:
+            `list` of `torch.FloatTensor` of shape `(target, source)`.
+
+        Raises:
+            RuntimeError: if CTranslate2 fails.
+            ValueError: if a sentence is longer than its table of positions.
+        """
+        self._check_lengths(sources, targets)
+        source = [[self._source[token] for token in row] for row in sources]
+        prefixes = [[self._target[token] for token in row if token != self.config.eos_token_id] for row in targets]
+        # Greedy search after a forced prefix. In a beam search over a batch, the attention of the first step is wrong
+        # where the source is padded (CTranslate2 4.8).
+        options = {"beam_size": 1, "max_decoding_length": 1 + max(map(len, prefixes)), "max_batch_size": 0}
+        always = {"return_attention": True, "return_end_token": True, **self._always}
+        _, found = self._process(len(source)).translate(source, target_prefix=prefixes, **always, **options)
+        return [torch.tensor(each[: len(row)]) for (_, _, (each,)), row in zip(found, targets, strict=True)]
+
+    def close(self) -> None:
+        """End the processes, which otherwise end with this one."""
+        while self._processes:
+            self._processes.popitem()[1].close()
+
+    def _settings(self, given: dict[str, Any]) -> Any:
+        for name, value in given.items():
+            if name not in _ARGUMENTS and not (name == "do_sample" and not value):
+                raise ValueError(f"{name} is {value!r}, but the engine has {', '.join(_ARGUMENTS)} only.")
+        settings = copy.copy(self.generation_config)
+        if any(given.get(name) for name in ("max_length", "max_new_tokens", "max_length_offset")):
+            settings.max_length = settings.max_new_tokens = settings.max_length_offset = None
+        for name, value in given.items():
+            setattr(settings, name, value)
+        check_search(vars(settings))
+        if settings.early_stopping is not True:
+            raise ValueError(
+                f"early_stopping is {settings.early_stopping!r}, but CTranslate2 ends a sentence when as many "
+                "hypotheses have finished as there are beams, which is True; leave it out, or use the engine torch."
+            )
+        if settings.do_sample:
+            raise ValueError("do_sample is True, but the engine searches only; use the engine torch.")
+        return settings
+
+    def _limit(self, settings: Any, longest: int) -> int:
+        offset = getattr(settings, "max_length_offset", None)
+        if settings.max_new_tokens:
+            return settings.max_new_tokens
+        if offset is not None and not limits_length(settings):
+            return longest + offset
+        return (settings.max_length or GenerationConfig().max_length or self.max_positions) - 1
+
+    def _check_lengths(self, sources: _Rows, targets: _Rows) -> None:
+        for side, rows in (("source", sources), ("target", targets)):
+            self._check_length(max(map(len, rows)), side)
+
+    def _check_length(self, length: int, side: str) -> None:
+        if length > self.max_positions:
+            raise ValueError(
+                f"a {side} has {length:,} tokens, but the engine has {self.max_positions:,} positions; split the "
+                "sentence, or use the engine torch."
+            )
+
+    def _best(self, texts: list[list[str]], scores: list[float], penalty: Any, count: int) -> _Rows:
+        ranked = sorted(
+            zip(texts, scores, strict=True), key=lambda each: -each[1] * len(each[0]) / penalty(max(1, len(each[0])))
+        )
+        return [[self._ids[text] for text in hypothesis] for hypothesis, _ in ranked[:count]]
+
+    def _process(self, rows: int) -> CTranslate2Process:
+        """The process for a batch: sentences in parallel, or threads in parallel where there are few sentences."""
+        workers = self._threads if rows >= 2 * self._threads else 1
+        # CTranslate2 uses AVX2 unless it is told otherwise.
+        instructions = "AVX512" if has_avx512() and "CT2_FORCE_CPU_ISA" not in os.environ else ""
+        setting = Setting(workers, self._threads // workers, instructions)
+        if setting not in self._processes:
+            self._processes[setting] = CTranslate2Process(self._folder, self._compute_type, setting)
+        return self._processes[setting]

@@ -1,0 +1,136 @@
+"""CTranslate2 in a child process, because it is slower in a process that has loaded torch.
+
+Run as a command, this file is the child: it reads jobs from stdin, one JSON object per line, and writes the results to
+stdout. It imports neither torch nor this package.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+# What `hf_vanilla_transformer.support.process_memory.keep_freed_memory` sets in the parent.
+KEEP_FREED_MEMORY = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000:glibc.malloc.top_pad=268435456"
+
+
+class Setting(NamedTuple):
+    """Parallelism and instruction set of CTranslate2.
+
+    Attributes:
+        workers: batches translated in parallel.
+        threads: threads per worker.
+        instructions: for example `"AVX512"`; empty for CTranslate2's default.
+    """
+
+    workers: int
+    threads: int
+    instructions: str = ""
+
+
+class CTranslate2Process:
+    """A CTranslate2 translator in a child process.
+
+    Args:
+        folder (`Path`): a model of CTranslate2.
+        compute_type (`str`): such as `"float32"` or `"int8"`.
+        setting (`Setting`): parallelism and instruction set.
+    """
+
+    def __init__(self, folder: Path, compute_type: str, setting: Setting):
+        command = [sys.executable, __file__, str(folder), compute_type, str(setting.workers), str(setting.threads)]
+        environment = {"GLIBC_TUNABLES": KEEP_FREED_MEMORY, **os.environ}
+        if setting.instructions:
+            environment["CT2_FORCE_CPU_ISA"] = setting.instructions
+        self._workers = setting.workers
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
+        )
+
+    def translate(
+        self, sources: Sequence[Sequence[str]], **options: Any
+    ) -> tuple[float, list[tuple[list[list[str]], list[float], list[list[list[float]]]]]]:
+        """Seconds in the child process, and the hypotheses of each source with their scores and attention.
+
+        Scores and attention, per hypothesis (target, source), are empty unless `options` request them.
+
+        With `max_batch_size=0` the sources are one batch, split evenly among the workers.
+
+        Raises:
+            RuntimeError: if CTranslate2 raises an error, or the process has ended.
+        """
+        if options.get("max_batch_size") == 0:
+            options["max_batch_size"] = -(-len(sources) // self._workers)
+        return self._call("translate_batch", {"source": sources, **options})
+
+    def score(self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Log-probabilities of the tokens of each target and of its end.
+
+        Raises:
+            RuntimeError: if CTranslate2 raises an error, or the process has ended.
+        """
+        size = -(-len(sources) // self._workers)
+        job = {"source": sources, "target": targets, "max_input_length": 0, "max_batch_size": size}
+        return self._call("score_batch", job)[1]
+
+    def _call(self, method: str, options: dict[str, Any]) -> Any:
+        to_child: Any = self._process.stdin
+        from_child: Any = self._process.stdout
+        try:
+            to_child.write(json.dumps({"method": method, "options": options}) + "\n")
+            to_child.flush()
+            answer = from_child.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise RuntimeError(f"CTranslate2's process ended with exit code {self._process.wait()}.")
+        result = json.loads(answer)
+        if isinstance(result, dict):
+            raise RuntimeError(f"CTranslate2 says: {result['error']}")
+        return result
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def main() -> None:
+    """Work on jobs from stdin until it ends."""
+    # Ctrl-C is for the parent, whose end closes stdin.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    translator, failure = None, ""
+    try:
+        import ctranslate2
+
+        folder, compute_type, workers, threads = sys.argv[1:]
+        translator = ctranslate2.Translator(
+            folder, compute_type=compute_type, inter_threads=int(workers), intra_threads=int(threads)
+        )
+    except Exception as error:  # Each job gets it as its answer.
+        failure = str(error)
+    for line in sys.stdin:
+        job = json.loads(line)
+        start = time.perf_counter()
+        try:
+            results = getattr(translator, job["method"])(**job["options"]) if translator else None
+            answer = {"error": failure} if results is None else [time.perf_counter() - start, _parts(results)]
+        except Exception as error:  # CTranslate2 raises several kinds; the parent raises them again.
+            answer = {"error": str(error)}
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
+
+
+def _parts(results: Sequence[Any]) -> list[Any]:
+    return [
+        each.log_probs if hasattr(each, "log_probs") else (each.hypotheses, each.scores, each.attention)
+        for each in results
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""The README.md of a trained folder, filled from the run."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+from transformers import PreTrainedConfig, TrainingArguments
+from transformers.training_args import OptimizerNames
+
+from ..data.language_codes import language_of
+from ..evaluation import describe_exact_match
+
+
+# An installed package holds the template itself; a checkout has it in the root folder.
+_TEMPLATE_PATHS = (Path(__file__).parents[1] / "model_card.md", Path(__file__).parents[2] / "model_card.md")
+BUILT_IN = "numbers"
+# Type and display name on the Hub of each metric of `score_translations`.
+_METRICS_ON_THE_HUB = {"bleu": ("sacrebleu", "BLEU"), "chrf": ("chrf", "chrF")}
+
+
+@dataclass(frozen=True)
+class About:
+    """What a card says about a model besides its sizes and its training.
+
+    Args:
+        title (`str`): heading, and the model's name in the metadata of its scores.
+        dataset (`str`, *optional*): the data set's name on the Hub, or `"numbers"`; None for files.
+        dataset_config (`str`, *optional*): its configuration.
+        source_language, target_language (`str`, *optional*): language codes, such as `"en"` or `"en_US"`; other values
+            are omitted.
+        base_model (`str`, *optional*): the fine-tuned model, a name on the Hub or a folder; of a folder the card shows
+            the last part only.
+        license (`str`, *optional*): licence of the weights; if None, the card says that it is not stated.
+        scores (`dict`, *optional*): scores of [`~hf_vanilla_transformer.score_translations`] on the test pairs, with
+            `data` and `decoding`, which describe the pairs and the decoding in words.
+    """
+
+    title: str
+    dataset: str | None = None
+    dataset_config: str | None = None
+    source_language: str | None = None
+    target_language: str | None = None
+    base_model: str | None = None
+    license: str | None = None
+    scores: dict[str, Any] | None = None
+
+    def metadata(self) -> ModelCardData:
+        """The card's metadata, limited to values that the Hub knows."""
+        languages = [
+            language for language in map(language_of, (self.source_language, self.target_language)) if language
+        ]
+        hub_dataset = _hub_name(self.dataset)
+        return ModelCardData(
+            language=list(dict.fromkeys(languages)) or None,
+            license=self.license,
+            library_name="transformers",
+            pipeline_tag="translation",
+            tags=["translation", "vanilla-transformer", "arxiv:1706.03762"],
+            datasets=[hub_dataset] if hub_dataset else None,
+            metrics=[kind for kind, _ in _METRICS_ON_THE_HUB.values()] if self.scores else None,
+            base_model=_hub_name(self.base_model),
+            model_name=self.title if self.scores else None,
+            eval_results=list(map(self._eval_result, _METRICS_ON_THE_HUB)) if self.scores else None,
+        )
+
+    def _eval_result(self, name: str) -> EvalResult:
+        scores: Any = self.scores
+        kind, label = _METRICS_ON_THE_HUB[name]
+        return EvalResult(
+            task_type="translation",
+            dataset_type=_hub_name(self.dataset) or (BUILT_IN if self.dataset == BUILT_IN else "own-files"),
+            dataset_name=scores["data"],
+            dataset_config=self.dataset_config,
+            dataset_split="test",
+            metric_type=kind,
+            metric_name=label,
+            metric_value=round(scores[name], 2),
+            metric_args={"signature": scores[f"{name}_signature"]},
+        )
+
+    def direction(self) -> str:
+        """The languages in words."""
+        if language_of(self.source_language) and language_of(self.target_language):
+            return f"from {self.source_language} to {self.target_language}"
+        return "one language to another"
+
+
+def fill_model_card(
+    about: About,
+    config: PreTrainedConfig,
+    parameters: int,
+    training_facts: dict[str, Any],
+    *,
+    data: str = "its training data",
+    location: str | None = None,
+    revision: str | None = None,
+    example_source: str = "A sentence to translate.",
+    converted: bool = False,
+) -> ModelCard:
+    """Fill the template `model_card.md`.
+
+    Args:
+        about (`About`): the model.
+        config (`PreTrainedConfig`): its configuration.
+        parameters (`int`): number of its parameters.
+        training_facts (`dict`): rows of the table of its training.
+        data (`str`): the training data in words.
+        location (`str`, *optional*): folder or `"user/name"` that the example passes to `from_pretrained`. Default:
+            the title.
+        revision (`str`, *optional*): a branch of that repository, other than `"main"`.
+        example_source (`str`): a sentence for the example.
+        converted (`bool`): the weights come from another system, and `training_facts` are about the conversion.
+
+    Returns:
+        `ModelCard`: text and metadata; its `content` is the text of README.md.
+    """
+    base = about.base_model
+    return ModelCard.from_template(
+        about.metadata(),
+        template_path=str(next(path for path in _TEMPLATE_PATHS if path.is_file())),
+        title=about.title,
+        location=location or about.title,
+        at_revision=f', revision="{revision}"' if revision else "",
+        data=data,
+        languages=about.direction(),
+        scores=about.scores,
+        exact_match=about.scores and describe_exact_match(about.scores),
+        example_source=json.dumps(example_source, ensure_ascii=False),
+        model_facts=_model_facts(config, parameters),
+        training_facts=training_facts,
+        base_model=_hub_name(base) or (base and Path(base).resolve().name),
+        license=about.license,
+        converted=converted,
+    )
+
+
+def average_facts(averaged_from: Sequence[str]) -> dict[str, str]:
+    """The row of a card that names the averaged checkpoints; none for a model that is not an average."""
+    if not averaged_from:
+        return {}
+    return {"weights": f"average of {len(averaged_from)} checkpoints: {', '.join(averaged_from)}"}
+
+
+def argument_facts(args: TrainingArguments) -> dict[str, Any]:
+    """The rows of a card that arguments of the Trainer give."""
+    # A value below 1 is a share of all updates.
+    warmup = f"{args.warmup_steps:.3g} of all" if 0 < args.warmup_steps < 1 else int(args.warmup_steps)
+    facts = {**_batch_facts(args), "warm-up updates": warmup}
+    if "adam" in OptimizerNames(args.optim).value:
+        facts["beta_1, beta_2, epsilon"] = f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}"
+    if args.label_smoothing_factor:
+        facts["label smoothing by the Trainer"] = args.label_smoothing_factor
+    return {**facts, "seed": args.seed}
+
+
+def _batch_facts(args: TrainingArguments) -> dict[str, Any]:
+    batches = args.gradient_accumulation_steps * args.world_size
+    tokens = getattr(args, "tokens_per_batch", None)
+    if tokens is not None:
+        return {"tokens an update and side, at most": tokens * batches}
+    return {"sentences an update": args.train_batch_size * batches}
+
+
+def _model_facts(config: PreTrainedConfig, parameters: int) -> dict[str, Any]:
+    return {
+        "parameters": f"{parameters:,}",
+        "layers (encoder, decoder)": f"{config.encoder_layers}, {config.decoder_layers}",
+        "d_model": config.d_model,
+        "d_ff": config.d_ff,
+        "heads": config.num_heads,
+        "vocabulary": f"{config.vocab_size:,}",
+        "positions": config.position_embedding_type,
+        "P_drop": config.dropout,
+        "label smoothing": config.label_smoothing,
+    }
+
+
+def _hub_name(name: str | None) -> str | None:
+    """The name if it may be on the Hub; None for a folder and for the built-in corpus."""
+    if name is None or name == BUILT_IN or Path(name).exists():
+        return None
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return None
+    return name

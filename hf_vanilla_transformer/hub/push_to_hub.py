@@ -1,0 +1,129 @@
+"""Push a trained folder to the Hub: check permissions first, then one commit with all files."""
+
+import os
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from huggingface_hub import CommitOperation, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, ModelCardData
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
+
+from .model_folder import FILES_OF_A_RUN, check_links, files_of_a_run
+
+
+# A pickle, which the Trainer pushes during training.
+_NOT_TO_SHARE = "training_args.bin"
+
+
+def prepare_repository(
+    name: str,
+    metadata: ModelCardData,
+    *,
+    token: str | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
+) -> str:
+    """Check, before hours of training, that a model can be pushed; create its repository if it does not exist.
+
+    Args:
+        name (`str`): `"name"` or `"user/name"`.
+        metadata (`ModelCardData`): metadata of the model card that will be pushed.
+        token (`str`, *optional*): access token. Default: that of `hf auth login` or of the environment variable
+            `HF_TOKEN`.
+        private (`bool`, *optional*): visibility of a new repository. Default: the user's setting on the Hub.
+        revision (`str`, *optional*): branch to push to, created if it does not exist. Default: `"main"`.
+
+    Returns:
+        `str`: `"user/name"`.
+
+    Raises:
+        ConnectionError: if the Hub cannot be reached.
+        PermissionError: if there is no token, or the Hub rejects it, or it has no write access.
+        ValueError: if the Hub rejects the metadata, for example because it does not know the licence.
+    """
+    api = HfApi(token=token)
+    tokens_page = f"{api.endpoint}/settings/tokens"
+    try:
+        api.whoami()
+        _check_metadata(metadata)
+        repo_id = api.create_repo(name, private=private, exist_ok=True).repo_id
+        api.auth_check(repo_id, write=True)
+        if revision is not None:
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+    except LocalTokenNotFoundError as error:
+        raise PermissionError(
+            f"there is no token to push to {name}; create one with write access at {tokens_page}, then run "
+            "`hf auth login` or set HF_TOKEN."
+        ) from error
+    except HfHubHTTPError as error:
+        if error.response.status_code == 401:
+            raise PermissionError(
+                f"the Hub rejects the token to push to {name}; create one with write access at {tokens_page}, then run "
+                "`hf auth login` or set HF_TOKEN."
+            ) from error
+        if error.response.status_code == 403:
+            raise PermissionError(
+                f"the token has no write access to {name}; create one at {tokens_page}, or name another repository."
+            ) from error
+        raise ConnectionError(f"the Hub rejects {name}: {describe_error(error)}") from error
+    except (ConnectionError, HTTPError) as error:
+        raise ConnectionError(
+            f"the Hub cannot be reached to push to {name} ({describe_error(error)}); check the network and "
+            "HF_HUB_OFFLINE, or train without pushing."
+        ) from error
+    return repo_id
+
+
+def _check_metadata(metadata: ModelCardData) -> None:
+    try:
+        ModelCard(f"---\n{metadata.to_yaml()}\n---\n").validate()
+    except HTTPError:
+        # Clients before 2.0 ask huggingface.co, not HF_ENDPOINT, and it may be unreachable.
+        return
+    except ValueError as error:
+        raise ValueError(f"the Hub rejects the model card's metadata: {' '.join(str(error).split())}") from error
+
+
+def push_run(
+    folder: str | os.PathLike[str],
+    repo_id: str,
+    *,
+    message: str,
+    token: str | None = None,
+    revision: str | None = None,
+) -> str:
+    """Push a trained folder in one commit: model, code, tokenizer, card and scores; no checkpoints, no pickles.
+
+    The same commit removes files of an earlier run that this run does not have, except its card.
+
+    Args:
+        folder (`str` or `PathLike`): output folder of `hf-vanilla-transformer train`.
+        repo_id (`str`): `"user/name"` of an existing repository.
+        message (`str`): commit message.
+        token (`str`, *optional*): see [`prepare_repository`].
+        revision (`str`, *optional*): branch, created if it does not exist. Default: `"main"`.
+
+    Returns:
+        `str`: the URL of the commit.
+
+    Raises:
+        ValueError: if the folder holds no model, or a link to a file elsewhere.
+    """
+    files = {path.name: path for path in files_of_a_run(Path(folder)) if path.name != _NOT_TO_SHARE}
+    if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
+        raise ValueError(f"{folder} has no config.json or no weights; name the folder of a trained model.")
+    check_links(files.values())
+    api = HfApi(token=token)
+    if revision is not None:
+        api.create_branch(repo_id, branch=revision, exist_ok=True)
+    others = set(api.list_repo_files(repo_id, revision=revision)) - files.keys() - {"README.md"}
+    stale = [name for name in sorted(others) if any(fnmatchcase(name, pattern) for pattern in FILES_OF_A_RUN)]
+    operations: list[CommitOperation] = [CommitOperationDelete(name) for name in stale]
+    operations += [CommitOperationAdd(name, path) for name, path in files.items()]
+    return api.create_commit(repo_id, operations, commit_message=message, revision=revision).commit_url
+
+
+def describe_error(error: BaseException) -> str:
+    """The first line of an error; of a RuntimeError also that of its cause."""
+    cause = error.__cause__
+    first = str(error).strip().split("\n")[0] or type(error).__name__
+    return f"{first} {describe_error(cause)}" if cause is not None and isinstance(error, RuntimeError) else first

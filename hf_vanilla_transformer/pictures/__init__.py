@@ -1,0 +1,1 @@
+"""Pictures as `matplotlib.figure.Figure`: attention, positions, masks, the schedule, probabilities, curves."""

@@ -1,0 +1,60 @@
+"""The page of `serve --page` as a folder for a Space of the Hub."""
+
+import shutil
+from pathlib import Path
+
+from huggingface_hub import SpaceCardData
+
+from ...hub.model_folder import check_links, files_of_a_run
+from ...support.atomic_files import write_text
+from ...support.version import __version__
+from ..card_facts import CardFacts
+
+
+# A Space runs app.py and expects an answer at this port, unless the variable names another one.
+_APP = '''"""A page that translates with {title}."""
+
+import os
+
+from hf_vanilla_transformer.cli import main
+
+
+port = os.environ.get("GRADIO_SERVER_PORT", "7860")
+main(["serve", "--page", "--model_name_or_path", {model!r}, "--host", "0.0.0.0", "--port", port])
+'''
+_REQUIREMENTS = f"""--extra-index-url https://download.pytorch.org/whl/cpu
+hf-vanilla-transformer[page]=={__version__}
+"""
+# A pickle.
+_NOT_TO_SHARE = "training_args.bin"
+
+
+def write_space(folder: str, model: str, card: CardFacts) -> None:
+    """Write a folder that can be pushed to a Space: `app.py`, `requirements.txt`, `README.md`.
+
+    Args:
+        folder (`str`): a new or empty folder.
+        model (`str`): a name on the Hub, which the Space will load; or a folder, of which a copy lies in the Space's.
+        card (`CardFacts`): of the model.
+
+    Raises:
+        FileExistsError: if the folder holds files.
+        ValueError: if a file of the model is a link out of its folder.
+    """
+    target, source = Path(folder), Path(model)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{target} exists and is not an empty folder; choose another one.")
+    files = [file for file in files_of_a_run(source) if file.name != _NOT_TO_SHARE] if source.is_dir() else []
+    check_links(files)
+    target.mkdir(parents=True, exist_ok=True)
+    if files:
+        (target / "model").mkdir()
+        for file in files:
+            shutil.copy(file, target / "model")
+    metadata = SpaceCardData(
+        title=card.title, sdk="gradio", app_file="app.py", models=None if source.is_dir() else [model]
+    )
+    app = _APP.format(title=card.title.replace('"', "'").replace("\\", "/"), model="model" if files else model)
+    write_text(target / "app.py", app)
+    write_text(target / "requirements.txt", _REQUIREMENTS)
+    write_text(target / "README.md", f"---\n{metadata.to_yaml()}\n---\n")

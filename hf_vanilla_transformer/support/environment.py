@@ -1,0 +1,80 @@
+"""The machine and the versions that a figure was measured with."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+_PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu")
+
+
+def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
+    """Describe the machine, the versions and the commit of a run.
+
+    Args:
+        device (`torch.device`, *optional*): the device of the run. Default: the accelerator, if one is available.
+
+    Returns:
+        `dict`: `machine` (`cpu`, the most recent `instructions` that torch uses on it, `cores` available to this
+        process, `threads` of torch, `accelerator`), `versions` of Python and packages, and `commit`: the commit of the
+        checkout that contains this package, with the suffix `-dirty` if tracked files differ from it; None for an
+        installed package.
+    """
+    from .version import __version__
+
+    return {
+        "machine": {
+            "cpu": _cpu_model(),
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "accelerator": None if device is not None and device.type == "cpu" else _accelerator(),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            "hf_vanilla_transformer": __version__,
+            **{package: _version(package) for package in _PACKAGES},
+        },
+        "commit": _commit(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # In a checkout that is not installed.
+        return None
+
+
+def _accelerator() -> str | None:
+    """The accelerator's name, or its type if torch has no name; None without one."""
+    if not torch.accelerator.is_available():
+        return None
+    name_of = getattr(torch.get_device_module(), "get_device_name", None)
+    return str(torch.accelerator.current_accelerator()) if name_of is None else name_of()
+
+
+def _cpu_model() -> str:
+    """The processor's name, or its architecture on systems that do not report a name."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # Installed, perhaps inside another project's repository.
+        return None
+    # Without tags, the description of a commit is its full hash.
+    describe = ["describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
+    command = ["git", "--no-optional-locks", "-C", str(root), *describe]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,304 @@
+"""The arguments of `train`, in addition to those that it shares with other verbs."""
+
+import json
+import math
+from dataclasses import MISSING, dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import PreTrainedTokenizerBase, SchedulerType
+from transformers.training_args import OptimizerNames
+from transformers.utils import is_torch_bf16_gpu_available
+
+from ..cli.shared_options import DataArguments, DecodingArguments, LoadingArguments, ScoringArguments, check_optional
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.fast_path_checks import cpu_supports_matmul_in
+from ..model.tokenization_two_vocabularies import sides_of
+from .paper_arguments import PaperTrainingArguments
+
+
+# Arguments of a tokenizer that is trained.
+TRAINED = ("vocab_size", "joint_vocabulary", "whitespace_words")
+
+
+@dataclass
+class ModelArguments(LoadingArguments):
+    """The model to train: an existing one to fine-tune, or a preset from the paper with changes."""
+
+    model_name_or_path: str | None = field(  # type: ignore[assignment]
+        default=None,
+        metadata={"help": "Fine-tune this model, a folder or a name on the Hub, with its tokenizer and its sizes."},
+    )
+    tokenizer_name: str | None = field(
+        default=None,
+        metadata={"help": "Use this tokenizer, a folder or a name on the Hub, instead of training one."},
+    )
+    preset: str = field(
+        default="base", metadata={"help": 'Row of Table 3 to start from: "base", "big", "C N=2", "E", ...'}
+    )
+    vocab_size: int = field(default=37000, metadata={"help": "Maximum size of the joint BPE vocabulary, or of each."})
+    joint_vocabulary: bool = field(
+        default=True, metadata={"help": "One vocabulary for both languages, as in the paper, or one for each."}
+    )
+    whitespace_words: bool = field(
+        default=False, metadata={"help": "Split text into words at spaces only, for text that is tokenized already."}
+    )
+    num_layers: int | None = field(default=None, metadata={"help": "N of both stacks, instead of the preset's."})
+    d_model: int | None = field(default=None, metadata={"help": "Instead of the preset's."})
+    d_ff: int | None = field(default=None, metadata={"help": "Instead of the preset's."})
+    num_heads: int | None = field(default=None, metadata={"help": "h, instead of the preset's."})
+    dropout: float | None = field(default=None, metadata={"help": "P_drop, instead of the preset's or the model's."})
+    label_smoothing: float | None = field(
+        default=None, metadata={"help": "epsilon_ls, instead of the preset's or the model's."}
+    )
+    config_overrides: dict | str | None = field(
+        default=None,
+        metadata={"help": "Other fields of VanillaTransformerConfig, as JSON: '{\"decoder_layers\": 2}'."},
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "Attention implementation of transformers, such as sdpa."}
+    )
+    license: str | None = field(default=None, metadata={"help": "Licence of the weights, for the model card."})
+    max_tokens: int | None = field(
+        default=None,
+        metadata={"help": "Remove training pairs with more tokens on one side; empty pairs are always removed."},
+    )
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that tokenize the pairs, for large corpora."}
+    )
+    overwrite: bool = field(default=False, metadata={"help": "Replace the model in --output_dir."})
+    average_last: int | None = field(
+        default=None,
+        metadata={
+            "help": "Save the average of the last N checkpoints instead of the last weights. The paper averages 5, "
+            "and 20 for the big model."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("max_tokens", "preprocessing_num_workers", "average_last"):
+            check_optional(self, name)
+        if isinstance(self.config_overrides, str):
+            self.config_overrides = read_object("config_overrides", self.config_overrides)
+        known = {each.name for each in fields(VanillaTransformerConfig)} | VanillaTransformerConfig.attribute_map.keys()
+        unknown = set(self.config_overrides or {}) - known
+        if unknown:
+            raise ValueError(f"config_overrides has {min(unknown)}, which is no field of VanillaTransformerConfig.")
+        trains_tokenizer = any(getattr(self, name) != getattr(type(self), name) for name in TRAINED)
+        if self.tokenizer_name is not None and trains_tokenizer:
+            raise ValueError(
+                f"tokenizer_name is {self.tokenizer_name}, so no tokenizer is trained; leave out "
+                f"{', '.join(f'--{name}' for name in TRAINED)}."
+            )
+        for name in ("preset", "tokenizer_name", "config_overrides"):
+            value = getattr(self, name)
+            if self.model_name_or_path is not None and value != getattr(type(self), name):
+                raise ValueError(
+                    f"{name} is {value}, but {self.model_name_or_path} has sizes and a tokenizer; leave out one of the "
+                    "two."
+                )
+
+    def regularization(self) -> dict[str, float]:
+        """The fields of a configuration that fine-tuning may change."""
+        values = {"dropout": self.dropout, "label_smoothing": self.label_smoothing}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def check_sizes(self, config: VanillaTransformerConfig, name: str | Path) -> None:
+        """Raise ValueError if a size was given that differs from an existing model's."""
+        sizes = [("num_layers", "encoder_layers"), ("num_layers", "decoder_layers")]
+        sizes += [(size, size) for size in ("d_model", "d_ff", "num_heads")]
+        for argument, size in sizes:
+            given, actual = getattr(self, argument), getattr(config, size)
+            if given not in (None, actual):
+                raise ValueError(f"{argument} is {given}, but {name} has {actual}, which training does not change.")
+
+    def config(self, tokenizer: PreTrainedTokenizerBase | None = None) -> VanillaTransformerConfig:
+        """The configuration of a model from scratch; without a tokenizer, with the default vocabulary.
+
+        Raises:
+            ValueError: if `config_overrides` contradicts the tokenizer.
+        """
+        sizes = {"encoder_layers": self.num_layers, "decoder_layers": self.num_layers}
+        sizes |= {"d_model": self.d_model, "d_ff": self.d_ff, "num_heads": self.num_heads}
+        given: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
+        given |= self.regularization()
+        overrides = self.config_overrides if isinstance(self.config_overrides, dict) else {}
+        if tokenizer is not None:
+            sides = zip(("source_vocab_size", "vocab_size"), sides_of(tokenizer), strict=True)
+            # Not len(tokenizer), because ids may have gaps.
+            rows = {name: max(side.get_vocab().values()) + 1 for name, side in sides}
+            of_tokenizer = special_tokens(tokenizer)
+            given |= {"vocab_size": rows["vocab_size"], **of_tokenizer}
+            if sides_of(tokenizer)[0] is not tokenizer:
+                given["source_vocab_size"] = rows["source_vocab_size"]
+            fewer = {name for name in rows if (overrides.get(name) or rows[name]) < rows[name]}
+            # Decoding may start from any token.
+            others = {name for name in of_tokenizer if overrides.get(name, of_tokenizer[name]) != of_tokenizer[name]}
+            for name in sorted(fewer | others - {"decoder_start_token_id"}):
+                wanted = rows[name] if name in fewer else of_tokenizer[name]
+                raise ValueError(f"config_overrides has {name} {overrides[name]}, but the tokenizer needs {wanted}.")
+        return VanillaTransformerConfig.from_paper(self.preset, **{**given, **overrides})
+
+
+def read_object(name: str, text: str) -> dict[str, Any]:
+    """Read an argument that is a JSON object.
+
+    Raises:
+        ValueError: if it is something else.
+    """
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {text!r}; give a JSON object of names and values, such as '{{\"d_k\": 32}}'.")
+    return value
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """A tokenizer's special tokens for a configuration; decoding starts from BOS, or from padding without BOS."""
+    names = ("pad_token_id", "bos_token_id", "eos_token_id")
+    ids = {name: getattr(tokenizer, name) for name in names if getattr(tokenizer, name) is not None}
+    return {**ids, "decoder_start_token_id": ids.get("bos_token_id", tokenizer.pad_token_id)}
+
+
+@dataclass
+class RunArguments(PaperTrainingArguments):
+    """`PaperTrainingArguments` of `train`: batches by tokens, R-Drop, early stopping, and one push after the training.
+
+    The Trainer pickles an object of this class, so its module must be importable.
+    """
+
+    tokens_per_batch: int | None = field(
+        default=None,
+        metadata={
+            "help": "Maximum number of tokens in a batch on each side, padding included, instead of "
+            "--per_device_train_batch_size."
+        },
+    )
+    r_drop_alpha: float = field(
+        default=0.0, metadata={"help": "Weight of the R-Drop loss, 2 for example; 0 trains without R-Drop."}
+    )
+    rate_factor: float = field(default=1.0, metadata={"help": "Constant before Eq. 3; the paper's is 1."})
+    bf16: bool | None = field(  # type: ignore[assignment]
+        default=None,
+        metadata={"help": "bfloat16 autocast; by default where the GPU, or the CPU that trains, computes in bfloat16."},
+    )
+    early_stopping_patience: int | None = field(
+        default=None,
+        metadata={
+            "help": "Stop after N evaluations in a row without an improvement of --metric_for_best_model, by default "
+            "the loss."
+        },
+    )
+    resume_from_checkpoint: str | None = field(
+        default=None,
+        metadata={
+            "help": 'Resume from this checkpoint: a folder, or "last", the newest complete one in --output_dir; "auto" '
+            "is the same, but starts from scratch without one."
+        },
+    )
+    save_total_limit: int | None = field(
+        default=None,
+        metadata={"help": "Checkpoints to keep, including the best; 0 keeps all. 10, or more for --average_last."},
+    )
+    save_every_epochs: int | None = field(
+        default=None,
+        metadata={
+            "help": "Write a checkpoint every N epochs, and at the end, whatever --save_strategy and --save_steps say."
+        },
+    )
+    results: str | None = field(
+        default=None,
+        metadata={"help": "Write settings, scores on validation and test pairs, times and versions to this JSON file."},
+    )
+    hub_strategy: str = field(
+        default="end",
+        metadata={"help": 'When --push_to_hub pushes: "end", or a strategy of the Trainer, which push earlier, too.'},
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.r_drop_alpha < math.inf:
+            raise ValueError(f"r_drop_alpha is {self.r_drop_alpha}; give 0 for training without R-Drop, or a weight.")
+        if not 0 < self.rate_factor < math.inf:
+            raise ValueError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
+        if self.save_every_epochs is not None:
+            self.save_strategy = "epoch"
+        if self.early_stopping_patience is not None and self.metric_for_best_model is None:
+            self.metric_for_best_model = "loss"
+        # The Trainer accepts bfloat16 on a CPU only if `use_cpu` is set.
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
+        if self.bf16 is None:
+            self.bf16 = not self.fp16 and computes_in_bfloat16(self.use_cpu)
+        super().__post_init__()
+
+    @property
+    def uses_paper_schedule(self) -> bool:
+        """Whether optimizer and learning rate follow section 5.3."""
+        names = ("learning_rate", "lr_scheduler_type", "optim")
+        return all(getattr(self, name) == getattr(PaperTrainingArguments, name) for name in names)
+
+    def describe_optimizer(self) -> str:
+        """Optimizer and schedule in words."""
+        if self.uses_paper_schedule:
+            factor = "" if self.rate_factor == 1 else f" times {self.rate_factor:.3g}"
+            return f"{'AdamW' if self.weight_decay else 'Adam'}, learning rate of Eq. 3{factor}"
+        optimizer, schedule = OptimizerNames(self.optim).value, SchedulerType(self.lr_scheduler_type).value
+        return f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}"
+
+
+def computes_in_bfloat16(use_cpu: bool) -> bool:
+    """Whether the device that trains has matmuls in bfloat16."""
+    if not use_cpu:
+        return is_torch_bf16_gpu_available()
+    # torch does not report matmuls in bfloat16 for other processors.
+    is_x86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return is_x86 and cpu_supports_matmul_in(torch.bfloat16)
+
+
+class Settings(NamedTuple):
+    """All arguments of `train`."""
+
+    model: ModelArguments
+    data: DataArguments
+    decoding: DecodingArguments
+    scoring: ScoringArguments
+    args: RunArguments
+
+    @property
+    def output(self) -> Path:
+        """The folder of the trained model."""
+        return Path(str(self.args.output_dir))
+
+
+# Arguments that name places, devices and accounts rather than what a run computes.
+_PLACES = {"device", "disable_tqdm", "hub_model_id", "hub_token", "logging_dir", "model_name_or_path", "output_dir"}
+_PLACES |= {"overwrite", "preprocessing_num_workers", "resume_from_checkpoint", "results", "run_name", "test_file"}
+_PLACES |= {"token", "tokenizer_name", "train_file", "trust_remote_code", "use_cpu", "validation_file"}
+
+
+def changed_arguments(*arguments: Any) -> dict[str, Any]:
+    """The values that differ from the defaults in dataclasses of arguments, without places, devices and accounts.
+
+    Args:
+        *arguments: dataclasses. The defaults are read from their fields, because a new `TrainingArguments` would reset
+            the processes that train together.
+    """
+    changed: dict[str, Any] = {}
+    for given in arguments:
+        for item in fields(given):
+            default = item.default if item.default_factory is MISSING else item.default_factory()
+            value = _plain(getattr(given, item.name))
+            # The Trainer turns None into an empty list or dict.
+            if value in ([], {}) or value == _plain(default) or item.name in _PLACES:
+                continue
+            if isinstance(value, (bool, int, float, str, list, dict)):
+                changed[item.name] = value
+    return changed
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value

@@ -1,0 +1,167 @@
+"""Terms and the translations that they must have."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from unicodedata import normalize
+
+import regex
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from ..data.text_lines import iterate_lines
+
+
+# Characters of words. Text in these scripts has no spaces between words, so that their ends are unknown.
+_LETTER = r"[[\w\p{M}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]"
+# Bytes that are no whole character are decoded as U+FFFD.
+_LETTER_OR_BYTE = rf"{_LETTER}|\uFFFD"
+_BEGIN, _END = rf"(?:(?<!{_LETTER})|(?!{_LETTER}))", rf"(?:(?!{_LETTER})|(?<!{_LETTER}))"
+# A term after these: at the start of a text, after a space, and inside a group of characters between spaces. With
+# each, a text whose tokens come before those of the term.
+_CONTEXTS = {"": "", "a ": "a", "(": "(", "-": "-"}
+
+
+class Glossary:
+    """Finds terms in sentences, and has the tokens of their translations.
+
+    A term is a whole word, or several; case counts. Of terms that begin at the same place the longest is found, and
+    terms do not overlap. Letters with marks may be composed or not, and white space between words may be of any kind.
+
+    Args:
+        terms (`Mapping[str, str | Sequence[str]]`): from each term to its translation, or to several forms of it, of
+            which one must occur.
+        tokenizer (`PreTrainedTokenizerBase`): of the model.
+
+    Raises:
+        TypeError: if a term or a translation is no string.
+        ValueError: if one is empty, two terms differ in white space only, or the vocabulary has no tokens for a
+            translation.
+    """
+
+    def __init__(self, terms: Mapping[str, str | Sequence[str]], tokenizer: PreTrainedTokenizerBase):
+        if not isinstance(terms, Mapping):
+            raise TypeError(f"glossary is of type {type(terms).__name__}; give a mapping from terms to translations.")
+        self._phrases: dict[str, list[list[int]]] = {}
+        for term, given in terms.items():
+            forms = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
+            if not all(isinstance(each, str) for each in [term, *forms]):
+                raise TypeError(f"glossary has {given!r} for {term!r}; give texts.")
+            if not (forms and all(each.strip() for each in [term, *forms])):
+                raise ValueError(f"glossary has {given!r} for {term!r}; give texts that are not blank.")
+            key = _spelling(term)
+            if key in self._phrases:
+                raise ValueError(f"glossary has {key!r} twice; give all of its translations as one list.")
+            self._phrases[key] = [tokens for form in forms for tokens in tokenizations(tokenizer, form)]
+        self._pattern = regex.compile(rf"{_BEGIN}\L<terms>{_END}", flags=regex.V1, terms=list(self._phrases))
+
+    def phrases(self, sentence: str) -> list[list[list[int]]]:
+        """The translations of a sentence's terms, in the order of the terms: `forced_phrases` of `generate()`."""
+        if not self._phrases:
+            return []
+        return [self._phrases[match[0]] for match in self._pattern.finditer(_spelling(sentence))]
+
+
+def phrases_of(
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    glossary: "Mapping[str, str | Sequence[str]] | Glossary | None" = None,
+    forced: Sequence[Sequence] | None = None,
+) -> list[list]:
+    """The phrases that each sentence's translation must have: those given for it, and those of its terms.
+
+    Raises:
+        TypeError: as [`Glossary`].
+        ValueError: as [`Glossary`]; or if phrases are not given for each sentence.
+    """
+    given = [[] for _ in sentences] if forced is None else [list(each) for each in forced]
+    if len(given) != len(sentences):
+        raise ValueError(
+            f"forced_phrases has {len(given)} lists for {len(sentences)} sentences; give a list for each sentence, "
+            "empty where it has no phrase."
+        )
+    if glossary is None:
+        return given
+    terms = glossary if isinstance(glossary, Glossary) else Glossary(glossary, tokenizer)
+    return [[*phrases, *terms.phrases(sentence)] for phrases, sentence in zip(given, sentences, strict=True)]
+
+
+def _spelling(text: str) -> str:
+    return " ".join(normalize("NFC", text).split())
+
+
+def tokenizations(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[int]]:
+    """The token ids of a target text at the start of a sentence, after a space, and inside a group of characters.
+
+    Raises:
+        ValueError: if each of them has unknown tokens.
+    """
+    text, found = " ".join(text.split()), {}
+    for context, before in _CONTEXTS.items():
+        begin, whole = (
+            tokenizer(text_target=each, add_special_tokens=False).input_ids for each in (before, context + text)
+        )
+        ids = tuple(whole[len(begin) :])
+        if ids and whole[: len(begin)] == begin and tokenizer.unk_token_id not in ids:
+            found[ids] = list(ids)
+    if not found:
+        raise ValueError(f"the vocabulary has no tokens for {text!r}; choose another translation.")
+    return list(found.values())
+
+
+@lru_cache(maxsize=8)
+def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.Tensor:
+    """Whether each target token begins, and ends, with a letter, and has no text: `letter_edges` of `generate()`.
+
+    Only a letter that is not set apart from the token before it by a space counts. Special tokens have no text.
+
+    Returns:
+        `torch.BoolTensor` of shape `(3, vocab_size)`
+    """
+    anchor = tokenizer(text_target="a", add_special_tokens=False).input_ids
+    before: Any = tokenizer.decode(anchor, skip_special_tokens=True)
+    texts = tokenizer.batch_decode([[*anchor, token] for token in range(vocab_size)], skip_special_tokens=True)
+    is_letter = regex.compile(_LETTER_OR_BYTE, flags=regex.V1).fullmatch
+    added = [text[len(before) :] if text.startswith(before) else "" for text in texts]
+    edges = [[bool(is_letter(text[edge : edge + 1 or None])) for text in added] for edge in (0, -1)]
+    # A token of a space has text, but decoding may strip it at the end.
+    between = [[*anchor, *anchor], *([*anchor, token, *anchor] for token in range(vocab_size))]
+    nothing, *around = tokenizer.batch_decode(between, skip_special_tokens=True)
+    return torch.tensor([*edges, [text == nothing for text in around]])
+
+
+def read_terms(path: Path) -> dict[str, list[str]]:
+    """Read a glossary: UTF-8, in each line a term, a tab, and its translation, or several forms, each after a tab.
+
+    Raises:
+        OSError: if there is no such file, or it cannot be read.
+        ValueError: if a line is not UTF-8 or has other columns, or a term has two lines.
+    """
+    return terms_of(iterate_lines(path), str(path))
+
+
+def terms_of(lines: Iterable[str], name: str, separator: str = "\t", called: str = "a tab") -> dict[str, list[str]]:
+    """The terms of some lines, as [`read_terms`] reads them.
+
+    Args:
+        lines (`Iterable[str]`): with a term and its translations each.
+        name (`str`): of the lines, for errors.
+        separator (`str`): a regular expression of what is between a term and its translations.
+        called (`str`): the same in words.
+
+    Raises:
+        ValueError: if a line has other columns, or a term has two lines.
+    """
+    terms: dict[str, list[str]] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        term, *forms = (cell.strip() for cell in re.split(separator, line))
+        if not (term and forms and all(forms)):
+            raise ValueError(f"{name}, line {number}: {line!r}; write a term, {called}, and its translation.")
+        if term in terms:
+            raise ValueError(f"{name}, line {number}: {term!r} has an earlier line; write all translations in one.")
+        terms[term] = forms
+    return terms

@@ -1,0 +1,172 @@
+"""Loading of a tokenizer and a model from a folder or the Hub."""
+
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from ..cli.shared_options import EngineArguments, LoadingArguments
+from ..hub.model_folder import read_layout
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
+from ..support.argument_checks import reason_of
+from ..support.process_memory import keep_freed_memory
+from .glossary import read_terms
+
+
+MODEL_AND_TOKENIZER = ("config.json", "tokenizer_config.json")
+
+
+@contextmanager
+def explaining_missing_files(name: str | Path, files: Sequence[str] = MODEL_AND_TOKENIZER) -> Iterator[None]:
+    """Explain in one sentence why a model or a tokenizer cannot be loaded.
+
+    Args:
+        name: a folder or a name on the Hub.
+        files: what a folder must hold.
+
+    Raises:
+        FileNotFoundError: if a folder lacks one of the files, or if neither a folder nor a repository exists.
+        ValueError: if a file is damaged, or settings do not fit together.
+    """
+    folder = Path(name)
+    if folder.is_file():
+        raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
+    for file in files:
+        if folder.is_dir() and not (folder / file).is_file():
+            from ..training.checkpoints import newest_complete
+
+            newest = newest_complete(folder)
+            advice = f"name one of its checkpoints, such as {newest}" if newest else "name that of a complete model"
+            raise FileNotFoundError(f"{folder} holds no {file}; {advice}.")
+    try:
+        yield
+    except OSError as error:
+        if folder.is_dir():
+            raise
+        raise FileNotFoundError(f"there is no folder {folder}, and the Hub answered: {error}") from error
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{name} holds a pickle that torch does not load, because it may run code; use a model whose weights are "
+            "in model.safetensors."
+        ) from error
+    except Exception as error:  # Transformers, tokenizers and safetensors raise many kinds, often without a name.
+        if isinstance(error, ImportError) or str(name) in str(error):
+            raise
+        raise ValueError(f"{name} cannot be loaded: {reason_of(error)}") from error
+
+
+def load(
+    name: str, device: str | torch.device | None = None, **options: Any
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """Load tokenizer and model.
+
+    Args:
+        name: a folder or a name on the Hub.
+        device: where the model goes; by default the accelerator if torch finds one.
+        **options: arguments of `from_pretrained`.
+    """
+    with explaining_missing_files(name):
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        model = load_model(name, **options)
+        check_vocabulary(model.config, tokenizer)
+    if device is None:
+        # `current_accelerator` names the accelerator that torch was built for, even without one.
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    device = torch.device(device or "cpu")
+    if device.type == "cpu":
+        # Logits are large; without this the allocator returns their memory to the OS at every step.
+        keep_freed_memory()
+    on_device: Any = model
+    return tokenizer, on_device.to(device)
+
+
+def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
+    """Load a model that has all of its weights.
+
+    Raises:
+        ValueError: if weights are missing, left over, of another shape or dtype, or not finite.
+    """
+    config = AutoConfig.from_pretrained(name, **options)
+    if config.model_type == VanillaTransformerConfig.model_type:
+        check_files(name, is_quantized=hasattr(config, "quantization_config"), **options)
+    try:
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, **options)
+    except RuntimeError as error:
+        raise ValueError(f"{name} cannot be loaded as a {config.model_type}: {reason_of(error)}") from error
+    check_weights(model)
+    return model
+
+
+def check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
+    """Check that the files of a model have the weights that its config.json describes.
+
+    The model is loaded without memory for weights, because a damaged config.json may describe more than fit.
+
+    Raises:
+        ValueError: if weights are missing, left over, or of another shape or dtype.
+    """
+    with _quiet():
+        _, report = AutoModelForSeq2SeqLM.from_pretrained(
+            name, **{**options, "device_map": "meta", "output_loading_info": True}
+        )
+    for key, fault in {"missing_keys": "are not in", "unexpected_keys": "are left over in"}.items():
+        if report[key]:
+            names = ", ".join(sorted(report[key])[:2])
+            raise ValueError(
+                f"{len(report[key])} weights {fault} the files of {name} ({names}, ...): they belong to another "
+                "config.json, or were cut; use a complete model."
+            )
+    if Path(name).is_dir() and not is_quantized:
+        read_layout(Path(name))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without progress bars and reports of transformers."""
+    shows_progress, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if shows_progress:
+            logging.enable_progress_bar()
+
+
+def load_given(args: LoadingArguments, engine: EngineArguments | None = None) -> tuple[PreTrainedTokenizerBase, Any]:
+    """Load the tokenizer and the model, or the engine, that the command line names.
+
+    Raises:
+        ValueError: if the engine cannot run on the device, or cannot hold the model.
+    """
+    if engine is None or engine.engine == "torch":
+        return load(args.model_name_or_path, args.device, **args.options())
+    from ..engines.ctranslate2_engine import load_engine
+
+    if args.device not in (None, "cpu"):
+        raise ValueError(f"device is {args.device}, but --engine {engine.engine} runs on the CPU; leave out --device.")
+    with explaining_missing_files(args.model_name_or_path):
+        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, **args.options())
+        options: Any = {"revision": args.revision, "token": args.token}
+        return tokenizer, load_engine(args.model_name_or_path, engine.engine, engine.compute_type, **options)
+
+
+def load_terms(path: str | None, engine: EngineArguments) -> dict[str, list[str]] | None:
+    """The terms of a file of `--glossary`; None without one.
+
+    Raises:
+        OSError: if there is no such file.
+        ValueError: if the engine cannot be forced, or the file has a wrong line.
+    """
+    if path is None:
+        return None
+    if engine.engine != "torch":
+        raise ValueError(f"--glossary does not work with --engine {engine.engine}; leave out one of the two.")
+    return read_terms(Path(path))

@@ -1,0 +1,100 @@
+"""Which words of a text its tokens belong to, for any tokenizer."""
+
+import re
+from difflib import SequenceMatcher
+from functools import lru_cache
+from html import unescape
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from ..model.tokenization_two_vocabularies import sides_of
+
+
+# What byte-pair encodings and SentencePiece add to a token where a word begins or ends.
+_MARKERS = ("\N{LOWER ONE EIGHTH BLOCK}", "</w>", "@@")
+# Stands for a token that the vocabulary lacks; no text contains this byte.
+_UNKNOWN = b"\xff"
+# White space that is not ASCII.
+_SPACE = re.compile("|".join(filter(str.isspace, map(chr, range(0x80, 0x3001)))).encode())
+
+
+class TokenTexts:
+    """The bytes of text that each token of one side of a tokenizer stands for.
+
+    Tokens are read instead of `offset_mapping`, which slow tokenizers lack, and generated tokens too.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        is_target (`bool`): whether tokens are of targets, for tokenizers with two vocabularies.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, is_target: bool):
+        side: Any = sides_of(tokenizer)[is_target]
+        # MarianTokenizer with two vocabularies and FairseqTokenizer have the target's here.
+        vocabulary = (is_target and getattr(side, "target_encoder", None)) or side.get_vocab()
+        self._names = {token: name for name, token in vocabulary.items()}
+        self._special, self._unknown = set(side.all_special_ids), side.unk_token_id
+        self._added = set(side.get_added_vocab().values())
+        backend = getattr(side, "backend_tokenizer", None)
+        self._is_byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
+        # FSMTTokenizer splits and escapes text by Moses' rules.
+        self._is_moses = hasattr(side, "moses_tokenize")
+
+    def __call__(self, ids: list[int]) -> list[bytes]:
+        """The bytes of each token, without whitespace; none for special tokens."""
+        return [b"".join(self._bytes(token).split()) for token in ids]
+
+    def _bytes(self, token: int) -> bytes:
+        if token == self._unknown:
+            return _UNKNOWN
+        if token in self._special:
+            return b""
+        name = self._names.get(token, "")
+        if self._is_byte_level and token not in self._added:
+            return bytes(map(_bytes_of_characters().__getitem__, name))
+        if len(name) == 6 and name.startswith("<0x"):  # A byte, in SentencePiece.
+            return bytes([int(name[3:5], 16)])
+        for marker in _MARKERS:
+            name = name.replace(marker, "")
+        return (unescape(name) if self._is_moses else name).encode()
+
+
+@lru_cache
+def _bytes_of_characters() -> dict[str, int]:
+    return {character: byte for byte, character in bytes_to_unicode().items()}
+
+
+def words_of_tokens(words: list[str], tokens: list[bytes]) -> list[list[int]]:
+    """The indices of the words that each token belongs to; several if a token reaches across their border.
+
+    Args:
+        words (`list[str]`): of a sentence, without whitespace.
+        tokens (`list[bytes]`): of [`TokenTexts`]. Where a tokenizer changes the text (Unicode normalization, lower
+            case, escapes), tokens are matched with what the text has in their place.
+    """
+    word_of = [index for index, word in enumerate(words) for _ in word.encode()]
+    positions = iter(_positions(b"".join(tokens), "".join(words).encode()))
+    found = []
+    for token in tokens:
+        ranges = [next(positions) for _ in token]
+        found.append(sorted({word_of[place] for first, last in ranges for place in range(first, last)}))
+    return found
+
+
+# Each hypothesis of a sentence asks for the same positions in the source, which take long where texts differ.
+@lru_cache(maxsize=8)
+def _positions(tokens: bytes, text: bytes) -> list[tuple[int, int]]:
+    """For each byte of the tokens, the range of the bytes of the text in its place."""
+    if tokens == text:
+        return [(place, place + 1) for place in range(len(text))]
+    spaces = {place for match in _SPACE.finditer(tokens) for place in range(*match.span())}
+    if spaces:
+        found = iter(_positions(_SPACE.sub(b"", tokens), text))
+        return [(0, 0) if place in spaces else next(found) for place in range(len(tokens))]
+    positions = [(0, 0)] * len(tokens)
+    for kind, start, end, first, last in SequenceMatcher(None, tokens, text, autojunk=False).get_opcodes():
+        for index, place in enumerate(range(start, end)):
+            positions[place] = (first + index, first + index + 1) if kind == "equal" else (first, last)
+    return positions

@@ -1,0 +1,79 @@
+"""`info`: what it prints about this machine, and reasons on machines that lack something."""
+
+import json
+from importlib.metadata import version
+
+import pytest
+import torch
+import transformers
+
+from hf_vanilla_transformer import __version__
+from hf_vanilla_transformer.cli import machine_info as info
+
+
+def test_text(capsys):
+    info.main([])
+    printed = capsys.readouterr().out
+    for line in (
+        f"hf_vanilla_transformer {__version__}",
+        f"torch {version('torch')}",
+        f"transformers {transformers.__version__}",
+    ):
+        assert f"{line}\n" in printed
+    assert f"{torch.get_num_threads()} threads of torch" in printed
+    assert f"; torch uses {torch.backends.cpu.get_cpu_capability()}\n" in printed
+    assert "CPU capabilities: AVX2 " in printed
+    assert "\nGPU: " in printed
+    paths, _, engines = printed.partition("fast paths:\n")[2].partition("\nfaster engine for translation (--engine):\n")
+    assert paths.count("\n  ") == len(info.fast_paths()) - 1
+    assert engines == "".join(f"  {precision}: {engine}\n" for precision, engine in info.faster_engine().items())
+
+
+def test_json(capsys):
+    found = info.main(["--json"])
+    assert json.loads(capsys.readouterr().out) == found
+    assert found["machine"]["threads"] == torch.get_num_threads()
+    assert all(state["on"] == (state["reason"] == "") for state in found["fast_paths"].values())
+
+
+def test_missing_packages():
+    assert info.version_of("torch").partition("+")[0] == torch.__version__.partition("+")[0]
+    assert info.version_of("no-such-package") is None
+
+
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_reasons(monkeypatch, has_bfloat16):
+    monkeypatch.setattr(info, "cpu_supports_matmul_in", lambda dtype: has_bfloat16 and dtype == torch.bfloat16)
+    monkeypatch.setattr(info, "has_avx512", lambda: has_bfloat16)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    paths = info.fast_paths()
+    assert (paths["bfloat16 matmuls on the CPU"] == "") == has_bfloat16
+    assert "no instructions for float16" in paths["float16 matmuls on the CPU"]
+    assert ("AVX-512" in paths["large float32 matmuls by oneDNN"]) == (not has_bfloat16)
+    assert paths["CPU decoder for one token at a time"] == ""
+
+
+def test_a_gpu_turns_the_paths_of_cpus_off(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert "--device cpu" in info.fast_paths()["CPU decoder for one token at a time"]
+    assert info.faster_engine()["float32"].startswith("torch, on the accelerator")
+
+
+@pytest.mark.parametrize(
+    ("instructions", "float32", "int8"),
+    [
+        ("AVX2", "ctranslate2", "torch"),
+        (
+            "AVX512",
+            "ctranslate2 for small batches, torch for large ones",
+            "torch for small batches, ctranslate2 for la",
+        ),
+        ("DEFAULT", "not measured with DEFAULT", "not measured with DEFAULT"),
+    ],
+)
+def test_the_faster_engine(monkeypatch, instructions, float32, int8):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: instructions)
+    found = info.faster_engine()
+    assert found["float32"] == float32
+    assert found["int8"].startswith(int8)

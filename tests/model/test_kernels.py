@@ -1,0 +1,732 @@
+"""The fast forms of the paper's functions against the formulas that they compute."""
+
+import copy
+import itertools
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+from torch.nn.modules.module import register_module_forward_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_vanilla_transformer.model import attention_kernels as attention_module
+from hf_vanilla_transformer.model import fast_path_checks as fast_path
+from hf_vanilla_transformer.model import linear_kernels as functional
+from hf_vanilla_transformer.model.attention_kernels import attention
+from hf_vanilla_transformer.model.linear_kernels import drop, linear, smoothed_cross_entropy_of_states
+from tests.models import VOCAB_SIZE, pad, patch_everywhere, sentences, small_model
+from tests.rounding import RandomRounding, explained
+
+
+class Asker(torch.nn.Module):
+    """What an attention function sees of the module that calls it."""
+
+    def __init__(self, is_causal=False):
+        super().__init__()
+        self.is_causal = is_causal
+
+
+def queries_keys_values(target=5, source=7, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, 3, target, 4), (2, 3, source, 4), (2, 3, source, 6)
+    return [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
+
+
+def by_the_formula(query, key, value, mask):
+    """Eq. 1 in float64, `(batch, target, heads, d_v)`."""
+    query, key, value = (x.detach().double() for x in (query, key, value))
+    scores = (query @ key.transpose(-2, -1) / 2).masked_fill(~mask, -math.inf)
+    return (scores.softmax(-1) @ value).transpose(1, 2)
+
+
+@pytest.fixture
+def fused_calls(monkeypatch):
+    """The lengths of the keys with which torch's fused attention is called."""
+    lengths, fused = [], attention_module.sdpa_attention_forward
+
+    def record(module, query, key, *args, **kwargs):
+        lengths.append(key.shape[2])
+        return fused(module, query, key, *args, **kwargs)
+
+    monkeypatch.setattr(attention_module, "sdpa_attention_forward", record)
+    patch_everywhere(monkeypatch, "has_avx512", lambda: True)
+    return lengths
+
+
+class TestAttention:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_it_is_the_formula(self, dtype, fused_calls):
+        query, key, value = queries_keys_values(target=9, dtype=dtype)
+        mask = torch.rand(2, 1, 9, 7, generator=torch.Generator().manual_seed(1)) < 0.6
+        mask[..., 0] = True
+        output, weights = attention(Asker(), query, key, value, mask, scaling=0.5)
+        assert weights is None
+        assert fused_calls == []
+        exact = by_the_formula(query, key, value, mask)
+        with RandomRounding(dtype):
+            rounded = by_the_formula(query, key, value, mask)
+        # A row for each head of each query.
+        assert explained(output.flatten(0, 2), exact.flatten(0, 2), rounded.flatten(0, 2))
+        additive = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+        assert torch.equal(attention(Asker(), query, key, value, additive, scaling=0.5)[0], output)
+
+    @pytest.mark.parametrize("source", [1, 15, 16, 17])
+    def test_narrow_and_wide_softmaxes(self, source):
+        query, key, value = queries_keys_values(source=source)
+        output, _ = attention(Asker(), query, key, value, None, scaling=0.5)
+        expected = by_the_formula(query, key, value, torch.ones(5, source, dtype=torch.bool))
+        torch.testing.assert_close(output.double(), expected, rtol=1e-6, atol=1e-6)
+
+    @pytest.mark.parametrize("long", [False, True])
+    @pytest.mark.parametrize("is_causal", [True, False])
+    def test_an_argument_comes_before_what_the_module_says(self, is_causal, long, fused_calls):
+        """Whichever way computes it."""
+        length = 200 if long else 5
+        query, key, value = queries_keys_values(target=length, source=length)
+        with torch.no_grad():
+            output, _ = attention(Asker(not is_causal), query, key, value, None, scaling=0.5, is_causal=is_causal)
+        mask = torch.ones(length, length, dtype=torch.bool)
+        expected = by_the_formula(query, key, value, mask.tril() if is_causal else mask)
+        torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
+        assert bool(fused_calls) == long
+
+    @pytest.mark.parametrize("is_causal", [True, False])
+    def test_without_a_mask(self, is_causal):
+        query, key, value = queries_keys_values(target=6, source=6)
+        output, _ = attention(Asker(is_causal), query, key, value, None, scaling=0.5)
+        mask = torch.ones(6, 6, dtype=torch.bool)
+        expected = by_the_formula(query, key, value, mask.tril() if is_causal else mask)
+        torch.testing.assert_close(output.double(), expected, rtol=1e-6, atol=1e-6)
+
+    def test_one_query_looks_at_all_keys_that_it_is_given(self):
+        query, key, value = queries_keys_values(target=1, source=6)
+        output, _ = attention(Asker(is_causal=True), query, key, value, None, scaling=0.5)
+        expected = by_the_formula(query, key, value, torch.ones(1, 6, dtype=torch.bool))
+        torch.testing.assert_close(output.double(), expected, rtol=1e-6, atol=1e-6)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    def test_a_query_that_may_look_nowhere_gives_no_nan(self, dtype):
+        query, key, value = queries_keys_values(dtype=dtype)
+        # All scores are far below 0.
+        query, key = query.abs() * 10, -10 * key.abs()
+        mask = torch.zeros(2, 1, 5, 7, dtype=torch.bool)
+        output, _ = attention(Asker(), query, key, value, mask, scaling=0.5)
+        output.sum().backward()
+        assert output.isfinite().all()
+        assert value.grad.isfinite().all()
+
+    def test_long_sentences_go_to_torch(self, fused_calls):
+        longest = attention_module._LONGEST_UNFUSED[torch.float32]
+        for source in (longest, longest + 1):
+            attention(Asker(), *queries_keys_values(source=source), None, scaling=0.5)
+        assert fused_calls == [longest + 1]
+
+    def test_without_avx512_products_are_for_training_on_short_sentences(self, fused_calls, monkeypatch):
+        patch_everywhere(monkeypatch, "has_avx512", lambda: False)
+        longest = attention_module._LONGEST_UNFUSED_WITHOUT_AVX512
+        for source in (longest, longest + 1):
+            attention(Asker(), *queries_keys_values(source=source), None, 0.5)
+        assert fused_calls == [longest + 1]
+        attention(Asker().eval(), *queries_keys_values(), None, 0.5)
+        assert fused_calls == [longest + 1, 7]
+
+    def test_a_query_that_may_look_nowhere_gets_the_mean_of_the_values(self, monkeypatch):
+        for has_avx512 in (True, False):
+            patch_everywhere(monkeypatch, "has_avx512", lambda has_avx512=has_avx512: has_avx512)
+            for source in (7, 100):
+                query, key, value = queries_keys_values(source=source)
+                output, _ = attention(Asker(), query, key, value, torch.zeros(2, 1, 5, source, dtype=torch.bool), 0.5)
+                torch.testing.assert_close(output, value.mean(dim=2).unsqueeze(1).expand_as(output))
+
+    def test_where_products_of_float32_are_left_to_onednn(self, fused_calls):
+        longest = attention_module._LONGEST_UNFUSED[torch.float32]
+        before = torch.get_float32_matmul_precision()
+        try:
+            torch.set_float32_matmul_precision("medium")
+            attention(Asker(), *queries_keys_values(source=longest + 1), None, scaling=0.5)
+        finally:
+            torch.set_float32_matmul_precision(before)
+        assert fused_calls == []
+
+    def test_both_ways_agree_with_gradients(self, fused_calls, monkeypatch):
+        mask = torch.ones(2, 1, 5, 7, dtype=torch.bool)
+        mask[1, :, :, 4:] = False
+        results = []
+        for longest in (7, 6):
+            monkeypatch.setattr(attention_module, "_LONGEST_UNFUSED", {torch.float32: longest})
+            inputs = queries_keys_values()
+            output, _ = attention(Asker(), *inputs, mask, scaling=0.5)
+            output.square().sum().backward()
+            results.append([output, *(x.grad for x in inputs)])
+        assert fused_calls == [7]
+        for product, fused in zip(*results, strict=True):
+            torch.testing.assert_close(product, fused, rtol=1e-5, atol=1e-5)
+
+    @torch.no_grad()
+    def test_weights_are_dropped(self):
+        query, key, _ = queries_keys_values()
+        # Each value has a channel of its own, so the output is the weights.
+        value, rate = torch.eye(7).expand(2, 3, 7, 7), 0.3
+        weights = by_the_formula(query, key, value, torch.ones(5, 7, dtype=torch.bool))
+        torch.manual_seed(0)
+        outputs = [attention(Asker(), query, key, value, None, scaling=0.5, dropout=rate)[0] for _ in range(200)]
+        outputs = torch.stack(outputs).double()
+        kept = outputs != 0
+        torch.testing.assert_close(outputs[kept], (weights / (1 - rate)).expand_as(outputs)[kept], rtol=1e-4, atol=0)
+        assert abs((~kept).double().mean() - rate) < 5 * math.sqrt(rate * (1 - rate) / kept.numel())
+
+    def test_it_is_what_a_model_takes_when_nothing_is_asked_for(self, fused_calls):
+        model = small_model()
+        assert model.config._attn_implementation == "vanilla_transformer"
+        source = torch.stack(sentences(6, 6))
+        model(input_ids=source, labels=source)
+        assert fused_calls == []
+
+    @pytest.mark.parametrize("name", ["eager", "sdpa"])
+    def test_what_is_asked_for_is_obeyed(self, name, tmp_path, monkeypatch):
+        monkeypatch.setattr(attention_module, "attention", None)
+        small_model().save_pretrained(tmp_path)
+        for model in (
+            small_model(attn_implementation=name),
+            AutoModelForSeq2SeqLM.from_pretrained(tmp_path, attn_implementation=name),
+        ):
+            source = torch.stack(sentences(6, 6))
+            assert model(input_ids=source, labels=source).loss.isfinite()
+            assert model.config._attn_implementation == name
+            assert model.model.decoder.layers[0].encoder_attn.config._attn_implementation == name
+
+    def test_a_compiled_model_does_not_depend_on_the_length(self):
+        graphs = CompileCounter()
+        compiled = torch.compile(
+            lambda query, key, value: attention(Asker(), query, key, value, None, scaling=0.5)[0],
+            backend=graphs,
+            fullgraph=True,
+            dynamic=True,
+        )
+        for source in (7, attention_module._LONGEST_UNFUSED[torch.float32] + 1):
+            query, key, value = queries_keys_values(source=source)
+            expected, _ = attention(Asker(), query, key, value, None, scaling=0.5)
+            torch.testing.assert_close(compiled(query, key, value), expected)
+        assert graphs.frame_count == 1
+
+
+@pytest.fixture(scope="class")
+def ones():
+    return torch.ones(36_000_001)
+
+
+class TestDropout:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("rate", [0.1, 0.3, 1 / 3, 0.001, 0.999])
+    def test_the_mean_rate(self, ones, rate, dtype):
+        torch.manual_seed(0)
+        output = drop(ones.to(dtype), rate)
+        # 2e-4 is the promise; four standard deviations of the sample are at most 3.4e-4.
+        spread = 4 * math.sqrt(rate * (1 - rate) / len(ones))
+        assert abs((output == 0).sum().item() / len(ones) - rate) < min(2e-4, spread + 2**-17)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+    def test_what_is_kept_is_divided_by_the_rate_really_kept(self, dtype):
+        torch.manual_seed(0)
+        x = torch.randn(301, 7, dtype=dtype)
+        output = drop(x, 0.3)
+        assert output.dtype == dtype
+        kept = output != 0
+        assert 0.6 < kept.double().mean() < 0.8
+        really_kept = 1 - round(0.3 * 2**16) / 2**16
+        torch.testing.assert_close(output[kept], (x / really_kept)[kept])
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_each_position_is_dropped_at_the_rate(self, dtype):
+        torch.manual_seed(0)
+        draws, x = 20_000, torch.ones(3, 13, dtype=dtype)
+        dropped = sum((drop(x, 0.1) == 0).double() for _ in range(draws)) / draws
+        assert (dropped - 0.1).abs().max() < 5 * math.sqrt(0.1 * 0.9 / draws)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("rate", [0.1, 0.5])
+    def test_positions_and_calls_are_independent(self, rate, dtype):
+        torch.manual_seed(0)
+        draws, x = 4_000, torch.ones(50, dtype=dtype)
+        # Two layers one after the other, many times: correlations between any two of their positions.
+        kept = torch.stack([torch.cat([drop(x, rate), drop(x, rate)]) for _ in range(draws)]).T.float()
+        correlations = torch.corrcoef(kept) - torch.eye(100)
+        assert correlations.abs().max() < 5.5 / math.sqrt(draws)
+
+    def test_each_place_of_a_model_draws_its_own(self, monkeypatch):
+        drawn, random_keep = [], functional._random_keep
+        monkeypatch.setattr(functional, "_random_keep", lambda *args: drawn.append(random_keep(*args)) or drawn[-1])
+        source = torch.stack(sentences(6, 6))
+        model = small_model(dropout=0.5).train()
+        model(input_ids=source, labels=source)
+        # Of the embeddings of both stacks, and of two sub-layers of each encoder layer and three of each decoder layer.
+        assert len(drawn) == 2 + 2 * model.config.encoder_layers + 3 * model.config.decoder_layers
+        assert all(not torch.equal(one, other) for one, other in itertools.combinations(drawn, 2))
+
+    def test_torch_s_default_device_changes_nothing(self):
+        x = torch.ones(8, 8)
+        torch.manual_seed(1)
+        expected = drop(x, 0.5)
+        torch.manual_seed(1)
+        with torch.device("meta"):
+            assert torch.equal(drop(x, 0.5), expected)
+
+    def test_the_seed_decides(self):
+        x = torch.ones(1000)
+        torch.manual_seed(1)
+        first, second = drop(x, 0.5), drop(x, 0.5)
+        assert not torch.equal(first, second)
+        torch.manual_seed(1)
+        assert torch.equal(first, drop(x, 0.5))
+        assert torch.equal(second, drop(x, 0.5))
+
+    def test_0_and_1_are_exact(self):
+        x = torch.randn(10)
+        assert drop(x, 0.0) is x
+        assert drop(x, 0.5, training=False) is x
+        assert torch.equal(drop(x, 1.0), torch.zeros(10))
+
+    def test_rates_too_small_for_16_bits_are_not_lost(self, ones):
+        torch.manual_seed(0)
+        # 36 of 36 million numbers on average.
+        assert 10 < (drop(ones, 1e-6) == 0).sum() < 80
+
+    def test_views_and_empty_tensors(self):
+        torch.manual_seed(0)
+        x = torch.randn(6, 5)
+        output = drop(x.T, 0.5)
+        kept = output != 0
+        torch.testing.assert_close(output[kept], 2 * x.T[kept])
+        assert drop(torch.ones(0, 3), 0.5).shape == (0, 3)
+
+    def test_torch_func(self):
+        torch.manual_seed(0)
+        rate, x = 0.3, torch.ones(10_000)
+        gradient = torch.func.grad(lambda x: drop(x, rate).sum())(x)
+        kept = gradient != 0
+        assert abs((~kept).double().mean() - rate) < 5 * math.sqrt(rate * (1 - rate) / len(x))
+        torch.testing.assert_close(gradient[kept], (x / (1 - rate))[kept])
+
+    def test_gradients_go_where_the_numbers_went(self):
+        x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+
+        def dropped(x):
+            torch.manual_seed(3)
+            return drop(x, 0.4)
+
+        assert torch.autograd.gradcheck(dropped, x)
+        assert torch.autograd.gradgradcheck(dropped, x)
+
+
+def states_weight_labels(rows=(3, 19), vocabulary=50, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(*rows, 16, generator=generator, dtype=dtype).requires_grad_()
+    weight = torch.randn(vocabulary, 16, generator=generator, dtype=dtype).requires_grad_()
+    labels = torch.randint(vocabulary, rows, generator=generator)
+    labels[0, 4:] = -100
+    return states, weight, labels
+
+
+def plain_loss(states, weight, labels, label_smoothing, bias=0):
+    logits = states @ weight.T + bias
+    return torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), label_smoothing=label_smoothing, reduction="sum"
+    )
+
+
+class LargestTensor(TorchDispatchMode):
+    """Watches how many numbers the largest tensor has that any operation makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.numbers = max(self.numbers, tensor.numel())
+        return result
+
+
+def loss_of_states(*args, **kwargs):
+    return smoothed_cross_entropy_of_states(*args, **kwargs)[0]
+
+
+class TestLossOfStates:
+    @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
+    @pytest.mark.parametrize("rows_by_d_model", [0, 1, 2])
+    def test_it_is_torch_s_cross_entropy(self, monkeypatch, label_smoothing, rows_by_d_model):
+        monkeypatch.setattr(functional, "_CHUNK_ROWS", 7)
+        monkeypatch.setattr(functional, "_CHUNK_ROWS_PER_D_MODEL", rows_by_d_model)
+        states, weight, labels = states_weight_labels()
+        loss = loss_of_states(states, weight, labels, label_smoothing)
+        expected = plain_loss(states, weight, labels, label_smoothing)
+        torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
+        gradients = torch.autograd.grad(3 * loss, (states, weight))
+        for ours, theirs in zip(gradients, torch.autograd.grad(3 * expected, (states, weight)), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+    def test_with_a_bias(self, monkeypatch):
+        monkeypatch.setattr(functional, "_CHUNK_ROWS", 7)
+        states, weight, labels = states_weight_labels()
+        bias = torch.linspace(-1, 1, len(weight), dtype=weight.dtype).requires_grad_()
+        parts = (states, weight, bias)
+        loss = loss_of_states(states, weight, labels, 0.1, bias=bias)
+        expected = plain_loss(states, weight, labels, 0.1, bias)
+        torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
+        gradients = zip(torch.autograd.grad(3 * loss, parts), torch.autograd.grad(3 * expected, parts), strict=True)
+        for ours, theirs in gradients:
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+        loss_of_states(states.detach(), weight.detach(), labels, 0.1, bias=bias).backward()
+        assert bias.grad.any()
+        with torch.no_grad():
+            alone = loss_of_states(states, weight, labels, 0.1, bias=bias)
+        torch.testing.assert_close(alone, expected.detach(), rtol=1e-12, atol=0)
+
+    def test_its_sums_are_those_of_the_logits(self, monkeypatch):
+        monkeypatch.setattr(functional, "_CHUNK_ROWS", 7)
+        monkeypatch.setattr(functional, "_CHUNK_ROWS_PER_D_MODEL", 0)
+        states, weight, labels = states_weight_labels()
+        logits = states @ weight.T
+        # Some labels must be right.
+        labels = labels.where((labels == -100) | (torch.arange(labels.shape[1]) % 3 > 0), logits.argmax(dim=-1))
+        _, sums = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+        right = (logits.argmax(dim=-1) == labels).sum()
+        assert 0 < right < (labels != -100).sum()
+        expected = torch.stack([plain_loss(states, weight, labels, 0.0), right, (labels != -100).sum()])
+        torch.testing.assert_close(sums, expected.detach(), rtol=1e-12, atol=0)
+        torch.testing.assert_close(functional.token_sums(logits, labels).sum(dim=0), sums, rtol=1e-12, atol=0)
+        assert not sums.requires_grad
+
+    def test_in_float32_to_1e_5(self):
+        states, weight, labels = states_weight_labels((8, 100), 3000, torch.float32)
+        loss = loss_of_states(states, weight, labels, 0.1)
+        expected = plain_loss(states, weight, labels, 0.1)
+        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+        gradients = torch.autograd.grad(loss, (states, weight))
+        for ours, theirs in zip(gradients, torch.autograd.grad(expected, (states, weight)), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+    def test_half_precision_sums_in_float32(self):
+        states, weight, labels = states_weight_labels((8, 100), 300, torch.float32)
+        exact = plain_loss(states, weight, labels, 0.1)
+        exact_gradients = torch.autograd.grad(exact, (states, weight))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of_states(states, weight, labels, 0.1)
+        assert loss.dtype == torch.float32
+        torch.testing.assert_close(loss, exact, rtol=1e-3, atol=0)
+        for ours, theirs in zip(torch.autograd.grad(loss, (states, weight)), exact_gradients, strict=True):
+            assert ours.dtype == torch.float32
+            assert (ours - theirs).norm() < 0.02 * theirs.norm()
+
+    def test_the_logits_are_never_all_in_memory(self, monkeypatch):
+        monkeypatch.setattr(functional, "_CHUNK_ROWS", 1)
+        states, weight, labels = states_weight_labels((20, 50), 500, torch.float32)
+        with LargestTensor() as largest:
+            loss_of_states(states, weight, labels, 0.1).backward()
+        assert largest.numbers <= 2 * 16 * 500
+        with LargestTensor() as largest:
+            plain_loss(states, weight, labels, 0.1)
+        assert largest.numbers == 20 * 50 * 500
+
+    def test_no_more_rows_of_logits_in_memory_than_promised(self):
+        states, weight, labels = states_weight_labels((40, 50), 500, torch.float32)
+        with LargestTensor() as largest:
+            loss_of_states(states, weight, labels, 0.1).backward()
+        assert largest.numbers <= 512 * 500
+
+    def test_without_gradients_none_is_computed(self, monkeypatch):
+        states, weight, labels = states_weight_labels()
+        expected = loss_of_states(states, weight, labels, 0.1)
+        products, linear = [], torch.nn.functional.linear
+        monkeypatch.setattr(torch.nn.functional, "linear", lambda *each: products.append(each) or linear(*each))
+        with torch.no_grad():
+            loss = loss_of_states(states, weight, labels, 0.1)
+        assert len(products) == 1
+        assert loss == expected.detach()
+
+    def test_only_the_gradients_that_are_wanted(self):
+        states, weight, labels = states_weight_labels()
+        loss_of_states(states, weight.detach(), labels, 0.1).backward()
+        frozen = states.grad
+        states.grad = None
+        loss_of_states(states, weight, labels, 0.1).backward()
+        torch.testing.assert_close(states.grad, frozen)
+        assert not loss_of_states(states.detach(), weight.detach(), labels, 0.1).requires_grad
+
+    def test_no_labels_at_all(self):
+        states, weight, labels = states_weight_labels()
+        loss = loss_of_states(states, weight, torch.full_like(labels, -100), 0.1)
+        loss.backward()
+        assert loss == 0
+        assert (weight.grad == 0).all()
+
+
+def training_step(model, **kwargs):
+    source, mask = pad(sentences(9, 4))
+    labels, _ = pad(sentences(6, 3, seed=1))
+    labels[1, 3:] = -100
+    output = model(input_ids=source, attention_mask=mask, labels=labels, **kwargs)
+    output.loss.backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    return output, gradients
+
+
+class TestSkippingLogits:
+    @pytest.mark.parametrize("tie_word_embeddings", [True, False])
+    @pytest.mark.parametrize("num_items_in_batch", [None, 20])
+    def test_loss_and_gradients_are_the_same(self, tie_word_embeddings, num_items_in_batch):
+        model = small_model(dropout=0.0, tie_word_embeddings=tie_word_embeddings).train()
+        skipped, gradients = training_step(model, num_items_in_batch=num_items_in_batch)
+        whole, expected = training_step(model, skip_logits=False, num_items_in_batch=num_items_in_batch)
+        assert skipped.logits is None
+        assert whole.logits.shape == (2, 6, VOCAB_SIZE)
+        torch.testing.assert_close(skipped.loss, whole.loss, rtol=1e-6, atol=0)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-6)
+
+    def test_evaluation_has_logits_unless_they_are_not_wanted(self):
+        model = small_model()
+        source = torch.stack(sentences(5, 5))
+        whole, skipped = (
+            model(input_ids=source, labels=source),
+            model(input_ids=source, labels=source, skip_logits=True),
+        )
+        assert whole.logits is not None
+        assert skipped.logits is None
+        torch.testing.assert_close(skipped.loss, whole.loss)
+        assert model.train()(input_ids=source, decoder_input_ids=source).logits is not None
+
+    @pytest.mark.parametrize(
+        "change", ["hook", "pre-hook", "global hook", "parametrization", "subclass", "forward", "loss"]
+    )
+    def test_what_is_done_to_the_softmax_s_matrix_is_done(self, change, request):
+        model = small_model(dropout=0.0, tie_word_embeddings=False).train()
+        plain = training_step(model)[0].loss
+        if change == "hook":
+            model.lm_head.register_forward_hook(lambda module, args, output: output * 2)
+        elif change == "pre-hook":
+            model.lm_head.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+        elif change == "global hook":
+            doubling = register_module_forward_hook(
+                lambda module, args, output: output * 2 if module is model.lm_head else None
+            )
+            request.addfinalizer(doubling.remove)
+        elif change == "parametrization":
+            torch.nn.utils.parametrizations.weight_norm(model.lm_head)
+            model.lm_head.parametrizations.weight.original0.data.mul_(2)
+        elif change == "subclass":
+            model.lm_head = Doubling(model.lm_head)
+        elif change == "forward":
+            forward = model.lm_head.forward
+            model.lm_head.forward = lambda states: 2 * forward(states)
+        else:
+            model.loss_function = lambda logits, labels, *args, **kwargs: logits.square().mean()
+        skipped, whole = training_step(model)[0], training_step(model, skip_logits=False)[0]
+        assert skipped.logits is None
+        torch.testing.assert_close(skipped.loss, whole.loss)
+        assert abs(skipped.loss - plain) > 1e-3
+
+    def test_a_label_outside_the_vocabulary_is_named(self):
+        model = small_model().train()
+        source = torch.stack(sentences(5, 5))
+        labels = source.clone()
+        labels[0, 0] = VOCAB_SIZE
+        for skip_logits in (True, False):
+            with pytest.raises(ValueError, match=rf"to {VOCAB_SIZE}, but the target vocabulary has ids 0 to"):
+                model(input_ids=source, labels=labels, decoder_input_ids=source, skip_logits=skip_logits)
+
+
+class Doubling(torch.nn.Linear):
+    """A matrix whose outputs are doubled."""
+
+    def __init__(self, linear):
+        super().__init__(linear.in_features, linear.out_features, bias=False)
+        self.weight = linear.weight
+
+    def forward(self, states):
+        return 2 * super().forward(states)
+
+
+@pytest.fixture
+def onednn_calls(monkeypatch):
+    """How often oneDNN is asked for a product; it is for the smallest ones, too."""
+    calls, product = [], functional._onednn
+
+    def record(*args):
+        calls.append(args)
+        return product(*args)
+
+    monkeypatch.setattr(functional, "_onednn", record)
+    monkeypatch.setattr(functional, "_SMALLEST_FOR_ONEDNN", 1)
+    patch_everywhere(monkeypatch, "has_avx512", lambda: True)
+    return calls
+
+
+class TestLinear:
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize("shape", [(7, 20), (3, 5, 20), (1, 20)])
+    def test_it_is_the_layer(self, onednn_calls, bias, shape):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(20, 30, bias=bias)
+        inputs = torch.randn(shape, requires_grad=True)
+        output, expected = linear(layer, inputs), layer(inputs)
+        assert len(onednn_calls) == 1
+        torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-6)
+        wanted = [inputs, *layer.parameters()]
+        gradients = torch.autograd.grad(output.square().sum(), wanted)
+        for ours, theirs in zip(gradients, torch.autograd.grad(expected.square().sum(), wanted), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+    def test_second_derivatives(self, onednn_calls):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(4, 3)
+        inputs = torch.randn(5, 4, requires_grad=True)
+        penalties = []
+        for output in (linear(layer, inputs), layer(inputs)):
+            (gradient,) = torch.autograd.grad(output.pow(3).sum(), inputs, create_graph=True)
+            penalties.append(torch.autograd.grad(gradient.square().sum(), layer.weight)[0])
+        torch.testing.assert_close(*penalties, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("change", ["half", "double", "medium", "autocast", "disabled", "small", "AVX2"])
+    def test_where_torch_does_as_well(self, onednn_calls, monkeypatch, change):
+        layer, inputs = torch.nn.Linear(4, 3), torch.ones(5, 4)
+        if change in ("half", "double"):
+            dtype = torch.bfloat16 if change == "half" else torch.float64
+            linear(layer.to(dtype), inputs.to(dtype))
+        elif change == "medium":
+            before = torch.get_float32_matmul_precision()
+            try:
+                torch.set_float32_matmul_precision("medium")
+                linear(layer, inputs)
+            finally:
+                torch.set_float32_matmul_precision(before)
+        elif change == "autocast":
+            with torch.autocast("cpu", torch.bfloat16):
+                linear(layer, inputs)
+        elif change == "disabled":
+            with torch.backends.mkldnn.flags(enabled=False):
+                linear(layer, inputs)
+        elif change == "small":
+            monkeypatch.setattr(functional, "_SMALLEST_FOR_ONEDNN", 5 * 4 * 3 + 1)
+            linear(layer, inputs)
+        else:
+            patch_everywhere(monkeypatch, "has_avx512", lambda: False)
+            linear(layer, inputs)
+        assert onednn_calls == []
+
+    def test_a_whole_model(self, onednn_calls):
+        model = small_model(dropout=0.0).train()
+        fast, gradients = training_step(model)
+        assert onednn_calls
+        onednn_calls.clear()
+        with torch.backends.mkldnn.flags(enabled=False):
+            plain, expected = training_step(model)
+        assert onednn_calls == []
+        torch.testing.assert_close(fast.loss, plain.loss, rtol=1e-6, atol=0)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("training", [True, False])
+    def test_torch_func(self, onednn_calls, training):
+        model = small_model(dropout=0.0 if training else 0.1).train(training)
+        source = torch.stack(sentences(5, 5))
+        parameters = dict(model.named_parameters())
+
+        def loss(parameters):
+            batch = {"input_ids": source, "labels": source}
+            return torch.func.functional_call(model, parameters, kwargs=batch).loss
+
+        gradients = torch.func.grad(loss)(parameters)
+        model(input_ids=source, labels=source).loss.backward()
+        torch.testing.assert_close(
+            gradients["model.encoder.layers.0.fc1.weight"], model.model.encoder.layers[0].fc1.weight.grad
+        )
+
+    def test_torch_func_by_inputs(self):
+        model = small_model(dropout=0.0).train()
+        source = torch.stack(sentences(5, 5))
+        embeds = model.get_input_embeddings()(source).detach().requires_grad_()
+
+        def loss(embeds):
+            return model(inputs_embeds=embeds, labels=source).loss
+
+        gradient = torch.func.grad(loss)(embeds)
+        torch.testing.assert_close(gradient, torch.autograd.grad(loss(embeds), embeds)[0])
+
+
+class TestHalfPrecision:
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("bias", [True, False])
+    def test_a_linear_layer_is_rounded_once(self, dtype, bias):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(20, 30, bias=bias).to(dtype)
+        inputs = torch.randn(3, 5, 20).to(dtype).requires_grad_()
+        output, exact = linear(layer, inputs), copy.deepcopy(layer).double()
+        wanted = exact(inputs.double())
+        torch.testing.assert_close(output, wanted.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
+        gradients = torch.autograd.grad(output.double().square().sum(), [inputs, *layer.parameters()])
+        expected = torch.autograd.grad(wanted.square().sum(), [inputs, *exact.parameters()])
+        for ours, theirs in zip(gradients, expected, strict=True):
+            assert ours.dtype == dtype
+            assert (ours - theirs).norm() < 2 * torch.finfo(dtype).eps * theirs.norm()
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_rounding_explains_the_errors_of_a_model(self, dtype):
+        model, (ids, mask) = small_model().to(dtype), pad(sentences(9, 12, 10, 7, 11))
+        inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": ids}
+        exact = copy.deepcopy(model).double()
+        exact.set_attn_implementation("eager")
+        found = model(**inputs).logits
+        assert found.dtype == dtype
+        with torch.no_grad():
+            expected = exact(**inputs).logits
+            with RandomRounding(dtype):
+                rounded = exact(**inputs).logits
+        assert explained(found, expected, rounded)
+
+    @pytest.mark.parametrize("supported", [True, False])
+    def test_matmuls_that_the_cpu_lacks_warn_once(self, monkeypatch, caplog, supported):
+        patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: supported or dtype.itemsize > 2)
+        model, ids = small_model(), torch.stack(sentences(5, 5))
+        fast_path.warn_of_slow_matmuls.cache_clear()
+        try:
+            model(input_ids=ids, decoder_input_ids=ids)
+            assert caplog.messages == []
+            for _ in range(2):
+                with torch.autocast("cpu", torch.bfloat16):
+                    model(input_ids=ids, decoder_input_ids=ids)
+            assert len(caplog.messages) == (not supported)
+            model.half().generate(ids, max_new_tokens=2)
+            names = [] if supported else ["bfloat16", "float16"]
+            assert [message.split(", so torch")[0] for message in caplog.messages] == [
+                f"This CPU has no matmuls in {name}" for name in names
+            ]
+        finally:
+            fast_path.warn_of_slow_matmuls.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("supported", "dtype", "has"),
+    [
+        (False, torch.bfloat16, False),
+        (False, torch.float16, False),
+        (True, torch.bfloat16, True),
+        (None, torch.bfloat16, False),
+        (False, torch.float32, True),
+    ],
+)
+def test_which_products_a_cpu_has(monkeypatch, supported, dtype, has):
+    ask = None if supported is None else lambda: supported
+    operators = {"_is_mkldnn_bf16_supported": ask, "_is_mkldnn_fp16_supported": ask} if ask else {}
+    monkeypatch.setattr(functional.torch.ops, "mkldnn", SimpleNamespace(**operators))
+    fast_path.cpu_supports_matmul_in.cache_clear()
+    try:
+        assert fast_path.cpu_supports_matmul_in(dtype) == has
+    finally:
+        fast_path.cpu_supports_matmul_in.cache_clear()

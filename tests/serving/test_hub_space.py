@@ -1,0 +1,44 @@
+"""A folder for a Space."""
+
+import ast
+
+import pytest
+import yaml
+from huggingface_hub import RepoCard
+
+from hf_vanilla_transformer.cli.main import main
+from tests.ecosystem.documentation import FIXTURE
+
+
+def test_a_folder_with_a_copy_of_the_model(tmp_path):
+    space = tmp_path / "new" / "space"
+    main(["serve", "--model_name_or_path", str(FIXTURE), "--write_space", str(space)])
+    assert {path.name for path in space.iterdir()} == {"app.py", "requirements.txt", "README.md", "model"}
+    metadata = RepoCard.load(space / "README.md").data.to_dict()
+    assert metadata == {"title": "numbers_tiny", "sdk": "gradio", "app_file": "app.py"}
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "README.md"):
+        assert (space / "model" / name).read_bytes() == (FIXTURE / name).read_bytes()
+    assert "\"--model_name_or_path\", 'model'" in (space / "app.py").read_text()
+    assert "hf-vanilla-transformer[page]==" in (space / "requirements.txt").read_text()
+    with pytest.raises(SystemExit, match="exists and is not an empty folder; choose another one"):
+        main(["serve", "--model_name_or_path", str(FIXTURE), "--write_space", str(space)])
+
+
+def test_a_model_of_the_hub(tmp_path):
+    from hf_vanilla_transformer.serving.card_facts import CardFacts
+    from hf_vanilla_transformer.serving.page.hub_space import write_space
+
+    title = 'A "model" \\'
+    write_space(str(tmp_path), "user/model", CardFacts(title))
+    ast.parse((tmp_path / "app.py").read_text())
+    assert "'user/model'" in (tmp_path / "app.py").read_text()
+    _, metadata, _ = (tmp_path / "README.md").read_text().split("---\n")
+    assert yaml.safe_load(metadata) == {"title": title, "sdk": "gradio", "app_file": "app.py", "models": ["user/model"]}
+
+
+def test_secrets_are_not_copied(tmp_path):
+    (tmp_path / "secret").write_text("open sesame")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").symlink_to(tmp_path / "secret")
+    with pytest.raises(SystemExit, match=r"config\.json is a link to"):
+        main(["serve", "--model_name_or_path", str(tmp_path / "model"), "--write_space", str(tmp_path / "space")])

@@ -1,0 +1,438 @@
+"""The routes over a real model, on loopback, and what no request may do to others."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+
+import pytest
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.serving.card_facts import read_card
+from hf_vanilla_transformer.serving.limits import ServingSettings
+from tests.ecosystem.documentation import FIXTURE
+
+
+pytestmark = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("fastapi", "uvicorn", "prometheus_client", "babel")),
+    reason="the extra serve is not installed",
+)
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return AutoModelForSeq2SeqLM.from_pretrained(FIXTURE)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(FIXTURE)
+
+
+@pytest.fixture(scope="module")
+def service_of(model, tokenizer):
+    from hf_vanilla_transformer.serving.service import Service
+
+    def service(**settings):
+        return Service(model, tokenizer, ServingSettings(**settings), read_card(str(FIXTURE)))
+
+    return service
+
+
+@pytest.fixture(scope="module")
+def address(service_of):
+    from tests.serving.support import serving
+
+    with serving(service_of(max_source_tokens=40, max_texts=8, arrival_seconds=1, max_body_bytes=10_000)) as address:
+        yield address
+
+
+@pytest.fixture
+def call(address):
+    from tests.serving.support import call
+
+    return lambda *arguments, **headers: call(address, *arguments, **headers)
+
+
+@pytest.fixture
+def exchange(address):
+    from tests.serving.support import exchange
+
+    return lambda *parts, **options: exchange(address, *parts, **options)
+
+
+@pytest.fixture
+def model_that_waits(monkeypatch):
+    """In the place of `translate()`: each batch begins at once, and ends when the event is set."""
+    from hf_vanilla_transformer.serving import service
+
+    may_go_on, begun = threading.Event(), []
+
+    def answer(model, tokenizer, texts, batch_tokens, **options):
+        begun.append(texts)
+        assert may_go_on.wait(30)
+        return [text.upper() for text in texts]
+
+    monkeypatch.setattr(service, "translate", answer)
+    yield may_go_on, begun
+    may_go_on.set()
+
+
+class TestHub:
+    def test_a_text(self, call):
+        status, _, body = call("POST", "/", {"inputs": "forty-two"})
+        assert (status, body) == (200, [{"translation_text": "zweiundvierzig"}])
+
+    def test_texts_and_languages_that_the_model_does_not_state(self, call):
+        parameters = {"src_lang": "tlh", "tgt_lang": "Quenya"}
+        _, _, body = call("POST", "/", {"inputs": ["nine", "", "seven"], "parameters": parameters})
+        assert [each["translation_text"] for each in body] == ["neun", "", "sieben"]
+
+    def test_settings_of_the_search(self, call, model, tokenizer):
+        for options in ({"num_beams": 1, "max_new_tokens": 2}, {"num_beams": 2, "length_penalty": 5.0}):
+            body = call("POST", "/", {"inputs": "forty-two", "parameters": {"generate_parameters": options}})[2]
+            assert [each["translation_text"] for each in body] == translate(model, tokenizer, ["forty-two"], **options)
+
+    def test_terms(self, call, service_of, model, tokenizer):
+        from hf_vanilla_transformer.translation.glossary import Glossary
+        from tests.serving.support import call as call_at
+        from tests.serving.support import serving
+
+        given = {"inputs": "nine", "parameters": {"generate_parameters": {"glossary": {"nine": ["zehn", "elf"]}}}}
+        (expected,) = translate(model, tokenizer, ["nine"], glossary={"nine": ["zehn", "elf"]})
+        assert call("POST", "/", given)[2] == [{"translation_text": expected}] != [{"translation_text": "neun"}]
+        given["parameters"]["generate_parameters"]["num_beams"] = 1
+        status, _, body = call("POST", "/", given)
+        assert status == 422
+        assert "glossaries need beam search, but num_beams is 1" in body["error"]
+        # Those of the server are for requests that have none.
+        service = service_of()
+        service._generate_kwargs = {"glossary": Glossary({"nine": "sieben"}, tokenizer)}
+        with serving(service) as address:
+            assert "sieben" in call_at(address, "POST", "/", {"inputs": "nine"})[2][0]["translation_text"]
+            del given["parameters"]["generate_parameters"]["num_beams"]
+            assert call_at(address, "POST", "/", given)[2] == [{"translation_text": expected}]
+
+    @pytest.mark.parametrize(
+        ("body", "status", "message"),
+        [
+            (b'{"inputs": "\xff"}', 400, "the body is not JSON in UTF-8 ('utf-8' codec can't decode byte 0xff"),
+            (b'{"inputs": ', 400, "JSON decode error"),
+            (b"[" * 9000, 400, ""),
+            (b"", 422, "Field required"),
+            ({"inputs": 3}, 422, "inputs"),
+            ({"inputs": "\ud800"}, 422, ""),
+            ({"inputs": ["nine", "\udfff"]}, 422, ""),
+            ({"inputs": "nine", "parameters": {"\ud800": 1}}, 422, "body.parameters: Input should be a valid string"),
+            ({"inputs": "nine", "parameters": {"truncation": "only_first"}}, 422, "parameters.truncation: Extra"),
+            ({"inputs": "nine", "parameters": {"generate_parameters": {"num_beams": 99}}}, 422, "less than or equal"),
+            ({"inputs": "nine " * 50}, 413, "tokens; split it into texts of at most 40"),
+            ({"inputs": ["nine"] * 9}, 413, "the request has 9 texts; send at most 8"),
+            ({"inputs": "n" * 10_001}, 413, "the body has more than 10,000 bytes"),
+        ],
+    )
+    def test_what_is_wrong_is_told(self, call, body, status, message):
+        found, _, answer = call("POST", "/", body)
+        assert found == status
+        assert message in answer["error"]
+
+    @pytest.mark.parametrize("kind", ["text/plain; charset=utf-8", FORM, ""])
+    def test_other_kinds_of_bodies(self, call, kind):
+        status, _, answer = call("POST", "/", b'{"inputs": "nine"}', **{"Content-Type": kind})
+        assert status == 415
+        assert answer == {"error": f"the Content-Type is {kind.partition(';')[0]!r}; send application/json."}
+
+    def test_engines_refuse_in_their_words(self, service_of, monkeypatch):
+        from hf_vanilla_transformer.serving import service
+        from tests.serving.support import call, serving
+
+        def refuse(*arguments, **options):
+            raise ValueError("early_stopping is False, but CTranslate2 cannot.")
+
+        monkeypatch.setattr(service, "translate", refuse)
+        with serving(service_of()) as address:
+            status, _, body = call(address, "POST", "/", {"inputs": "nine"})
+            assert (status, body) == (422, {"error": "early_stopping is False, but CTranslate2 cannot."})
+            assert call(address, "GET", "/health")[2]["status"] == "ok"
+
+
+class TestLibreTranslate:
+    def test_json(self, call):
+        status, _, body = call("POST", "/translate", {"q": "forty-two", "source": "en", "target": "de"})
+        assert (status, body) == (200, {"translatedText": "zweiundvierzig"})
+
+    def test_a_list_with_alternatives(self, call, model, tokenizer):
+        body = call("POST", "/translate", {"q": ["nine", ""], "source": "auto", "target": "de", "alternatives": 2})[2]
+        expected = translate(model, tokenizer, ["nine"], return_details=True, num_return_sequences=3)[0]
+        assert body["translatedText"] == [expected.text, ""] == ["neun", ""]
+        assert body["alternatives"] == [[each.text for each in expected.alternatives], []]
+
+    def test_more_alternatives_than_beams(self, call):
+        body = call("POST", "/translate", {"q": "nine", "source": "en", "target": "de", "alternatives": 7})[2]
+        assert len(body["alternatives"]) == 7
+
+    def test_forms(self, call):
+        form = {"Content-Type": FORM}
+        body = call("POST", "/translate", b"q=forty-two&source=en&target=de", **form)[2]
+        assert body == {"translatedText": "zweiundvierzig"}
+        body = call("POST", "/translate", b"q=nine&q=seven&source=en&target=de&format=text&api_key=", **form)[2]
+        assert body == {"translatedText": ["neun", "sieben"]}
+
+    @pytest.mark.parametrize(
+        ("body", "kind", "status", "message"),
+        [
+            (b"q=%ff&source=en&target=de", FORM, 400, "send UTF-8"),
+            (b"q=\xff&source=en&target=de", FORM, 400, "send UTF-8"),
+            (b"q=nine", FORM, 422, "source: Field required"),
+            (b"q=nine&source=en&target=de&format=xml", FORM, 422, "format: Input should be 'text' or 'html'"),
+            (b"q=" + b"<b>" * 201 + b"&source=en&target=de&format=html", FORM, 413, "tokens"),
+            (b"q=<b" + b" " * 2000 + b"&source=en&target=de&format=html", FORM, 413, "2,002 characters with its tags"),
+            (b'{"q": "\xff"}', "application/json", 400, "Invalid JSON"),
+            (b"{", "application/json", 400, "Invalid JSON: EOF while parsing an object at line 1 column 1."),
+            (
+                b"--x",
+                "multipart/form-data; boundary=x",
+                415,
+                "the Content-Type is 'multipart/form-data'; send application/json",
+            ),
+            (b'{"q": "nine", "source": "en", "target": "de", "alternatives": 99}', "application/json", 422, "altern"),
+        ],
+    )
+    def test_what_is_wrong_is_told(self, call, body, kind, status, message):
+        found, _, answer = call("POST", "/translate", body, **{"Content-Type": kind})
+        assert found == status
+        assert message in answer["error"]
+        assert "\n" not in answer["error"]
+        assert "LibreRequest" not in answer["error"]
+
+    def test_html(self, call, model, tokenizer):
+        text = "<b>forty-two</b> &amp; <i>nine</i>"
+        body = {"q": [text, "nine"], "source": "en", "target": "de", "format": "html"}
+        expected = translate(model, tokenizer, body["q"], markup="html")
+        assert "<b>" in expected[0]
+        assert call("POST", "/translate", body)[2] == {"translatedText": expected}
+        found = call("POST", "/translate", {**body, "alternatives": 1})[2]
+        options = {"return_details": True, "num_return_sequences": 2}
+        details = translate(model, tokenizer, body["q"], markup="html", **options)
+        assert found["alternatives"] == [[each.alternatives[0].text] for each in details]
+        # Tags of a text are text.
+        plain = call("POST", "/translate", {**body, "format": "text"})[2]["translatedText"]
+        assert plain == translate(model, tokenizer, body["q"])
+
+    def test_tags_that_are_too_deep(self, service_of):
+        from tests.serving.support import call, serving
+
+        with serving(service_of()) as address:
+            body = {"q": "<b>" * 250 + "x", "source": "en", "target": "de", "format": "html"}
+            status, _, answer = call(address, "POST", "/translate", body)
+            assert status == 422
+            assert "more than 200 tags are inside each other" in answer["error"]
+            assert call(address, "GET", "/health")[0] == 200
+
+    def test_blank_texts_of_a_server_that_splits(self, service_of):
+        pytest.importorskip("sentencex")
+        from tests.serving.support import call, serving
+
+        service = service_of()
+        service._generate_kwargs = {"split_sentences": True}
+        with serving(service) as address:
+            body = {"q": ["", "nine\nsix"], "source": "en", "target": "de", "alternatives": 1}
+            answer = call(address, "POST", "/translate", body)[2]
+            assert answer["translatedText"] == ["", "neun\nsechs"]
+            assert [len(each) for each in answer["alternatives"]] == [0, 1]
+
+    def test_languages(self, call, service_of):
+        from tests.serving.support import call as call_at
+        from tests.serving.support import serving
+
+        english, german = call("GET", "/languages")[2]
+        assert english == {"code": "en", "name": "English", "targets": ["de"]}
+        assert german == {"code": "de", "name": "German", "targets": []}
+        service = service_of()
+        service.card = service.card._replace(source_language=None)
+        with serving(service) as address:
+            assert call_at(address, "GET", "/languages")[2] == []
+
+
+class TestLimits:
+    def test_a_slow_body_and_slow_headers(self, exchange):
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
+        assert exchange(head, b"{").startswith(b"HTTP/1.1 408 ")
+        answer = exchange(b"GET /health HTTP/1.1\r\nHost: a\r\n", b"X-Slow: 1\r\n")
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        # Also on a connection that had a request before.
+        answer = exchange(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /health HT", pause=0.3)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"HTTP/1.1 408 " in answer
+
+    @pytest.mark.parametrize(
+        "head",
+        [
+            b"GET /health HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000,
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            b"GET /health HTTP/1.1\r\n\r\n",
+            b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03",
+            b"\xff\xfe\r\n\r\n",
+        ],
+    )
+    def test_absurd_headers(self, exchange, head):
+        assert exchange(head).startswith(b"HTTP/1.1 400 ")
+
+    @pytest.mark.parametrize("headers", [b"X: " + b"x" * 20_000 + b"\r\n", b"X: 1\r\n" * 10_000])
+    def test_headers_that_are_too_long(self, exchange, headers):
+        answer = exchange(b"GET /health HTTP/1.1\r\nHost: a\r\n" + headers + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 431 ")
+
+    def test_a_length_that_is_a_lie(self, exchange):
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n"
+        assert exchange(head, b"x" * 20_000).startswith(b"HTTP/1.1 413 ")
+
+    @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nothing", 404), ("PUT", "/translate", 405)])
+    def test_unknown_routes(self, call, method, path, status):
+        found, _, body = call(method, path)
+        assert found == status
+        assert body["error"]
+
+    def test_a_full_server_says_when_to_retry(self, service_of, model_that_waits):
+        from tests.serving.support import call, serving, wait_until
+
+        may_go_on, begun = model_that_waits
+        service = service_of(max_in_flight=3, max_texts=2)
+        with serving(service) as address, ThreadPoolExecutor(3) as threads:
+            first = threads.submit(call, address, "POST", "/", {"inputs": ["a", "b"]})
+            wait_until(lambda: begun)
+            status, headers, body = call(address, "POST", "/", {"inputs": ["c", "d"]})
+            assert (status, headers["Retry-After"]) == (503, "1")
+            assert "the server has 2 texts in flight, and takes 3" in body["error"]
+            # Health and metrics are answered meanwhile, because the event loop is free.
+            assert call(address, "GET", "/health")[0] == 200
+            assert "translation_texts_in_flight 2.0" in call(address, "GET", "/metrics")[2]
+            last = threads.submit(call, address, "POST", "/", {"inputs": "c"})
+            wait_until(lambda: service._in_flight == 3)
+            may_go_on.set()
+            assert first.result()[2] == [{"translation_text": "A"}, {"translation_text": "B"}]
+            assert last.result()[2] == [{"translation_text": "C"}]
+
+    def test_a_client_that_leaves_frees_its_place(self, service_of, model_that_waits):
+        import socket
+
+        from tests.serving.support import call, serving, wait_until
+
+        may_go_on, begun = model_that_waits
+        service = service_of(max_in_flight=2, max_texts=2)
+        body = json.dumps({"inputs": ["x", "y"]}).encode()
+        head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        with serving(service) as address, ThreadPoolExecutor(1) as threads:
+            with socket.create_connection(address) as leaver:
+                leaver.sendall(head + body)
+                wait_until(lambda: begun)
+            wait_until(lambda: service._in_flight == 0)
+            stayer = threads.submit(call, address, "POST", "/", {"inputs": ["a", "b"]})
+            wait_until(lambda: service._in_flight == 2)
+            may_go_on.set()
+            assert [each["translation_text"] for each in stayer.result()[2]] == ["A", "B"]
+
+    def test_a_request_that_takes_too_long(self, service_of, model_that_waits):
+        from tests.serving.support import call, serving
+
+        may_go_on, _ = model_that_waits
+        with serving(service_of(request_seconds=1)) as address:
+            status, headers, body = call(address, "POST", "/", {"inputs": "a"})
+            assert (status, headers["Retry-After"]) == (503, "5")
+            assert "the translation took more than 1 seconds" in body["error"]
+            may_go_on.set()
+
+    def test_shutting_down_finishes_what_runs(self, service_of, model_that_waits):
+        from tests.serving.support import call, serving, wait_until
+
+        may_go_on, begun = model_that_waits
+        with ThreadPoolExecutor(2) as threads:
+            with serving(service_of(tokens_per_batch=1)) as address:
+                running = threads.submit(call, address, "POST", "/", {"inputs": ["a", "b"]})
+                wait_until(lambda: begun)
+                threading.Timer(0.5, may_go_on.set).start()
+            # Shut down: b, which waited for its batch, is translated, too.
+            assert running.result()[2] == [{"translation_text": "A"}, {"translation_text": "B"}]
+            with pytest.raises(ConnectionRefusedError):
+                call(address, "GET", "/health")
+
+    def test_a_model_that_fails(self, service_of, monkeypatch):
+        from hf_vanilla_transformer.serving import service
+        from tests.serving.support import call, serving
+
+        def fail(model, tokenizer, texts, batch_tokens, **options):
+            if "bad" in texts:
+                raise RuntimeError("secret path")
+            return texts
+
+        monkeypatch.setattr(service, "translate", fail)
+        with serving(service_of(max_wait_ms=300)) as address, ThreadPoolExecutor(3) as threads:
+            calls = [threads.submit(call, address, "POST", "/", {"inputs": text}) for text in ("a", "bad", "c")]
+            assert [each.result()[0] for each in calls] == [200, 500, 200]
+            assert calls[1].result()[2] == {"error": "the server failed to translate; its log has the reason."}
+            call(address, "POST", "/", {"inputs": "bad"})
+            assert call(address, "GET", "/health")[::2] == (
+                503,
+                {"status": "failing", "model": "numbers_tiny", "engine": "VanillaTransformerForConditionalGeneration"},
+            )
+            call(address, "POST", "/", {"inputs": "a"})
+            assert call(address, "GET", "/health")[0] == 200
+
+
+def test_answers_go_to_whom_they_belong(call, model, tokenizer):
+    texts = ["one", "two", "three", "nine", "forty-two", "one hundred and three", "six", "ninety"]
+    expected = dict(zip(texts, translate(model, tokenizer, texts), strict=True))
+
+    def ask(number):
+        text = texts[number % len(texts)] if number % 7 else "nine " * 50
+        status, _, body = call("POST", "/", {"inputs": text})
+        return (status == 413) if number % 7 == 0 else body == [{"translation_text": expected[text]}]
+
+    with ThreadPoolExecutor(16) as threads:
+        assert all(threads.map(ask, range(112)))
+
+
+def test_metrics(call):
+    call("POST", "/", {"inputs": ["nine", "seven"]})
+    call("GET", "/x" * 100)
+    text = call("GET", "/metrics")[2]
+    for part in (
+        'translation_request_seconds_count{route="/",status="200"}',
+        'translation_request_seconds_count{route="other",status="404"}',
+        "translation_batch_texts_bucket",
+        "translation_wait_seconds_count",
+        "process_resident_memory_bytes",
+    ):
+        assert part in text
+    assert "/x/x" not in text
+
+
+def test_openapi_describes_the_routes(call):
+    description = call("GET", "/openapi.json")[2]
+    assert set(description["paths"]) == {"/", "/translate", "/languages", "/health", "/metrics"}
+    content = description["paths"]["/translate"]["post"]["requestBody"]["content"]
+    assert set(content) == {"application/json", FORM}
+    # Their pages would load scripts from elsewhere.
+    assert call("GET", "/docs")[0] == 404
+
+
+def test_settings_that_contradict():
+    with pytest.raises(ValueError, match="max_texts is 9, but max_in_flight 8"):
+        ServingSettings(max_texts=9, max_in_flight=8)
+    with pytest.raises(ValueError, match="arrival_seconds is 0"):
+        ServingSettings(arrival_seconds=0)
+
+
+def test_the_page_says_what_may_be_wrong(model, tokenizer):
+    pytest.importorskip("gradio")
+    from hf_vanilla_transformer.serving.page.gradio_page import _notes
+
+    (fine,) = translate(model, tokenizer, ["nine"], return_details=True)
+    (cut,) = translate(model, tokenizer, ["forty-two"], return_details=True, max_new_tokens=2)
+    assert _notes(fine) == ""
+    assert _notes(cut) == "The limit of length ended the translation."
+    every = cut._replace(flags=frozenset({"split", "longer_than_training", "truncated", "repetition"}))
+    assert _notes(every).count(".") == 4

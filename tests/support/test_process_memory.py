@@ -1,0 +1,105 @@
+"""Keep and release freed memory; measured in a child process, because mallopt() settings last until a process ends."""
+
+import json
+import platform
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import TrainerState
+
+from hf_vanilla_transformer.model.prepacked_weights import pack
+from hf_vanilla_transformer.support import process_memory as memory
+from hf_vanilla_transformer.support.process_memory import keep_freed_memory, release_freed_memory
+from hf_vanilla_transformer.training.trainer_callbacks import ReleaseMemory
+from tests.invariants.killed import exit_code, start
+
+
+def fresh_pages(times_before: int) -> int:
+    """Page faults of allocating 300 MB that were freed `times_before` times before."""
+    import resource
+
+    for _ in range(times_before):
+        use_memory()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    use_memory()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def use_memory() -> None:
+    _tensors = [torch.ones(2_500_000) for _ in range(30)]
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def measure(path: Path) -> None:
+    """Write the measurements that `measured` returns."""
+    # Otherwise the release below would include memory that the imports freed.
+    release_freed_memory()
+    found = [fresh_pages(1)]
+    assert keep_freed_memory()
+    found.append(fresh_pages(5))
+    # Used blocks alternate with freed ones, so that the end of the heap is in use.
+    tensors = [torch.ones(100_000 if place % 2 else 2_500_000) for place in range(60)]
+    tensors = tensors[1::2]
+    for step in (49, 50):
+        ReleaseMemory().on_step_end(None, TrainerState(global_step=step), None)
+        found.append(resident())
+    path.write_text(json.dumps(found))
+
+
+on_glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or not Path("/proc/self/statm").is_file(), reason="needs glibc"
+)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> list[int]:
+    """Page faults without and with keep_freed_memory(), and resident bytes before and after a release."""
+    folder = tmp_path_factory.mktemp("memory")
+    path, log = folder / "found", folder / "log"
+    assert exit_code(start(measure, path, log=log)) == 0, log.read_text()
+    return json.loads(path.read_text())
+
+
+@on_glibc
+def test_freed_memory_is_used_again(measured):
+    released, kept, *_ = measured
+    # 300 MB are 73,000 pages of 4 KiB.
+    assert released > 20_000
+    assert kept < 1_000
+
+
+@on_glibc
+def test_freed_memory_is_released(measured):
+    *_, before, after = measured
+    # 30 blocks of 10 MB.
+    assert 280e6 < before - after < 320e6
+
+
+def test_other_libraries_are_left_alone(monkeypatch):
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("musl", "1.2"))
+    monkeypatch.setattr(memory.ctypes, "CDLL", None)
+    assert not memory.keep_freed_memory()
+    assert not memory.release_freed_memory()
+
+
+def test_the_peak_is_that_of_the_system(monkeypatch):
+    resource = pytest.importorskip("resource")
+    unit = 1 if sys.platform == "darwin" else 1024
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    peak = memory.peak_memory()
+    assert before <= peak <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert memory.peak_memory() is None
+
+
+def test_an_evaluation_drops_prepacked_weights():
+    layer = torch.nn.Linear(8, 8)
+    packed = weakref.ref(pack(layer))
+    ReleaseMemory().on_evaluate(None, None, None)
+    assert packed() is None

@@ -1,0 +1,290 @@
+"""Word alignments, compared with the true ones of the number corpus."""
+
+import copy
+import random
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from num2words import num2words
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+import hf_vanilla_transformer
+from hf_vanilla_transformer import (
+    GoldLinks,
+    VanillaTransformerConfig,
+    align,
+    alignment_error_rate,
+    choose_alignment,
+    load_engine,
+    translate,
+)
+from hf_vanilla_transformer.conversion.ctranslate2 import with_heads_first
+from hf_vanilla_transformer.engines import ctranslate2_engine as engines
+from hf_vanilla_transformer.translation.alignment import link
+from tests.generation.by_hand import forced_pass
+from tests.models import decisive_model
+from tests.number_alignment import diagonal, english, german, gold, spell
+
+
+# Trained on numbers in parts ("forty two", "zwei und vierzig") by tests/fixtures/make.py.
+FOLDER = Path(__file__).parent / "fixtures" / "numbers_in_parts"
+ALL_HEADS = [[layer, head] for layer in range(2) for head in range(4)]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return AutoModelForSeq2SeqLM.from_pretrained(FOLDER).eval()
+
+
+@pytest.fixture
+def model(trained):
+    return copy.deepcopy(trained)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(FOLDER)
+
+
+def pairs(count: int, seed: int) -> tuple[list[str], list[str], list[GoldLinks]]:
+    generator = random.Random(seed)
+    numbers = [generator.randrange(10 ** generator.randrange(1, 7)) for _ in range(count)]
+    sides = ([spell(language(number), True) for number in numbers] for language in (english, german))
+    return (*sides, [GoldLinks(*gold(number, True)) for number in numbers])
+
+
+TEST = pairs(150, seed=1)
+
+
+def test_the_gold_is_of_the_corpus():
+    generator = random.Random(0)
+    numbers = [*range(1300), *(generator.randrange(10 ** generator.randrange(4, 10)) for _ in range(600))]
+    for number in numbers:
+        assert spell(english(number)) == num2words(number, lang="en")
+        assert spell(german(number)) == num2words(number, lang="de")
+    assert gold(42) == ({(0, 0)}, {(0, 0)})
+    assert gold(42, in_parts=True)[0] == {(0, 2), (1, 0)}
+    # "three million, two hundred and five" and "drei Millionen zweihundertfünf"
+    assert gold(3_000_205)[0] == {(0, 0), (1, 1), (2, 2), (3, 2), (5, 2)}
+
+
+def test_alignments_are_better_than_the_diagonal_and_the_average_of_all_heads(model, tokenizer):
+    sources, targets, true = TEST
+    rates = {"diagonal": alignment_error_rate(diagonal(sources, targets), true)}
+    rates["default"] = alignment_error_rate(align(model, tokenizer, sources, targets), true)
+    choices = {}
+    for name, known in (("without gold", None), ("with gold", pairs(100, seed=2)[2])):
+        model.config.alignment_heads = None
+        (best, *_) = choices[name] = choose_alignment(model, tokenizer, *pairs(100, seed=2)[:2], gold=known)
+        assert (model.config.alignment_heads, model.config.alignment_shift) == ([*map(list, best.heads)], best.shift)
+        assert [each.cost for each in choices[name]] == sorted(each.cost for each in choices[name])
+        assert len(choices[name]) == 2 * (8 + 2 + 1)
+        rates[name] = alignment_error_rate(align(model, tokenizer, sources, targets), true)
+    model.config.alignment_heads, model.config.alignment_shift = ALL_HEADS, False
+    rates["all heads"] = alignment_error_rate(align(model, tokenizer, sources, targets), true)
+    print({name: f"{100 * rate:.1f} %" for name, rate in rates.items()})
+    assert rates["with gold"] <= rates["without gold"] < 0.08 < rates["all heads"] < rates["diagonal"]
+    assert rates["default"] < rates["all heads"]
+    # Only the alignments differ between the two ways to choose.
+    costs = {(*map(tuple, each.heads), each.shift): each.cost for each in choices["with gold"]}
+    best = choices["without gold"][0]
+    assert costs[*map(tuple, best.heads), best.shift] == min(costs.values())
+
+
+def test_alignments_by_hand(model, tokenizer):
+    """The attention of transformers' own output, one sentence at a time, for each way to read it."""
+    source, target = "three hundred and sixty five", "drei hundert fünf und sechzig"
+    ids = [tokenizer(source).input_ids, [1, *tokenizer(text_target=target).input_ids]]
+    attentions = forced_pass(model, *map(torch.tensor, ids), output_attentions=True).cross_attentions
+    sides = ((source, ids[0]), (target, ids[1][1:]))
+    spans = [tokenizer(text, return_offsets_mapping=True).offset_mapping for text, _ in sides]
+    word_of = [
+        [len(text[:end].split()) - 1 for _, end in span[:-1]] for (text, _), span in zip(sides, spans, strict=True)
+    ]
+    for heads in ([[1, 2]], [[0, 0], [0, 3]], ALL_HEADS):
+        for shift in (False, True):
+            model.config.alignment_heads, model.config.alignment_shift = heads, shift
+            average = sum(attentions[layer][0, head] for layer, head in heads)
+            expected = set()
+            for token, word in enumerate(word_of[1]):
+                best = int(average[token + shift].argmax())
+                if best < len(word_of[0]):
+                    expected.add((word_of[0][best], word))
+            assert align(model, tokenizer, [source], [target]) == [sorted(expected)]
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 30, 4096])
+def test_batches_do_not_matter(model, tokenizer, batch_tokens):
+    sources, targets, _ = pairs(20, seed=3)
+    sources, targets = ["", *sources, "two"], ["zwei", *targets, ""]
+    found = align(model, tokenizer, sources, targets, batch_tokens=batch_tokens)
+    expected = [align(model, tokenizer, [one], [other])[0] for one, other in zip(sources, targets, strict=True)]
+    assert found == expected
+    assert found[0] == found[-1] == []
+    assert align(model, tokenizer, [], []) == []
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_details_carry_the_alignment(model, tokenizer, shift):
+    model.config.alignment_shift = shift
+    sources = ["", *TEST[0][:12]]
+    found = translate(model, tokenizer, sources, return_details=True, num_return_sequences=2)
+    expected = align(model, tokenizer, sources, [each.text for each in found])
+    assert [each.alignment for each in found] == expected
+    assert found[0].alignment == []
+    second = [each.alternatives[0] for each in found[1:]]
+    assert [each.alignment for each in second] == align(model, tokenizer, sources[1:], [each.text for each in second])
+
+
+def test_a_truncated_translation(model, tokenizer):
+    model.config.alignment_heads = [[1, 1]]
+    options = {"return_details": True, "num_beams": 1}
+    (whole,) = translate(model, tokenizer, ["three hundred and sixty five"], **options)
+    (found,) = translate(
+        model, tokenizer, ["three hundred and sixty five"], max_new_tokens=len(whole.tokens) - 2, **options
+    )
+    assert found.flags == {"truncated"}
+    assert set(found.alignment) <= set(whole.alignment)
+
+
+def test_the_choice_is_saved(model, tokenizer, tmp_path):
+    model.config.alignment_heads, model.config.alignment_shift = [[1, 3], [0, 0]], True
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert (loaded.config.alignment_heads, loaded.config.alignment_shift) == ([[1, 3], [0, 0]], True)
+    assert loaded.config.heads_for_alignment == [(1, 3), (0, 0)]
+    found = align(loaded, tokenizer, *TEST[:2])
+    assert found == align(model, tokenizer, *TEST[:2])
+    loaded.config.alignment_heads = None
+    assert found != align(loaded, tokenizer, *TEST[:2])
+
+
+@pytest.mark.parametrize(("layers", "layer"), [(1, 0), (2, 1), (3, 2), (6, 4), (12, 9)])
+def test_the_default_is_the_fifth_of_six_layers(layers, layer):
+    config = VanillaTransformerConfig(decoder_layers=layers)
+    assert config.heads_for_alignment == [(layer, head) for head in range(8)]
+
+
+@pytest.mark.parametrize("heads", [[], [[2, 0]], [[0, 8]], [[0]], [3], [[0, -1]], [[True, 0]], [["0", 0]]])
+def test_heads_that_do_not_exist(heads):
+    with pytest.raises(ValueError, match=r"alignment_heads (has|is) .*; give pairs of a decoder layer and a head"):
+        VanillaTransformerConfig(decoder_layers=2, alignment_heads=heads)
+
+
+def test_dropout_is_off_and_hooks_are_gone(model, tokenizer):
+    expected = align(model, tokenizer, *TEST[:2])
+    model.train()
+    model.config.attention_dropout = 0.9
+    assert align(model, tokenizer, *TEST[:2]) == expected
+    assert model.training
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_other_implementations_of_attention(tokenizer, trained):
+    expected = align(trained, tokenizer, *TEST[:2])
+    for name in ("eager", "sdpa", "flex_attention"):
+        model = AutoModelForSeq2SeqLM.from_pretrained(FOLDER, attn_implementation=name)
+        assert align(model, tokenizer, *TEST[:2]) == expected
+
+
+def test_links_of_tokens():
+    attention = torch.tensor([[0.1, 0.7, 0.2], [0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.9, 0.1, 0.0]])
+    source_words, target_words = [[0], [0, 1], []], [[0], [1], [1, 2], []]
+    # The third target token attends to </s>.
+    assert link(attention, source_words, target_words, shift=False) == [(0, 0), (0, 1), (1, 0)]
+    assert link(attention, source_words, target_words, shift=True) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_alignment_error_rate():
+    """The example of a half right alignment, by the formula of Och and Ney."""
+    true = [GoldLinks({(0, 0), (1, 1)}, {(0, 0), (1, 1), (2, 1)}), GoldLinks({(0, 1)}, set())]
+    assert alignment_error_rate([[(0, 0), (1, 1), (2, 1)], [(0, 1)]], true) == 0
+    assert alignment_error_rate([[], []], true) == 1
+    # A has 3 links, of which 1 is sure and 2 are possible; S has 3.
+    assert alignment_error_rate([[(0, 0), (2, 1)], [(5, 5)]], true) == pytest.approx(1 - (1 + 2) / (3 + 3))
+    with pytest.raises(ValueError, match="there are 1 alignments and 2 true ones"):
+        alignment_error_rate([[]], true)
+    with pytest.raises(ValueError, match="there are no links to compare"):
+        alignment_error_rate([[]], [GoldLinks(set(), set())])
+
+
+def test_what_is_no_pair(model, tokenizer):
+    with pytest.raises(ValueError, match="there are 2 sources and 1 targets; give one target per source"):
+        align(model, tokenizer, ["a", "b"], ["a"])
+    with pytest.raises(TypeError, match="targets is one string; give a list"):
+        align(model, tokenizer, ["a"], "a")
+    with pytest.raises(ValueError, match="there are no pairs to choose by"):
+        choose_alignment(model, tokenizer, [], [])
+
+
+def test_a_model_that_gives_no_attention(model, tokenizer):
+    class Other(torch.nn.Module):
+        config, device, generate = model.config, model.device, model.generate
+        generation_config = model.generation_config
+        prepare_decoder_input_ids_from_labels = model.prepare_decoder_input_ids_from_labels
+
+        def forward(self, **inputs):
+            return model(**inputs)
+
+    for work in (align, choose_alignment):
+        with pytest.raises(ValueError, match=r"a Other (gives no attention to align words by|does not give the atten)"):
+            work(Other(), tokenizer, ["two"], ["zwei"])
+    (found,) = translate(Other(), tokenizer, ["two"], return_details=True)
+    assert found.text == "zwei"
+    assert found.alignment is None
+
+
+needs_ctranslate2 = pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
+
+
+@needs_ctranslate2
+@pytest.mark.parametrize(
+    ("heads", "shift"), [(None, False), ([[1, 2]], False), ([[0, 3], [0, 1]], True), (ALL_HEADS, False)]
+)
+def test_alignments_of_an_engine_are_the_model_s(model, tokenizer, tmp_path, monkeypatch, heads, shift):
+    """CTranslate2 averages the first heads of a layer, so these are moved to the front."""
+    monkeypatch.setattr(engines, "CACHE", tmp_path / "cache")
+    model.config.alignment_heads, model.config.alignment_shift = heads, shift
+    for each in (model, tokenizer):
+        each.save_pretrained(tmp_path / "model")
+    engine = load_engine(str(tmp_path / "model"), threads=1)
+    sources, targets, _ = pairs(12, seed=4)
+    options = {"return_details": True, "num_beams": 1}
+    ours, theirs = (translate(each, tokenizer, sources, **options) for each in (model, engine))
+    assert [each.text for each in ours] == [each.text for each in theirs]
+    if heads is ALL_HEADS:
+        assert [each.alignment for each in theirs] == [None] * 12
+        with pytest.raises(ValueError, match="gives no attention to align words by: CTranslate2 averages heads of one"):
+            align(engine, tokenizer, sources, targets)
+    else:
+        assert [each.alignment for each in ours] == [each.alignment for each in theirs]
+        # Targets that the model would not have chosen, and an empty one.
+        sources, targets = [*sources, "two", "two"], [*targets[1:], targets[0], "", "neun tausend"]
+        assert align(engine, tokenizer, sources, targets) == align(model, tokenizer, sources, targets)
+        ids = tokenizer(sources).input_ids, tokenizer(text_target=targets).input_ids
+        average = model.config.heads_for_alignment
+        for one, other, found in zip(*ids, engine.attention(*ids), strict=True):
+            output = forced_pass(model, torch.tensor(one), torch.tensor([1, *other[:-1]]), output_attentions=True)
+            expected = sum(output.cross_attentions[layer][0, head] for layer, head in average) / len(average)
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match="a CTranslate2Engine does not give the attention of each head"):
+        choose_alignment(engine, tokenizer, sources, targets)
+    engine.close()
+
+
+@torch.no_grad()
+def test_heads_in_another_order_compute_the_same():
+    attention = decisive_model().get_decoder().layers[1].encoder_attn
+    states, source = torch.randn(2, 3, 32), torch.randn(2, 5, 32)
+    expected, weights = attention(states, source, output_attentions=True)
+    found, moved = with_heads_first(attention, [2, 1])(states, source, output_attentions=True)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(moved, weights[:, [2, 1, 0, 3]])
+    assert with_heads_first(attention, [0]) is attention
+
+
+def test_they_are_public():
+    assert hf_vanilla_transformer.align is align
+    assert {"align", "choose_alignment", "alignment_error_rate", "GoldLinks"} <= set(hf_vanilla_transformer.__all__)

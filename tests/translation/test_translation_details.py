@@ -1,0 +1,141 @@
+"""`translate(..., return_details=True)`."""
+
+import copy
+import math
+from importlib.util import find_spec
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+import hf_vanilla_transformer
+from hf_vanilla_transformer import Translation, load_engine, score, translate
+from hf_vanilla_transformer.engines import ctranslate2_engine as engines
+from tests.ecosystem.documentation import FIXTURE
+from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
+
+
+SENTENCES = ["forty-two", "", "nine hundred and one", "   ", "six thousand and thirteen", "two"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return AutoModelForSeq2SeqLM.from_pretrained(FIXTURE)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(FIXTURE)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 1}, {"batch_tokens": 9}, {"num_return_sequences": 3}])
+def test_texts_and_scores_are_those_of_translate_and_score(model, tokenizer, options):
+    found = translate(model, tokenizer, SENTENCES, return_details=True, **options)
+    texts = [each.text for each in found]
+    assert texts == translate(model, tokenizer, SENTENCES, **options)
+    for row, expected in enumerate(score(model, tokenizer, SENTENCES, texts)):
+        if SENTENCES[row].strip():
+            assert found[row].tokens == expected.tokens
+            assert found[row].log_probs == pytest.approx(expected.log_probs, abs=1e-5)
+            assert found[row].score == pytest.approx(expected.normalized, abs=1e-5)
+            assert len(found[row].alternatives) == options.get("num_return_sequences", 1) - 1
+            assert not found[row].flags
+        else:
+            assert found[row] == Translation("", 0.0, [], [], [])
+
+
+@pytest.mark.parametrize("as_settings", [False, True])
+@pytest.mark.parametrize("options", [{}, {"length_penalty": 2.0, "length_penalty_type": "hf"}])
+def test_all_hypotheses_have_the_scores_of_the_search(model, tokenizer, options, as_settings):
+    options = {"num_beams": 4, "num_return_sequences": 4, **options}
+    source = "eight hundred and seventy-six thousand"
+    inputs = tokenizer([source], return_tensors="pt")
+    output = model.generate(**inputs, return_dict_in_generate=True, output_scores=True, **options)
+    if as_settings:
+        settings = copy.deepcopy(model.generation_config)
+        settings.update(**options)
+        options = {"generation_config": settings}
+    ((best,)) = translate(model, tokenizer, [source], return_details=True, **options)
+    hypotheses = [best, *best.alternatives]
+    assert [each.score for each in hypotheses] == pytest.approx(output.sequences_scores.tolist(), abs=1e-5)
+    assert [each.text for each in hypotheses] == tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
+    assert all(each.alternatives == () for each in best.alternatives)
+
+
+def test_a_truncated_translation(model, tokenizer):
+    # With several beams a shorter hypothesis, which is finished, would win.
+    options = {"return_details": True, "max_new_tokens": 2, "num_beams": 1}
+    (found,) = translate(model, tokenizer, ["six thousand and thirteen"], **options)
+    assert found.flags == {"truncated"}
+    assert len(found.tokens) == len(found.log_probs) == 2
+    ids = torch.tensor([1, *tokenizer.convert_tokens_to_ids(found.tokens)])
+    source = tokenizer("six thousand and thirteen", return_tensors="pt").input_ids[0]
+    log_probs = forced_log_probabilities(model, source, ids).tolist()
+    assert found.log_probs == pytest.approx(log_probs, abs=1e-5)
+    assert found.score == pytest.approx(sum(log_probs) / gnmt_penalty(2), abs=1e-5)
+
+
+def test_log_probabilities_are_the_model_s_without_logits_processors(model, tokenizer):
+    """The search with a repetition penalty prefers other scores, but the model's are what `score()` returns."""
+    texts = ["six hundred and sixty-six"]
+    (found,) = translate(model, tokenizer, texts, return_details=True, repetition_penalty=1.5)
+    assert found.log_probs == pytest.approx(score(model, tokenizer, texts, [found.text])[0].log_probs, abs=1e-5)
+
+
+def test_a_search_that_finds_no_hypothesis(model, tokenizer, caplog):
+    def forbid(input_ids, scores):
+        return torch.full_like(scores, -math.inf)
+
+    (found,) = translate(
+        model, tokenizer, ["two"], return_details=True, num_return_sequences=2, logits_processor=[forbid]
+    )
+    assert found == Translation("", -math.inf, [], [], None, (), frozenset(["truncated"]))
+
+
+def test_forced_decoding_keeps_the_token_budget(model, tokenizer):
+    """Also of several hypotheses per sentence."""
+    shapes, batch_tokens = [], 12
+    hook = model.get_decoder().register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    translate(
+        model, tokenizer, SENTENCES, return_details=True, batch_tokens=batch_tokens, num_beams=3, num_return_sequences=3
+    )
+    hook.remove()
+    assert any(rows > 1 for rows, _ in shapes)
+    assert all(rows == 1 or rows * length <= batch_tokens for rows, length in shapes)
+
+
+@pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
+def test_details_through_an_engine(model, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "CACHE", tmp_path)
+    engine = load_engine(str(FIXTURE), threads=1)
+    options = {"num_beams": 4, "num_return_sequences": 2, "early_stopping": True, "return_details": True}
+    alternatives = 0
+    found = (translate(each, tokenizer, SENTENCES, **options) for each in (engine, model))
+    for source, one, other in zip(SENTENCES, *found, strict=True):
+        assert (one.text, one.tokens, one.flags) == (other.text, other.tokens, other.flags)
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+        # The last hypotheses of both searches may differ.
+        for hypothesis in one.alternatives:
+            (expected,) = score(model, tokenizer, [source], [hypothesis.text])
+            if hypothesis.tokens == expected.tokens:
+                assert hypothesis.log_probs == pytest.approx(expected.log_probs, abs=1e-4)
+                assert hypothesis.score <= one.score
+                alternatives += 1
+    assert alternatives > 2
+    engine.close()
+
+
+def test_other_ends_than_the_model_s(model, tokenizer):
+    options = {"return_details": True, "num_beams": 1}
+    (whole,) = translate(model, tokenizer, ["six thousand and thirteen"], **options)
+    second = tokenizer.convert_tokens_to_ids(whole.tokens[1])
+    (found,) = translate(model, tokenizer, ["six thousand and thirteen"], eos_token_id=[2, second], **options)
+    assert found.tokens == whole.tokens[:2]
+    assert not found.flags
+
+
+def test_it_is_public():
+    assert hf_vanilla_transformer.Translation is Translation

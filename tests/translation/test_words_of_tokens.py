@@ -1,0 +1,110 @@
+"""Words of tokens, for every kind of tokenizer."""
+
+import re
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from hf_vanilla_transformer import TwoVocabularyTokenizer, train_tokenizer
+from hf_vanilla_transformer.translation import words_of_tokens as words
+from hf_vanilla_transformer.translation.words_of_tokens import TokenTexts, words_of_tokens
+from tests.ecosystem.documentation import FIXTURE
+
+
+FIXTURES = Path(__file__).parent / "fixtures"
+SENTENCES = ["two hundred and  forty-two ", "drei\N{NO-BREAK SPACE}zwölf \N{GRINNING FACE} x", " one", "", "a b c"]
+
+
+def found_words(tokenizer, text, is_target):
+    ids = (tokenizer(text_target=text) if is_target else tokenizer(text)).input_ids
+    return words_of_tokens(text.split(), TokenTexts(tokenizer, is_target)(ids))
+
+
+def words_by_offsets(tokenizer, text):
+    """What the tokenizers library says about the characters of each token."""
+    words = [(*match.span(), index) for index, match in enumerate(re.finditer(r"\S+", text))]
+    offsets = tokenizer(text, return_offsets_mapping=True).offset_mapping
+    return [[index for first, last, index in words if max(first, start) < min(last, end)] for start, end in offsets]
+
+
+def byte_level(**options):
+    return train_tokenizer(SENTENCES, vocab_size=300, min_frequency=1, show_progress=False, **options)
+
+
+@pytest.mark.parametrize("is_target", [False, True])
+@pytest.mark.parametrize("text", SENTENCES)
+def test_byte_level_tokenizers(text, is_target):
+    other = train_tokenizer(["forty-two x zwei"], vocab_size=290, min_frequency=1, show_progress=False)
+    tokenizers = {"trained": byte_level(), "pre-tokenized": byte_level(whitespace_words=True)}
+    tokenizers["fixture"] = AutoTokenizer.from_pretrained(FIXTURE)
+    for tokenizer in tokenizers.values():
+        assert found_words(tokenizer, text, is_target) == words_by_offsets(tokenizer, text)
+    sides = byte_level(), other
+    both = TwoVocabularyTokenizer.of(*sides)
+    assert found_words(both, text, is_target) == words_by_offsets(sides[is_target], text)
+
+
+def test_added_tokens():
+    """A byte-level vocabulary spells them as they are, with spaces and characters beyond the 256 of its bytes."""
+    tokenizer = byte_level()
+    tokenizer.add_tokens(["new york", "\N{EURO SIGN}"])
+    text = "a new york \N{EURO SIGN} x"
+    assert found_words(tokenizer, text, False) == words_by_offsets(tokenizer, text)
+
+
+def test_white_space_beyond_ascii_is_no_difference(monkeypatch):
+    """Between texts that differ, the comparison takes a time that grows with the cube of their length."""
+    monkeypatch.setattr(words, "SequenceMatcher", None)
+    tokenizer = byte_level()
+    for space in ("\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}", "\x85", " \N{EM SPACE}"):
+        text = space.join(["zwölf", "x", "drei"])
+        assert found_words(tokenizer, text, False) == words_by_offsets(tokenizer, text)
+
+
+@pytest.mark.parametrize("is_target", [False, True])
+@pytest.mark.parametrize("name", ["tied_relu", "separate_relu"])
+def test_sentencepiece(tmp_path, name, is_target):
+    """Also normalized characters, and tokens that the vocabulary of one side lacks."""
+    pytest.importorskip("sentencepiece")
+    from hf_vanilla_transformer.conversion.marian import from_marian
+
+    tokenizer = AutoTokenizer.from_pretrained(from_marian(str(FIXTURES / "marian" / name), str(tmp_path / "model")))
+    for text, word in (
+        ("two hundred and  forty-two", "forty-two"),
+        ("two \N{VULGAR FRACTION ONE HALF} hundred", "hundred"),
+    ):
+        found = found_words(tokenizer, text, is_target)
+        assert [*dict.fromkeys(index for words in found for index in words)] == list(range(len(text.split())))
+        assert found[-1] == []
+        # Of a word that is tokenized alone, after the mark of its beginning.
+        count = len(found_words(tokenizer, word, is_target)) - 1
+        last = [words for words in found[-1 - count : -1] if words]
+        assert last
+        assert all(words == [len(text.split()) - 1] for words in last)
+
+
+@pytest.mark.parametrize("is_target", [False, True])
+@pytest.mark.parametrize("name", ["joint", "two_vocabularies"])
+def test_moses_and_byte_pair_encoding(tmp_path, name, is_target):
+    """Moses splits off punctuation and escapes it: "don't" becomes "don &apos;t"."""
+    pytest.importorskip("sacremoses")
+    from hf_vanilla_transformer.conversion.fairseq import from_fairseq
+
+    tokenizer = AutoTokenizer.from_pretrained(from_fairseq(str(FIXTURES / "fairseq" / name), str(tmp_path / "model")))
+    text = "Don't stop, two & twenty-two!"
+    found = found_words(tokenizer, text, is_target)
+    order = [index for words in found for index in words]
+    assert order == sorted(order)
+    assert set(order) == set(range(5))
+    # The tokens of "two", letter by letter.
+    texts = TokenTexts(tokenizer, is_target)((tokenizer(text_target=text) if is_target else tokenizer(text)).input_ids)
+    start = b"".join(texts).index(b"two")
+    positions = [sum(map(len, texts[:place])) for place in range(len(texts))]
+    assert [found[place] for place, at in enumerate(positions) if start <= at < start + 3 and texts[place]] == [[2]] * 3
+
+
+def test_tokens_across_words_and_unknown_tokens():
+    assert words_of_tokens(["of", "the", "a"], [b"ofthe", b"a"]) == [[0, 1], [2]]
+    assert words_of_tokens(["one", "xyz", "two"], [b"one", b"\xff", b"two"]) == [[0], [1], [2]]
+    assert words_of_tokens([], [b"", b"x"]) == [[], []]
