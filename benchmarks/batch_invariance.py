@@ -12,7 +12,7 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer.cli.parser import parse, plain_errors
-from hf_vanilla_transformer.model.generation_vanilla_transformer import length_penalty_of
+from hf_vanilla_transformer.model.generation_settings import length_penalty_of
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write

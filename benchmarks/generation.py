@@ -47,7 +47,7 @@ from hf_vanilla_transformer import (
     translate,
 )
 from hf_vanilla_transformer.cli.parser import parse
-from hf_vanilla_transformer.model.generation_vanilla_transformer import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
+from hf_vanilla_transformer.model.generation_settings import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.process_memory import keep_freed_memory
 

@@ -24,11 +24,14 @@ from benchmarks.support.timing import Clock, in_turns
 from hf_vanilla_transformer import Int8Config, translate
 from hf_vanilla_transformer.cli.evaluate import evaluate_pairs
 from hf_vanilla_transformer.cli.parser import parse, plain_errors
-from hf_vanilla_transformer.cli.shared_options import BatchArguments, DataArguments, DecodingArguments, ScoringArguments
-from hf_vanilla_transformer.evaluation import describe_exact_match
+from hf_vanilla_transformer.cli.shared_options import BatchArguments
+from hf_vanilla_transformer.data.pair_arguments import DataArguments
+from hf_vanilla_transformer.evaluation.metric_names import describe_exact_match
+from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
+from hf_vanilla_transformer.translation.decoding_arguments import DecodingArguments
 
 
 LOADING: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli.parser import parse, plain_errors
-from hf_vanilla_transformer.cli.shared_options import DataArguments
+from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.metrics import score_translations
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text

@@ -18,7 +18,8 @@ from .registration import register
 from .support.process_memory import keep_freed_memory
 from .support.version import __version__ as __version__
 from .translation.alignment import GoldLinks, align, alignment_error_rate, choose_alignment
-from .translation.translate import score, translate
+from .translation.score import score
+from .translation.translate import translate
 from .translation.translation_details import Translation
 
 

@@ -18,8 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_vanilla_transformer
-from hf_vanilla_transformer import conversion
-from hf_vanilla_transformer.pictures import plots as pictures
+from hf_vanilla_transformer import conversion, pictures
 from tests.models import small_model
 
 

@@ -23,7 +23,7 @@ from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.hub.model_folder import check_links
 from hf_vanilla_transformer.hub.push_to_hub import push_run
 from hf_vanilla_transformer.support.atomic_files import write_text
-from hf_vanilla_transformer.training.checkpoints import mark_complete, newest_complete
+from hf_vanilla_transformer.support.checkpoint_marks import mark_complete, newest_complete
 from tests.cli.tiny_run import TINY_RUN, write_recipe
 from tests.test_docs import FIXTURE
 

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..data.pair_arguments import DataArguments
 from ..data.text_lines import check_is_input, iterate_lines
 from ..support.atomic_files import write_text
 from ..support.output_files import check_can_write, open_output
 from ..translation.alignment import AlignmentChoice, GoldLinks, Links, align, alignment_error_rate, choose_alignment
-from ..translation.model_loading import load_given
+from ..translation.loading_arguments import LoadingArguments
+from .load_model import load_given
 from .parser import parse, plain_errors
-from .shared_options import BatchArguments, DataArguments, EngineArguments, LoadingArguments
+from .shared_options import BatchArguments, EngineArguments
 
 
 _LINK = re.compile(r"(\d+)([-?p])(\d+)")

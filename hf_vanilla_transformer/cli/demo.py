@@ -55,7 +55,7 @@ def print_translations(model: Any, tokenizer: Any) -> None:
 
 def draw_attention(model: Any, tokenizer: Any, path: Path) -> None:
     """Draw the cross-attention in which the parts of a number change places, or print what that needs."""
-    from ..pictures.plots import plot_attention, save_figure
+    from ..pictures import plot_attention, save_figure
 
     try:
         figure = plot_attention(model, tokenizer, REORDERED, style="layers")

@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..evaluation import describe_exact_match
-from ..model.sentence_limits import limits_length
+from ..data.pair_arguments import DataArguments
+from ..data.text_lines import one_line
+from ..evaluation.example_translations import format_examples, spread
+from ..evaluation.metric_names import describe_exact_match
+from ..evaluation.scoring_arguments import ScoringArguments
+from ..model.generation_settings import limits_length
+from ..support.argument_checks import check_optional
 from ..support.atomic_files import write_text
-from ..support.output_files import check_can_write, format_examples, one_line, spread
-from ..translation.model_loading import load_given
+from ..support.output_files import check_can_write
+from ..translation.decoding_arguments import DecodingArguments
+from ..translation.loading_arguments import LoadingArguments
 from ..translation.translate import translate
+from .load_model import load_given
 from .parser import parse, plain_errors
-from .shared_options import (
-    BatchArguments,
-    DataArguments,
-    DecodingArguments,
-    EngineArguments,
-    LoadingArguments,
-    ScoringArguments,
-    check_optional,
-)
+from .shared_options import BatchArguments, EngineArguments
 
 
 if TYPE_CHECKING:

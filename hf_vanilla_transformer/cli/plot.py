@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..support.argument_checks import check_optional
 from ..support.output_files import check_can_write
 from ..support.version import __version__
-from ..translation.model_loading import load_given
+from ..translation.decoding_arguments import DecodingArguments
+from ..translation.loading_arguments import LoadingArguments
 from . import PROGRAM
+from .load_model import load_given
 from .parser import parse, plain_errors
-from .shared_options import DecodingArguments, LoadingArguments, check_optional
 
 
 _THEMES = ("light", "dark")
@@ -118,7 +120,7 @@ def plot_attention(arguments: Sequence[str]) -> Path:
     """Draw the attention weights of a sentence ("forty-two" by default) and of its translation."""
 
     def draw(model: Any, tokenizer: Any, texts: Sequence[str], args: AttentionArguments, **options: Any) -> Any:
-        from ..pictures.plots import plot_attention
+        from ..pictures import plot_attention
 
         return plot_attention(model, tokenizer, _one_sentence(texts), **vars(args), **options)
 
@@ -129,7 +131,7 @@ def plot_masks(arguments: Sequence[str]) -> Path:
     """Draw the masks of a batch of sentences ("seven" and "forty-two" by default) and of their translations."""
 
     def draw(model: Any, tokenizer: Any, texts: Sequence[str], args: MaskArguments, **options: Any) -> Any:
-        from ..pictures.plots import plot_masks
+        from ..pictures import plot_masks
 
         return plot_masks(model, tokenizer, texts or _BATCH, args.target, **options)
 
@@ -140,7 +142,7 @@ def plot_probabilities(arguments: Sequence[str]) -> Path:
     """Draw the log-probability of each token of the translation of a sentence ("forty-two" by default)."""
 
     def draw(model: Any, tokenizer: Any, texts: Sequence[str], args: ProbabilityArguments, **options: Any) -> Any:
-        from ..pictures.plots import plot_token_probabilities
+        from ..pictures import plot_token_probabilities
 
         return plot_token_probabilities(model, tokenizer, _one_sentence(texts), args.target, **options)
 
@@ -174,7 +176,7 @@ def plot_positions(arguments: Sequence[str]) -> Path:
     )
     with plain_errors():
         output = _output(pictures, "positions", args.model_name_or_path)
-        from ..pictures.plots import plot_positions as draw
+        from ..pictures import plot_positions as draw
 
         given = [name for name in ("revision", "token", "trust_remote_code", "device") if getattr(args, name)]
         if given and args.model_name_or_path is None:
@@ -190,7 +192,7 @@ def plot_schedule(arguments: Sequence[str]) -> Path:
     )
     with plain_errors():
         output = _output(pictures, "schedule")
-        from ..pictures.plots import plot_schedule as draw
+        from ..pictures import plot_schedule as draw
 
         return _save(draw(args.d_model, args.warmup_steps, updates=args.updates, theme=pictures.theme), output)
 
@@ -210,8 +212,8 @@ def plot_curve(arguments: Sequence[str]) -> Path:
         output = _output(pictures, "curve", *inputs)
         if not runs:
             raise ValueError("no run is given; name the folder of at least one.")
-        from ..pictures.curves import read_curve
-        from ..pictures.plots import plot_curve as draw
+        from ..evaluation.curve_files import read_curve
+        from ..pictures import plot_curve as draw
 
         curves = {label: read_curve(run) for label, run in zip(labels_of(runs), runs, strict=True)}
         return _save(draw(curves, theme=pictures.theme), output)
@@ -244,7 +246,7 @@ def _one_sentence(texts: Sequence[str]) -> str:
 
 
 def _save(figure: Any, output: str) -> Path:
-    from ..pictures.figure_style import save_figure
+    from ..pictures import save_figure
 
     path = save_figure(figure, output)
     print(f"the plot is in {path}")

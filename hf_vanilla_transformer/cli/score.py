@@ -5,11 +5,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..data.pair_arguments import DataArguments
 from ..support.output_files import check_can_write, open_output
-from ..translation.model_loading import load_given
-from ..translation.translate import Score, score
+from ..translation.loading_arguments import LoadingArguments
+from ..translation.score import Score, score
+from .load_model import load_given
 from .parser import parse, plain_errors
-from .shared_options import BatchArguments, DataArguments, EngineArguments, LoadingArguments
+from .shared_options import BatchArguments, EngineArguments
 
 
 FORMATS = ("text", "jsonl")

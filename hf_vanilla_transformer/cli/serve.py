@@ -11,12 +11,14 @@ import torch
 from ..serving.card_facts import CardFacts, read_card
 from ..serving.limits import ServingSettings
 from ..serving.page.hub_space import write_space
-from ..support.argument_checks import check_number
+from ..support.argument_checks import check_number, check_optional
+from ..translation.decoding_arguments import DecodingArguments
 from ..translation.glossary import Glossary
-from ..translation.model_loading import load_given, load_terms
+from ..translation.loading_arguments import LoadingArguments
 from ..translation.translate import translate
+from .load_model import load_given, load_terms
 from .parser import parse, plain_errors
-from .shared_options import DecodingArguments, EngineArguments, LoadingArguments, check_optional
+from .shared_options import EngineArguments
 
 
 @dataclass

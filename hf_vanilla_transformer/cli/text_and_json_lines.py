@@ -7,8 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data.text_lines import check_is_input, iterate_lines, lines_as_they_arrive
-from ..support.output_files import one_line
+from ..data.text_lines import check_is_input, iterate_lines, lines_as_they_arrive, one_line
 from ..translation.translation_details import Translation
 
 

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..data.pair_arguments import DataArguments
+from ..evaluation.scoring_arguments import ScoringArguments
 from ..training.run_arguments import ModelArguments, RunArguments, Settings
+from ..translation.decoding_arguments import DecodingArguments
 from .parser import parse, plain_errors
-from .shared_options import DataArguments, DecodingArguments, ScoringArguments
 
 
 DEFAULT_CONFIG = "numbers"

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..support.argument_checks import check_optional
 from ..support.output_files import check_can_write
 from ..support.process_memory import release_freed_memory
+from ..translation.decoding_arguments import DecodingArguments
 from ..translation.glossary import Glossary
+from ..translation.loading_arguments import LoadingArguments
 from ..translation.markup import KINDS
-from ..translation.model_loading import load_given, load_terms
 from ..translation.translate import translate
+from .load_model import load_given, load_terms
 from .multi_process_output import Processes
 from .parser import parse, plain_errors
-from .shared_options import BatchArguments, DecodingArguments, EngineArguments, LoadingArguments, check_optional
+from .shared_options import BatchArguments, EngineArguments
 from .text_and_json_lines import DETAILS, JsonFields, is_json, read_sentences, write_sentences
 
 

@@ -1,6 +1,10 @@
 """Which configurations another system can hold."""
 
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+from transformers import PretrainedConfig
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 
@@ -22,3 +26,33 @@ def require(config: VanillaTransformerConfig, system: str, **fields: Any) -> Non
         given = getattr(config, name)
         if given != needed:
             raise ValueError(f"{name} is {given!r}, but {system} needs {needed!r}; convert a model with that value.")
+
+
+def check_config(kind: type[PretrainedConfig], folder: Path, needed: Mapping[str, Any]) -> None:
+    """Check that this model can hold one of transformers, whose class of configurations is given.
+
+    Raises:
+        ValueError: naming the fields that cannot be carried.
+    """
+    fields, _ = kind.get_config_dict(folder)
+    config: Any = kind.from_dict(fields)
+    heads = {"decoder_attention_heads": config.encoder_attention_heads}
+    refuse(folder, unlike(fields, needed) + unlike(config.to_dict(), heads))
+
+
+def refuse(source: object, unfit: Iterable[tuple[str, Any, str]], hint: str = "") -> None:
+    """Raise ValueError naming all fields that cannot be carried, if there are any.
+
+    Args:
+        source: the source's name.
+        unfit (`list` of `tuple`): a field, its value, and what it must be, in words.
+        hint (`str`): a sentence on what to do.
+    """
+    fields = "; ".join(f"{name} is {given!r}, but must be {needed}" for name, given, needed in unfit)
+    if fields:
+        raise ValueError(f"{source} cannot be converted: {fields}.{hint and ' '}{hint}")
+
+
+def unlike(fields: Mapping[str, Any], needed: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+    """Fields that have other values than needed, for `refuse`; one that is missing has the value that is needed."""
+    return [(name, fields[name], repr(value)) for name, value in needed.items() if fields.get(name, value) != value]

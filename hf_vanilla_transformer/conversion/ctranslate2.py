@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from ..hub.model_folder import staged
+from ..hub.staged_folder import staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
@@ -19,9 +19,10 @@ from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_number
 from ..support.atomic_files import locked
 from ..support.version import __version__
-from . import converted_folder as folders
 from .config_requirements import require
-from .parity_certificate import TOLERANCES, excess, log_probs, random_rows, translate_rows
+from .converted_folder import CERTIFICATE, command
+from .parity_certificate import SENTENCES, TOLERANCES, excess, log_probs, random_rows, translate_rows
+from .source_folder import hashes, load_source, load_tokenizer, source_folder, weight_files
 
 
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
@@ -41,7 +42,7 @@ def to_ctranslate2(
     *,
     quantization: str = "float32",
     max_positions: int = 2048,
-    sentences: Sequence[str] = folders.SENTENCES,
+    sentences: Sequence[str] = SENTENCES,
     force: bool = False,
 ) -> Path:
     """Write a trained folder for CTranslate2, and compare both.
@@ -74,9 +75,9 @@ def to_ctranslate2(
     target, library = Path(output), import_library()
     if target.exists():
         raise FileExistsError(f"{target} exists; name another folder for the converted model.")
-    local = folders.source_folder(folder)
-    tokenizer = folders.load_tokenizer(local, folder)
-    model = folders.load_source(AutoModelForSeq2SeqLM, local, folder)
+    local = source_folder(folder)
+    tokenizer = load_tokenizer(local, folder)
+    model = load_source(AutoModelForSeq2SeqLM, local, folder)
     if not isinstance(model, VanillaTransformerForConditionalGeneration):
         raise ValueError(f"{folder} holds a {type(model).__name__}; bring it in by convert --from first.")
     check_vocabulary(model.config, tokenizer)
@@ -99,15 +100,15 @@ def to_ctranslate2(
         certificate = {
             "source": folder,
             "system": "ctranslate2",
-            "sha256": folders.hashes(folders.weight_files(local)),
+            "sha256": hashes(weight_files(local)),
             "quantization": quantization,
             "max_positions": rows,
             "alignment_heads": heads_in_one_layer(model.config),
             **parity,
             "versions": {"hf_vanilla_transformer": __version__, "ctranslate2": library.__version__},
-            "command": folders.command(),
+            "command": command(),
         }
-        (temporary / folders.CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
+        (temporary / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
     return target
 
 

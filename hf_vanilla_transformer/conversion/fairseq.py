@@ -15,8 +15,11 @@ import torch
 import transformers
 from transformers import FSMTConfig, FSMTForConditionalGeneration
 
-from . import converted_folder as folders
+from .config_requirements import refuse, unlike
+from .converted_folder import check_output
 from .fsmt import MERGES, TOKEN_IDS, VOCABULARIES, write_fsmt
+from .parity_certificate import SENTENCES
+from .source_folder import check_archive, hashes, license_of
 
 
 # Of several checkpoints in a folder, the first of these.
@@ -53,7 +56,7 @@ def from_fairseq(
     input: str,
     output: str,
     *,
-    sentences: Sequence[str] = folders.SENTENCES,
+    sentences: Sequence[str] = SENTENCES,
     license: str | None = None,
     force: bool = False,
 ) -> Path:
@@ -76,7 +79,7 @@ def from_fairseq(
         OSError: if a file is missing, or the folder already holds a model.
         ValueError: if this model cannot hold the source, a file is damaged, or the result is not equal.
     """
-    target = folders.check_output(output, input)
+    target = check_output(output, input)
     checkpoint = find_checkpoint(Path(input))
     state, args = read_checkpoint(checkpoint)
     check_arguments(args, checkpoint)
@@ -99,8 +102,8 @@ def from_fairseq(
         system="fairseq",
         oracle=f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights; fairseq "
         "itself is not installed",
-        sha256=folders.hashes([checkpoint, *dict.fromkeys(dictionaries), codes]),
-        license=license or folders.license_of(checkpoint.parent),
+        sha256=hashes([checkpoint, *dict.fromkeys(dictionaries), codes]),
+        license=license or license_of(checkpoint.parent),
         force=force,
     )
 
@@ -132,7 +135,7 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
     Raises:
         ValueError: if the file is damaged, would run code, or is not a checkpoint of fairseq.
     """
-    folders.check_archive(path)
+    check_archive(path)
     try:
         with torch.serialization.safe_globals([Namespace]):
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
@@ -160,13 +163,13 @@ def check_arguments(args: dict[str, Any], path: Path) -> None:
         if Path(lang).name != lang:
             raise ValueError(f'{path} says that a language is "{lang}"; it must be a code, which names a dictionary.')
     # False, 0 and None are the same there.
-    unfit = folders.unlike({name: args.get(name) or needed for name, needed in _NEEDED.items()}, _NEEDED)
+    unfit = unlike({name: args.get(name) or needed for name, needed in _NEEDED.items()}, _NEEDED)
     widths = ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim")
-    unfit += folders.unlike(args, dict.fromkeys(widths, args["encoder_embed_dim"]))
-    unfit += folders.unlike(args, {"decoder_attention_heads": args.get("encoder_attention_heads")})
+    unfit += unlike(args, dict.fromkeys(widths, args["encoder_embed_dim"]))
+    unfit += unlike(args, {"decoder_attention_heads": args.get("encoder_attention_heads")})
     if (activation := args.get("activation_fn", "relu")) not in _ACTIVATIONS:
         unfit.append(("activation_fn", activation, f"one of {', '.join(_ACTIVATIONS)}"))
-    folders.refuse(path, unfit, "CTranslate2's ct2-fairseq-converter takes some others, such as pre-norm.")
+    refuse(path, unfit, "CTranslate2's ct2-fairseq-converter takes some others, such as pre-norm.")
 
 
 def read_dictionary(path: Path) -> dict[str, int]:

@@ -14,12 +14,14 @@ import torch
 import transformers
 from transformers import AutoTokenizer, FSMTConfig, FSMTForConditionalGeneration
 
-from ..hub.model_folder import read_json
 from ..model import tokenization_fairseq
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from . import converted_folder as folders
-from .parity_certificate import compare
+from ..support.safetensors_layout import read_json
+from .config_requirements import check_config
+from .converted_folder import check_output, write_converted
+from .parity_certificate import SENTENCES, compare
+from .source_folder import hashes, license_of, load_source, source_folder, weight_files
 from .weight_transforms import check_finite, interleaved_channels, permute_channels, widen_feed_forward
 
 
@@ -36,7 +38,7 @@ def from_fsmt(
     input: str,
     output: str,
     *,
-    sentences: Sequence[str] = folders.SENTENCES,
+    sentences: Sequence[str] = SENTENCES,
     revision: str | None = None,
     token: str | None = None,
     license: str | None = None,
@@ -62,10 +64,10 @@ def from_fsmt(
         OSError: if the source cannot be read, or the folder already holds a model.
         ValueError: if this model cannot hold the source, or the result is not equal.
     """
-    target = folders.check_output(output, input)
-    folder = folders.source_folder(input, revision, token)
-    folders.check_config(FSMTConfig, folder, {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS})
-    fsmt = folders.load_source(FSMTForConditionalGeneration, folder, input)
+    target = check_output(output, input)
+    folder = source_folder(input, revision, token)
+    check_config(FSMTConfig, folder, {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS})
+    fsmt = load_source(FSMTForConditionalGeneration, folder, input)
     for name in (*VOCABULARIES, MERGES):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} holds no {name}; name a folder with the files of its tokenizer.")
@@ -81,8 +83,8 @@ def from_fsmt(
         source=input,
         system="fsmt",
         oracle=f"FSMTForConditionalGeneration of transformers {transformers.__version__}",
-        sha256=folders.hashes(folders.weight_files(folder)),
-        license=license or folders.license_of(folder),
+        sha256=hashes(weight_files(folder)),
+        license=license or license_of(folder),
         force=force,
     )
 
@@ -126,7 +128,7 @@ def write_fsmt(
             real = AutoTokenizer.from_pretrained(folder)(list(sentences)).input_ids
         except ImportError:
             real, oracle = None, f"{oracle}, on random tokens only, because sacremoses is not installed"
-        return folders.write_converted(
+        return write_converted(
             model,
             output,
             source=source,

@@ -18,9 +18,10 @@ from transformers import AutoTokenizer, MarianConfig, MarianMTModel
 from ..hub.model_folder import TOKENIZER_FILES
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from . import converted_folder as folders
-from .config_requirements import require
-from .parity_certificate import compare
+from .config_requirements import check_config, require
+from .converted_folder import check_output, write_converted
+from .parity_certificate import SENTENCES, compare
+from .source_folder import hashes, license_of, load_source, source_folder, weight_files
 from .weight_transforms import check_finite, interleaved_channels, permute_channels, widen_feed_forward
 
 
@@ -114,7 +115,7 @@ def from_hf_marian(
     output: str,
     *,
     positions: str = "hf",
-    sentences: Sequence[str] = folders.SENTENCES,
+    sentences: Sequence[str] = SENTENCES,
     revision: str | None = None,
     token: str | None = None,
     license: str | None = None,
@@ -144,17 +145,17 @@ def from_hf_marian(
     """
     if positions not in _POSITIONS:
         raise ValueError(f'positions is "{positions}"; choose one of {", ".join(_POSITIONS)}.')
-    target = folders.check_output(output, input)
-    folder = folders.source_folder(input, revision, token)
-    folders.check_config(MarianConfig, folder, _NEEDED)
-    marian = folders.load_source(MarianMTModel, folder, input)
+    target = check_output(output, input)
+    folder = source_folder(input, revision, token)
+    check_config(MarianConfig, folder, _NEEDED)
+    marian = load_source(MarianMTModel, folder, input)
     model = convert_marian(marian, positions, input)
     oracle = f"MarianMTModel of transformers {transformers.__version__}"
     if positions == "marian":
         restore_positions(marian)
         oracle += ", with the positions of tensor2tensor and epsilon 1e-6"
     real, oracle = _real_rows(folder, sentences, oracle)
-    return folders.write_converted(
+    return write_converted(
         model,
         target,
         source=input,
@@ -162,8 +163,8 @@ def from_hf_marian(
         oracle=oracle,
         parity=compare(model, marian, real, in_float64=True),
         files=[folder / name for name in TOKENIZER_FILES if (folder / name).is_file()],
-        sha256=folders.hashes(folders.weight_files(folder)),
-        license=license or folders.license_of(folder),
+        sha256=hashes(weight_files(folder)),
+        license=license or license_of(folder),
         force=force,
     )
 

@@ -15,9 +15,11 @@ import transformers
 import yaml
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
-from . import converted_folder as folders
+from .config_requirements import refuse, unlike
+from .converted_folder import check_output, write_converted
 from .hf_marian import convert_marian, restore_positions
-from .parity_certificate import compare, excess
+from .parity_certificate import SENTENCES, compare, excess
+from .source_folder import hashes, license_of
 
 
 # Values that the fields of special:model.yml must have; a field that is missing has this value.
@@ -57,7 +59,7 @@ def from_marian(
     input: str,
     output: str,
     *,
-    sentences: Sequence[str] = folders.SENTENCES,
+    sentences: Sequence[str] = SENTENCES,
     license: str | None = None,
     force: bool = False,
 ) -> Path:
@@ -82,7 +84,7 @@ def from_marian(
         OSError: if the source cannot be read, or the folder already holds a model.
         ValueError: if this model cannot hold the source, or the result is not equal.
     """
-    target = folders.check_output(output, input)
+    target = check_output(output, input)
     if find_spec("sentencepiece") is None:
         raise ImportError(
             "Marian's vocabulary needs sentencepiece; install it with: pip install '/path/to/the/repository[marian]'"
@@ -101,7 +103,7 @@ def from_marian(
         else:
             oracle += ", and n-best lists of pymarian"
             parity = with_marian(parity, model, tokenizer, weights, vocabularies, sentences)
-        return folders.write_converted(
+        return write_converted(
             model,
             target,
             source=Path(input).resolve().name,
@@ -109,8 +111,8 @@ def from_marian(
             oracle=oracle,
             parity=parity,
             files=[path for path in Path(folder).iterdir() if path.is_file()],
-            sha256=folders.hashes([weights, *vocabularies]),
-            license=license or folders.license_of(weights.parent),
+            sha256=hashes([weights, *vocabularies]),
+            license=license or license_of(weights.parent),
             force=force,
         )
 
@@ -202,11 +204,11 @@ def check_size(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, size: int) -> N
 
 def check_settings(settings: dict[str, Any], path: Path) -> None:
     """Raise ValueError naming the settings that cannot be carried."""
-    unfit = folders.unlike(settings, _NEEDED)
+    unfit = unlike(settings, _NEEDED)
     activation = settings.get("transformer-ffn-activation", "swish")
     if activation not in _ACTIVATIONS:
         unfit.append(("transformer-ffn-activation", activation, " or ".join(_ACTIVATIONS)))
-    folders.refuse(path, unfit, "CTranslate2's ct2-marian-converter takes some others, such as pre-norm.")
+    refuse(path, unfit, "CTranslate2's ct2-marian-converter takes some others, such as pre-norm.")
 
 
 def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: Arrays) -> tuple[Any, int]:

@@ -114,3 +114,15 @@ def translate_rows(
     )
     rows, eos = output[:, 1:].tolist(), model.config.eos_token_id
     return [row[: row.index(eos) + 1] if eos in row else row for row in rows]
+
+
+SENTENCES = (
+    "The house is small.",
+    "A dog runs through the old town, and nobody looks at it.",
+    "On 3 May 2021, 1,250 people signed the letter (see page 7).",
+    "Why did you not tell me that you would be late?",
+    "Two young men play guitar in front of a red wall while a child dances.",
+    "Yes.",
+    "The committee decided, after a long discussion that nobody had expected, to postpone the vote until autumn.",
+    "“Come in!” she said.",
+)

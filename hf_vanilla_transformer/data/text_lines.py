@@ -80,3 +80,8 @@ def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[
         if "\0" in text:
             raise ValueError(f"{name}, line {number}: NUL characters, as in UTF-16; {_ADVICE}.")
         yield text.rstrip("\r\n")
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks, so that line n of an output belongs to line n of the input."""
+    return " ".join(text.splitlines())

@@ -14,12 +14,12 @@ from huggingface_hub.constants import HF_HOME
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, GenerationConfig
 
-from ..conversion.converted_folder import CERTIFICATE, hashes, source_folder
+from ..conversion.converted_folder import CERTIFICATE
 from ..conversion.ctranslate2 import QUANTIZATIONS, import_library, to_ctranslate2
+from ..conversion.source_folder import hashes, source_folder
 from ..model.fast_path_checks import has_avx512
-from ..model.generation_vanilla_transformer import length_penalty_of
+from ..model.generation_settings import check_search, length_penalty_of, limits_length
 from ..model.search_memory_check import check_memory
-from ..model.sentence_limits import check_search, limits_length
 from ..support.argument_checks import check_number
 from ..support.version import __version__
 from .ctranslate2_process import CTranslate2Process, Setting

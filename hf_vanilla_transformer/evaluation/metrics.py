@@ -10,7 +10,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 from transformers import PreTrainedTokenizerBase
 
-from . import METRICS
+from .metric_names import METRICS
 
 
 if TYPE_CHECKING:

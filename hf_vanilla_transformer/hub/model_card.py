@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from ..data.language_codes import language_of
-from ..evaluation import describe_exact_match
+from ..evaluation.metric_names import describe_exact_match
 
 
 # An installed package holds the template itself; a checkout has it in the root folder.

@@ -43,8 +43,6 @@ _RATES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _SOURCE_TOKEN_IDS = ("pad_token_id", "eos_token_id")
 _POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned", "sinusoidal_tensor2tensor")
-
-
 # transformers runs the code of saved folders as modules of a package with this name. The installed package registers
 # its own pipeline and ignores a saved folder's, which transformers would prefer.
 _IS_REMOTE_CODE = __name__.startswith("transformers_modules.")

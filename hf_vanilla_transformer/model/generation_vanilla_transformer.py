@@ -5,12 +5,11 @@ output tokens. These are the defaults of a new model's `generation_config`, and 
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import EncoderDecoderCache, GenerationConfig, GenerationMixin, PreTrainedConfig
+from transformers import EncoderDecoderCache, GenerationConfig, GenerationMixin
 from transformers.generation import (
     GenerateBeamEncoderDecoderOutput,
     LogitsProcessorList,
@@ -19,60 +18,35 @@ from transformers.generation import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from .beam_search import LENGTH_PENALTIES, BeamSearch, exists, top_tokens
+from .beam_search import BeamSearch, exists, top_tokens
 from .constrained_beam_search import ConstrainedBeamSearch, prepare_phrases
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
-from .search_memory_check import check_memory
-from .sentence_limits import (
-    CandidateStops,
-    SentenceForcedEOS,
-    SentenceLengthLimit,
+from .generation_settings import (
     SettingsToSave,
     check_search,
     check_token_ids,
+    length_penalty_of,
     limits_length,
+    paper_generation_config,
 )
+from .search_memory_check import check_memory
+from .sentence_limits import CandidateStops, SentenceForcedEOS, SentenceLengthLimit
 from .transformers_compatibility import CACHE, either_cache, tokens_to_read
 
 
-PAPER_ALPHA = 0.6
-PAPER_MAX_LENGTH_OFFSET = 50
+logger = logging.getLogger(__name__)
 
 # Inputs that `generate()` passes to the loop when it returns only token ids. The last five are used up by then;
 # `Seq2SeqTrainer` passes labels.
 _KNOWN_INPUTS = {"attention_mask", "encoder_outputs", CACHE, "use_cache", "logits_to_keep"}
+
+
 _KNOWN_INPUTS |= {"inputs_embeds", "labels", "tokenizer", "assistant_tokenizer", "assistant_model"}
-# Entries of `generation_config` that transformers lacks.
-LARGEST_LENGTH_PENALTY = 100
+
+
 _OWN_SETTINGS = ("length_penalty_type", "max_length_offset", "forced_phrases", "letter_edges")
 # Finished sentences are pruned from the batch when at most this share of it is unfinished.
 _MAX_SHARE_TO_PRUNE = 0.75
-
-logger = logging.getLogger(__name__)
-
-
-def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
-    """Decoding as in section 6.1.
-
-    Args:
-        config (`VanillaTransformerConfig`): gives the special tokens.
-
-    Returns:
-        `GenerationConfig`: 4 beams, `length_penalty` alpha = 0.6 with `length_penalty_type` `"gnmt"`, at most source
-        tokens + `max_length_offset` generated tokens, and a search that ends when no running hypothesis can win
-        (`early_stopping="never"`, transformers' name for the bound with the most favourable length).
-    """
-    return GenerationConfig(
-        num_beams=4,
-        length_penalty=PAPER_ALPHA,
-        length_penalty_type="gnmt",
-        max_length_offset=PAPER_MAX_LENGTH_OFFSET,
-        early_stopping="never",
-        pad_token_id=config.pad_token_id,
-        bos_token_id=config.bos_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
-    )
 
 
 def as_encoder_output(output: Mapping | tuple) -> BaseModelOutput:
@@ -80,24 +54,6 @@ def as_encoder_output(output: Mapping | tuple) -> BaseModelOutput:
     if isinstance(output, Mapping):
         output = tuple(output.get(name) for name in ("last_hidden_state", "hidden_states", "attentions"))
     return BaseModelOutput(*output)
-
-
-def length_penalty_of(settings: GenerationConfig) -> Callable:
-    """The function lp(Y) of settings; it takes the length |Y| in generated tokens, `</s>` included.
-
-    Raises:
-        ValueError: if `length_penalty_type` is unknown, or alpha is no number from -100 to 100.
-    """
-    alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
-    kind = getattr(settings, "length_penalty_type", "hf")
-    if not (isinstance(alpha, (int, float)) and abs(alpha) <= LARGEST_LENGTH_PENALTY):
-        raise ValueError(
-            f"length_penalty is {alpha!r}; it must lie between -{LARGEST_LENGTH_PENALTY} and {LARGEST_LENGTH_PENALTY}, "
-            "the paper's is 0.6."
-        )
-    if kind not in LENGTH_PENALTIES:
-        raise ValueError(f'length_penalty_type is "{kind}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).')
-    return partial(LENGTH_PENALTIES[kind], alpha=alpha)
 
 
 def move_padding(ids: torch.Tensor, mask: torch.Tensor, side: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from .fast_path_checks import has_avx512, is_plain_cpu_tensor, is_plain_linear, warn_of_slow_matmuls
 
@@ -17,9 +16,6 @@ from .fast_path_checks import has_avx512, is_plain_cpu_tensor, is_plain_linear, 
 _SMALLEST_FOR_ONEDNN = 2**21
 # Integer dtypes by the bytes of a floating-point element.
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-# Rows of logits per chunk, at least, and in multiples of d_model: with smaller chunks, adding up the gradients of the
-# (V, d_model) matrix would take longer than computing the (rows, V) logits.
-_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL = 512, 2
 
 
 def drop(x: torch.Tensor, rate: float, training: bool = True) -> torch.Tensor:
@@ -127,142 +123,6 @@ class _Linear(torch.autograd.Function):
             matmul(rows.T, x.flatten(0, -2).T) if needs_weight else None,
             rows.sum(dim=0) if needs_bias else None,
         )
-
-
-def smoothed_cross_entropy_of_states(
-    states: torch.Tensor,
-    weight: torch.Tensor,
-    labels: torch.Tensor,
-    label_smoothing: float,
-    ignore_index: int = -100,
-    bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Section 5.4: sum of `cross_entropy(states @ weight.T + bias, labels, label_smoothing)`, without all logits.
-
-    Logits and their gradients are computed in chunks of max(512, 2 d_model) rows, for rows with a label only.
-
-    Args:
-        states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
-        weight (`torch.Tensor` of shape `(vocabulary, d_model)`): of the output projection.
-        labels (`torch.LongTensor` of shape `(batch, target)`): `ignore_index` where there is no target.
-        label_smoothing (`float`): epsilon_ls.
-        ignore_index (`int`): the label of positions without a target.
-        bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*): of the output projection.
-
-    Returns:
-        `tuple[torch.Tensor, torch.Tensor]`: the sum, a scalar in nats, at least in float32, which can be differentiated
-            once; and the sums of [`token_sums`] over all rows, `(3,)`.
-    """
-    labels = labels.to(states.device).flatten()
-    rows = (labels != ignore_index).nonzero()[:, 0]
-    states, labels = states.flatten(0, 1)[rows], labels[rows]
-    if not torch.is_grad_enabled():
-        # An autograd function sees `requires_grad` of a parameter also in `no_grad` mode.
-        states, weight = states.detach(), weight.detach()
-        bias = None if bias is None else bias.detach()
-    return _SmoothedCrossEntropy.apply(states, weight, bias, labels, label_smoothing)
-
-
-def token_sums(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
-    """Sums over the target tokens of each sentence, from which perplexity and token accuracy follow.
-
-    Args:
-        logits (`torch.Tensor` of shape `(batch, target, vocabulary)`).
-        labels (`torch.LongTensor` of shape `(batch, target)`): `ignore_index` where there is no target.
-        ignore_index (`int`): the label of positions without a target.
-
-    Returns:
-        `torch.Tensor` of shape `(batch, 3)`, at least in float32, without a gradient: the cross-entropy without label
-            smoothing in nats, the number of tokens whose label has the highest logit, ties included, and the number of
-            tokens.
-    """
-    labels, is_target = labels.to(logits.device), labels.to(logits.device) != ignore_index
-    z = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
-    of_label = z.gather(-1, labels.masked_fill(~is_target, 0)[..., None])[..., 0]
-    cross_entropy = (z.logsumexp(dim=-1) - of_label).masked_fill(~is_target, 0)
-    is_highest = (of_label >= z.amax(dim=-1)) & is_target
-    return torch.stack([each.sum(dim=-1).to(z.dtype) for each in (cross_entropy, is_highest, is_target)], dim=-1)
-
-
-class _SmoothedCrossEntropy(torch.autograd.Function):
-    """The sum over rows, and its gradients, which the backward pass only scales; and the sums of `token_sums`.
-
-    A row with logits z and label y has the loss log(sum(exp(z))) - (1 - epsilon) z_y - epsilon mean(z). The last term
-    is linear in states and weight, so it needs no logits. The gradient of the others by z is the softmax, minus
-    1 - epsilon at y.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        states: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        labels: torch.Tensor,
-        label_smoothing: float,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        precise = torch.promote_types(states.dtype, torch.float32)
-        x, w = cast_for_matmul(states), cast_for_matmul(weight)
-        b = None if bias is None else cast_for_matmul(bias)
-        right, everywhere = 1 - label_smoothing, label_smoothing / len(w)
-        sum_of_x, sum_of_w = x.sum(dim=0, dtype=precise), w.sum(dim=0, dtype=precise)
-        total = -everywhere * (sum_of_x * sum_of_w).sum()
-        plain, highest = total.new_zeros(2)
-        grad_states = (-everywhere * sum_of_w).to(x.dtype).repeat(len(x), 1)
-        needs = ctx.needs_input_grad[:3]
-        needs_states, needs_weight, needs_bias = needs
-        grad_weight = (-everywhere * sum_of_x).repeat(len(w) if needs_weight else 0, 1)
-        of_part = torch.empty_like(grad_weight)
-        grad_bias = grad_weight.new_full([len(w) if needs_bias else 0], -everywhere * len(x))
-        if b is not None:
-            total = total - everywhere * len(x) * b.sum(dtype=precise)
-        rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * x.shape[1])
-        # One buffer for all chunks, because allocating memory takes longer than the computation in it.
-        precise_logits = None if x.dtype == precise else x.new_empty(min(rows, len(x)), len(w), dtype=precise)
-        matmul = _onednn if _suits_onednn(x[:rows], w) else nn.functional.linear
-        for begin in range(0, len(x), rows):
-            part = slice(begin, begin + rows)
-            logits = matmul(x[part], w, b)
-            precise_part = logits if precise_logits is None else precise_logits[: len(logits)].copy_(logits)
-            log_sum, of_label, is_highest, gradient = _losses_and_gradient(precise_part, labels[part], right)
-            total += log_sum.sum() - right * of_label.sum()
-            plain += (log_sum - of_label).sum()
-            highest += is_highest.sum()
-            gradient = logits.copy_(gradient)
-            if needs_states:
-                grad_states[part] += matmul(gradient, w.T)
-            if needs_weight:
-                grad_weight += of_part.copy_(matmul(gradient.T, x[part].T))
-            if needs_bias:
-                grad_bias += gradient.sum(dim=0, dtype=precise)
-        gradients = zip((grad_states, grad_weight, grad_bias), needs, strict=True)
-        ctx.save_for_backward(*(gradient if needed else None for gradient, needed in gradients))
-        ctx.dtypes = states.dtype, weight.dtype, None if bias is None else bias.dtype
-        sums = torch.stack([plain, highest, torch.ones_like(labels).sum().to(precise)])
-        ctx.mark_non_differentiable(sums)
-        return total, sums
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        return (*(None if value is None else (value * grad).to(dtype) for value, dtype in gradients), None, None)
-
-
-def _losses_and_gradient(
-    logits: torch.Tensor, labels: torch.Tensor, right: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of each row log(sum(exp(z))), z_y and whether z_y is the highest; and the gradient of the sum over rows.
-
-    The sum is that of log(sum(exp(z))) - right * z_y. Its gradient by z, `(rows, V)`, overwrites the logits.
-    """
-    labels = labels.unsqueeze(-1)
-    of_label, highest = logits.gather(-1, labels).squeeze(-1), logits.amax(dim=-1)
-    softmax = torch.softmax(logits, dim=-1, out=logits)
-    # The largest probability is at least 1 / V, so its logarithm is accurate and needs no second exponential.
-    log_sum = highest - softmax.amax(dim=-1).log()
-    gradient = softmax.scatter_add_(-1, labels, softmax.new_full(labels.shape, -right))
-    return log_sum, of_label, of_label >= highest, gradient
 
 
 def cast_for_matmul(x: torch.Tensor) -> torch.Tensor:

@@ -43,13 +43,11 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .attention_kernels import ATTENTION, flash_attention
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .fast_path_checks import is_plain_cpu_tensor, is_plain_linear
-from .generation_vanilla_transformer import (
-    VanillaTransformerGenerationMixin,
-    as_encoder_output,
-    paper_generation_config,
-)
+from .generation_settings import paper_generation_config
+from .generation_vanilla_transformer import VanillaTransformerGenerationMixin, as_encoder_output
 from .int8_quantization import Int8Linear, register_quantizer
-from .linear_kernels import cast_for_matmul, drop, linear, smoothed_cross_entropy_of_states, token_sums
+from .linear_kernels import cast_for_matmul, drop, linear
+from .loss_kernels import smoothed_cross_entropy_of_states, token_sums
 from .transformers_compatibility import CACHE, either_cache
 
 

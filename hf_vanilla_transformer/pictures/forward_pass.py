@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.pipeline_vanilla_transformer import check_generated, check_vocabulary, evaluating
 from ..support.argument_checks import check_strings
-from ..translation.forced_decoding import is_engine
+from ..translation.engine import is_engine
 from .token_labels import token_texts
 
 

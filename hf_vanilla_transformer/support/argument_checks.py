@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 def check_number(name: str, value: Any, least: int, most: int | None = None) -> None:
@@ -56,3 +56,13 @@ def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
                 f"{name} contains {text!r}, which is not UTF-8 text; decode it with its encoding."
             ) from None
         yield text
+
+
+if TYPE_CHECKING:
+    pass
+
+
+def check_optional(arguments: Any, name: str) -> None:
+    """Raise ValueError if an argument is given and less than 1."""
+    if getattr(arguments, name) is not None:
+        check_number(name, getattr(arguments, name), 1)

@@ -1,13 +1,10 @@
 """Files that are written as a whole, by one process at a time."""
 
-import errno
 import logging
 import os
-import re
 import shutil
 import socket
 import stat
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +12,13 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
+from .disk_errors import DISK_ERRORS
+
+
+logger = logging.getLogger(__name__)
 
 # Names of a process's own streams, such as /dev/stdout and the /dev/fd/63 of a process substitution.
 _STREAMS = ("/dev/", "/proc/")
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-
-logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -68,7 +66,7 @@ def whole_file(
                 logger.warning("the part that was written is in %s", temporary)
             else:
                 temporary.unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.errno in _DISK_ERRORS and error.filename is None:
+            if isinstance(error, OSError) and error.errno in DISK_ERRORS and error.filename is None:
                 raise OSError(error.errno, error.strerror, str(target)) from error
             raise
 
@@ -126,19 +124,6 @@ def are_same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) ->
         return Path(one).samefile(other)
     except OSError:
         return os.path.realpath(one) == os.path.realpath(other)
-
-
-def is_disk_error(error: BaseException) -> bool:
-    """Whether an error says that the disk is full or broken; torch and libraries in Rust have errors of their own."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _DISK_ERRORS
-    if isinstance(error.__cause__, OSError):  # The error says more than its cause.
-        return is_disk_error(error.__cause__)
-    of_rust = re.search(r"\(os error (\d+)\)", str(error))
-    if of_rust:
-        return int(of_rust[1]) in _DISK_ERRORS
-    frames = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return isinstance(error, RuntimeError) and frames[-1:] == ["torch.serialization"]
 
 
 def flush(path: Path) -> None:

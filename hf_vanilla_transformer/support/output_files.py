@@ -1,10 +1,10 @@
-"""Output files of the verbs."""
+"""Output files: checked before the work, and complete when they get their name."""
 
 import gzip
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
@@ -57,25 +57,6 @@ def _files_of(inputs: Iterable[str | Path | None]) -> Iterator[Path]:
             yield from (file for pattern in _MODEL_FILES for file in path.glob(pattern))
         else:
             yield path
-
-
-def one_line(text: str) -> str:
-    """A text without line breaks, so that line n of an output belongs to line n of the input."""
-    return " ".join(text.splitlines())
-
-
-def spread(count: int, wanted: int) -> list[int]:
-    """At most `wanted` of `count` rows, evenly spread, always the same."""
-    return [index * count // wanted for index in range(wanted)] if wanted < count else list(range(count))
-
-
-def format_examples(sources: Sequence[str], predictions: Sequence[str], references: Sequence[str]) -> str:
-    """Sentences, their translations and their references, three lines each, with an empty line before each three."""
-    lines = []
-    for texts in zip(sources, predictions, references, strict=True):
-        source, prediction, reference = map(one_line, texts)
-        lines += ["", f"source:     {source}", f"prediction: {prediction}", f"reference:  {reference}"]
-    return "\n".join(lines)
 
 
 @contextmanager

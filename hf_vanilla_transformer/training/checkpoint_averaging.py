@@ -15,20 +15,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ..hub.model_card import About, average_facts, fill_model_card
-from ..hub.model_folder import (
-    INDEX,
-    TOKENIZER_FILES,
-    WEIGHTS,
-    check_links,
-    files_of_a_run,
-    read_json,
-    read_layout,
-    staged,
-)
+from ..hub.model_folder import TOKENIZER_FILES, check_links, files_of_a_run
+from ..hub.staged_folder import staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..support.argument_checks import check_number
 from ..support.atomic_files import locked
-from .checkpoints import MARK, checkpoints_in, complete_checkpoints, fault_of
+from ..support.checkpoint_marks import MARK, checkpoints_in, complete_checkpoints, fault_of
+from ..support.safetensors_layout import INDEX, WEIGHTS, read_json, read_layout
 
 
 PROVENANCE = "averaged_from.json"

@@ -9,7 +9,6 @@ import logging
 import os
 import shutil
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,15 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..support.atomic_files import flush, whole_file
+from ..support.checkpoint_marks import MARK, _step, checkpoints_in, complete_checkpoints, fault_of, mark_complete
 from .trainer_callbacks import evaluations_without_improvement
 
 
-MARK = "complete.json"
+logger = logging.getLogger(__name__)
+
 _FILES_TO_RESUME_FROM = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "model.safetensors")
 _STATE = "trainer_state.json"
 _LIMIT = "_save_total_limit"
-
-logger = logging.getLogger(__name__)
 
 
 class CompleteCheckpoints(TrainerCallback):
@@ -105,20 +103,6 @@ class CompleteCheckpoints(TrainerCallback):
         args.save_total_limit = vars(args).pop(_LIMIT, args.save_total_limit)
 
 
-def mark_complete(checkpoint: Path) -> None:
-    """Flush a checkpoint's files to the disk, then mark it as complete."""
-    (checkpoint / MARK).unlink(missing_ok=True)
-    # A process that was killed while it wrote the mark leaves this file.
-    (checkpoint / f".{MARK}.part").unlink(missing_ok=True)
-    contents = sorted(checkpoint.rglob("*"))
-    for path in (*contents, checkpoint, checkpoint.parent):
-        flush(path)
-    sizes = {path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in contents if path.is_file()}
-    with whole_file(checkpoint / MARK, sync=True) as file:
-        file.write(json.dumps({"files": sizes}, indent=2) + "\n")
-    flush(checkpoint)
-
-
 def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
     """The newest complete checkpoint of a run, for `trainer.train(resume_from_checkpoint=...)`.
 
@@ -146,22 +130,6 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
             "resume_from_checkpoint to resume from it, or remove it to start from scratch."
         )
     return None
-
-
-def complete_checkpoints(folder: Path) -> Iterator[Path]:
-    """Yield the complete checkpoints of a run, newest first; log a warning for each that is skipped."""
-    for checkpoint in reversed(checkpoints_in(folder)):
-        fault = fault_of(checkpoint)
-        if fault is None:
-            yield checkpoint
-        else:
-            logger.warning("skipping %s: %s.", checkpoint, fault)
-
-
-def newest_complete(folder: Path) -> Path | None:
-    """The newest complete checkpoint of a run, without a word about others."""
-    complete = [checkpoint for checkpoint in checkpoints_in(folder) if fault_of(checkpoint) is None]
-    return complete[-1] if complete else None
 
 
 def find_checkpoint(wanted: str, folder: Path) -> Path | None:
@@ -211,16 +179,6 @@ def remove_checkpoints(folder: Path) -> None:
         shutil.rmtree(checkpoint)
 
 
-def checkpoints_in(folder: Path) -> list[Path]:
-    """All checkpoints in a folder, complete or not, by step."""
-    names = {path: path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-") for path in folder.glob("checkpoint-*")}
-    return sorted((path for path, step in names.items() if step.isdecimal() and path.is_dir()), key=_step)
-
-
-def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-"))
-
-
 def _remove_surplus(folder: Path, limit: int | None, keep: list[Path]) -> None:
     """Remove checkpoints until `limit` remain: first those without a mark, then the oldest."""
     if limit is None or limit < 1:
@@ -232,24 +190,6 @@ def _remove_surplus(folder: Path, limit: int | None, keep: list[Path]) -> None:
     surplus = min(len(others), len(checkpoints) - limit)
     for path in others[: max(0, surplus)]:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _marked_sizes(checkpoint: Path) -> dict[str, int] | None:
-    """Size in bytes of each file that the mark lists; None if the mark is missing or truncated."""
-    try:
-        return dict(json.loads((checkpoint / MARK).read_text(encoding="utf-8"))["files"])
-    except (FileNotFoundError, KeyError, TypeError, ValueError):
-        return None
-
-
-def fault_of(checkpoint: Path) -> str | None:
-    """Why a checkpoint is not complete; None if it is."""
-    sizes = _marked_sizes(checkpoint)
-    if sizes is None:
-        return f"it has no mark ({MARK}): the run stopped while writing it, or did not use CompleteCheckpoints"
-    files = {name: checkpoint / name for name in sizes}
-    wrong = [name for name, path in files.items() if not path.is_file() or path.stat().st_size != sizes[name]]
-    return f"{', '.join(wrong)}: missing or truncated" if wrong else None
 
 
 def _visible_fault(checkpoint: Path) -> str | None:

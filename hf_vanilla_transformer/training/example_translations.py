@@ -8,7 +8,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.integrations import TensorBoardCallback
 
-from ..support.output_files import format_examples, spread
+from ..evaluation.example_translations import format_examples, spread
 
 
 SHOWN = 5

@@ -15,7 +15,8 @@ from datasets import DatasetDict, disable_progress_bars
 from transformers import SchedulerType, Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, set_seed
 
 from ..cli.parser import plain_errors
-from ..support.atomic_files import is_disk_error, locked
+from ..support.atomic_files import locked
+from ..support.disk_errors import is_disk_error
 from ..support.process_memory import keep_freed_memory, peak_memory
 from .checkpoints import find_checkpoint, is_finished, remove_checkpoints
 from .example_translations import ShowExamples

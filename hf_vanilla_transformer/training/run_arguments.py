@@ -12,10 +12,14 @@ from transformers import PreTrainedTokenizerBase, SchedulerType
 from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available
 
-from ..cli.shared_options import DataArguments, DecodingArguments, LoadingArguments, ScoringArguments, check_optional
+from ..data.pair_arguments import DataArguments
+from ..evaluation.scoring_arguments import ScoringArguments
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.fast_path_checks import cpu_supports_matmul_in
 from ..model.tokenization_two_vocabularies import sides_of
+from ..support.argument_checks import check_optional
+from ..translation.decoding_arguments import DecodingArguments
+from ..translation.loading_arguments import LoadingArguments
 from .paper_arguments import PaperTrainingArguments
 
 

@@ -11,13 +11,13 @@ import torch
 from datasets import DatasetDict
 from transformers import IntervalStrategy, PreTrainedConfig, PreTrainedTokenizerBase, Seq2SeqTrainer
 
-from ..cli.shared_options import check_optional
 from ..data.length_filter import pair_lengths
-from ..evaluation import METRICS
+from ..evaluation.metric_names import METRICS
 from ..hub.model_folder import FILES_OF_A_RUN, files_of_a_run
-from ..support.argument_checks import check_number
+from ..support.argument_checks import check_number, check_optional
+from ..support.checkpoint_marks import checkpoints_in
 from ..support.output_files import check_can_write
-from .checkpoints import are_all_unfinished, checkpoints_in, is_finished
+from .checkpoints import are_all_unfinished, is_finished
 from .paper_arguments import PaperTrainingArguments
 from .run_arguments import RunArguments, Settings
 

@@ -13,15 +13,16 @@ from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..cli.evaluate import evaluate_pairs, print_scores
+from ..evaluation.curve_files import write_curve
 from ..hub.model_card import BUILT_IN, About, argument_facts, average_facts, fill_model_card
-from ..hub.model_folder import staged
 from ..hub.push_to_hub import describe_error, prepare_repository, push_run
-from ..pictures.curves import write_curve
-from ..support.atomic_files import is_disk_error, write_text
+from ..hub.staged_folder import staged
+from ..support.atomic_files import write_text
+from ..support.checkpoint_marks import newest_complete
+from ..support.disk_errors import is_disk_error
 from ..support.environment import describe_environment
 from ..translation.model_loading import load
 from .checkpoint_averaging import averaged_from, last_checkpoints, write_average
-from .checkpoints import newest_complete
 from .paper_arguments import describe_precision
 from .run_arguments import Settings, changed_arguments
 from .run_facts import FactsOfTheRun

@@ -18,8 +18,8 @@ from transformers import (
     Seq2SeqTrainer,
 )
 
-from ..cli.shared_options import DataArguments
 from ..data.length_filter import filter_pairs, set_model_max_length
+from ..data.pair_arguments import DataArguments
 from ..data.token_budget_batches import TokenBudgetBatchSampler
 from ..data.tokenized_pairs import tokenize_pairs
 from ..data.tokenizer import train_tokenizer

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
-from ..model.linear_kernels import token_sums
+from ..model.loss_kernels import token_sums
 
 
 class TokenMetricsTrainer(Seq2SeqTrainer):

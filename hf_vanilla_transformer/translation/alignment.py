@@ -11,7 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ..model.pipeline_vanilla_transformer import check_vocabulary, evaluating
 from ..support.argument_checks import check_number, check_strings
-from .forced_decoding import batches, forced_decoding, is_engine
+from .batching import batches
+from .engine import is_engine
+from .forced_decoding import forced_decoding
 from .words_of_tokens import TokenTexts, words_of_tokens
 
 

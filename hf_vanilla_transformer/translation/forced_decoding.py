@@ -1,4 +1,4 @@
-"""Batches of token ids, and forced decoding: log-probabilities and cross-attention of given targets."""
+"""Forced decoding: log-probabilities and cross-attention of given targets."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,22 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-
-def is_engine(model: Any) -> bool:
-    """Whether a model runs in another runtime; see `serving.engine`."""
-    return hasattr(model, "log_probs")
-
-
-def batches(lengths: list[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Rows in batches of at most `batch_tokens` tokens, longest first, so that running out of memory shows at once."""
-    batch: list[int] = []
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch
+from .engine import is_engine
 
 
 class Forced(NamedTuple):

@@ -1,4 +1,4 @@
-"""Loading of a tokenizer and a model from a folder or the Hub."""
+"""Loading of a tokenizer and a model from a folder or the Hub, with errors in one sentence."""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -10,13 +10,11 @@ import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..cli.shared_options import EngineArguments, LoadingArguments
-from ..hub.model_folder import read_layout
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from ..support.argument_checks import reason_of
 from ..support.process_memory import keep_freed_memory
-from .glossary import read_terms
+from ..support.safetensors_layout import read_layout
 
 
 MODEL_AND_TOKENIZER = ("config.json", "tokenizer_config.json")
@@ -39,7 +37,7 @@ def explaining_missing_files(name: str | Path, files: Sequence[str] = MODEL_AND_
         raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
     for file in files:
         if folder.is_dir() and not (folder / file).is_file():
-            from ..training.checkpoints import newest_complete
+            from ..support.checkpoint_marks import newest_complete
 
             newest = newest_complete(folder)
             advice = f"name one of its checkpoints, such as {newest}" if newest else "name that of a complete model"
@@ -138,35 +136,3 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if shows_progress:
             logging.enable_progress_bar()
-
-
-def load_given(args: LoadingArguments, engine: EngineArguments | None = None) -> tuple[PreTrainedTokenizerBase, Any]:
-    """Load the tokenizer and the model, or the engine, that the command line names.
-
-    Raises:
-        ValueError: if the engine cannot run on the device, or cannot hold the model.
-    """
-    if engine is None or engine.engine == "torch":
-        return load(args.model_name_or_path, args.device, **args.options())
-    from ..engines.ctranslate2_engine import load_engine
-
-    if args.device not in (None, "cpu"):
-        raise ValueError(f"device is {args.device}, but --engine {engine.engine} runs on the CPU; leave out --device.")
-    with explaining_missing_files(args.model_name_or_path):
-        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, **args.options())
-        options: Any = {"revision": args.revision, "token": args.token}
-        return tokenizer, load_engine(args.model_name_or_path, engine.engine, engine.compute_type, **options)
-
-
-def load_terms(path: str | None, engine: EngineArguments) -> dict[str, list[str]] | None:
-    """The terms of a file of `--glossary`; None without one.
-
-    Raises:
-        OSError: if there is no such file.
-        ValueError: if the engine cannot be forced, or the file has a wrong line.
-    """
-    if path is None:
-        return None
-    if engine.engine != "torch":
-        raise ValueError(f"--glossary does not work with --engine {engine.engine}; leave out one of the two.")
-    return read_terms(Path(path))

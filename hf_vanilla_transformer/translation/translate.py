@@ -1,10 +1,9 @@
-"""Text in, text or log-probabilities out."""
+"""Sentences in, translations out."""
 
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 import torch
 from tqdm.auto import tqdm
@@ -12,12 +11,11 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokeniz
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.constrained_beam_search import check_is_beam_search
-from ..model.generation_vanilla_transformer import length_penalty_of
-from ..model.pipeline_vanilla_transformer import check_generated, check_vocabulary, check_weights, evaluating
-from ..model.tokenization_two_vocabularies import sides_of
+from ..model.pipeline_vanilla_transformer import check_generated, check_vocabulary, evaluating
 from ..support.argument_checks import check_number, check_strings
 from .alignment import Aligner
-from .forced_decoding import batches, forced_decoding, is_engine
+from .batching import batches
+from .engine import is_engine
 from .glossary import Glossary, letter_edges, phrases_of
 from .markup import translate_markup
 from .paragraphs import translate_texts
@@ -25,6 +23,7 @@ from .translation_details import BLANK, Translation, describe, settings_of
 
 
 logger = logging.getLogger(__name__)
+
 # With up to this many beams, batches have the size that was asked for.
 _USUAL_BEAMS = 8
 # From this many source tokens on, most of the time of base goes to attention, and grows with the square of the length.
@@ -209,76 +208,3 @@ class _StepCounter(LogitsProcessor):
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         self._progress.update()
         return scores
-
-
-class Score(NamedTuple):
-    """The log-probability of a translation.
-
-    Args:
-        tokens (`list[str]`): of the translation, ending in `</s>`.
-        log_probs (`list[float]`): of each token given the tokens before it, in nats.
-        total (`float`): their sum, log P(Y | X).
-        normalized (`float`): log P(Y | X) / lp(Y), the score of beam search with the model's `generation_config`.
-    """
-
-    tokens: list[str]
-    log_probs: list[float]
-    total: float
-    normalized: float
-
-
-@torch.inference_mode()
-def score(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    sources: Iterable[str],
-    targets: Iterable[str],
-    batch_tokens: int = 4096,
-    show_progress: bool = False,
-) -> list[Score]:
-    """Log-probabilities of given translations (forced decoding), from one forward pass per batch.
-
-    Args:
-        model (`PreTrainedModel`, or what `load_engine` returns): runs in evaluation mode; its mode is restored
-            afterwards.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
-        sources, targets (`Iterable[str]`): sentences, and one translation of each.
-        batch_tokens (`int`): maximum number of tokens per batch on each side, padding included; a longer pair is its
-            own batch.
-        show_progress (`bool`): whether to show a progress bar, in pairs.
-
-    Returns:
-        `list[Score]`: one per pair, in their order.
-
-    Raises:
-        TypeError: if a side is one string, or contains anything but strings.
-        ValueError: if the numbers of sources and targets differ, the `length_penalty_type` of the model's
-            `generation_config` is unknown, the tokenizer belongs to another model, or log-probabilities are NaN because
-            weights are NaN or infinite.
-    """
-    check_number("batch_tokens", batch_tokens, 1)
-    check_vocabulary(model.config, tokenizer)
-    sources, targets = list(check_strings("sources", sources)), list(check_strings("targets", targets))
-    if len(sources) != len(targets):
-        raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")
-    if not sources:
-        return []
-    source_ids, target_ids = (
-        tokenizer(sources, verbose=False).input_ids,
-        tokenizer(text_target=targets, verbose=False).input_ids,
-    )
-    penalty = length_penalty_of(model.generation_config)
-    scores: list[Any] = [None] * len(sources)
-    progress = tqdm(total=len(sources), desc="scoring", unit=" pairs", disable=not show_progress)
-    with evaluating(model), progress:
-        lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
-        for batch in batches(lengths, batch_tokens):
-            sides = ([ids[row] for row in batch] for ids in (source_ids, target_ids))
-            for row, (log_probs, _) in zip(batch, forced_decoding(model, tokenizer, *sides), strict=True):
-                total = sum(log_probs)
-                if math.isnan(total):
-                    check_weights(model)
-                tokens: Any = sides_of(tokenizer)[1].convert_ids_to_tokens(target_ids[row])
-                scores[row] = Score(tokens, log_probs, total, total / penalty(len(log_probs)))
-            progress.update(len(batch))
-    return scores

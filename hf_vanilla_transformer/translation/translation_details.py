@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..model.generation_vanilla_transformer import length_penalty_of
+from ..model.generation_settings import length_penalty_of
 from ..model.tokenization_two_vocabularies import sides_of
 from .alignment import Aligner
-from .forced_decoding import Forced, batches, forced_decoding
+from .batching import batches
+from .forced_decoding import Forced, forced_decoding
 from .sentence_splitting import has_loop
 
 

@@ -11,9 +11,9 @@ from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import evaluate, train
 from hf_vanilla_transformer.cli.evaluate import describe_search
-from hf_vanilla_transformer.cli.shared_options import ScoringArguments
-from hf_vanilla_transformer.evaluation import describe_exact_match
-from hf_vanilla_transformer.support.output_files import spread
+from hf_vanilla_transformer.evaluation.example_translations import spread
+from hf_vanilla_transformer.evaluation.metric_names import describe_exact_match
+from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.translation.model_loading import load
 from tests.cli.tiny_run import lines, recipe
 from tests.models import small_model

@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartConfig, BartF
 from hf_vanilla_transformer import Int8Config
 from hf_vanilla_transformer.cli import evaluate, score, train, translate
 from hf_vanilla_transformer.model.pipeline_vanilla_transformer import check_vocabulary
-from hf_vanilla_transformer.training.checkpoints import newest_complete
+from hf_vanilla_transformer.support.checkpoint_marks import newest_complete
 from hf_vanilla_transformer.translation.model_loading import load
 from tests.cli.tiny_run import recipe
 from tests.models import small_config

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, Seq2SeqTrainingArguments
 from benchmarks.tabulate_runs import TableArguments
 from hf_vanilla_transformer.cli import evaluate, score, train, translate
 from hf_vanilla_transformer.cli.parser import parse, read_recipe, recipes
-from hf_vanilla_transformer.cli.shared_options import DataArguments
+from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.translation.model_loading import load
 from tests.cli.tiny_run import recipe

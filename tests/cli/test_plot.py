@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from hf_vanilla_transformer import pictures
 from hf_vanilla_transformer.cli import plot
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.pictures import attention as attention_pictures
-from hf_vanilla_transformer.pictures import plots as pictures
 from tests.pictures.test_curves import without_matplotlib
 
 

@@ -7,7 +7,7 @@ import pytest
 from hf_vanilla_transformer import score as score_sentences
 from hf_vanilla_transformer.cli import score
 from hf_vanilla_transformer.translation.model_loading import load
-from hf_vanilla_transformer.translation.translate import Score
+from hf_vanilla_transformer.translation.score import Score
 
 
 SOURCES, TARGETS = ["one", "two houses"], ["un", "deux maisons"]

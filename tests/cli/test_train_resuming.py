@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from hf_vanilla_transformer.cli import train
-from hf_vanilla_transformer.training.checkpoints import mark_complete
+from hf_vanilla_transformer.support.checkpoint_marks import mark_complete
 from tests.cli.tiny_run import evaluated, recipe
 
 

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.cli.parser import parse
-from hf_vanilla_transformer.cli.shared_options import DataArguments
+from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.training import run as train_run
 from hf_vanilla_transformer.training import run_arguments as train_arguments
 from hf_vanilla_transformer.training import run_checks as train_checks

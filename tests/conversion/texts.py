@@ -7,7 +7,7 @@ from pathlib import Path
 
 from num2words import num2words
 
-from hf_vanilla_transformer.conversion.converted_folder import SENTENCES
+from hf_vanilla_transformer.conversion.parity_certificate import SENTENCES
 
 
 # `make test-bridges` tries 10,000.

@@ -37,7 +37,7 @@ from transformers import (
 from transformers.utils import is_flash_attn_2_available
 
 from hf_vanilla_transformer import Int8Config, PaperTrainingArguments, paper_optimizers, score, translate
-from hf_vanilla_transformer.model.linear_kernels import smoothed_cross_entropy_of_states
+from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
 from hf_vanilla_transformer.training.r_drop import r_drop_loss
 from tests.models import decisive_model, pad, sentences, small_model

@@ -7,7 +7,7 @@ from sacrebleu.metrics import BLEU
 from transformers import EvalPrediction
 
 from hf_vanilla_transformer import Bleu, ChrF, make_compute_metrics, score_translations
-from hf_vanilla_transformer.evaluation import METRICS, describe_exact_match
+from hf_vanilla_transformer.evaluation.metric_names import METRICS, describe_exact_match
 from hf_vanilla_transformer.evaluation.metrics import bleu_tokenization
 from hf_vanilla_transformer.hub.model_card import _METRICS_ON_THE_HUB
 

@@ -16,7 +16,8 @@ from hf_vanilla_transformer.model import attention_kernels as attention_module
 from hf_vanilla_transformer.model import fast_path_checks as fast_path
 from hf_vanilla_transformer.model import linear_kernels as functional
 from hf_vanilla_transformer.model.attention_kernels import attention
-from hf_vanilla_transformer.model.linear_kernels import drop, linear, smoothed_cross_entropy_of_states
+from hf_vanilla_transformer.model.linear_kernels import drop, linear
+from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
 from tests.models import VOCAB_SIZE, pad, patch_everywhere, sentences, small_model
 from tests.rounding import RandomRounding, explained
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_vanilla_transformer.pictures.curves import plot_curve, read_curve, write_curve
+from hf_vanilla_transformer.evaluation.curve_files import read_curve, write_curve
+from hf_vanilla_transformer.pictures.curves import plot_curve
 from hf_vanilla_transformer.pictures.figure_style import save_figure
 
 

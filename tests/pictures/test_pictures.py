@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import TwoVocabularyTokenizer, score, train_tokenizer, translate
-from hf_vanilla_transformer.pictures.curves import write_curve
+from hf_vanilla_transformer.evaluation.curve_files import write_curve
 from hf_vanilla_transformer.pictures.forward_pass import forward_pass, masks_of
 from tests.models import decisive_model
 from tests.parity import paper_numpy
@@ -22,8 +22,8 @@ from tests.pictures.test_curves import LOG, without_matplotlib
 
 matplotlib = pytest.importorskip("matplotlib")
 
+from hf_vanilla_transformer import pictures  # noqa: E402
 from hf_vanilla_transformer.pictures import figure_style as figures  # noqa: E402
-from hf_vanilla_transformer.pictures import plots as pictures  # noqa: E402
 
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import average_checkpoints
+from hf_vanilla_transformer.support.checkpoint_marks import mark_complete
 from hf_vanilla_transformer.support.process_memory import peak_memory
 from hf_vanilla_transformer.training import checkpoint_averaging as averaging
 from hf_vanilla_transformer.training.checkpoint_averaging import averaged_from, last_checkpoints
-from hf_vanilla_transformer.training.checkpoints import mark_complete
 from tests.invariants.killed import exit_code, start
 from tests.models import decisive_model, pad, sentences, small_model
 

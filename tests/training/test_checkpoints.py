@@ -12,8 +12,9 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from hf_vanilla_transformer import CompleteCheckpoints, PaperTrainingArguments, last_complete_checkpoint
 from hf_vanilla_transformer.support import atomic_files as files
+from hf_vanilla_transformer.support.checkpoint_marks import mark_complete
 from hf_vanilla_transformer.training import checkpoints
-from hf_vanilla_transformer.training.checkpoints import find_checkpoint, mark_complete
+from hf_vanilla_transformer.training.checkpoints import find_checkpoint
 from tests.models import small_model
 from tests.training.toy import copy_task
 

@@ -13,7 +13,7 @@ from ...model.tokenization_two_vocabularies import sides_of
 from ...pictures.attention import draw_attention
 from ...pictures.forward_pass import KINDS, forward_pass
 from ...pictures.token_labels import token_texts
-from ...translation.forced_decoding import is_engine
+from ...translation.engine import is_engine
 from ...translation.glossary import terms_of
 from ...translation.paragraphs import join
 from ...translation.translation_details import Translation

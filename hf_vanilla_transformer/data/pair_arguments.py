@@ -1,0 +1,130 @@
+"""Which sentence pairs to read: a data set, or files, with their languages and columns."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .language_codes import language_of
+
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+
+_LANGUAGE_CODE = re.compile("[a-z]{2,3}([_-][A-Za-z]{2,4})?")
+
+
+@dataclass
+class DataArguments:
+    """Sentence pairs: a data set, or tables or two aligned text files for each split."""
+
+    _argument_group_name = "data"
+
+    dataset_name: str | None = field(
+        default=None, metadata={"help": 'A data set\'s name on the Hub, or "numbers" for the built-in corpus.'}
+    )
+    dataset_config_name: str | None = field(default=None, metadata={"help": "The configuration of a Hub data set."})
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={"help": "One or more tables (CSV, TSV, JSON lines, parquet), or two aligned text files."},
+    )
+    validation_file: list[str] | None = field(default=None, metadata={"help": "The same for validation pairs."})
+    test_file: list[str] | None = field(default=None, metadata={"help": "The same for test pairs."})
+    source_lang: str | None = field(
+        default=None, metadata={"help": "Language code of the sources, and the name of their column if not given."}
+    )
+    target_lang: str | None = field(default=None, metadata={"help": "The same for the targets."})
+    source_column: str | None = field(
+        default=None, metadata={"help": 'Column of the sources; by default the language code, or else "source".'}
+    )
+    target_column: str | None = field(
+        default=None, metadata={"help": 'Column of the targets; by default the language code, or else "target".'}
+    )
+    delimiter: str | None = field(
+        default=None, metadata={"help": "What separates the cells of CSV and TSV; by default a comma or a tab."}
+    )
+    quoting: int | None = field(
+        default=None, metadata={"help": "3 if no cell of CSV and TSV is quoted, so that quotation marks are text."}
+    )
+    encoding: str | None = field(default=None, metadata={"help": "Encoding of CSV and TSV; by default UTF-8."})
+    max_digits: int = field(
+        default=9,
+        metadata={"help": "Digits of the longest numbers of the built-in corpus; validation pairs need 5 or more."},
+    )
+    train_size: int = field(default=200_000, metadata={"help": "Training pairs of the built-in corpus."})
+
+    def __post_init__(self) -> None:
+        for name in ("source_lang", "target_lang"):
+            code = getattr(self, name)
+            if code is not None and not _LANGUAGE_CODE.fullmatch(code):
+                column = name.replace("lang", "column")
+                raise ValueError(f"{name} is {code}; give a code such as en or zh_CN, and columns with --{column}.")
+        given, of_files = tuple(map(language_of, (self.source_lang, self.target_lang))), self._languages_of_files()
+        if any(None not in pair and len(set(pair)) > 1 for pair in zip(given, of_files, strict=True)):
+            raise ValueError(
+                f"source_lang and target_lang are {self.source_lang} and {self.target_lang}, but the files end in "
+                f"{of_files[0]} and {of_files[1]}; name the file of the sources first, and give the languages of the "
+                "files."
+            )
+
+    def load(self, split: str | None = None) -> "DatasetDict":
+        """Load one split, or all of them; see `load_pairs`.
+
+        Raises:
+            ValueError: if the data has no such split.
+        """
+        from .load_pairs import load_pairs
+
+        files = {f"{name}_files": paths for name, paths in self._files().items()}
+        if f"{split}_files" in files and self.dataset_name is None:
+            files = {f"{split}_files": files[f"{split}_files"]}
+        options: dict[str, Any] = {
+            "source": self.source_column or self.source_lang or "source",
+            "target": self.target_column or self.target_lang or "target",
+            **files,
+        }
+        pairs = load_pairs(self.dataset_name, **options, **self._options(split))
+        if split is not None and split not in pairs:
+            raise ValueError(f'the data has no split "{split}", only {", ".join(pairs)}.')
+        return pairs
+
+    def paths(self) -> list[str]:
+        """All files that were given."""
+        return [path for paths in self._files().values() for path in paths]
+
+    def _files(self) -> dict[str, list[str]]:
+        """The files that were given, by split; those whose languages decide first."""
+        files = {"train": self.train_file, "test": self.test_file, "validation": self.validation_file}
+        return {split: paths for split, paths in files.items() if paths is not None}
+
+    def _options(self, split: str | None) -> dict[str, Any]:
+        if self.dataset_name == "numbers":
+            # The other splits do not depend on the number of training pairs.
+            train_size = self.train_size if split in (None, "train") else 1
+            return {"max_digits": self.max_digits, "train_size": train_size}
+        options = {"name": self.dataset_config_name, "split": split if self.dataset_name is not None else None}
+        options |= {name: getattr(self, name) for name in ("delimiter", "quoting", "encoding")}
+        return {name: value for name, value in options.items() if value is not None}
+
+    def describe(self, split: str) -> str:
+        """A split in words: the name of the data set, or of the files."""
+        if self.dataset_name == "numbers":
+            return f"numbers of up to {self.max_digits} digits written out in words ({split})"
+        if self.dataset_name is not None:
+            # The path of a local data set means nothing to others.
+            path = Path(self.dataset_name)
+            return f"{path.resolve().name if path.is_dir() else self.dataset_name} ({split})"
+        return ", ".join(Path(file).name for file in self._files().get(split, []))
+
+    def languages(self) -> tuple[str | None, str | None]:
+        """The languages that were given, or else those that the names of two text files end in."""
+        of_files = self._languages_of_files()
+        return self.source_lang or of_files[0], self.target_lang or of_files[1]
+
+    def _languages_of_files(self) -> tuple[str | None, str | None]:
+        for files in self._files().values():
+            ends = [language_of(Path(file).suffix.removeprefix(".")) for file in files]
+            if len(ends) == 2 and None not in ends and ends[0] != ends[1]:
+                return ends[0], ends[1]
+        return None, None

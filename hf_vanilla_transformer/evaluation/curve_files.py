@@ -1,0 +1,89 @@
+"""Curves of training runs as files: what training and validation measured."""
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from ..pictures.curves import plot_curve
+from ..pictures.figure_style import save_figure
+from ..support.atomic_files import write_text
+from .metric_names import METRICS, TOKEN_METRICS
+
+
+logger = logging.getLogger(__name__)
+
+CURVE = "curve.json"
+PLOT = "curve.png"
+_TIMES = ("training_seconds", "evaluation_seconds")
+
+
+def write_curve(folder: Path, log_history: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Write the curve of a run as JSON and, if matplotlib is installed, as a plot.
+
+    Args:
+        folder (`Path`): folder for `curve.json` and `curve.png`.
+        log_history (`list` of `dict`): `trainer.state.log_history`. The callback
+            [`~hf_vanilla_transformer.training.run_facts.FactsOfTheRun`] adds times to it, also those before a resume;
+            [`~hf_vanilla_transformer.training.token_metrics.TokenMetricsTrainer`] adds perplexity and token accuracy.
+
+    Returns:
+        `dict`: `best`, the evaluation with the highest BLEU, or with the lowest loss if the curve has no BLEU;
+        `points`, one item for each evaluation, in order, with those of these keys that the log holds: `updates`,
+        `epoch`, `loss`, `perplexity`, `token_accuracy`, `bleu` and `chrf` (percent), `training_seconds` since the
+        start, without evaluations, and `evaluation_seconds`, the total of all evaluations so far; and `training`, the
+        same of the training batches between two entries of the log. None, and no file, if the run has no evaluations.
+    """
+    points = _points(log_history, "eval_", (*TOKEN_METRICS, *METRICS))
+    if not points:
+        return None
+    best = max(points, key=lambda point: (point.get("bleu", -inf), -point.get("loss", inf)))
+    curve = {"best": best, "points": points, "training": _points(log_history, "", TOKEN_METRICS)}
+    write_text(folder / CURVE, json.dumps(curve, indent=2) + "\n")
+    try:
+        save_figure(plot_curve({"validation": curve}), folder / PLOT)
+    except (ImportError, ValueError) as error:
+        logger.warning("%s is not written: %s", PLOT, error)
+    return curve
+
+
+def _points(log_history: Sequence[Mapping[str, Any]], prefix: str, metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """The entries of a log that hold one of the metrics, with our names."""
+    measured = {f"{prefix}{name}": name for name in metrics}
+    names = {"step": "updates", "epoch": "epoch", **measured, **{name: name for name in _TIMES}}
+    entries = [entry for entry in log_history if measured.keys() & entry.keys()]
+    return [{ours: entry[name] for name, ours in names.items() if name in entry} for entry in entries]
+
+
+def read_curve(path: str | os.PathLike[str]) -> dict[str, list[dict[str, float]]]:
+    """Read a curve that `hf-vanilla-transformer train` wrote.
+
+    Args:
+        path (`str` or `PathLike`): folder of a run, its `curve.json`, or a file of results.
+
+    Returns:
+        `dict`: `points` and `training`, see [`write_curve`]; `training` is empty if the file has none.
+
+    Raises:
+        FileNotFoundError: if the file does not exist.
+        ValueError: if it holds no curve.
+    """
+    file = Path(path) / CURVE if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"{file} does not exist; name the folder of a run with evaluations (--eval_strategy steps)."
+        )
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        curve = content.get("curve", content)
+        found = {"points": list(curve["points"]), "training": list(curve.get("training", []))}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
+    for point in chain(*found.values()):
+        if not isinstance(point, dict) or not all(isinstance(value, (int, float)) for value in point.values()):
+            raise ValueError(f"{file} has the point {repr(point)[:100]}, not an object of numbers; name a {CURVE}.")
+    return found

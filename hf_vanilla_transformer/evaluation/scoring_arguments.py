@@ -1,0 +1,61 @@
+"""How to compute BLEU and chrF."""
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+@dataclass
+class ScoringArguments:
+    """How to compute BLEU and chrF; the signature next to each score states it."""
+
+    _argument_group_name = "scoring"
+
+    bleu_tokenize: str | None = field(
+        default=None,
+        metadata={
+            "help": '"13a" for running text, "none" for tokenized text, "char" for single words. By default "char" for '
+            "the built-in corpus, the tokenization that sacrebleu has for a target language without spaces between "
+            'words, and "13a" for others.'
+        },
+    )
+    lowercase: bool = field(default=False, metadata={"help": "Ignore case."})
+
+    def __post_init__(self) -> None:
+        if self.bleu_tokenize is None:
+            return
+        from sacrebleu.metrics import BLEU
+
+        if self.bleu_tokenize not in BLEU.TOKENIZERS:
+            known = ", ".join(str(name) for name in BLEU.TOKENIZERS)
+            raise ValueError(f'bleu_tokenize is "{self.bleu_tokenize}"; choose one of: {known}.')
+        # Some tokenizations need an optional dependency; its absence should not show after the training.
+        try:
+            BLEU(tokenize=self.bleu_tokenize)
+        except RuntimeError as error:
+            raise ValueError(
+                f'bleu_tokenize is "{self.bleu_tokenize}": {error} Or give --bleu_tokenize char.'
+            ) from error
+
+    def for_target(self, language: str | None) -> "ScoringArguments":
+        """The same arguments with the tokenization of a target language without spaces, unless one was given.
+
+        Raises:
+            ValueError: if the tokenization needs a library that is not installed.
+        """
+        from .metrics import bleu_tokenization
+
+        return replace(self, bleu_tokenize=self.bleu_tokenize or bleu_tokenization(language))
+
+    def options(self, pairs: "Dataset") -> dict[str, Any]:
+        """Arguments of `score_translations`, for pairs."""
+        default = "char" if is_number_corpus(pairs) else "13a"
+        return {"tokenize": self.bleu_tokenize or default, "lowercase": self.lowercase}
+
+
+def is_number_corpus(pairs: "Dataset") -> bool:
+    """Whether pairs come from the built-in corpus, whose translations are single words."""
+    return "number" in pairs.column_names

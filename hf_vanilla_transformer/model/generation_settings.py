@@ -1,0 +1,138 @@
+"""Settings of the search: the paper's, their checks, and how they are saved."""
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedConfig
+
+from .beam_search import LENGTH_PENALTIES
+
+
+# transformers' default, which `Seq2SeqTrainer.predict` writes into the model's `generation_config`.
+_STOCK_MAX_LENGTH = 20
+# Up to this position, sinusoids are exact to 1e-6.
+_LONGEST = 100_000
+# Settings of the paper's search, which are saved also where they equal transformers' defaults.
+_SEARCH = ("num_beams", "length_penalty", "early_stopping")
+
+
+class SettingsToSave(GenerationConfig):
+    """Settings that transformers saves without an error.
+
+    transformers raises an error for settings of beam search with `num_beams=1`. They are kept, so that
+    `generate(num_beams=4)` is still the paper's search.
+    """
+
+    @classmethod
+    def of(cls, settings: GenerationConfig) -> GenerationConfig:
+        """A copy without the defaults of transformers that `Seq2SeqTrainer.predict` writes into a model's settings.
+
+        This package ignores their `max_length` of 20, but a reader of the saved file without this class would not.
+        """
+        saved = copy.copy(settings)
+        saved.__class__ = cls
+        if has_defaults_of_predict(settings):
+            for name, value in GenerationConfig._get_default_generation_params().items():
+                if name not in _SEARCH and getattr(saved, name, None) == value:
+                    setattr(saved, name, None)
+        return saved
+
+    def validate(self, strict: bool = False, **kwargs: Any) -> None:
+        checked = copy.copy(self)
+        if self.num_beams in (None, 1):
+            checked.early_stopping = checked.length_penalty = None
+        GenerationConfig.validate(checked, strict=strict, **kwargs)
+
+
+def has_defaults_of_predict(settings: GenerationConfig) -> bool:
+    """Whether every setting that `Seq2SeqTrainer.predict` fills is set; users never set all of them by hand."""
+    defaults = GenerationConfig._get_default_generation_params()
+    return all(getattr(settings, name, value) is not None for name, value in defaults.items() if value is not None)
+
+
+def check_search(settings: Mapping[str, Any]) -> None:
+    """Raise ValueError if a number of hypotheses or tokens in settings is no whole number of at least 1, or absurd.
+
+    Because a longer translation has a smaller penalty, the lossless stop would not come before an absurd limit.
+    """
+    for name in ("num_beams", "num_return_sequences", "max_new_tokens", "max_length"):
+        number = settings.get(name)
+        if number is not None and (not isinstance(number, int) or number < 1):
+            paper = ", the paper's is 4" if name == "num_beams" else ""
+            raise ValueError(f"{name} is {number!r}; it must be a whole number of at least 1{paper}.")
+        if name.startswith("max_") and number is not None and number > _LONGEST:
+            raise ValueError(f"{name} is {number:,}; it must be at most {_LONGEST:,}, where positions end to be exact.")
+
+
+def check_token_ids(settings: Any, vocab_size: int) -> None:
+    """Raise ValueError if a special token in settings is no whole number, or a forced one not in the vocabulary."""
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+        ids = getattr(settings, name)
+        if any(isinstance(each, float) for each in (ids if isinstance(ids, list) else [ids])):
+            raise ValueError(f"{name} is {ids}; give the number of a token.")
+    for name in ("forced_bos_token_id", "forced_eos_token_id"):
+        ids = getattr(settings, name)
+        given = [each for each in (ids if isinstance(ids, list) else [ids]) if each is not None]
+        if not all(isinstance(each, int) and 0 <= each < vocab_size for each in given):
+            raise ValueError(f"{name} is {ids}, but the vocabulary has ids 0 to {vocab_size - 1}; give one of them.")
+
+
+def limits_length(settings: GenerationConfig) -> bool:
+    """Whether settings contain a length limit that replaces their `max_length_offset`."""
+    # A `max_length` that `predict` wrote next to a `max_length_offset` is not the user's.
+    is_from_predict = (
+        settings.max_length == _STOCK_MAX_LENGTH
+        and hasattr(settings, "max_length_offset")
+        and has_defaults_of_predict(settings)
+    )
+    return settings.max_new_tokens is not None or (settings.max_length is not None and not is_from_predict)
+
+
+PAPER_ALPHA = 0.6
+PAPER_MAX_LENGTH_OFFSET = 50
+# Entries of `generation_config` that transformers lacks.
+LARGEST_LENGTH_PENALTY = 100
+
+
+def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:
+    """Decoding as in section 6.1.
+
+    Args:
+        config (`VanillaTransformerConfig`): gives the special tokens.
+
+    Returns:
+        `GenerationConfig`: 4 beams, `length_penalty` alpha = 0.6 with `length_penalty_type` `"gnmt"`, at most source
+        tokens + `max_length_offset` generated tokens, and a search that ends when no running hypothesis can win
+        (`early_stopping="never"`, transformers' name for the bound with the most favourable length).
+    """
+    return GenerationConfig(
+        num_beams=4,
+        length_penalty=PAPER_ALPHA,
+        length_penalty_type="gnmt",
+        max_length_offset=PAPER_MAX_LENGTH_OFFSET,
+        early_stopping="never",
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+
+
+def length_penalty_of(settings: GenerationConfig) -> Callable:
+    """The function lp(Y) of settings; it takes the length |Y| in generated tokens, `</s>` included.
+
+    Raises:
+        ValueError: if `length_penalty_type` is unknown, or alpha is no number from -100 to 100.
+    """
+    alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
+    kind = getattr(settings, "length_penalty_type", "hf")
+    if not (isinstance(alpha, (int, float)) and abs(alpha) <= LARGEST_LENGTH_PENALTY):
+        raise ValueError(
+            f"length_penalty is {alpha!r}; it must lie between -{LARGEST_LENGTH_PENALTY} and {LARGEST_LENGTH_PENALTY}, "
+            "the paper's is 0.6."
+        )
+    if kind not in LENGTH_PENALTIES:
+        raise ValueError(f'length_penalty_type is "{kind}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).')
+    return partial(LENGTH_PENALTIES[kind], alpha=alpha)

@@ -1,0 +1,81 @@
+"""Pictures of positional encodings (section 3.5), and of their dot products."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..model.modeling_vanilla_transformer import sinusoidal_positions
+from ..model.pipeline_vanilla_transformer import evaluating
+from ..support.argument_checks import check_number
+from .figure_style import (
+    DOTS_PER_INCH,
+    colour_map,
+    new_figure,
+    styled,
+)
+
+
+# The dot products are a matrix of all pairs of positions.
+_MOST_POSITIONS, _MOST_CHANNELS = 2_000, 10_000
+
+
+def plot_positions(model: Any = None, *, length: int = 100, d_model: int | None = None, theme: str = "light") -> Any:
+    """Draw the table of positions (section 3.5), and the dot products of its rows.
+
+    Args:
+        model (`VanillaTransformerForConditionalGeneration`, *optional*): its encoder's positions, also learned ones; by
+            default the paper's sinusoids.
+        length (`int`): number of positions, from 0 on; at most 2,000.
+        d_model (`int`, *optional*): even, at most 10,000; width of the table without a model, by default 512.
+        theme (`str`): `"light"` or `"dark"`.
+
+    Returns:
+        `matplotlib.figure.Figure`: PE as an image `(length, d_model)`, and PE PE^T as an image `(length, length)`.
+
+    Raises:
+        ImportError: if matplotlib is missing; the message names the extra to install.
+        ValueError: if `theme` is unknown, `length` or `d_model` are not possible or `d_model` is given with a model, or
+            the model has fewer positions.
+    """
+    check_number("length", length, 2, _MOST_POSITIONS)
+    table = _positions(model, length, d_model)
+    products = table @ table.T
+    with styled(theme) as colours:
+        # Two dots at least for a channel, so that stripes of one channel show.
+        width = max(5.0, table.shape[1] * 2.2 / DOTS_PER_INCH)
+        figure = new_figure(width + 6.5, 4.8)
+        left, right = figure.subplots(1, 2, width_ratios=(width, 4.2))
+        most = float(np.abs(table).max())
+        _draw_table(left, table, colours.diverging, (-most, most), "value")
+        _draw_table(right, products, colours.sequential, (float(products.min()), float(products.max())), "dot product")
+        is_learned = model is not None and model.config.position_embedding_type == "learned"
+        left.set(title="Positions PE", xlabel="channel" if is_learned else "channel (even: sine, odd: cosine)")
+        right.set(title="Dot products of positions, PE PEᵀ", xlabel="position")
+    return figure
+
+
+def _draw_table(axes: Any, values: np.ndarray, colours: Sequence[str], limits: tuple[float, float], label: str) -> None:
+    low, high = limits
+    options: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
+    image = axes.imshow(values, cmap=colour_map(colours), vmin=low, vmax=high, **options)
+    axes.set_ylabel("position")
+    axes.figure.colorbar(image, ax=axes, label=label)
+
+
+def _positions(model: Any, length: int, d_model: int | None) -> np.ndarray:
+    """The table `(length, d_model)`."""
+    if model is None:
+        d_model = 512 if d_model is None else d_model
+        check_number("d_model", d_model, 2, _MOST_CHANNELS)
+        if d_model % 2:
+            raise ValueError(f"d_model is {d_model}; it must be even: half of the channels are sines, half cosines.")
+        return sinusoidal_positions(torch.arange(length)[None], d_model)[0].numpy()
+    if d_model is not None:
+        raise ValueError(f"d_model is {d_model}, but the model's is drawn; leave out one of the two.")
+    encoder = model.get_encoder()
+    position_ids = torch.arange(length, device=model.device)[None]
+    zeros = torch.zeros(1, length, model.config.d_model, device=model.device)
+    with torch.inference_mode(), evaluating(model):
+        return encoder.add_positions(zeros, position_ids)[0].float().cpu().numpy()

@@ -1,0 +1,59 @@
+"""How to search: beam size, length penalty, lengths, stopping rule."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..model.generation_settings import LARGEST_LENGTH_PENALTY
+
+
+if TYPE_CHECKING:
+    pass
+from ..support.argument_checks import check_optional
+
+
+# Values of --early_stopping, and of `generate()`.
+_EARLY_STOPPING: dict[str, bool | str] = {"true": True, "false": False, "never": "never"}
+
+
+@dataclass
+class DecodingArguments:
+    """How to translate. The model's `generation_config` gives the other settings: the paper's beam search."""
+
+    _argument_group_name = "decoding"
+
+    num_beams: int | None = field(default=None, metadata={"help": "Beam size; 1 is greedy search. The paper's is 4."})
+    length_penalty: float | None = field(default=None, metadata={"help": "alpha; the paper's is 0.6."})
+    max_new_tokens: int | None = field(
+        default=None, metadata={"help": "Maximum length of a translation, instead of the paper's input length + 50."}
+    )
+
+    early_stopping: str | None = field(
+        default=None,
+        metadata={
+            "help": '"never", the paper\'s: no better translation can be missed. "true": a sentence ends when as many '
+            'hypotheses have finished as there are beams, which is faster. "false": when none could be better by '
+            "ending now."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("num_beams", "max_new_tokens"):
+            check_optional(self, name)
+        if self.early_stopping is not None:
+            self.early_stopping = self.early_stopping.lower()
+            if self.early_stopping not in _EARLY_STOPPING:
+                raise ValueError(
+                    f'early_stopping is "{self.early_stopping}"; choose one of {", ".join(_EARLY_STOPPING)}.'
+                )
+        if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_LENGTH_PENALTY:
+            raise ValueError(
+                f"length_penalty is {self.length_penalty}; it must lie between -{LARGEST_LENGTH_PENALTY} and "
+                f"{LARGEST_LENGTH_PENALTY}, the paper's is 0.6."
+            )
+
+    def generate_kwargs(self) -> dict[str, Any]:
+        """Arguments of `generate()`: those that were given."""
+        values = {name: getattr(self, name) for name in ("num_beams", "length_penalty", "max_new_tokens")}
+        if self.early_stopping is not None:
+            values["early_stopping"] = _EARLY_STOPPING[self.early_stopping]
+        return {name: value for name, value in values.items() if value is not None}
