@@ -22,10 +22,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 from benchmarks.support import report
 from benchmarks.support.timing import Clock, in_turns
 from hf_vanilla_transformer import Int8Config, translate
-from hf_vanilla_transformer.cli.evaluate import evaluate_pairs
 from hf_vanilla_transformer.cli.parser import parse, plain_errors
 from hf_vanilla_transformer.cli.shared_options import BatchArguments
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
+from hf_vanilla_transformer.evaluation.evaluate import evaluate
 from hf_vanilla_transformer.evaluation.metric_names import describe_exact_match
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.support.argument_checks import check_number
@@ -92,8 +92,15 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
     }
     figures, translations = {}, {}
     for name, model in models.items():
-        figures[name], translations[name] = evaluate_pairs(
-            model, tokenizer, pairs, data_args.describe("test"), decoding, scoring, batches.tokens_per_batch
+        figures[name], translations[name] = evaluate(
+            model,
+            pairs,
+            tokenizer,
+            data=data_args.describe("test"),
+            tokenize=scoring.bleu_tokenize,
+            lowercase=scoring.lowercase,
+            tokens_per_batch=batches.tokens_per_batch,
+            **decoding.generate_kwargs(),
         )
     sentences, options = list(pairs["source"]), {"batch_tokens": batches.tokens_per_batch, **decoding.generate_kwargs()}
     runs = {name: partial(time_translation, model, tokenizer, sentences, **options) for name, model in models.items()}

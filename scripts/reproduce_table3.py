@@ -17,13 +17,13 @@ from datasets import Dataset
 
 from hf_vanilla_transformer import VanillaTransformerConfig, score
 from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.train import run
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.support.atomic_files import write_text
-from hf_vanilla_transformer.training.run import run
 from hf_vanilla_transformer.training.run_arguments import ModelArguments, RunArguments, Settings
-from hf_vanilla_transformer.training.run_outputs import describe_run
+from hf_vanilla_transformer.training.run_record import describe_run
 from hf_vanilla_transformer.translation.decoding_arguments import DecodingArguments
 from hf_vanilla_transformer.translation.model_loading import load
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..support.recipes import read_recipe
+from ..training.run_arguments import Settings
 from ..translation.model_loading import load
 from ..translation.translate import translate
 from . import train
@@ -30,9 +32,8 @@ class DemoArguments:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, evaluate, translate, and print how to do it in Python."""
     (args,) = parse([DemoArguments], __doc__, arguments, verb="demo")
-    settings = ["--seed", str(args.seed), "--output_dir", args.output_dir]
-    settings += ["--overwrite"] if args.output_dir == OUTPUT else []
-    folder = train.main(["--config", train.DEFAULT_CONFIG, *settings])
+    given = {"seed": args.seed, "output_dir": args.output_dir, "overwrite": args.output_dir == OUTPUT}
+    folder = train.run(Settings.of(**{**read_recipe(train.DEFAULT_CONFIG), **given}))
     print()
     tokenizer, model = load(str(folder))
     print_translations(model, tokenizer)

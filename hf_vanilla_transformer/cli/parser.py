@@ -5,22 +5,20 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from ..support.atomic_files import are_same_file
+from ..support.recipes import RECIPE_SUFFIXES, read_recipe, recipes
 from ..support.version import __version__
 from . import PROGRAM
 
 
-_SUFFIXES = (".yaml", ".yml", ".json")
 # Arguments that name files to write.
 _OUTPUTS = ("output", "translations", "results")
 
@@ -125,30 +123,6 @@ def _remove(parser: argparse.ArgumentParser, name: str) -> None:
         parser.set_defaults(**{name: action.default})
 
 
-def recipes() -> list[str]:
-    """The names of the recipes in the package."""
-    names = (Path(each.name) for each in files("hf_vanilla_transformer").joinpath("recipes").iterdir())
-    return sorted(name.stem for name in names if name.suffix == ".yaml")
-
-
-def read_recipe(config: str) -> str:
-    """The text of a recipe in the package, or of a file.
-
-    Raises:
-        FileNotFoundError: if the file does not exist.
-        ValueError: if no recipe has this name.
-    """
-    if Path(config).suffix.lower() in _SUFFIXES:
-        if not Path(config).is_file():
-            raise FileNotFoundError(f"{config} does not exist; name a YAML or JSON file of arguments.")
-        return Path(config).read_text(encoding="utf-8")
-    if config not in recipes():
-        raise ValueError(
-            f'config is "{config}"; give a file that ends in .yaml or .json, or a recipe: {", ".join(recipes())}.'
-        )
-    return files("hf_vanilla_transformer").joinpath("recipes", f"{config}.yaml").read_text(encoding="utf-8")
-
-
 def _split_config(
     parser: HfArgumentParser, arguments: list[str], positional: str | None, takes_recipe_first: bool
 ) -> tuple[str | None, list[str]]:
@@ -167,20 +141,15 @@ def _split_config(
 
 
 def _is_recipe_file(argument: str) -> bool:
-    return Path(argument).suffix.lower() in _SUFFIXES and Path(argument).is_file()
+    return Path(argument).suffix.lower() in RECIPE_SUFFIXES and Path(argument).is_file()
 
 
 def _set_defaults(parser: HfArgumentParser, config: str, rejected: Mapping[str, str]) -> None:
     """Make the values of a recipe the defaults of a parser."""
     try:
-        settings = yaml.safe_load(read_recipe(config))
+        settings = read_recipe(config)
     except (FileNotFoundError, ValueError) as error:
-        is_broken = isinstance(error, UnicodeDecodeError)
-        parser.error(f"{config} is neither YAML nor JSON: {error}" if is_broken else str(error))
-    except yaml.YAMLError as error:
-        parser.error(f"{config} is neither YAML nor JSON: {error}")
-    if not isinstance(settings, dict):
-        parser.error(f"{config} must hold names and values.")
+        parser.error(str(error))
     known = {action.dest: action for action in parser._actions if action.dest not in ("config", "help", "version")}
     for name, value in settings.items():
         if name not in known:

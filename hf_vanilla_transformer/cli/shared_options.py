@@ -1,13 +1,8 @@
 """Options that several verbs share: the engine, and the token budget of inference."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ..support.argument_checks import check_number
-
-
-if TYPE_CHECKING:
-    pass
 
 
 _ENGINES = ("torch", "ctranslate2")

@@ -1,86 +1,109 @@
-"""One run of `train`: check, prepare, train, save, evaluate."""
+"""What the verb `train` does: check, load, train, save, average, score, write the card, push."""
 
 import logging
 import pickle
-import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from accelerate.utils import broadcast_object_list
-from datasets import DatasetDict, disable_progress_bars
-from transformers import SchedulerType, Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, set_seed
+from datasets import DatasetDict
+from transformers import Seq2SeqTrainer
 
-from ..cli.parser import plain_errors
+from ..evaluation.curve_files import write_curve
+from ..evaluation.evaluate import describe_scores
+from ..hub.staged_folder import staged
 from ..support.atomic_files import locked
 from ..support.disk_errors import is_disk_error
 from ..support.process_memory import keep_freed_memory, peak_memory
-from .checkpoints import find_checkpoint, is_finished, remove_checkpoints
-from .example_translations import ShowExamples
-from .paper_arguments import describe_precision
-from .run_arguments import TRAINED, Settings, changed_arguments
-from .run_checks import check_lengths, check_settings, check_space
+from ..support.recipes import read_recipe
+from .checkpoints import is_finished, remove_checkpoints
+from .run_arguments import Settings
+from .run_card import save_card
+from .run_checks import check_lengths, check_space
 from .run_facts import FactsOfTheRun
-from .run_outputs import describe_run, how_to_resume, prepare_push, report, save_average, save_model
+from .run_push import prepare_push, push
+from .run_record import describe_run, save_results
+from .run_saving import RunStoppedError, how_to_resume, save_average, save_model
+from .run_scoring import compare_average, evaluate_saved
 from .run_setup import load_training_pairs, make_model, make_trainer, set_languages, tokenize
-from .trainer_callbacks import DivergedError, ReleaseMemory, SaveEveryEpochs, StopWhenDiverged, early_stopping
+from .run_start import Start, begin
+from .trainer_callbacks import (
+    DivergedError,
+    LogRunSizes,
+    ReleaseMemory,
+    SaveEveryEpochs,
+    StopWhenDiverged,
+    early_stopping,
+)
+from .validation_examples import LogExamples
 
 
 # The default of save_total_limit, because the checkpoints of a long run would fill a disk.
 CHECKPOINTS_KEPT = 10
-# Arguments that a resumed run takes from its checkpoint, whatever the command line says.
-OF_THE_CHECKPOINT = {"learning_rate", "rate_factor", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
-OF_THE_CHECKPOINT |= {"preset", "config_overrides", *TRAINED}
-# What a shell reports of a process that Ctrl-C ended.
-INTERRUPTED = 130
-WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU)
+
+logger = logging.getLogger(__name__)
 
 
-class Start(NamedTuple):
-    """Where a run starts: the checkpoint, whether it is this run's own, and the facts recorded so far."""
+def train(
+    train_files: Sequence[str | Path] | None = None,
+    output_dir: str | Path | None = None,
+    *,
+    validation_files: Sequence[str | Path] | None = None,
+    test_files: Sequence[str | Path] | None = None,
+    config: str | None = None,
+    **arguments: Any,
+) -> Path:
+    """Train a Transformer from scratch, or fine-tune one, and evaluate it, as `hf-vanilla-transformer train` does.
 
-    checkpoint: Path | None
-    resumes: bool
-    facts: FactsOfTheRun
+    ```python
+    train(["train.en", "train.de"], "runs/mine", test_files=["test.en", "test.de"], max_steps=10_000)
+    ```
 
-
-class Plan(TrainerCallback):
-    """Prints what is about to be trained, and has a short run log its loss before its end.
+    What the run reports is logged at the level INFO.
 
     Args:
-        parameters, pairs (`int`): of the model, and of the training data.
+        train_files, validation_files, test_files (lists of `str` or `Path`, *optional*): tables, or two aligned text
+            files, for each split.
+        output_dir (`str` or `Path`): the folder of the trained model.
+        config (`str`, *optional*): the name of a recipe of the package, or a YAML or JSON file of arguments.
+        **arguments: the other arguments of `hf-vanilla-transformer train`, by their names without dashes. They override
+            those of the recipe.
+
+    Returns:
+        `Path`: the folder of the trained model.
+
+    Raises:
+        OSError, TypeError, ValueError: if an argument or a file is wrong; nothing was trained then.
+        RunStoppedError: if the training stops early, or its outputs cannot be written.
     """
-
-    def __init__(self, parameters: int, pairs: int):
-        self.parameters, self.pairs = parameters, pairs
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if state.logging_steps >= state.max_steps:
-            state.logging_steps = max(1, state.max_steps // 10)
-        # A finished run is resumed without updates.
-        if not state.is_world_process_zero or state.global_step >= state.max_steps:
-            return
-        batches = args.gradient_accumulation_steps * args.world_size
-        tokens = args.tokens_per_batch and f"at most {args.tokens_per_batch * batches:,} tokens on each side"
-        print(
-            f"training in {describe_precision(args)}: {self.parameters:,} parameters, {self.pairs:,} pairs, "
-            f"{state.max_steps:,} updates of {tokens or f'{args.train_batch_size * batches} sentences'}"
-        )
-        warmup = args.get_warmup_steps(state.max_steps)
-        if warmup >= state.max_steps and args.lr_scheduler_type not in WITHOUT_WARMUP:
-            print(f"the learning rate rises for {warmup:,} updates, so until the end; see --warmup_steps")
+    files = {"train_file": train_files, "validation_file": validation_files, "test_file": test_files}
+    given: dict[str, Any] = {name: [str(path) for path in paths] for name, paths in files.items() if paths is not None}
+    if output_dir is not None:
+        given["output_dir"] = str(output_dir)
+    recipe = {} if config is None else read_recipe(config)
+    with prepared(Settings.of(**{**recipe, **given, **arguments})) as run:
+        return run.finish()
 
 
-def run(settings: Settings) -> Path:
-    """Train, save and evaluate a model; returns its folder."""
+@contextmanager
+def prepared(settings: Settings) -> Iterator["Run"]:
+    """A run whose settings are checked and whose data and model are loaded; no other process writes its folder.
+
+    Raises:
+        OSError, ValueError: if something is missing or does not fit together.
+    """
     started = time.monotonic()
-    with plain_errors():
-        start = begin(settings)
+    settings = settings.for_target_language()
+    start = begin(settings)
     with holding(settings.output) if settings.args.process_index == 0 else nullcontext():
-        return run_from(start, settings, started)
+        # Before the training, because the Trainer changes its arguments.
+        record = describe_run(settings)
+        pairs, trainer = build_trainer(settings, start)
+        # The duration of the run that wrote the checkpoint is unknown.
+        yield Run(settings, start, pairs, trainer, record, None if start.checkpoint else started)
 
 
 @contextmanager
@@ -89,9 +112,8 @@ def holding(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
         if not folder.exists():
             stack.callback(remove_if_empty, folder)
-        with plain_errors():
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(folder))
+        folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(locked(folder))
         yield
 
 
@@ -100,112 +122,7 @@ def remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def run_from(start: Start, settings: Settings, started: float) -> Path:
-    """The rest of a run, in a folder that no other process writes."""
-    with plain_errors():
-        # Before the training, because the Trainer changes its arguments.
-        record = describe_run(settings)
-        pairs, trainer = prepare(settings, start)
-    if trainer.is_world_process_zero() and not start.resumes:
-        remove_checkpoints(settings.output)
-    train(trainer, start.checkpoint)
-    record["peak_memory_bytes"] = peak_memory(trainer.args.device)
-    save_model(trainer, settings.output)
-    if trainer.is_world_process_zero():
-        if settings.model.average_last is not None:
-            save_average(settings.output, settings.model.average_last, trainer.state.global_step)
-        try:
-            # The duration of the run that wrote the checkpoint is unknown.
-            report(trainer, settings, pairs, record, started=None if start.checkpoint else started)
-        except Exception as error:
-            if not is_disk_error(error):
-                raise
-            sys.exit(
-                f"error: {error}; the model in {settings.output} is trained, but its scores and card are not complete. "
-                f"Make room; then {how_to_resume(settings.output)}."
-            )
-    return settings.output
-
-
-def begin(settings: Settings) -> Start:
-    """Find the checkpoint to resume from, and check the settings before any work.
-
-    Raises:
-        OSError, ValueError: see `find_checkpoint` and `check_settings`.
-    """
-    model_args, args = settings.model, settings.args
-    if args.process_index > 0:
-        leave_output_to_main_process()
-    set_seed(args.seed)
-    wanted = args.resume_from_checkpoint
-    checkpoint = find_checkpoint(wanted, settings.output) if wanted else None
-    if wanted:
-        check_same_checkpoint(checkpoint)
-    resumes = checkpoint is not None and checkpoint.resolve().parent == settings.output.resolve()
-    check_settings(settings, checkpoint, resumes)
-    facts = FactsOfTheRun.of_checkpoint(checkpoint) if checkpoint else FactsOfTheRun()
-    facts.base_model = model_args.model_name_or_path = located(model_args.model_name_or_path) or facts.base_model
-    facts.optimizer = facts.optimizer or args.describe_optimizer()
-    changes = facts.replace_settings(
-        {**changed_arguments(model_args, settings.data, args), "processes": args.world_size}
-    )
-    if args.process_index == 0:
-        print_changes(checkpoint, changes)
-        print_unused(settings)
-    return Start(checkpoint, resumes, facts)
-
-
-def leave_output_to_main_process() -> None:
-    disable_progress_bars()
-    logging.getLogger("hf_vanilla_transformer").setLevel(logging.ERROR)
-
-
-def check_same_checkpoint(checkpoint: Path | None) -> None:
-    """Check that all processes resume from one checkpoint. Only the first writes them, perhaps to a disk of its own.
-
-    Raises:
-        ValueError: if this process found another checkpoint than the first one.
-    """
-    (of_the_first,) = broadcast_object_list([checkpoint])
-    if checkpoint != of_the_first:
-        raise ValueError(
-            f"the first process resumes from {of_the_first or 'no checkpoint'}, but this one from "
-            f"{checkpoint or 'no checkpoint'}; give all machines one folder, or copy the checkpoint to each."
-        )
-
-
-def located(model: str | None) -> str | None:
-    """A model's name on the Hub, or the absolute path of its folder, which cannot be taken for a name."""
-    return str(Path(model).resolve()) if model is not None and Path(model).is_dir() else model
-
-
-def print_changes(checkpoint: Path | None, changes: dict[str, str]) -> None:
-    """Print which settings differ from a checkpoint's: those that are new, and those that the checkpoint overrides."""
-    kept = [name for name in changes if name in OF_THE_CHECKPOINT]
-    new = [words for name, words in changes.items() if name not in kept]
-    if new:
-        print(f"{checkpoint} was written with other settings; now: {'; '.join(new)}")
-    if kept:
-        print(f"{', '.join(kept)}: without effect, because {checkpoint} has its own")
-
-
-def print_unused(settings: Settings) -> None:
-    """Print which arguments have no effect in combination with the others."""
-    model_args, args = settings.model, settings.args
-    of_tokenizer = [name for name in TRAINED if name in changed_arguments(model_args)]
-    if model_args.model_name_or_path is not None and of_tokenizer:
-        print(f"{', '.join(of_tokenizer)}: without effect, because {model_args.model_name_or_path} has a tokenizer")
-    if args.eval_strategy != "no":
-        return
-    given = {name: getattr(args, name) for name in ("eval_steps", "metric_for_best_model", "predict_with_generate")}
-    given |= {"validation_file": settings.data.validation_file}
-    # The Trainer sets the metric, too.
-    unused = [name for name, value in given.items() if value and (name, value) != ("metric_for_best_model", "loss")]
-    if unused:
-        print(f"without effect during training: {', '.join(unused)}; --eval_strategy steps or epoch adds evaluations")
-
-
-def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrainer]:
+def build_trainer(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrainer]:
     """Load the pairs and build the Trainer; with --push_to_hub, create the repository first.
 
     Raises:
@@ -225,9 +142,9 @@ def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrain
     set_languages(tokenizer, settings.data.languages())
     check_lengths(model.config, data)
     trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(pairs["train"]))
-    callbacks = [start.facts, Plan(model.num_parameters(), len(data["train"])), StopWhenDiverged()]
+    callbacks = [start.facts, LogRunSizes(model.num_parameters(), len(data["train"])), StopWhenDiverged()]
     if args.eval_strategy != "no":
-        callbacks.append(ShowExamples(trainer, tokenizer, pairs["validation"]))
+        callbacks.append(LogExamples(trainer, tokenizer, pairs["validation"]))
     if args.save_every_epochs is not None:
         callbacks.append(SaveEveryEpochs(args.save_every_epochs))
     if keeps_freed_memory:
@@ -241,45 +158,133 @@ def prepare(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrain
     return pairs, trainer
 
 
-def train(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
-    """Train from scratch, or resume from a checkpoint."""
+class Run(NamedTuple):
+    """A run before its first update.
+
+    Args:
+        settings (`Settings`): all arguments.
+        start (`Start`): where it starts.
+        pairs (`DatasetDict`): sentence pairs by split.
+        trainer (`Seq2SeqTrainer`): with model, token ids and callbacks.
+        record (`dict`): what `describe_run` returned, for the results file.
+        started (`float`, *optional*): time of the start by `time.monotonic()`; None if the run was resumed.
+    """
+
+    settings: Settings
+    start: Start
+    pairs: DatasetDict
+    trainer: Seq2SeqTrainer
+    record: dict[str, Any]
+    started: float | None
+
+    def finish(self) -> Path:
+        """Train, save and evaluate the model; returns its folder.
+
+        Raises:
+            RunStoppedError: if the training stops early, or its outputs cannot be written.
+        """
+        settings, trainer, output = self.settings, self.trainer, self.settings.output
+        if trainer.is_world_process_zero() and not self.start.resumes:
+            remove_checkpoints(output)
+        run_updates(trainer, self.start.checkpoint)
+        self.record["peak_memory_bytes"] = peak_memory(trainer.args.device)
+        save_model(trainer, output)
+        if trainer.is_world_process_zero():
+            if settings.model.average_last is not None:
+                save_average(output, settings.model.average_last, trainer.state.global_step)
+            try:
+                report(trainer, settings, self.pairs, self.record, self.started)
+            except RunStoppedError:
+                raise
+            except Exception as error:
+                if not is_disk_error(error):
+                    raise
+                raise RunStoppedError(
+                    f"{error}; the model in {output} is trained, but its scores and card are not complete. Make room; "
+                    f"then {how_to_resume(output)}."
+                ) from error
+        return output
+
+
+def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
+    """Train from scratch, or resume from a checkpoint.
+
+    Raises:
+        KeyboardInterrupt: in the main process, with a way to resume.
+        RunStoppedError: if the loss diverges, a checkpoint does not fit, or the disk is full.
+    """
     if checkpoint is not None and is_finished(trainer.args, checkpoint):
         if trainer.is_world_process_zero():
-            print(f"{checkpoint} is the end of the run, so no updates are left")
+            logger.info("%s is the end of the run, so no updates are left", checkpoint)
         # From the last checkpoint the Trainer would make one more update.
         trainer.args.max_steps, trainer.args.num_train_epochs = -1, 0
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except DivergedError as error:
-        sys.exit(f"error: {error}")
+        raise RunStoppedError(str(error)) from error
     except KeyboardInterrupt:
         if not trainer.is_world_process_zero():
-            sys.exit(INTERRUPTED)
+            raise
         raise KeyboardInterrupt(how_to_resume(Path(str(trainer.args.output_dir)))) from None
-    except pickle.UnpicklingError:
-        sys.exit(
-            f"error: {checkpoint} holds a pickle that torch does not load, because it may run code; resume from a "
+    except pickle.UnpicklingError as error:
+        raise RunStoppedError(
+            f"{checkpoint} holds a pickle that torch does not load, because it may run code; resume from a "
             "checkpoint of your own."
-        )
+        ) from error
     except (KeyError, ValueError) as error:
         if "parameter group" not in str(error) and not is_raised_by_optimizer(error):
             raise
         if checkpoint is None:
-            sys.exit(f"error: {error}")
-        sys.exit(
-            f"error: {checkpoint} was written with another optimizer ({error}); resume with the same learning_rate, "
+            raise RunStoppedError(str(error)) from error
+        raise RunStoppedError(
+            f"{checkpoint} was written with another optimizer ({error}); resume with the same learning_rate, "
             "lr_scheduler_type, optim and weight_decay."
-        )
+        ) from error
     except Exception as error:
         if not is_disk_error(error):
             raise
         output, state = Path(str(trainer.args.output_dir)), trainer.state
         if state.global_step < state.max_steps:
-            sys.exit(f"error: a checkpoint could not be written ({error}). Make room; then {how_to_resume(output)}.")
-        print(f"the last checkpoint could not be written ({error})")
+            raise RunStoppedError(
+                f"a checkpoint could not be written ({error}). Make room; then {how_to_resume(output)}."
+            ) from error
+        logger.info("the last checkpoint could not be written (%s)", error)
 
 
 def is_raised_by_optimizer(error: Exception) -> bool:
     """Whether torch.optim raised an error, for example because it loads the state of another optimizer."""
     *_, innermost = traceback.walk_tb(error.__traceback__)
     return innermost[0].f_globals["__name__"].startswith("torch.optim.")
+
+
+def report(
+    trainer: Seq2SeqTrainer, settings: Settings, pairs: DatasetDict, record: dict[str, Any], started: float | None
+) -> None:
+    """Evaluate the saved model, write curve, scores, card and results, log the scores, and push if asked.
+
+    Args:
+        record: what `describe_run` returned, for the results file.
+        started: time of the start by `time.monotonic()`; None if the run was resumed.
+    """
+    # Not `start.facts`: restore_callback_states_from_checkpoint replaces callbacks by copies.
+    facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, FactsOfTheRun))
+    with staged(settings.output) as folder:
+        curve = write_curve(folder, trainer.state.log_history)
+    compares = settings.model.average_last is not None and "validation" in pairs
+    of_average = compare_average(settings, pairs, trainer.state.global_step) if compares else {}
+    scores = evaluate_saved("test", settings, pairs)
+    save_card(trainer, settings, pairs, scores, facts, of_average)
+    if scores is not None:
+        for line in describe_scores(scores):
+            logger.info(line)
+    logger.info("the model is in %s", settings.output)
+    if settings.args.results:
+        record["data"] = {split: settings.data.describe(split) for split in pairs}
+        validation = of_average.get("average") or evaluate_saved("validation", settings, pairs)
+        record["scores"] = {"validation": validation, "test": scores}
+        if of_average:
+            record["scores"]["validation_of_last_checkpoint"] = of_average["last_checkpoint"]
+        record["total_seconds"] = None if started is None else time.monotonic() - started
+        save_results(settings.args.results, trainer, facts, curve, record)
+    if settings.args.push_to_hub:
+        push(settings, trainer.state.global_step, scores)

@@ -1,4 +1,4 @@
-"""The arguments of `train`, in addition to those that it shares with other verbs."""
+"""The arguments of a run: its model, its data, its training, its search and its scores."""
 
 import json
 import math
@@ -263,6 +263,29 @@ def computes_in_bfloat16(use_cpu: bool) -> bool:
     return is_x86 and cpu_supports_matmul_in(torch.bfloat16)
 
 
+KINDS = (ModelArguments, DataArguments, DecodingArguments, ScoringArguments, RunArguments)
+# Arguments of the Trainer that would have no effect here, or stop the run.
+_NO_EFFECT = {
+    "do_train": "`train` always trains",
+    "do_eval": '--eval_strategy "steps" or "epoch" evaluates during training',
+    "do_predict": "--test_file translates and scores test pairs after training",
+    "local_rank": "torchrun and accelerate launch set it",
+    "sortish_sampler": "--train_sampling_strategy and --tokens_per_batch form batches",
+    "length_column_name": "lengths are counted from the tokens",
+    "include_for_metrics": "BLEU and chrF need translations only",
+    "use_liger_kernel": "Liger has no kernels for this model",
+    "liger_kernel_config": "Liger has no kernels for this model",
+}
+_UNSUPPORTED = {
+    "batch_eval_metrics": "BLEU needs all translations",
+    "eval_do_concat_batches": "BLEU needs all translations",
+    "auto_find_batch_size": "its second attempt keeps the model and the learning rate of the first",
+    "neftune_noise_alpha": "the Trainer's noise does not reach shared embeddings",
+}
+REJECTED = {name: f"{name} has no effect, because {why}; leave it out." for name, why in _NO_EFFECT.items()}
+REJECTED |= {name: f"{name} is not supported, because {why}; leave it out." for name, why in _UNSUPPORTED.items()}
+
+
 class Settings(NamedTuple):
     """All arguments of `train`."""
 
@@ -276,6 +299,39 @@ class Settings(NamedTuple):
     def output(self) -> Path:
         """The folder of the trained model."""
         return Path(str(self.args.output_dir))
+
+    @classmethod
+    def of(cls, **arguments: Any) -> "Settings":
+        """The settings of arguments by name.
+
+        Raises:
+            TypeError: if there is no such argument.
+            ValueError: if an argument is not supported, or has a value that is not possible.
+        """
+        for name in arguments.keys() & REJECTED.keys():
+            raise ValueError(REJECTED[name])
+        names = [{each.name for each in fields(kind) if each.init} for kind in KINDS]
+        for name in sorted(arguments.keys() - set().union(*names)):
+            raise TypeError(f"there is no argument {name}; `hf-vanilla-transformer train --help` lists them.")
+        if arguments.get("device") == "cpu":  # The Trainer chooses its device by `use_cpu`.
+            arguments["use_cpu"] = True
+        return cls(
+            *(
+                kind(**{name: value for name, value in arguments.items() if name in known})
+                for kind, known in zip(KINDS, names, strict=True)
+            )
+        )
+
+    def for_target_language(self) -> "Settings":
+        """The settings with the tokenization of BLEU for the target language, if the run may compute BLEU.
+
+        Raises:
+            ValueError: if the tokenization needs a library that is not installed.
+        """
+        data, args = self.data, self.args
+        if not (data.test_file or data.dataset_name or args.predict_with_generate or args.results):
+            return self
+        return self._replace(scoring=self.scoring.for_target(data.languages()[1]))
 
 
 # Arguments that name places, devices and accounts rather than what a run computes.

@@ -1,5 +1,6 @@
 """What `train` builds before the training: pairs, tokenizer, model, token ids, Trainer."""
 
+import logging
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -37,6 +38,9 @@ from .run_checks import check_tokenizer, check_validation_pairs
 from .token_metrics import TokenMetricsTrainer
 
 
+logger = logging.getLogger(__name__)
+
+
 def load_training_pairs(args: RunArguments, data_args: DataArguments) -> DatasetDict:
     """Load the pairs, in the main process first.
 
@@ -70,7 +74,7 @@ def make_model(
         )
     model_args.check_sizes(config, existing)
     if checkpoint is None and PartialState().is_main_process:
-        print(f"fine-tuning {existing}, with its sizes and its tokenizer")
+        logger.info("fine-tuning %s, with its sizes and its tokenizer", existing)
     with explaining_missing_files(existing):
         tokenizer = AutoTokenizer.from_pretrained(existing, padding_side="right", **options)
         check_vocabulary(config, tokenizer)
@@ -117,11 +121,11 @@ def set_languages(tokenizer: PreTrainedTokenizerBase, languages: tuple[str | Non
 
 
 def remove_unfit(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None) -> Dataset:
-    """Remove training pairs that are empty or too long, and print how many."""
+    """Remove training pairs that are empty or too long, and log how many."""
     kept, dropped = filter_pairs(data, tokenizer, max_tokens)
     too_long = "" if max_tokens is None else f", {dropped['too long']} longer than {max_tokens} tokens"
     if PartialState().is_main_process and (too_long or len(kept) < len(data)):
-        print(
+        logger.info(
             f"removed {len(data) - len(kept)} of {len(data)} training pairs: {dropped['empty']} empty on one side"
             f"{too_long}"
         )

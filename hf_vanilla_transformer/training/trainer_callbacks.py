@@ -1,15 +1,29 @@
-"""Callbacks for a stock `Trainer`: stop on a non-finite loss, release memory, stop early, save every n epochs."""
+"""Callbacks for a stock `Trainer`: non-finite losses, memory, early stopping, saving every n epochs, sizes of a run."""
 
+import logging
 import math
 from pathlib import Path
 from typing import Any
 
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    SchedulerType,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_utils import SaveStrategy
 
 from ..model.prepacked_weights import forget_packed
 from ..support.argument_checks import check_number
 from ..support.process_memory import release_freed_memory
+from .paper_arguments import describe_precision
+
+
+logger = logging.getLogger(__name__)
+
+_WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU)
 
 
 class DivergedError(ArithmeticError):
@@ -105,6 +119,33 @@ class SaveEveryEpochs(TrainerCallback):
         # The Trainer computes the epoch as a sum of floats.
         if not is_last and round(state.epoch or 0) % self.epochs > 0:
             control.should_save = False
+
+
+class LogRunSizes(TrainerCallback):
+    """Logs what is about to be trained, and has a short run log its loss before its end.
+
+    Args:
+        parameters, pairs (`int`): of the model, and of the training data.
+    """
+
+    def __init__(self, parameters: int, pairs: int):
+        self.parameters, self.pairs = parameters, pairs
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.logging_steps >= state.max_steps:
+            state.logging_steps = max(1, state.max_steps // 10)
+        # A finished run is resumed without updates.
+        if not state.is_world_process_zero or state.global_step >= state.max_steps:
+            return
+        batches = args.gradient_accumulation_steps * args.world_size
+        tokens = args.tokens_per_batch and f"at most {args.tokens_per_batch * batches:,} tokens on each side"
+        logger.info(
+            f"training in {describe_precision(args)}: {self.parameters:,} parameters, {self.pairs:,} pairs, "
+            f"{state.max_steps:,} updates of {tokens or f'{args.train_batch_size * batches} sentences'}"
+        )
+        warmup = args.get_warmup_steps(state.max_steps)
+        if warmup >= state.max_steps and args.lr_scheduler_type not in _WITHOUT_WARMUP:
+            logger.info(f"the learning rate rises for {warmup:,} updates, so until the end; see --warmup_steps")
 
 
 def early_stopping(patience: int, checkpoint: Path | None) -> EarlyStopping:

@@ -1,13 +1,9 @@
 """How to search: beam size, length penalty, lengths, stopping rule."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..model.generation_settings import LARGEST_LENGTH_PENALTY
-
-
-if TYPE_CHECKING:
-    pass
 from ..support.argument_checks import check_optional
 
 

@@ -1,13 +1,9 @@
 """Which model to load, and where to."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-
-if TYPE_CHECKING:
-    pass
 
 
 _OF_THE_HUB = "of the model on the Hub"

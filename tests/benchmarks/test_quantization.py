@@ -33,7 +33,7 @@ def arguments(tmp_path, write, monkeypatch):
 
 def test_models_are_scored_once_and_timed_in_turns(arguments, monkeypatch, tmp_path, capsys):
     done = []
-    for name in ("evaluate_pairs", "translate"):
+    for name in ("evaluate", "translate"):
         work = getattr(quantization, name)
 
         def noted(model, *args, name=name, work=work, **kwargs):
@@ -44,7 +44,7 @@ def test_models_are_scored_once_and_timed_in_turns(arguments, monkeypatch, tmp_p
     figures = quantization.main([*arguments, "--rounds", "2", "--repeats", "0"])
     models = [model for _, model in done[: len(KINDS)]]
     in_turns = [*models, *models[1:], models[0]]
-    assert done == [*(("evaluate_pairs", model) for model in models), *(("translate", model) for model in in_turns)]
+    assert done == [*(("evaluate", model) for model in models), *(("translate", model) for model in in_turns)]
     assert [model.dtype for model in models[:2]] == [torch.float32, torch.bfloat16]
     assert json.loads((tmp_path / "figures.json").read_text()) == figures
     printed = capsys.readouterr().out

@@ -7,13 +7,13 @@ from dataclasses import fields
 
 import pytest
 import torch
-import yaml
 from transformers import AutoTokenizer, Seq2SeqTrainingArguments
 
 from benchmarks.tabulate_runs import TableArguments
 from hf_vanilla_transformer.cli import evaluate, score, train, translate
-from hf_vanilla_transformer.cli.parser import parse, read_recipe, recipes
+from hf_vanilla_transformer.cli.parser import parse
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
+from hf_vanilla_transformer.support.recipes import read_recipe, recipes
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.translation.model_loading import load
 from tests.cli.tiny_run import recipe
@@ -146,7 +146,7 @@ def test_recipes_are_found_by_name_in_the_package(tmp_path, monkeypatch):
 
 def test_recipes_run_on_any_device():
     for name in recipes():
-        settings = yaml.safe_load(read_recipe(name))
+        settings = read_recipe(name)
         assert not settings.keys() & {"use_cpu", "device", "fp16"}
         assert settings.get("bf16") is not True
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.training import run as train_run
-from hf_vanilla_transformer.training import run_outputs as train_outputs
+from hf_vanilla_transformer.training import run_record, run_scoring
 from hf_vanilla_transformer.training import run_setup as train_setup
 from hf_vanilla_transformer.training.run_arguments import RunArguments
 from tests.cli.tiny_run import TINY, recipe, weights_of
@@ -101,7 +101,7 @@ def test_a_model_is_kept_when_scoring_fails(tmp_path, monkeypatch):
     def fail(*args):
         raise RuntimeError("scoring failed")
 
-    monkeypatch.setattr(train_outputs, "evaluate_saved", fail)
+    monkeypatch.setattr(train_run, "evaluate_saved", fail)
     with pytest.raises(RuntimeError, match="scoring failed"):
         train.main(recipe(tmp_path))
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
@@ -111,12 +111,12 @@ def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_pat
     ids = torch.tensor([[5, 6, 7]])
     scored = []
 
-    def note_logits(model, *args):
+    def note_logits(model, *args, **kwargs):
         scored.append(model.eval()(input_ids=ids, decoder_input_ids=ids).logits)
-        return evaluate_pairs(model, *args)
+        return evaluate(model, *args, **kwargs)
 
-    evaluate_pairs = train_outputs.evaluate_pairs
-    monkeypatch.setattr(train_outputs, "evaluate_pairs", note_logits)
+    evaluate = run_scoring.evaluate
+    monkeypatch.setattr(run_scoring, "evaluate", note_logits)
     folder = train.main([*recipe(tmp_path, max_steps=1), "--bf16", "--use_cpu"])
     assert "training in bfloat16 autocast" in capsys.readouterr().out
     saved = AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -158,11 +158,11 @@ def test_pairs_longer_than_a_batch(tmp_path):
         train.main(recipe(tmp_path, tokens_per_batch=1))
 
 
-def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, capsys):
+def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, caplog):
+    caplog.set_level("INFO")
     data = Dataset.from_dict({"input_ids": [[2], [50, 2], [50, 51, 52, 2]], "labels": [[50, 2]] * 3})
     assert train_setup.remove_unfit(data, tokenizer, 3).to_list() == [{"input_ids": [50, 2], "labels": [50, 2]}]
-    printed = capsys.readouterr().out
-    assert printed == "removed 2 of 3 training pairs: 1 empty on one side, 1 longer than 3 tokens\n"
+    assert caplog.messages == ["removed 2 of 3 training pairs: 1 empty on one side, 1 longer than 3 tokens"]
     with pytest.raises(SystemExit, match="error: none of the 60 pairs would remain"):
         train.main(recipe(tmp_path, max_tokens=1))
 
@@ -190,7 +190,7 @@ def test_words_between_spaces(trained, tmp_path):
 @pytest.mark.parametrize("fine_tunes", [False, True])
 def test_attention_and_checkpointing_are_as_told(trained, tmp_path, monkeypatch, fine_tunes):
     found = []
-    run = train_run.train
+    run = train_run.run_updates
 
     def note(trainer, checkpoint):
         run(trainer, checkpoint)
@@ -198,7 +198,7 @@ def test_attention_and_checkpointing_are_as_told(trained, tmp_path, monkeypatch,
         layers = [*model.model.encoder.layers, *model.model.decoder.layers]
         found.append((model.config._attn_implementation, {layer.gradient_checkpointing for layer in layers}))
 
-    monkeypatch.setattr(train_run, "train", note)
+    monkeypatch.setattr(train_run, "run_updates", note)
     changes = {"attn_implementation": "eager", "gradient_checkpointing": True, "max_steps": 1}
     train.main(recipe(tmp_path, **changes, model_name_or_path=str(trained) if fine_tunes else None))
     assert found == [("eager", {True})]
@@ -301,9 +301,9 @@ def test_no_training_pairs(tmp_path):
 
 
 def test_a_model_s_name_does_not_say_where_it_lies(trained):
-    assert train_outputs.public_name(str(trained)) == trained.name
-    assert train_outputs.public_name("user/name") == "user/name"
-    assert train_outputs.public_name(None) is None
+    assert run_record.public_name(str(trained)) == trained.name
+    assert run_record.public_name("user/name") == "user/name"
+    assert run_record.public_name(None) is None
 
 
 def test_an_optimizer_of_one_s_own_is_not_the_paper_s(tmp_path):

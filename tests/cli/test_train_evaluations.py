@@ -15,20 +15,20 @@ from transformers.integrations import integration_utils
 from hf_vanilla_transformer import load_pairs, score_translations
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import plot, train
-from hf_vanilla_transformer.training import run_outputs as train_outputs
-from hf_vanilla_transformer.training.example_translations import SHOWN
+from hf_vanilla_transformer.training import run_saving, run_scoring
+from hf_vanilla_transformer.training.validation_examples import SHOWN
 from tests.cli.tiny_run import assert_is_mean, evaluated, recipe, weights_of
 
 
 def test_training_that_ends_with_an_average(tmp_path, monkeypatch):
     scored = []
 
-    def note_weights(model, *args):
+    def note_weights(model, *args, **kwargs):
         scored.append(model.lm_head.weight.detach().cpu().numpy())
-        return evaluate_pairs(model, *args)
+        return evaluate(model, *args, **kwargs)
 
-    evaluate_pairs = train_outputs.evaluate_pairs
-    monkeypatch.setattr(train_outputs, "evaluate_pairs", note_weights)
+    evaluate = run_scoring.evaluate
+    monkeypatch.setattr(run_scoring, "evaluate", note_weights)
     # The last update is no multiple of save_steps; its checkpoint counts all the same.
     arguments = recipe(tmp_path, save_steps=2, max_steps=5, train_sampling_strategy="random")
     averaging = [*arguments, "--average_last", "2"]
@@ -64,7 +64,7 @@ def test_a_model_is_kept_when_averaging_fails(tmp_path, monkeypatch):
     def fail(*args):
         raise OSError("The disk is full.")
 
-    monkeypatch.setattr(train_outputs, "write_average", fail)
+    monkeypatch.setattr(run_saving, "write_average", fail)
     message = r"error: The disk is full\. The model in .*run has the weights of the last update, not an average"
     with pytest.raises(SystemExit, match=message):
         train.main(recipe(tmp_path, average_last=2))

@@ -18,10 +18,9 @@ from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.cli.parser import parse
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
-from hf_vanilla_transformer.training import run as train_run
+from hf_vanilla_transformer.training import run, run_record, run_start
 from hf_vanilla_transformer.training import run_arguments as train_arguments
 from hf_vanilla_transformer.training import run_checks as train_checks
-from hf_vanilla_transformer.training import run_outputs as train_outputs
 from hf_vanilla_transformer.training import run_setup as train_setup
 from tests.cli.tiny_run import TINY_RUN, write_recipe
 
@@ -142,18 +141,18 @@ def test_what_has_no_effect_is_said(trained, tmp_path, capsys):
 
 def test_all_processes_go_on_from_one_checkpoint(monkeypatch):
     of_the_first = Path("checkpoint-2")
-    monkeypatch.setattr(train_run, "broadcast_object_list", lambda given: [of_the_first])
-    train_run.check_same_checkpoint(of_the_first)
+    monkeypatch.setattr(run_start, "broadcast_object_list", lambda given: [of_the_first])
+    run_start.check_same_checkpoint(of_the_first)
     with pytest.raises(ValueError, match="resumes from checkpoint-2, but this one from no checkpoint; give all"):
-        train_run.check_same_checkpoint(None)
+        run_start.check_same_checkpoint(None)
 
 
 def test_the_update_of_the_best_weights_is_told():
     args = SimpleNamespace(load_best_model_at_end=True, metric_for_best_model="bleu")
     trainer = SimpleNamespace(args=args, state=SimpleNamespace(best_global_step=1200))
-    assert train_outputs.describe_best(trainer) == {"weights": "of update 1,200, the best by bleu"}
+    assert run_record.describe_best(trainer) == {"weights": "of update 1,200, the best by bleu"}
     args.load_best_model_at_end = False
-    assert train_outputs.describe_best(trainer) == {}
+    assert run_record.describe_best(trainer) == {}
 
 
 def test_special_tokens_are_the_tokenizer_s():
@@ -225,7 +224,7 @@ def test_a_schedule_without_warm_up_is_not_said_to_rise(tmp_path, capsys, schedu
 
 
 def test_all_checkpoints_are_kept_where_it_is_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(train_run, "CHECKPOINTS_KEPT", 1)
+    monkeypatch.setattr(run, "CHECKPOINTS_KEPT", 1)
     folder = train.main(recipe(tmp_path, save_steps=1, average_last=2, save_total_limit=0))
     assert len(list(folder.glob("checkpoint-*"))) == 4
 
@@ -270,7 +269,7 @@ def test_a_training_that_diverged_ends(tmp_path, logging_steps, update):
 
 
 def test_old_checkpoints_of_a_long_run_are_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(train_run, "CHECKPOINTS_KEPT", 2)
+    monkeypatch.setattr(run, "CHECKPOINTS_KEPT", 2)
     folder = train.main(recipe(tmp_path, save_steps=1))
     assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-4"]
     kept = train.main(recipe(tmp_path, save_steps=1, average_last=3, output_dir=str(tmp_path / "averaged")))

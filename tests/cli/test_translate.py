@@ -118,7 +118,7 @@ def test_translating_arguments_by_another_search(decisive, capsys):
 
 @pytest.mark.parametrize(
     ("command", "place"),
-    [(translate, "hf_vanilla_transformer.cli.translate"), (evaluate, "hf_vanilla_transformer.cli.evaluate")],
+    [(translate, "hf_vanilla_transformer.cli.translate"), (evaluate, "hf_vanilla_transformer.evaluation.evaluate")],
 )
 def test_batches_are_as_large_as_asked_for(decisive, write, monkeypatch, command, place):
     given = []

@@ -1,10 +1,10 @@
-"""Examples of translations at each evaluation of `train`."""
+"""Translations of the same validation pairs at each evaluation of a run."""
 
+import logging
 import math
 from typing import Any
 
 from datasets import Dataset
-from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.integrations import TensorBoardCallback
 
@@ -13,9 +13,11 @@ from ..evaluation.example_translations import format_examples, spread
 
 SHOWN = 5
 
+logger = logging.getLogger(__name__)
 
-class ShowExamples(TrainerCallback):
-    """Prints, at each evaluation, the same five validation pairs as source, prediction and reference.
+
+class LogExamples(TrainerCallback):
+    """Logs, at each evaluation, the same five validation pairs as source, prediction and reference.
 
     TensorBoard shows them as text. Every process translates them, because the weights of one may be spread over all.
 
@@ -37,8 +39,7 @@ class ShowExamples(TrainerCallback):
         if not state.is_world_process_zero:
             return
         text = format_examples(self.examples["source"], predictions, self.examples["target"])
-        # Not print(), which would break the progress bar.
-        tqdm.write(f"{text}\n")
+        logger.info("%s\n", text)
         for each in self.trainer.callback_handler.callbacks:
             if isinstance(each, TensorBoardCallback) and each.tb_writer is not None:
                 # Markdown, in which an indented block keeps its lines.

@@ -1,0 +1,114 @@
+"""What the verb `evaluate` does: translate test pairs, and score the translations."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from datasets import Dataset
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from ..data.pair_arguments import DataArguments
+from ..model.generation_settings import limits_length
+from ..translation.model_loading import load
+from ..translation.translate import translate
+from .metric_names import describe_exact_match
+from .metrics import score_translations
+from .scoring_arguments import ScoringArguments
+
+
+class Evaluation(NamedTuple):
+    """Scores of a model on pairs.
+
+    Args:
+        scores (`dict`): of `score_translations`, and in words `data`, the pairs, and `decoding`, the search.
+        translations (`list[str]`): of the sources, in their order.
+    """
+
+    scores: dict[str, Any]
+    translations: list[str]
+
+
+def evaluate(
+    model: Any,
+    pairs: Dataset | Sequence[str | Path],
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    data: str | None = None,
+    tokenize: str | None = None,
+    lowercase: bool = False,
+    tokens_per_batch: int = 4096,
+    show_progress: bool = True,
+    **generate_kwargs: Any,
+) -> Evaluation:
+    """Translate the sources of pairs, and compute BLEU, chrF and exact match of the translations.
+
+    ```python
+    evaluate("runs/mine", ["test.en", "test.de"], num_beams=4).scores["bleu"]
+    ```
+
+    Args:
+        model (`str`, `Path`, `PreTrainedModel`, or what `load_engine` returns): a folder or a name on the Hub; or a
+            model, with its tokenizer.
+        pairs (`Dataset`, or a list of files): with columns `source` and `target`; or tables, or two aligned text files
+            whose names end in their languages.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): of the model.
+        data (`str`, *optional*): the pairs in words; by default the names of the files.
+        tokenize (`str`, *optional*): tokenization of BLEU; by default `"char"` for the number corpus, what sacrebleu
+            has for a target language without spaces between words, and `"13a"` for others.
+        lowercase (`bool`): ignore case.
+        tokens_per_batch (`int`): maximum number of source tokens in a batch, padding included.
+        show_progress (`bool`): whether to show a progress bar.
+        **generate_kwargs: arguments of `generate()`, such as `num_beams`.
+
+    Raises:
+        OSError, ValueError: if the model or the files cannot be read; and as `translate` and `score_translations` do.
+    """
+    scoring = ScoringArguments(tokenize, lowercase)
+    if not isinstance(pairs, Dataset):
+        files = DataArguments(test_file=[str(path) for path in pairs])
+        data, scoring = data or files.describe("test"), scoring.for_target(files.languages()[1])
+        pairs = files.load("test")["test"]
+    if isinstance(model, (str, Path)):
+        tokenizer, model = load(str(model))
+    if tokenizer is None:
+        raise ValueError("a model was given without its tokenizer; give both, or the folder that holds them.")
+    translations = translate(model, tokenizer, pairs["source"], tokens_per_batch, show_progress, **generate_kwargs)
+    scores = score_translations(translations, pairs["target"], **scoring.options(pairs))
+    scores |= {"data": data or "the given data set", "decoding": describe_search(model, generate_kwargs)}
+    return Evaluation(scores, translations)
+
+
+def describe_scores(scores: dict[str, Any]) -> list[str]:
+    """Scores as lines of text."""
+    return [
+        f"{scores['sentences']} pairs of {scores['data']}",
+        f"decoding: {scores['decoding']}",
+        f"exact match: {describe_exact_match(scores)}",
+        f"BLEU: {scores['bleu']:.2f}  {scores['bleu_signature']}",
+        f"chrF: {scores['chrf']:.2f}  {scores['chrf_signature']}",
+    ]
+
+
+def describe_search(model: Any, given: dict[str, Any] | None = None) -> str:
+    """The decoding in words: the model's `generation_config`, overridden by the given settings."""
+    settings = copy.deepcopy(model.generation_config)
+    # Not by update(), which validates settings that the model may carry.
+    for name, value in (given or {}).items():
+        setattr(settings, name, value)
+    beams, limit = settings.num_beams or 1, _describe_limit(settings)
+    if beams == 1:
+        return f"{'sampling' if settings.do_sample else 'greedy search'}{limit}"
+    alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
+    penalty = f"length penalty {alpha} ({getattr(settings, 'length_penalty_type', 'hf')})"
+    kind = "beam sampling" if settings.do_sample else "beam search"
+    stop = ", early stopping" if settings.early_stopping is True else ""
+    return f"{kind}, {beams} beams, {penalty}{stop}{limit}"
+
+
+def _describe_limit(settings: GenerationConfig) -> str:
+    offset = getattr(settings, "max_length_offset", None)
+    limit = settings.max_new_tokens or settings.max_length
+    if offset is not None and not limits_length(settings):
+        limit = f"source + {offset}"
+    return f", at most {limit} tokens" if limit else ""

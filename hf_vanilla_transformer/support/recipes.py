@@ -1,0 +1,47 @@
+"""Recipes: settings of named runs, in the package or in files of YAML or JSON."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def recipes() -> list[str]:
+    """The names of the recipes in the package."""
+    names = (Path(each.name) for each in files("hf_vanilla_transformer").joinpath("recipes").iterdir())
+    return sorted(name.stem for name in names if name.suffix == ".yaml")
+
+
+def read_recipe(config: str) -> dict[str, Any]:
+    """The arguments of a recipe in the package, or of a file.
+
+    Args:
+        config (`str`): something that ends in .yaml, .yml or .json is a file, anything else the name of a recipe.
+
+    Raises:
+        FileNotFoundError: if the file does not exist.
+        ValueError: if no recipe has this name, or the file holds no names and values.
+    """
+    try:
+        settings = yaml.safe_load(_read(config))
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{config} is neither YAML nor JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{config} must hold names and values.")
+    return settings
+
+
+def _read(config: str) -> str:
+    if Path(config).suffix.lower() in RECIPE_SUFFIXES:
+        if not Path(config).is_file():
+            raise FileNotFoundError(f"{config} does not exist; name a YAML or JSON file of arguments.")
+        return Path(config).read_text(encoding="utf-8")
+    if config not in recipes():
+        raise ValueError(
+            f'config is "{config}"; give a file that ends in .yaml or .json, or a recipe: {", ".join(recipes())}.'
+        )
+    return files("hf_vanilla_transformer").joinpath("recipes", f"{config}.yaml").read_text(encoding="utf-8")

@@ -1,0 +1,80 @@
+"""Saving of the trained weights, or of their average, at the end of a run."""
+
+import logging
+import tempfile
+from pathlib import Path
+
+from transformers import Seq2SeqTrainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..hub.staged_folder import staged
+from ..support.checkpoint_marks import newest_complete
+from ..support.disk_errors import is_disk_error
+from .checkpoint_averaging import last_checkpoints, write_average
+
+
+logger = logging.getLogger(__name__)
+
+
+class RunStoppedError(RuntimeError):
+    """A run that could not go on or write its outputs; the message says what happened, and what to do."""
+
+
+def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
+    """Replace an earlier run's model and tokenizer, each file atomically.
+
+    Raises:
+        RunStoppedError: if the files cannot be written; the message says where the weights are.
+    """
+    if not trainer.is_world_process_zero():
+        trainer.save_model(_internal_call=True)  # Writes nothing; the main process may need its shards of the weights.
+        return
+    try:
+        with staged(output, replace_run=True) as folder:
+            # Without _internal_call the Trainer would push, with a card of its own.
+            trainer.save_model(str(folder), _internal_call=True)
+            (folder / "training_args.bin").unlink(missing_ok=True)  # A pickle, which a shared folder should not hold.
+    except Exception as error:  # Whatever it is, the weights must not be lost.
+        if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:  # To save again, all processes are needed.
+            raise RunStoppedError(
+                f"the model could not be written to {output} ({error}). Make room; {how_to_resume(output)}."
+            ) from error
+        refuge = tempfile.mkdtemp(prefix=f"{output.name}-")
+        trainer.save_model(refuge, _internal_call=True)
+        Path(refuge, "training_args.bin").unlink(missing_ok=True)
+        raise RunStoppedError(
+            f"the model could not be written to {output} ({error}); it is in {refuge}, move it from there."
+        ) from error
+
+
+def how_to_resume(output: Path) -> str:
+    """What a user can do after a run that was stopped."""
+    checkpoint = newest_complete(output)
+    if checkpoint is None:
+        return "the same command starts again, because there is no complete checkpoint"
+    return f"the same command with --resume_from_checkpoint last resumes from {checkpoint.name}"
+
+
+def save_average(output: Path, count: int, updates: int) -> None:
+    """Replace the saved model by the average of the last checkpoints, including that of the last update.
+
+    Raises:
+        RunStoppedError: if there is no checkpoint of the last update, or the average cannot be written.
+    """
+    checkpoints = last_checkpoints(output, count)
+    if not checkpoints or checkpoints[-1].name != f"{PREFIX_CHECKPOINT_DIR}-{updates}":
+        raise RunStoppedError(
+            f"there is no checkpoint of update {updates:,} to average; the model in {output} has the weights of "
+            "that update. The same command with --resume_from_checkpoint auto makes the average."
+        )
+    if len(checkpoints) < count:
+        left = f"the run left {len(checkpoints)} complete checkpoints; these are averaged"
+        logger.info("average_last is %d, but %s", count, left)
+    try:
+        with staged(output, replace_run=True) as folder:
+            write_average(checkpoints, folder)
+    except Exception as error:
+        if not isinstance(error, (OSError, ValueError)) and not is_disk_error(error):
+            raise
+        rest = f" The model in {output} has the weights of the last update, not an average."
+        raise RunStoppedError(f"{error}{rest if any(output.glob('*.safetensors')) else ''}") from error

@@ -1,0 +1,101 @@
+"""`train()` from Python: the same run as the verb's, with plain arguments, errors and messages."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_vanilla_transformer.cli import train as verb
+from hf_vanilla_transformer.evaluation.evaluate import evaluate
+from hf_vanilla_transformer.training import run
+from hf_vanilla_transformer.training.run import train
+from hf_vanilla_transformer.training.run_saving import RunStoppedError
+from tests.cli.tiny_run import TINY, recipe, weights_of
+
+
+# Arguments of the tiny run that are no files.
+ARGUMENTS = {
+    name: value for name, value in TINY.items() if name not in ("dataset_name", "train_size", "max_digits", "output_dir")
+}
+
+
+@pytest.fixture
+def files(tmp_path) -> list[str]:
+    """Pairs of another language, in files with other names."""
+    (tmp_path / "corpus.en").write_text("one house\ntwo houses\n" * 8)
+    (tmp_path / "corpus.fr").write_text("une maison\ndeux maisons\n" * 8)
+    return [str(tmp_path / "corpus.en"), str(tmp_path / "corpus.fr")]
+
+
+def test_python_trains_what_the_verb_trains(tmp_path, capsys, caplog):
+    (path,) = recipe(tmp_path)
+    by_verb = verb.main([path, "--output_dir", str(tmp_path / "verb"), "--seed", "7"])
+    capsys.readouterr()
+    caplog.set_level("INFO")
+    folder = train(config=path, output_dir=tmp_path / "python", seed=7)
+    assert folder == tmp_path / "python"
+    ours, theirs = weights_of(folder), weights_of(by_verb)
+    assert all((weight == theirs[name]).all() for name, weight in ours.items())
+    assert f"the model is in {folder}" in caplog.messages
+    assert "the model is in" not in capsys.readouterr().out
+
+
+def test_files_of_another_language_pair(tmp_path, files):
+    folder = train(files, tmp_path / "run", test_files=files, **{**ARGUMENTS, "source_lang": None, "target_lang": None})
+    scores = json.loads((folder / "scores.json").read_text())
+    assert scores["data"] == "corpus.en, corpus.fr"
+    found = evaluate(folder, files, show_progress=False)
+    assert found.scores["bleu"] == scores["bleu"]
+    assert len(found.translations) == 16
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    assert (settings["source_lang"], settings["target_lang"]) == ("en", "fr")
+
+
+def test_arguments_that_do_not_exist_or_have_no_effect(tmp_path, files):
+    with pytest.raises(TypeError, match="there is no argument batch_size; `hf-vanilla-transformer train --help`"):
+        train(files, tmp_path / "run", batch_size=3)
+    with pytest.raises(ValueError, match="do_train has no effect, because `train` always trains; leave it out"):
+        train(files, tmp_path / "run", do_train=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_stops_raises_and_the_verb_ends_in_one_line(tmp_path, monkeypatch):
+    (path,) = recipe(tmp_path)
+
+    def fail(*_):
+        raise RunStoppedError("the disk is full. Make room.")
+
+    monkeypatch.setattr(run, "save_model", fail)
+    with pytest.raises(RunStoppedError, match=r"the disk is full\. Make room\."):
+        train(config=path)
+    with pytest.raises(SystemExit, match=r"error: the disk is full\. Make room\."):
+        verb.main([path, "--overwrite"])
+
+
+def test_a_mistake_in_the_code_keeps_its_traceback(tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("a mistake")
+
+    monkeypatch.setattr(run, "save_model", fail)
+    with pytest.raises(ValueError, match="a mistake"):
+        verb.main(recipe(tmp_path))
+
+
+def test_messages_are_printed_by_the_verb_alone(capsys):
+    logger = logging.getLogger("hf_vanilla_transformer.training.run")
+    with verb.printing_messages():
+        logger.info("a message")
+        logger.warning("a warning")
+        logging.getLogger("hf_vanilla_transformer.support").info("of another room")
+    logger.info("after it")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("a message\n", "a warning\n")
+    assert logging.getLogger("hf_vanilla_transformer").level == logging.NOTSET
+    assert logging.getLogger("hf_vanilla_transformer.training").handlers == []
+
+
+def test_a_trained_folder_is_a_model_folder(tmp_path, files):
+    folder = train([Path(file) for file in files], tmp_path / "run", **ARGUMENTS)
+    assert AutoModelForSeq2SeqLM.from_pretrained(folder).config.d_model == TINY["d_model"]
