@@ -31,10 +31,10 @@ RECIPES = ROOT / "hf_vanilla_transformer" / "recipes"
 RUN_HERE = {
     "align.md": 2,
     "decoding.md": 1,
-    "evaluate.md": 1,
+    "evaluate.md": 2,
     "large_corpora.md": 2,
     "precision_and_memory.md": 1,
-    "train.md": 5,
+    "train.md": 6,
     "translate.md": 4,
 }
 RUN_ELSEWHERE = {
@@ -271,6 +271,31 @@ def test_scores_of_evaluate_md(capsys):
     assert found.tokens == tokenizer.convert_ids_to_tokens(best.sequences[0, 1:].tolist())
     assert found.normalized == pytest.approx(best.sequences_scores.item(), abs=1e-5)
     assert f"{found.total} {found.normalized}\n" in capsys.readouterr().out
+
+
+def write_pairs(folder: Path) -> None:
+    for split in ("train", "test"):
+        (folder / f"{split}.en").write_text("seven\nforty-two\n")
+        (folder / f"{split}.de").write_text("sieben\nzweiundvierzig\n")
+
+
+def test_the_evaluation_of_evaluate_md(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path)
+    names: dict[str, Any] = {}
+    run("evaluate.md", "evaluate", names, ("runs/numbers", FIXTURE.as_posix()))
+    assert names["found"].translations == ["sieben", "zweiundvierzig"]
+    assert names["found"].scores["exact_match"] == 100
+
+
+def test_the_run_of_train_md(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path)
+    tiny = "d_model=16, d_ff=16, num_layers=1, num_heads=2, vocab_size=300, max_new_tokens=5, bf16=False, use_cpu=True"
+    names: dict[str, Any] = {}
+    run("train.md", "run", names, ("vocab_size=8000", tiny), ("max_steps=1000", "max_steps=1, save_strategy='no'"))
+    assert names["folder"] == Path("runs/mine")
+    assert AutoConfig.from_pretrained(tmp_path / "runs" / "mine").d_model == 16
 
 
 def test_the_tokenizer_of_train_md():

@@ -18,8 +18,8 @@ MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in (ROOT / PACKAGE).rglob("*.py")
 }
-# A room may import the rooms after it, also inside functions, and `support`. `model` is copied into saved folders, so it
-# imports no other room; `support` knows none.
+# A room may import the rooms after it, also inside functions, and `support`. `model` is copied into saved folders, so
+# it imports no other room; `support` knows none.
 ORDER = (
     *("cli", "serving", "training", "engines", "conversion", "hub", "evaluation", "pictures", "translation", "data"),
     "model",

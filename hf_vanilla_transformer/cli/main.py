@@ -28,9 +28,6 @@ VERBS = {
     "info": "print versions, the machine, and the fast paths it enables",
 }
 
-# A verb whose module has another name.
-_MODULES = {"info": "machine_info"}
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the verb that the first argument names."""
@@ -41,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif verb == "--version":
             print(f"{PROGRAM} {__version__}", flush=True)
         elif verb in VERBS:
-            import_module(f".{_MODULES.get(verb, verb)}", __package__).main(rest)
+            import_module(f".{verb}", __package__).main(rest)
             if sys.stdout is not None:
                 sys.stdout.flush()
         else:

@@ -113,7 +113,7 @@ def test_the_package_runs_as_a_module(tmp_path):
 
 def test_a_verb_returns_no_exit_code(monkeypatch):
     """The installed program passes the result of `main` to `sys.exit`."""
-    monkeypatch.setattr("hf_vanilla_transformer.cli.machine_info.main", lambda arguments: {"versions": {}})
+    monkeypatch.setattr("hf_vanilla_transformer.cli.info.main", lambda arguments: {"versions": {}})
     assert cli.main(["info"]) is None
 
 

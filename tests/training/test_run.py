@@ -15,10 +15,8 @@ from hf_vanilla_transformer.training.run_saving import RunStoppedError
 from tests.cli.tiny_run import TINY, recipe, weights_of
 
 
-# Arguments of the tiny run that are no files.
-ARGUMENTS = {
-    name: value for name, value in TINY.items() if name not in ("dataset_name", "train_size", "max_digits", "output_dir")
-}
+# Arguments of the tiny run without its data.
+ARGUMENTS = {name: value for name, value in TINY.items() if name not in ("dataset_name", "train_size", "max_digits")}
 
 
 @pytest.fixture

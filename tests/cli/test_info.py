@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from hf_vanilla_transformer import __version__
-from hf_vanilla_transformer.cli import machine_info as info
+from hf_vanilla_transformer.cli import info as info
 
 
 def test_text(capsys):
