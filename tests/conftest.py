@@ -38,7 +38,6 @@ LONG = (
     "tests/test_wheel.py",
     "tests/invariants/",
     "tests/hub/",
-    "tests/model/test_saved_folders.py",
     "tests/model/test_remote_code.py",
     "tests/test_notebook.py",
     "tests/training/test_trainer.py",

@@ -14,7 +14,7 @@ from ..support.atomic_files import write_text
 from ..support.output_files import check_can_write, open_output
 from ..translation.alignment import AlignmentChoice, GoldLinks, Links, align, alignment_error_rate, choose_alignment
 from ..translation.loading_arguments import LoadingArguments
-from .load_model import load_given
+from .load_from_options import load_given
 from .parser import parse, plain_errors
 from .shared_options import BatchArguments, EngineArguments
 

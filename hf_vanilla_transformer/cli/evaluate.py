@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..data.pair_arguments import DataArguments
 from ..data.text_lines import one_line
@@ -14,13 +14,9 @@ from ..support.atomic_files import write_text
 from ..support.output_files import check_can_write
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.loading_arguments import LoadingArguments
-from .load_model import load_given
+from .load_from_options import load_given
 from .parser import parse, plain_errors
 from .shared_options import BatchArguments, EngineArguments
-
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass

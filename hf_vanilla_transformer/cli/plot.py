@@ -20,7 +20,7 @@ from ..support.version import __version__
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.loading_arguments import LoadingArguments
 from . import PROGRAM
-from .load_model import load_given
+from .load_from_options import load_given
 from .parser import parse, plain_errors
 
 

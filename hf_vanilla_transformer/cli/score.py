@@ -9,7 +9,7 @@ from ..data.pair_arguments import DataArguments
 from ..support.output_files import check_can_write, open_output
 from ..translation.loading_arguments import LoadingArguments
 from ..translation.score import Score, score
-from .load_model import load_given
+from .load_from_options import load_given
 from .parser import parse, plain_errors
 from .shared_options import BatchArguments, EngineArguments
 

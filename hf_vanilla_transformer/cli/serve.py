@@ -16,7 +16,7 @@ from ..translation.decoding_arguments import DecodingArguments
 from ..translation.glossary import Glossary
 from ..translation.loading_arguments import LoadingArguments
 from ..translation.translate import translate
-from .load_model import load_given, load_terms
+from .load_from_options import load_given, load_terms
 from .parser import parse, plain_errors
 from .shared_options import EngineArguments
 

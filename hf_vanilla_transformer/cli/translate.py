@@ -14,7 +14,7 @@ from ..translation.glossary import Glossary
 from ..translation.loading_arguments import LoadingArguments
 from ..translation.markup import KINDS
 from ..translation.translate import translate
-from .load_model import load_given, load_terms
+from .load_from_options import load_given, load_terms
 from .multi_process_output import Processes
 from .parser import parse, plain_errors
 from .shared_options import BatchArguments, EngineArguments

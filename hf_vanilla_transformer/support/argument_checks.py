@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 
 def check_number(name: str, value: Any, least: int, most: int | None = None) -> None:
@@ -56,10 +56,6 @@ def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
                 f"{name} contains {text!r}, which is not UTF-8 text; decode it with its encoding."
             ) from None
         yield text
-
-
-if TYPE_CHECKING:
-    pass
 
 
 def check_optional(arguments: Any, name: str) -> None:

@@ -48,10 +48,10 @@ def newest_complete(folder: Path) -> Path | None:
 def checkpoints_in(folder: Path) -> list[Path]:
     """All checkpoints in a folder, complete or not, by step."""
     names = {path: path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-") for path in folder.glob("checkpoint-*")}
-    return sorted((path for path, step in names.items() if step.isdecimal() and path.is_dir()), key=_step)
+    return sorted((path for path, step in names.items() if step.isdecimal() and path.is_dir()), key=step_of)
 
 
-def _step(checkpoint: Path) -> int:
+def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-"))
 
 

@@ -1,8 +1,10 @@
-"""Errors of a full or broken disk."""
+"""Full and broken disks: free space before a run, and errors of the operating system and of libraries."""
 
 import errno
 import re
+import shutil
 import traceback
+from pathlib import Path
 
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -19,3 +21,13 @@ def is_disk_error(error: BaseException) -> bool:
         return int(of_rust[1]) in DISK_ERRORS
     frames = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
     return isinstance(error, RuntimeError) and frames[-1:] == ["torch.serialization"]
+
+
+def check_free_space(folder: Path, needed: int) -> None:
+    """Raise OSError if the disk of a folder has less free space than a run needs, in bytes."""
+    disk = shutil.disk_usage(folder)
+    if disk.total and disk.free < needed:  # Some network file systems tell nothing.
+        raise OSError(
+            f"the run writes at least {needed / 1e9:,.3g} GB, but the disk of {folder} has {disk.free / 1e9:,.3g} GB "
+            "free; make room, or name another --output_dir."
+        )

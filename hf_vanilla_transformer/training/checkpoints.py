@@ -18,7 +18,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..support.checkpoint_marks import MARK, _step, checkpoints_in, complete_checkpoints, fault_of, mark_complete
+from ..support.checkpoint_marks import MARK, checkpoints_in, complete_checkpoints, fault_of, mark_complete, step_of
 from .trainer_callbacks import evaluations_without_improvement
 
 
@@ -61,7 +61,7 @@ class CompleteCheckpoints(TrainerCallback):
             raise ValueError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
         if args.should_save:
             for checkpoint in checkpoints_in(Path(str(args.output_dir))):
-                if _step(checkpoint) > state.global_step:
+                if step_of(checkpoint) > state.global_step:
                     (checkpoint / MARK).unlink(missing_ok=True)
         if args.save_only_model:
             logger.warning("save_only_model is set: no run can resume from these checkpoints; none is marked.")
@@ -186,7 +186,7 @@ def _remove_surplus(folder: Path, limit: int | None, keep: list[Path]) -> None:
     checkpoints = checkpoints_in(folder)
     kept = {path.resolve() for path in keep}
     others = [path for path in checkpoints if path.resolve() not in kept]
-    others.sort(key=lambda path: ((path / MARK).exists(), _step(path)))
+    others.sort(key=lambda path: ((path / MARK).exists(), step_of(path)))
     surplus = min(len(others), len(checkpoints) - limit)
     for path in others[: max(0, surplus)]:
         shutil.rmtree(path, ignore_errors=True)

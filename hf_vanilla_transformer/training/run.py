@@ -25,7 +25,7 @@ from .run_card import save_card
 from .run_checks import check_lengths, check_space
 from .run_facts import FactsOfTheRun
 from .run_push import prepare_push, push
-from .run_record import describe_run, save_results
+from .run_results import describe_run, save_results
 from .run_saving import RunStoppedError, how_to_resume, save_average, save_model
 from .run_scoring import compare_average, evaluate_saved
 from .run_setup import load_training_pairs, make_model, make_trainer, set_languages, tokenize

@@ -13,7 +13,7 @@ from .checkpoint_averaging import averaged_from
 from .paper_arguments import describe_precision
 from .run_arguments import Settings
 from .run_facts import FactsOfTheRun
-from .run_record import describe_best
+from .run_results import describe_best
 from .run_scoring import describe_average
 
 

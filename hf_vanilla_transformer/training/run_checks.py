@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ..evaluation.metric_names import METRICS
 from ..hub.model_folder import FILES_OF_A_RUN, files_of_a_run
 from ..support.argument_checks import check_number, check_optional
 from ..support.checkpoint_marks import checkpoints_in
+from ..support.disk_errors import check_free_space
 from ..support.output_files import check_can_write
 from .checkpoints import are_all_unfinished, is_finished
 from .paper_arguments import PaperTrainingArguments
@@ -259,12 +259,7 @@ def check_space(trainer: Seq2SeqTrainer, folder: Path) -> None:
     model: Any = trainer.model
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     needed = size if trainer.args.save_strategy == "no" else 4 * size
-    disk = shutil.disk_usage(folder)
-    if disk.total and disk.free < needed:  # Some network file systems tell nothing.
-        raise OSError(
-            f"the run writes at least {needed / 1e9:,.3g} GB, but the disk of {folder} has {disk.free / 1e9:,.3g} GB "
-            "free; make room, or name another --output_dir."
-        )
+    check_free_space(folder, needed)
 
 
 def check_lengths(config: PreTrainedConfig, data: DatasetDict) -> None:

@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.training import run as train_run
-from hf_vanilla_transformer.training import run_record, run_scoring
+from hf_vanilla_transformer.training import run_results, run_scoring
 from hf_vanilla_transformer.training import run_setup as train_setup
 from hf_vanilla_transformer.training.run_arguments import RunArguments
 from tests.cli.tiny_run import TINY, recipe, weights_of
@@ -301,9 +301,9 @@ def test_no_training_pairs(tmp_path):
 
 
 def test_a_model_s_name_does_not_say_where_it_lies(trained):
-    assert run_record.public_name(str(trained)) == trained.name
-    assert run_record.public_name("user/name") == "user/name"
-    assert run_record.public_name(None) is None
+    assert run_results.public_name(str(trained)) == trained.name
+    assert run_results.public_name("user/name") == "user/name"
+    assert run_results.public_name(None) is None
 
 
 def test_an_optimizer_of_one_s_own_is_not_the_paper_s(tmp_path):

@@ -18,7 +18,7 @@ from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.cli.parser import parse
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
-from hf_vanilla_transformer.training import run, run_record, run_start
+from hf_vanilla_transformer.training import run, run_results, run_start
 from hf_vanilla_transformer.training import run_arguments as train_arguments
 from hf_vanilla_transformer.training import run_checks as train_checks
 from hf_vanilla_transformer.training import run_setup as train_setup
@@ -150,9 +150,9 @@ def test_all_processes_go_on_from_one_checkpoint(monkeypatch):
 def test_the_update_of_the_best_weights_is_told():
     args = SimpleNamespace(load_best_model_at_end=True, metric_for_best_model="bleu")
     trainer = SimpleNamespace(args=args, state=SimpleNamespace(best_global_step=1200))
-    assert run_record.describe_best(trainer) == {"weights": "of update 1,200, the best by bleu"}
+    assert run_results.describe_best(trainer) == {"weights": "of update 1,200, the best by bleu"}
     args.load_best_model_at_end = False
-    assert run_record.describe_best(trainer) == {}
+    assert run_results.describe_best(trainer) == {}
 
 
 def test_special_tokens_are_the_tokenizer_s():
