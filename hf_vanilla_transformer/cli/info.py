@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..engines.machine_report import OPTIONAL_PACKAGES, cpu_capabilities, fast_paths, faster_engine, version_of
+from ..engines.machine_report import describe_machine
 from .parser import parse
 
 
@@ -19,15 +19,7 @@ class InfoArguments:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Print the description; returns it."""
     (args,) = parse([InfoArguments], __doc__, arguments, verb="info")
-    from ..support.environment import describe_environment
-
-    info = {
-        **describe_environment(),
-        "optional_packages": {package: version_of(package) for package in OPTIONAL_PACKAGES},
-        "cpu_capabilities": cpu_capabilities(),
-        "fast_paths": {path: {"on": not reason, "reason": reason} for path, reason in fast_paths().items()},
-        "faster_engine": faster_engine(),
-    }
+    info = describe_machine()
     print(json.dumps(info, indent=2) if args.json else as_text(info))
     return info
 

@@ -2,10 +2,12 @@
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch
 
 from ..model.fast_path_checks import cpu_supports_matmul_in, has_avx512
+from ..support.environment import describe_environment
 
 
 OPTIONAL_PACKAGES = (
@@ -28,6 +30,21 @@ _ENGINES = {
         "int8": "torch for small batches, ctranslate2 for large ones",
     },
 }
+
+
+def describe_machine() -> dict[str, Any]:
+    """Versions, the machine, the CPU's instructions, the fast paths with the reason why one is off, and the engines.
+
+    Returns:
+        `dict`: of `describe_environment`, and `optional_packages`, `cpu_capabilities`, `fast_paths`, `faster_engine`.
+    """
+    return {
+        **describe_environment(),
+        "optional_packages": {package: version_of(package) for package in OPTIONAL_PACKAGES},
+        "cpu_capabilities": cpu_capabilities(),
+        "fast_paths": {path: {"on": not reason, "reason": reason} for path, reason in fast_paths().items()},
+        "faster_engine": faster_engine(),
+    }
 
 
 def version_of(package: str) -> str | None:

@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import evaluate, train
-from hf_vanilla_transformer.cli.evaluate import describe_search
+from hf_vanilla_transformer.evaluation.evaluate import describe_search
 from hf_vanilla_transformer.evaluation.example_translations import spread
 from hf_vanilla_transformer.evaluation.metric_names import describe_exact_match
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments

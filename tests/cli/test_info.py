@@ -8,7 +8,8 @@ import torch
 import transformers
 
 from hf_vanilla_transformer import __version__
-from hf_vanilla_transformer.cli import info as info
+from hf_vanilla_transformer.cli import info
+from hf_vanilla_transformer.engines import machine_report
 
 
 def test_text(capsys):
@@ -25,8 +26,10 @@ def test_text(capsys):
     assert "CPU capabilities: AVX2 " in printed
     assert "\nGPU: " in printed
     paths, _, engines = printed.partition("fast paths:\n")[2].partition("\nfaster engine for translation (--engine):\n")
-    assert paths.count("\n  ") == len(info.fast_paths()) - 1
-    assert engines == "".join(f"  {precision}: {engine}\n" for precision, engine in info.faster_engine().items())
+    assert paths.count("\n  ") == len(machine_report.fast_paths()) - 1
+    assert engines == "".join(
+        f"  {precision}: {engine}\n" for precision, engine in machine_report.faster_engine().items()
+    )
 
 
 def test_json(capsys):
@@ -37,16 +40,18 @@ def test_json(capsys):
 
 
 def test_missing_packages():
-    assert info.version_of("torch").partition("+")[0] == torch.__version__.partition("+")[0]
-    assert info.version_of("no-such-package") is None
+    assert machine_report.version_of("torch").partition("+")[0] == torch.__version__.partition("+")[0]
+    assert machine_report.version_of("no-such-package") is None
 
 
 @pytest.mark.parametrize("has_bfloat16", [True, False])
 def test_reasons(monkeypatch, has_bfloat16):
-    monkeypatch.setattr(info, "cpu_supports_matmul_in", lambda dtype: has_bfloat16 and dtype == torch.bfloat16)
-    monkeypatch.setattr(info, "has_avx512", lambda: has_bfloat16)
+    monkeypatch.setattr(
+        machine_report, "cpu_supports_matmul_in", lambda dtype: has_bfloat16 and dtype == torch.bfloat16
+    )
+    monkeypatch.setattr(machine_report, "has_avx512", lambda: has_bfloat16)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    paths = info.fast_paths()
+    paths = machine_report.fast_paths()
     assert (paths["bfloat16 matmuls on the CPU"] == "") == has_bfloat16
     assert "no instructions for float16" in paths["float16 matmuls on the CPU"]
     assert ("AVX-512" in paths["large float32 matmuls by oneDNN"]) == (not has_bfloat16)
@@ -55,8 +60,8 @@ def test_reasons(monkeypatch, has_bfloat16):
 
 def test_a_gpu_turns_the_paths_of_cpus_off(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert "--device cpu" in info.fast_paths()["CPU decoder for one token at a time"]
-    assert info.faster_engine()["float32"].startswith("torch, on the accelerator")
+    assert "--device cpu" in machine_report.fast_paths()["CPU decoder for one token at a time"]
+    assert machine_report.faster_engine()["float32"].startswith("torch, on the accelerator")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +79,6 @@ def test_a_gpu_turns_the_paths_of_cpus_off(monkeypatch):
 def test_the_faster_engine(monkeypatch, instructions, float32, int8):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: instructions)
-    found = info.faster_engine()
+    found = machine_report.faster_engine()
     assert found["float32"] == float32
     assert found["int8"].startswith(int8)

@@ -107,9 +107,8 @@ def test_a_missing_library_is_named(library, extra):
     if library in ("gradio", "matplotlib") and find_spec("fastapi") is None:
         pytest.skip("the extra serve is not installed")
     arguments = ["--port", "0", *(["--page"] if extra == "page" else [])]
-    program = (
-        f"import sys; sys.modules[{library!r}] = None; from hf_vanilla_transformer.cli import main; main(sys.argv[1:])"
-    )
+    hidden = f"import sys; sys.modules[{library!r}] = None"
+    program = f"{hidden}; from hf_vanilla_transformer.cli.main import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", program, "serve", *ARGUMENTS, *arguments]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1
