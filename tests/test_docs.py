@@ -132,6 +132,19 @@ def test_api_md_has_every_picture():
     assert sorted(listed) == sorted(name for name in pictures.__all__ if name.startswith("plot_"))
 
 
+def test_architecture_md_names_what_exists():
+    """Files by their paths in the package, or by names that occur once; after a colon, what they define."""
+    package = ROOT / "hf_vanilla_transformer"
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)(?:: ([\w.]+))?`", text.replace("\n", " "))
+    assert len(named) > 60
+    for path, symbol in named:
+        (file,) = [each for each in (package / path, ROOT / path) if each.is_file()] or package.rglob(path)
+        code = file.read_text(encoding="utf-8")
+        for name in filter(None, symbol.split(".")):
+            assert re.search(rf"(def|class) {name}\b", code), (path, symbol)
+
+
 def test_pictures_are_small():
     images = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".png", ".svg")]
     assert images
