@@ -25,7 +25,7 @@ def test_a_folder_with_a_copy_of_the_model(tmp_path):
 
 
 def test_a_model_of_the_hub(tmp_path):
-    from hf_vanilla_transformer.serving.card_facts import CardFacts
+    from hf_vanilla_transformer.serving.model_card_facts import CardFacts
     from hf_vanilla_transformer.serving.page.hub_space import write_space
 
     title = 'A "model" \\'
