@@ -108,7 +108,8 @@ def test_a_missing_library_is_named(library, extra):
         pytest.skip("the extra serve is not installed")
     arguments = ["--port", "0", *(["--page"] if extra == "page" else [])]
     program = (
-        f"import sys; sys.modules[{library!r}] = None; from hf_vanilla_transformer.cli import main; main(sys.argv[1:])"
+        f"import sys; sys.modules[{library!r}] = None; "
+        "from hf_vanilla_transformer.cli.main import main; main(sys.argv[1:])"
     )
     command = [sys.executable, "-c", program, "serve", *ARGUMENTS, *arguments]
     result = subprocess.run(command, capture_output=True, text=True)
