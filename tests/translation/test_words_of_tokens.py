@@ -12,7 +12,7 @@ from hf_vanilla_transformer.translation.words_of_tokens import TokenTexts, words
 from tests.ecosystem.documentation import FIXTURE
 
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 SENTENCES = ["two hundred and  forty-two ", "drei\N{NO-BREAK SPACE}zwölf \N{GRINNING FACE} x", " one", "", "a b c"]
 
 
