@@ -12,7 +12,7 @@ from fastapi import HTTPException
 from transformers import PreTrainedTokenizerBase
 
 from ..support.argument_checks import check_strings
-from ..translation.paragraphs import pieces_of
+from ..translation.multi_sentence_texts import pieces_of
 from ..translation.sentence_splitting import Piece
 from ..translation.translate import translate
 from ..translation.translation_details import Translation
@@ -29,7 +29,7 @@ class Service:
     """Translates the texts of many callers, in batches and within limits.
 
     Args:
-        model (`PreTrainedModel`, or what `load_engine` returns): the model.
+        model (`PreTrainedModel`, or an `Engine` as of `load_engine`): the model.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         settings (`ServingSettings`): limits.
         card (`CardFacts`): what is known of the model.

@@ -29,7 +29,7 @@ from tests.number_alignment import diagonal, english, german, gold, spell
 
 
 # Trained on numbers in parts ("forty two", "zwei und vierzig") by tests/fixtures/make.py.
-FOLDER = Path(__file__).parent / "fixtures" / "numbers_in_parts"
+FOLDER = Path(__file__).parents[1] / "fixtures" / "numbers_in_parts"
 ALL_HEADS = [[layer, head] for layer in range(2) for head in range(4)]
 
 
