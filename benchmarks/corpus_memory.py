@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
-from benchmarks.support.environment import describe_conditions
+from benchmarks.support.measurement_conditions import describe_conditions
 from hf_vanilla_transformer import TokenBudgetBatchSampler, filter_pairs, load_pairs, tokenize_pairs, train_tokenizer
 from hf_vanilla_transformer.cli.parser import parse, plain_errors
 from hf_vanilla_transformer.data.text_lines import iterate_lines

@@ -22,8 +22,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig,
 
 from benchmarks.peers.ctranslate2_processes import CTranslate2Processes
 from benchmarks.support import generation_report
-from benchmarks.support.command import Figures, run_modes
-from benchmarks.support.environment import describe_conditions
+from benchmarks.support.count_decoder_rows import counting_rows
 from benchmarks.support.generation_implementations import (
     BASELINE,
     IMPLEMENTATIONS,
@@ -38,7 +37,8 @@ from benchmarks.support.generation_implementations import (
     without_missing,
 )
 from benchmarks.support.generation_profile import parts
-from benchmarks.support.generation_rows import counting_rows
+from benchmarks.support.measurement_conditions import describe_conditions
+from benchmarks.support.run_modes import Figures, run_modes
 from benchmarks.support.timing import Clock, in_turns
 from hf_vanilla_transformer import (
     VanillaTransformerConfig,

@@ -25,11 +25,11 @@ import torch
 
 from benchmarks import generation
 from benchmarks.support import generation_report, training_report
-from benchmarks.support.batches import padded_batch
-from benchmarks.support.environment import describe_conditions
 from benchmarks.support.flops import peak_flops
 from benchmarks.support.generation_implementations import BASELINE
-from benchmarks.support.report import table
+from benchmarks.support.measurement_conditions import describe_conditions
+from benchmarks.support.random_batches import padded_batch
+from benchmarks.support.report_parts import table
 from benchmarks.support.timing import Clock
 from benchmarks.support.training_implementations import Batch, Implementation
 from benchmarks.support.training_profile import profile_steps

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from benchmarks.support.report import table
+from benchmarks.support.report_parts import table
 from hf_vanilla_transformer import score_translations, translate
 from hf_vanilla_transformer.cli.parser import parse, plain_errors
 from hf_vanilla_transformer.conversion import from_hf_marian, marian

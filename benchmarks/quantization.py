@@ -19,7 +19,7 @@ import torch
 from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, TorchAoConfig
 
-from benchmarks.support import report
+from benchmarks.support import report_parts
 from benchmarks.support.timing import Clock, in_turns
 from hf_vanilla_transformer import Int8Config, translate
 from hf_vanilla_transformer.cli.parser import parse, plain_errors
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
             f"{figures[name]['sentences_per_second']:.1f} sentences/s "
             f"({figures[name]['sentences_per_processor_second']:.1f} per CPU second)"
         )
-    print(report.describe_noise({"noise": clock.noise()}))
+    print(report_parts.describe_noise({"noise": clock.noise()}))
     if args.output is not None:
         write_text(args.output, json.dumps(figures, indent=2) + "\n")
     return figures

@@ -15,14 +15,14 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.support import training_report
-from benchmarks.support.batches import equal_batch
-from benchmarks.support.command import Figures, run_modes
-from benchmarks.support.corpus import corpus_batches, read_corpus
-from benchmarks.support.environment import describe_conditions
 from benchmarks.support.equivalence import check_same_model
 from benchmarks.support.flops import peak_flops
+from benchmarks.support.measurement_conditions import describe_conditions
+from benchmarks.support.random_batches import equal_batch
+from benchmarks.support.run_modes import Figures, run_modes
 from benchmarks.support.timing import Clock
 from benchmarks.support.trainer_overhead import Overhead, time_overhead
+from benchmarks.support.training_corpus import corpus_batches, read_corpus
 from benchmarks.support.training_implementations import (
     PRECISIONS,
     SAME_MODEL,

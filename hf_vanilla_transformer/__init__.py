@@ -17,7 +17,9 @@ from .model.tokenization_two_vocabularies import TwoVocabularyTokenizer
 from .registration import register
 from .support.process_memory import keep_freed_memory
 from .support.version import __version__ as __version__
-from .translation.alignment import GoldLinks, align, alignment_error_rate, choose_alignment
+from .translation.alignment import align
+from .translation.alignment_error_rate import GoldLinks, alignment_error_rate
+from .translation.choose_alignment import choose_alignment
 from .translation.score import score
 from .translation.translate import translate
 from .translation.translation_details import Translation

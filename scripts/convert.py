@@ -1,4 +1,4 @@
-"""Convert a model of another system: `hf-vanilla-transformer convert`, from a checkout."""
+"""Convert a model of another system, or back: `hf-vanilla-transformer convert`, from a checkout."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Draw validation curves: `hf-vanilla-transformer plot`, from a checkout."""
+"""Draw attention, masks, positions, the schedule or curves: `hf-vanilla-transformer plot`, from a checkout."""
 
 import sys
 

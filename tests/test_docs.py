@@ -64,7 +64,8 @@ def commands() -> Iterator[tuple[str, list[str]]]:
         for block in blocks(page, "bash"):
             for line in block.replace("\\\n", " ").splitlines():
                 if found := re.search(r"\b(?:hf-vanilla-transformer|-m hf_vanilla_transformer) ([a-z]\w*)(.*)", line):
-                    yield f"hf_vanilla_transformer.cli.{found[1]}", shlex.split(found[2], comments=True)
+                    module = found[1]
+                    yield f"hf_vanilla_transformer.cli.{module}", shlex.split(found[2], comments=True)
                 elif found := re.search(r"-m (benchmarks\.\w+)(.*)|\bscripts/(\w+)\.py(.*)", line):
                     name, arguments = (found[1], found[2]) if found[1] else (f"scripts.{found[3]}", found[4])
                     yield name, shlex.split(arguments, comments=True)
@@ -118,17 +119,17 @@ def test_the_site_has_every_page():
     assert sorted(listed) == sorted(there - {"index.md"})
 
 
-def test_api_md_has_every_public_name():
-    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+def test_python_api_md_has_every_public_name():
+    text = (ROOT / "docs" / "python_api.md").read_text(encoding="utf-8")
     names = [f"hf_vanilla_transformer.{name}" for name in hf_vanilla_transformer.__all__]
     names += [f"hf_vanilla_transformer.conversion.{name}" for name in conversion.__all__]
     listed = re.findall(r"::: ([\w.]+)", text)
-    assert sorted(name for name in listed if ".evaluation." not in name) == sorted(names)
+    assert sorted(name for name in listed if ".pictures." not in name) == sorted(names)
 
 
-def test_api_md_has_every_picture():
-    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    listed = re.findall(r"::: hf_vanilla_transformer\.evaluation\.\w+\.(plot_\w+)$", text, flags=re.MULTILINE)
+def test_python_api_md_has_every_picture():
+    text = (ROOT / "docs" / "python_api.md").read_text(encoding="utf-8")
+    listed = re.findall(r"::: hf_vanilla_transformer\.pictures\.(plot_\w+)$", text, flags=re.MULTILINE)
     assert sorted(listed) == sorted(name for name in pictures.__all__ if name.startswith("plot_"))
 
 
@@ -151,8 +152,8 @@ def test_pictures_are_small():
     assert all(path.stat().st_size < 200_000 for path in images)
 
 
-def test_reference_md_has_every_public_name():
-    (_, table) = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8").split("## Public names")
+def test_the_table_of_python_api_md_has_every_public_name():
+    (_, table) = (ROOT / "docs" / "python_api.md").read_text(encoding="utf-8").split("## Public names")
     named = {name for row in re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE) for name in row.split(", ")}
     assert named >= {f"`{name}`" for name in hf_vanilla_transformer.__all__}
 

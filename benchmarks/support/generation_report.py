@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.support import report
+from benchmarks.support import report_parts
 from benchmarks.support.generation_profile import PARTS
 
 
@@ -27,39 +27,39 @@ def tables(figures: dict[str, Any], baseline: str) -> Iterator[str]:
     """The tables of each mode that has figures, with headings."""
     for mode in ("cells", "scaling"):
         if mode in figures:
-            yield f"## {mode}\n\n{report.describe(figures[mode])}\n\n{report.describe_noise(figures[mode])}"
+            yield f"## {mode}\n\n{report_parts.describe(figures[mode])}\n\n{report_parts.describe_noise(figures[mode])}"
             yield _table_of_jobs(figures[mode]["jobs"], baseline)
             yield from _table_of_packing(figures[mode]["jobs"], baseline)
             if mode == "cells":
                 yield _limits(figures[mode])
     if "profile" in figures:
         section = figures["profile"]
-        yield f"## profile\n\n{report.describe(section)}\n\n{report.describe_noise(section)}"
+        yield f"## profile\n\n{report_parts.describe(section)}\n\n{report_parts.describe_noise(section)}"
         yield _table_of_parts(section["jobs"])
     if "long" in figures:
         section = figures["long"]
-        yield f"## long\n\n{report.describe(section)}\n\n{report.describe_noise(section)}"
+        yield f"## long\n\n{report_parts.describe(section)}\n\n{report_parts.describe_noise(section)}"
         yield _table_of_lengths(section["jobs"])
     if "sentences" in figures:
         section = figures["sentences"]
-        yield f"## sentences\n\n{report.describe(section)}\n\n{report.describe_noise(section)}"
+        yield f"## sentences\n\n{report_parts.describe(section)}\n\n{report_parts.describe_noise(section)}"
         first = next(iter(section["entries"]))
         rows = [
             [
                 *name.split(", "),
                 f"{median(entry['seconds']):.2f}",
                 f"{entry['sentences_a_second']:.0f}",
-                report.spread(entry["times"]),
+                report_parts.spread(entry["times"]),
                 f"{entry['rows']:,}",
                 str(entry["same"]),
             ]
             for name, entry in section["entries"].items()
         ]
         headings = ["implementation", "early_stopping", "seconds", "sentences/s", f"speedup over {first}"]
-        yield report.table([*headings, "rows (hypotheses x steps)", "same translations"], rows)
+        yield report_parts.table([*headings, "rows (hypotheses x steps)", "same translations"], rows)
     if "stopping" in figures:
         section = figures["stopping"]
-        yield f"## stopping\n\n{report.describe(section)}\n\n{report.describe_noise(section)}"
+        yield f"## stopping\n\n{report_parts.describe(section)}\n\n{report_parts.describe_noise(section)}"
         yield _table_of_rules(section["entries"])
 
 
@@ -71,9 +71,9 @@ def _table_of_rules(entries: dict[str, dict[str, Any]]) -> str:
         alpha, rule = name.split(", ")
         first = next(each for other, each in entries.items() if other.startswith(f"{alpha}, "))
         ratio, seconds = entry["rows"] / first["rows"], median(entry["seconds"])
-        cells = [f"{entry['rows']:,}", f"{ratio:.2f}", f"{seconds:.2f}", report.spread(entry["times"])]
+        cells = [f"{entry['rows']:,}", f"{ratio:.2f}", f"{seconds:.2f}", report_parts.spread(entry["times"])]
         rows.append([alpha, rule, *cells, f"{entry['bleu']:.2f}", str(entry["same"])])
-    return report.table([*headings, "same translations"], rows)
+    return report_parts.table([*headings, "same translations"], rows)
 
 
 def _table_of_jobs(jobs: dict[str, dict[str, Any]], baseline: str) -> str:
@@ -83,11 +83,11 @@ def _table_of_jobs(jobs: dict[str, dict[str, Any]], baseline: str) -> str:
         f"Each cell: latency in ms per decoding step; speedup over {baseline}, median and range over the rounds; "
         f"sentences with the same tokens as {baseline}'s."
     )
-    return f"{legend}\n\n{report.table(['', *names], rows)}"
+    return f"{legend}\n\n{report_parts.table(['', *names], rows)}"
 
 
 def _figures_of(entry: dict[str, Any]) -> str:
-    milliseconds, ratios = f"{entry['milliseconds_a_step']:.2f}", report.spread(entry["times"])
+    milliseconds, ratios = f"{entry['milliseconds_a_step']:.2f}", report_parts.spread(entry["times"])
     return f"{milliseconds}; {ratios}; {entry['same']}/{entry['sentences']}"
 
 
@@ -103,14 +103,14 @@ def _table_of_packing(jobs: dict[str, dict[str, Any]], baseline: str) -> Iterato
         rows.append([title, *cells, f"{median(theirs) * 1e3:.0f}"])
     yield (
         "Weight packing. Each cell: latency of a call in ms with / without packing; speedup over "
-        f"{baseline} with packing.\n\n{report.table(['', *names, f'{baseline}, ms'], rows)}"
+        f"{baseline} with packing.\n\n{report_parts.table(['', *names, f'{baseline}, ms'], rows)}"
     )
 
 
 def _with_packing(entry: dict[str, Any], theirs: list[float]) -> str:
     packing, without = entry["seconds_with_packing"], entry["seconds"]
     ratios = [one / own for one, own in zip(theirs, packing, strict=True)]
-    return f"{median(packing) * 1e3:.0f} / {median(without) * 1e3:.0f}; {report.spread(ratios)}"
+    return f"{median(packing) * 1e3:.0f} / {median(without) * 1e3:.0f}; {report_parts.spread(ratios)}"
 
 
 def _table_of_parts(jobs: dict[str, dict[str, float]]) -> str:
@@ -122,7 +122,7 @@ def _table_of_parts(jobs: dict[str, dict[str, float]]) -> str:
         call, *of_parts = job.values()
         rest = call - sum(of_parts[:-1])
         rows.append([title, *(f"{figure:.1f}" for figure in (call, *of_parts, rest))])
-    return report.table(headings, rows)
+    return report_parts.table(headings, rows)
 
 
 def _table_of_lengths(jobs: dict[str, dict[str, float]]) -> str:
@@ -133,7 +133,7 @@ def _table_of_lengths(jobs: dict[str, dict[str, float]]) -> str:
     for tokens, seconds in jobs.items():
         count = int(tokens.replace(",", ""))
         rows.append([tokens, *(f"{seconds[each]:.1f} ({seconds[each] / count * 1e3:.1f})" for each in beams)])
-    return report.table(headings, rows)
+    return report_parts.table(headings, rows)
 
 
 def _limits(section: dict[str, Any]) -> str:
@@ -164,7 +164,7 @@ def plot(figures: dict[str, Any], folder: Path, baseline: str) -> list[Path]:
         "scaling": _plot_scaling,
         "sentences": _plot_sentences,
     }
-    return report.draw("generation", drawings, figures, folder)
+    return report_parts.draw("generation", drawings, figures, folder)
 
 
 def _plot_cells(section: dict[str, Any], baseline: str) -> Any:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from transformers import DataCollatorForSeq2Seq, PrinterCallback, Seq2SeqTrainer, TrainerCallback
 
-from benchmarks.support.corpus import Corpus, of_all_epochs
 from benchmarks.support.timing import Clock, synchronize
+from benchmarks.support.training_corpus import Corpus, of_all_epochs
 from benchmarks.support.training_implementations import Batch
 from hf_vanilla_transformer import (
     PaperTrainingArguments,

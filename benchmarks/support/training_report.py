@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.support.report import describe, describe_noise, draw, spread, table
+from benchmarks.support.report_parts import describe, describe_noise, draw, spread, table
 from benchmarks.support.training_implementations import PRECISIONS
 from benchmarks.support.training_profile import PARTS, REST
 

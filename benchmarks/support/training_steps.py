@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.support.batches import target_tokens
 from benchmarks.support.flops import batch_flops
+from benchmarks.support.random_batches import target_tokens
 from benchmarks.support.timing import Clock
 from benchmarks.support.training_implementations import Batch, Implementation, Training
 from hf_vanilla_transformer import VanillaTransformerConfig

@@ -12,7 +12,9 @@ from ..data.pair_arguments import DataArguments
 from ..data.text_lines import check_is_input, iterate_lines
 from ..support.atomic_files import write_text
 from ..support.output_files import check_can_write, open_output
-from ..translation.alignment import AlignmentChoice, GoldLinks, Links, align, alignment_error_rate, choose_alignment
+from ..translation.alignment import Links, align
+from ..translation.alignment_error_rate import GoldLinks, alignment_error_rate
+from ..translation.choose_alignment import AlignmentChoice, choose_alignment
 from ..translation.loading_arguments import LoadingArguments
 from .load_from_options import load_given
 from .parser import parse, plain_errors

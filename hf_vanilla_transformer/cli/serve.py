@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..serving.card_facts import CardFacts, read_card
 from ..serving.limits import ServingSettings
+from ..serving.model_card_facts import CardFacts, read_card
 from ..serving.page.hub_space import write_space
 from ..support.argument_checks import check_number, check_optional
 from ..translation.decoding_arguments import DecodingArguments

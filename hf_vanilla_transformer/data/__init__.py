@@ -1,1 +1,1 @@
-"""Sentence pairs in, batches out."""
+"""Sentence pairs in, batches out: sources, the number corpus, tokenizer, filter and token-budget batches."""

@@ -1,4 +1,4 @@
-"""A trained folder in a runtime that stands where a model stands in `translate` and `score`."""
+"""`load_engine()`, and CTranslate2 in the place of a model: its generate(), log-probabilities and attention."""
 
 import copy
 import hashlib
@@ -22,6 +22,7 @@ from ..model.generation_settings import check_search, length_penalty_of, limits_
 from ..model.search_memory_check import check_memory
 from ..support.argument_checks import check_number
 from ..support.version import __version__
+from ..translation.engine import Engine
 from .ctranslate2_process import CTranslate2Process, Setting
 
 
@@ -92,7 +93,7 @@ def converted(folder: Path, compute_type: str) -> Path:
     return target
 
 
-class CTranslate2Engine(torch.nn.Module):
+class CTranslate2Engine(torch.nn.Module, Engine):
     """A model in CTranslate2, in a process of its own; see [`load_engine`].
 
     Its search differs from the model's: a sentence ends when as many hypotheses have finished as there are beams

@@ -1,1 +1,1 @@
-"""A trained folder, its card, and its way to the Hub."""
+"""A trained folder, its model card, and its way to the Hub."""

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.pipeline_vanilla_transformer import check_generated, check_vocabulary, evaluating
 from ..support.argument_checks import check_strings
-from ..translation.engine import is_engine
+from ..translation.engine import Engine
 from .token_labels import token_texts
 
 
@@ -171,7 +171,7 @@ def _token_ids(
     generate_kwargs: dict[str, Any],
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Token ids of the sources, and of the targets from the decoder's start token on."""
-    if is_engine(model):
+    if isinstance(model, Engine):
         raise TypeError(f"{type(model).__name__} returns no attention weights; give the model in torch.")
     sources = list(check_strings("sources", sources))
     if not sources or not all(source.strip() for source in sources):

@@ -1,8 +1,19 @@
-"""What `serve` allows one request, and all of them together."""
+"""The limits of the server: their values, checks of a request's texts, and a 503 if too many texts are in flight.
 
+`http/header_and_body_limits.py` limits the bytes of a request and the seconds until they arrive, `http/routes.py` the
+seconds until the answer.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
 from ..support.argument_checks import check_number
+
+
+_RETRY = {"Retry-After": "1"}
+# For each token that a text may have. The time to read tags grows with the square of their characters.
+_CHARACTERS_OF_MARKUP = 32
 
 
 def _limit(default: int, text: str) -> int:
@@ -38,3 +49,66 @@ class ServingSettings:
                 f"max_texts is {self.max_texts}, but max_in_flight {self.max_in_flight}; such a request would never be "
                 "accepted, so lower the one or raise the other."
             )
+
+
+class TextLimits:
+    """Checks the texts of each request, and counts the texts of all requests in flight.
+
+    Args:
+        settings (`ServingSettings`): the limits.
+        observe (`Callable`): called with the number of texts in flight when it changes.
+    """
+
+    def __init__(self, settings: ServingSettings, observe: Callable[[int], None]):
+        self._settings, self._observe = settings, observe
+        self.in_flight = 0
+
+    @contextmanager
+    def admit(self, texts: int) -> Iterator[None]:
+        """Count texts as in flight while they wait and are translated.
+
+        Raises:
+            HTTPException: 503 if the server is full.
+        """
+        most = self._settings.max_in_flight
+        if self.in_flight + texts > most:
+            reason = f"the server has {self.in_flight} texts in flight, and takes {most}; retry."
+            raise _http_error(503, reason, _RETRY)
+        self._count(texts)
+        try:
+            yield
+        finally:
+            self._count(-texts)
+
+    def check_number_of_texts(self, texts: int) -> None:
+        """Raise HTTPException with 413 if a request has too many texts."""
+        most = self._settings.max_texts
+        if texts > most:
+            raise _http_error(413, f"the request has {texts} texts; send at most {most} at once.")
+
+    def check_markup(self, texts: Sequence[str]) -> None:
+        """Raise HTTPException with 413 if a text has too many characters with its tags."""
+        longest, most = max(map(len, texts), default=0), self._settings.max_source_tokens * _CHARACTERS_OF_MARKUP
+        if longest > most:
+            raise _http_error(413, f"a text has {longest:,} characters with its tags; send at most {most:,}.")
+
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Raise HTTPException with 413 if a text has too many tokens.
+
+        Args:
+            tokens (`Sequence[int]`): the number of tokens of each text.
+        """
+        longest, most = max(tokens, default=0), self._settings.max_source_tokens
+        if longest > most:
+            raise _http_error(413, f"a text has {longest:,} tokens; split it into texts of at most {most:,}.")
+
+    def _count(self, texts: int) -> None:
+        self.in_flight += texts
+        self._observe(self.in_flight)
+
+
+def _http_error(status: int, reason: str, headers: dict[str, str] | None = None) -> Exception:
+    # The command line reads the settings without the extra serve, so it may be missing.
+    from fastapi import HTTPException
+
+    return HTTPException(status, reason, headers=headers)

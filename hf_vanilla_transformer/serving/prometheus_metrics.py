@@ -1,4 +1,7 @@
-"""Metrics of the server in the format of Prometheus."""
+"""Metrics of the server in the format of Prometheus, and the middleware that counts requests."""
+
+import time
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
@@ -53,3 +56,29 @@ class Metrics:
     def text(self) -> bytes:
         """All values, as Prometheus reads them."""
         return generate_latest(self._registry)
+
+
+class CountRequests:
+    """ASGI middleware: counts each request with its route, status and seconds."""
+
+    def __init__(self, app: Any, metrics: Metrics):
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handle a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status, started = 500, time.perf_counter()
+
+        async def remember(message: Any) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, remember)
+        finally:
+            # The path of an unknown route may be anything.
+            route = getattr(scope.get("route"), "path", "other")
+            self._metrics.count_request(route, status, time.perf_counter() - started)

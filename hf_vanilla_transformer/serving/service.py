@@ -1,4 +1,4 @@
-"""A loaded model that many callers share: limits, batches, one worker thread."""
+"""Translate the texts of many callers with one model, in batches."""
 
 import asyncio
 import copy
@@ -12,28 +12,24 @@ from fastapi import HTTPException
 from transformers import PreTrainedTokenizerBase
 
 from ..support.argument_checks import check_strings
-from ..translation.paragraphs import pieces_of
+from ..translation.multi_sentence_texts import pieces_of
 from ..translation.sentence_splitting import Piece
 from ..translation.translate import translate
 from ..translation.translation_details import Translation
 from .batcher import Batch, Batcher
-from .card_facts import CardFacts
-from .limits import ServingSettings
+from .limits import ServingSettings, TextLimits
+from .model_card_facts import CardFacts
 from .prometheus_metrics import Metrics
 
 
 logger = logging.getLogger(__name__)
 
-_RETRY = {"Retry-After": "1"}
-# For each token that a text may have. The time to read tags grows with the square of their characters.
-_CHARACTERS_OF_MARKUP = 32
-
 
 class Service:
-    """Translates the texts of many callers, with limits.
+    """Translates the texts of many callers, in batches and within limits.
 
     Args:
-        model (`PreTrainedModel`, or what `load_engine` returns): the model.
+        model (`PreTrainedModel`, or an `Engine` as of `load_engine`): the model.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         settings (`ServingSettings`): limits.
         card (`CardFacts`): what is known of the model.
@@ -55,7 +51,7 @@ class Service:
         # Its own, because a fast tokenizer must not be used by two threads.
         self._counter, self._counting = copy.deepcopy(tokenizer), ThreadPoolExecutor(1, thread_name_prefix="tokens")
         self._batcher: Batcher | None = None
-        self._in_flight = 0
+        self._limits = TextLimits(settings, self.metrics.in_flight.set)
 
     @property
     def batcher(self) -> Batcher:
@@ -107,10 +103,8 @@ class Service:
             HTTPException: 413 if there are too many texts or one is too long, 422 if the model cannot translate one or
                 an option is impossible, 503 if the server is full.
         """
-        most = self.settings.max_texts
-        if len(texts) > most:
-            raise HTTPException(413, f"the request has {len(texts)} texts; send at most {most} at once.")
-        with self._place(len(texts)), self._as_http_errors():
+        self._limits.check_number_of_texts(len(texts))
+        with self._limits.admit(len(texts)), self._as_http_errors():
             tokens = await self._call_counter(self._count, texts, "markup" in options)
             return await self.batcher.submit(texts, tokens, options)
 
@@ -122,7 +116,7 @@ class Service:
         Without `split`, the text is one sentence.
         """
         options = {**options, "return_details": True, "split_sentences": False}
-        with self._place(1), self._as_http_errors():
+        with self._limits.admit(1), self._as_http_errors():
             await self._call_counter(self._count, [text])
             pieces = [Piece(text, "")]
             if split:
@@ -146,31 +140,13 @@ class Service:
             self.is_failing = True
             raise
 
-    @contextmanager
-    def _place(self, texts: int) -> Iterator[None]:
-        if self._in_flight + texts > self.settings.max_in_flight:
-            reason = (
-                f"the server has {self._in_flight} texts in flight, and takes {self.settings.max_in_flight}; retry."
-            )
-            raise HTTPException(503, reason, headers=_RETRY)
-        self._in_flight += texts
-        self.metrics.in_flight.set(self._in_flight)
-        try:
-            yield
-        finally:
-            self._in_flight -= texts
-            self.metrics.in_flight.set(self._in_flight)
-
     def _count(self, texts: Sequence[str], have_tags: bool = False) -> list[int]:
         """The number of tokens of each text."""
-        checked, most = list(check_strings("the request", texts)), self.settings.max_source_tokens
-        longest = max(map(len, checked), default=0)
-        if have_tags and longest > most * _CHARACTERS_OF_MARKUP:
-            allowed = most * _CHARACTERS_OF_MARKUP
-            raise HTTPException(413, f"a text has {longest:,} characters with its tags; send at most {allowed:,}.")
+        checked = list(check_strings("the request", texts))
+        if have_tags:
+            self._limits.check_markup(checked)
         tokens = [len(ids) for ids in self._counter(checked, verbose=False).input_ids] if checked else []
-        if max(tokens, default=0) > most:
-            raise HTTPException(413, f"a text has {max(tokens):,} tokens; split it into texts of at most {most:,}.")
+        self._limits.check_tokens(tokens)
         return tokens
 
     def _translate(self, texts: list[str], options: dict[str, Any]) -> list[Any]:

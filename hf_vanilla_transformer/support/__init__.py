@@ -1,1 +1,1 @@
-"""What every room uses and no model needs: files written as a whole, checks of arguments, memory, Equation 3."""
+"""Files, disks, arguments, memory, the machine and Equation 3: what every room may use, and what knows no model."""

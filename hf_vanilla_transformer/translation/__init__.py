@@ -1,1 +1,1 @@
-"""Text in, text out: texts are split into sentences, sentences are batched, and translations are joined again."""
+"""Text in, text out: translate, score and align sentences; split texts, place markup, force terms, load models."""

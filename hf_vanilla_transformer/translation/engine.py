@@ -1,8 +1,44 @@
-"""What stands in the place of a model."""
+"""The protocol of engines: what `translate`, `score`, `align` and `serve` use of an object in the place of a model."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import torch
 
 
-def is_engine(model: Any) -> bool:
-    """Whether a model runs in another runtime; see `serving.engine`."""
-    return hasattr(model, "log_probs")
+@runtime_checkable
+class Engine(Protocol):
+    """A model that another runtime than torch computes, such as `load_engine` returns.
+
+    `isinstance(model, Engine)` is False for models of torch, which have neither `log_probs` nor `alignment_heads`.
+
+    Attributes:
+        config (`PreTrainedConfig`): the model's.
+        generation_config (`GenerationConfig`): settings of the search that calls do not give.
+        device (`torch.device`): where `generate` takes its tensors.
+        alignment_heads (`list` of pairs of `int`): decoder layer and head, from 0, that `attention` averages; empty if
+            the engine gives no attention.
+    """
+
+    config: Any
+    generation_config: Any
+    device: torch.device
+    alignment_heads: list[tuple[int, int]]
+
+    def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> Any:
+        """Token ids `(batch * num_return_sequences, target)` of sources `(batch, source)`, from the start token on."""
+
+    def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+        """For each pair of token ids, the log-probabilities `(target,)` of the target's tokens, in nats."""
+
+    def attention(self, sources: list[list[int]], targets: list[list[int]]) -> list[torch.Tensor]:
+        """For each pair of token ids, the cross-attention `(target, source)`, averaged over `alignment_heads`."""
+
+    def modules(self) -> Iterator[Any]:
+        """Modules with a mode `training` to restore, as of `torch.nn.Module`; there may be none."""
+
+    def eval(self) -> Any:
+        """Turn dropout off, as `torch.nn.Module.eval` does."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """Names and weights in which NaN is looked for if a translation is empty; there may be none."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from .engine import is_engine
+from .engine import Engine
 
 
 class Forced(NamedTuple):
@@ -33,14 +33,14 @@ def forced_decoding(
     """Log-probabilities of the tokens of each target of a batch, from one forward pass.
 
     Args:
-        model (`PreTrainedModel`, or what `load_engine` returns): in evaluation mode.
+        model (`PreTrainedModel`, or an `Engine` as of `load_engine`): in evaluation mode.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         sources, targets (`list` of `list` of `int`): token ids, without the token that decoding starts from; no row is
             empty.
         heads (pairs of `int`): decoder layer and head, of the attention to return; of a model of this package only. An
             engine returns the average of its own heads as that of one.
     """
-    if is_engine(model):
+    if isinstance(model, Engine):
         attention = [each[None] for each in model.attention(sources, targets)] if heads else [None] * len(targets)
         yield from map(Forced, model.log_probs(sources, targets), attention)
         return

@@ -1,4 +1,4 @@
-"""Terms and the translations that they must have."""
+"""Glossaries: terms, the token ids of the translations that they must have, and files of terms."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Log-probabilities of given translations."""
+"""`score()`: log-probabilities of given translations."""
 
 import math
 from collections.abc import Iterable
@@ -12,8 +12,8 @@ from ..model.generation_settings import length_penalty_of
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights, evaluating
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_number, check_strings
-from .batching import batches
 from .forced_decoding import forced_decoding
+from .inference_batches import batches
 
 
 class Score(NamedTuple):
@@ -44,7 +44,7 @@ def score(
     """Log-probabilities of given translations (forced decoding), from one forward pass per batch.
 
     Args:
-        model (`PreTrainedModel`, or what `load_engine` returns): runs in evaluation mode; its mode is restored
+        model (`PreTrainedModel`, or an `Engine` as of `load_engine`): runs in evaluation mode; its mode is restored
             afterwards.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         sources, targets (`Iterable[str]`): sentences, and one translation of each.

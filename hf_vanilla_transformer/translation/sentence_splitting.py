@@ -1,8 +1,8 @@
-"""Texts of any length as sentences that a model can translate, and their translations joined again."""
+"""Split texts into sentences, and sentences that are too long into parts; join their translations."""
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -103,21 +103,3 @@ def _best_break(sentence: str) -> int:
         if ends := [found.end() for found in pattern.finditer(sentence) if found.end() < len(sentence)]:
             return min(ends, key=lambda end: abs(end - middle))
     return middle
-
-
-def has_loop(tokens: list[Any], most_tokens: int = 8, least_times: int = 4) -> bool:
-    """Whether some tokens are repeated in a row so often that a model is likely to have been caught in a loop.
-
-    Args:
-        tokens (`list`): of a sentence or its translation.
-        most_tokens (`int`): longest sequence that counts.
-        least_times (`int`): how often it must occur in a row; sequences of one or two tokens, three times as often.
-    """
-    for length in range(1, most_tokens + 1):
-        repeated = 0
-        needed = length * ((least_times if length > 2 else 3 * least_times) - 1)
-        for position in range(length, len(tokens)):
-            repeated = repeated + 1 if tokens[position] == tokens[position - length] else 0
-            if repeated >= needed:
-                return True
-    return False

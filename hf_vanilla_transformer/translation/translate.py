@@ -1,5 +1,6 @@
-"""Sentences in, translations out."""
+"""`translate()`: sentences in, translations out, in batches of similar length and in the order of the sentences."""
 
+import copy
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -14,12 +15,12 @@ from ..model.constrained_beam_search import check_is_beam_search
 from ..model.pipeline_vanilla_transformer import check_generated, check_vocabulary, evaluating
 from ..support.argument_checks import check_number, check_strings
 from .alignment import Aligner
-from .batching import batches
-from .engine import is_engine
+from .engine import Engine
 from .glossary import Glossary, letter_edges, phrases_of
+from .inference_batches import batches
 from .markup import translate_markup
-from .paragraphs import translate_texts
-from .translation_details import BLANK, Translation, describe, settings_of
+from .multi_sentence_texts import translate_texts
+from .translation_details import BLANK, Translation, describe
 
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 _USUAL_BEAMS = 8
 # From this many source tokens on, most of the time of base goes to attention, and grows with the square of the length.
 _LONG = 2_000
+# Settings of a search that say how to read its result.
+_SETTINGS = ("num_beams", "do_sample", "length_penalty", "length_penalty_type", "eos_token_id")
 
 
 @overload
@@ -81,7 +84,7 @@ def translate(
     A sentence of 2,000 tokens or more gets a warning, because its time grows with the square of its length (Table 1).
 
     Args:
-        model (`PreTrainedModel`, or what `load_engine` returns): runs in evaluation mode; its mode is restored
+        model (`PreTrainedModel`, or an `Engine` as of `load_engine`): runs in evaluation mode; its mode is restored
             afterwards.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         sentences (`Iterable[str]`): sources; the translation of an empty or blank sentence is empty.
@@ -132,7 +135,7 @@ def translate(
     phrases = phrases_of(tokenizer, sentences, glossary, generate_kwargs.pop("forced_phrases", None))
     if glossary is not None or any(phrases):
         _check_forces_phrases(model)
-        check_is_beam_search(settings_of(model, generate_kwargs))
+        check_is_beam_search(_search_settings(model, generate_kwargs))
         if glossary is not None:
             generate_kwargs.setdefault("letter_edges", letter_edges(tokenizer, model.config.vocab_size))
     return _translate(
@@ -154,7 +157,7 @@ def _translate(
     translations: list[Any] = [BLANK if return_details else ""] * len(sentences)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices], verbose=False).input_ids if indices else []
-    settings = settings_of(model, generate_kwargs)
+    settings = _search_settings(model, generate_kwargs)
     aligner = Aligner(model, tokenizer) if return_details else None
     if isinstance(settings.num_beams, int):  # generate() raises an error for anything else.
         batch_tokens = max(1, batch_tokens * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams))
@@ -181,7 +184,7 @@ def _translate(
 def _generate(model: Any, inputs: Any, show_progress: bool, generate_kwargs: dict[str, Any]) -> Any:
     """Call `generate()`, with a warning and a progress bar in tokens if a sentence is long."""
     length = inputs["input_ids"].shape[1]
-    if length < _LONG or is_engine(model):
+    if length < _LONG or isinstance(model, Engine):
         return model.generate(**inputs, **generate_kwargs)
     logger.warning("a sentence has %s tokens; its time grows with the square of that, so split it.", f"{length:,}")
     # Most translations are about as long as their source.
@@ -191,11 +194,23 @@ def _generate(model: Any, inputs: Any, show_progress: bool, generate_kwargs: dic
         return model.generate(**inputs, **{**generate_kwargs, "logits_processor": processors})
 
 
+def _search_settings(model: Any, generate_kwargs: dict[str, Any]) -> Any:
+    """The model's `generation_config` with the settings of a call of `generate()` that checks and details need."""
+    settings = copy.copy(model.generation_config)
+    given = generate_kwargs.get("generation_config")
+    for name in _SETTINGS:
+        for value in (generate_kwargs.get(name), getattr(given, name, None)):
+            if value is not None:
+                setattr(settings, name, value)
+                break
+    return settings
+
+
 def _check_forces_phrases(model: Any) -> None:
     """Raise ValueError if a model's `generate()` has no `forced_phrases`."""
     kind = model.config.model_type
-    if is_engine(model) or kind != VanillaTransformerConfig.model_type:
-        reason = "another engine than torch" if is_engine(model) else f'a model of the type "{kind}"'
+    if isinstance(model, Engine) or kind != VanillaTransformerConfig.model_type:
+        reason = "another engine than torch" if isinstance(model, Engine) else f'a model of the type "{kind}"'
         raise ValueError(f"terms and forced_phrases do not work with {reason}; leave them out, or use another.")
 
 

@@ -1,6 +1,5 @@
-"""What is known of a translation besides its text."""
+"""Scores, tokens, alignment and flags of a translation, by forced decoding of the hypotheses of a search."""
 
-import copy
 import math
 from typing import Any, NamedTuple
 
@@ -10,13 +9,8 @@ from transformers import PreTrainedTokenizerBase
 from ..model.generation_settings import length_penalty_of
 from ..model.tokenization_two_vocabularies import sides_of
 from .alignment import Aligner
-from .batching import batches
 from .forced_decoding import Forced, forced_decoding
-from .sentence_splitting import has_loop
-
-
-# Settings of a search that say how to read its result.
-_SETTINGS = ("num_beams", "do_sample", "length_penalty", "length_penalty_type", "eos_token_id")
+from .inference_batches import batches
 
 
 class Translation(NamedTuple):
@@ -51,18 +45,6 @@ class Translation(NamedTuple):
 BLANK = Translation("", 0.0, [], [], [])
 
 
-def settings_of(model: Any, generate_kwargs: dict[str, Any]) -> Any:
-    """The model's `generation_config` with the settings of a call of `generate()` that [`describe`] needs."""
-    settings = copy.copy(model.generation_config)
-    given = generate_kwargs.get("generation_config")
-    for name in _SETTINGS:
-        for value in (generate_kwargs.get(name), getattr(given, name, None)):
-            if value is not None:
-                setattr(settings, name, value)
-                break
-    return settings
-
-
 def describe(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
@@ -75,12 +57,12 @@ def describe(
     """The details of the hypotheses of some sentences, by forced decoding.
 
     Args:
-        model (`PreTrainedModel`, or what `load_engine` returns): in evaluation mode.
+        model (`PreTrainedModel`, or an `Engine` as of `load_engine`): in evaluation mode.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         sources (`list` of `tuple`): each sentence and its token ids.
         sequences (`torch.LongTensor` of shape `(sentences, hypotheses, target)`): what `generate()` returned, best
             hypothesis first.
-        settings: of [`settings_of`].
+        settings (`GenerationConfig`): of the search.
         batch_tokens (`int`): maximum number of tokens per batch on each side, padding included.
         aligner (`Aligner`): makes the alignments.
 
@@ -111,6 +93,24 @@ def _flags(source: list[int], row: list[int], eos: set[int], longest: int) -> fr
         "longer_than_training": len(source) > longest,
     }
     return frozenset(name for name, is_so in found.items() if is_so)
+
+
+def has_loop(tokens: list[Any], most_tokens: int = 8, least_times: int = 4) -> bool:
+    """Whether some tokens are repeated in a row so often that a model is likely to have been caught in a loop.
+
+    Args:
+        tokens (`list`): of a sentence or its translation.
+        most_tokens (`int`): longest sequence that counts.
+        least_times (`int`): how often it must occur in a row; sequences of one or two tokens, three times as often.
+    """
+    for length in range(1, most_tokens + 1):
+        repeated = 0
+        needed = length * ((least_times if length > 2 else 3 * least_times) - 1)
+        for position in range(length, len(tokens)):
+            repeated = repeated + 1 if tokens[position] == tokens[position - length] else 0
+            if repeated >= needed:
+                return True
+    return False
 
 
 def _best(hypotheses: list[Translation]) -> Translation:

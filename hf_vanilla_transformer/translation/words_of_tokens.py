@@ -1,4 +1,4 @@
-"""Which words of a text its tokens belong to, for any tokenizer."""
+"""Map tokens to the words of their text, for any tokenizer."""
 
 import re
 from difflib import SequenceMatcher

@@ -12,9 +12,9 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DynamicCache, GenerationMixin, StaticCache
 
 from benchmarks import generation
-from benchmarks.support import generation_implementations, generation_profile, report, timing
+from benchmarks.support import generation_implementations, generation_profile, report_parts, timing
+from benchmarks.support.count_decoder_rows import counting_rows
 from benchmarks.support.generation_profile import PARTS, parts
-from benchmarks.support.generation_rows import counting_rows
 from hf_vanilla_transformer import score_translations, translate
 from hf_vanilla_transformer.conversion.hf_marian import new_marian
 from hf_vanilla_transformer.engines import ctranslate2_engine as engine
@@ -70,7 +70,7 @@ def test_cells_and_scaling_are_reported(measured):
             for name in with_packing:
                 packing, without = job[name]["seconds_with_packing"], job[name]["seconds"]
                 ratios = [one / own for one, own in zip(job["marian-fp32"]["seconds"], packing, strict=True)]
-                cell = f" {median(packing) * 1e3:.0f} / {median(without) * 1e3:.0f}; {report.spread(ratios)} "
+                cell = f" {median(packing) * 1e3:.0f} / {median(without) * 1e3:.0f}; {report_parts.spread(ratios)} "
                 assert cell in printed
     # One layer with d_model 32 and d_ff 64: four projections of self-attention, two of cross-attention.
     assert figures["cells"]["limits"]["weights_of_a_step"] == 6 * 32 * 32 + 2 * 32 * 64 + VOCABULARY * 32

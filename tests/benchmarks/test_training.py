@@ -19,13 +19,13 @@ from benchmarks.support import (
     training_report,
     training_steps,
 )
-from benchmarks.support.batches import SHORTEST, equal_batch, padded_batch, target_tokens
-from benchmarks.support.command import run_modes
-from benchmarks.support.corpus import corpus_batches, read_corpus
 from benchmarks.support.equivalence import check_same_model
 from benchmarks.support.flops import batch_flops, model_flops
+from benchmarks.support.random_batches import SHORTEST, equal_batch, padded_batch, target_tokens
+from benchmarks.support.run_modes import run_modes
 from benchmarks.support.timing import Clock
 from benchmarks.support.trainer_overhead import Overhead, time_overhead
+from benchmarks.support.training_corpus import corpus_batches, read_corpus
 from benchmarks.support.training_implementations import Implementation
 from benchmarks.support.training_profile import PARTS, part_of, profile_steps
 from benchmarks.support.training_steps import StepTimes

@@ -174,7 +174,7 @@ def document(
     inapplicable: Mapping[str, tuple[Inapplicable, str]],
     suites_not_run: Mapping[str, tuple[Inapplicable, str]],
 ) -> str:
-    """The text of docs/compatibility.md.
+    """The text of docs/conformance.md.
 
     Args:
         version: of transformers.
@@ -182,7 +182,7 @@ def document(
         suites: what each suite runs on.
         inapplicable, suites_not_run: the reason, and where its line is, as `file:number`.
     """
-    return f"""# Compatibility with transformers
+    return f"""# Conformance to transformers
 
 Which of transformers' own tests pass on this package. `make test-conformance` writes this page; do
 not edit it by hand.

@@ -1,4 +1,4 @@
-"""Run transformers' common suites on this package, compare with the record, write docs/compatibility.md."""
+"""Run transformers' common suites on this package, compare with the record, write docs/conformance.md."""
 
 import argparse
 import os
@@ -19,9 +19,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 CACHE = ROOT / "build" / "conformance"
 BASELINE = HERE / "passed.txt"
-DOCUMENT = ROOT / "docs" / "compatibility.md"
+DOCUMENT = ROOT / "docs" / "conformance.md"
 
-# In the order of the table in docs/compatibility.md.
+# In the order of the table in docs/conformance.md.
 SUITES = {
     "model": "the paper's model: one joint vocabulary, tied embeddings, sinusoids",
     "model-untied-learned": "untied embeddings, learned positions (Table 3 row E)",
@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def write_document(text: str) -> None:
-    """Write docs/compatibility.md, which describes CPU runs: with an accelerator more tests run."""
+    """Write docs/conformance.md, which describes CPU runs: with an accelerator more tests run."""
     from transformers.testing_utils import torch_device
 
     name = DOCUMENT.relative_to(ROOT)

@@ -12,7 +12,7 @@ def record(monkeypatch, tmp_path):
     monkeypatch.setattr(run, "ROOT", tmp_path)
     monkeypatch.setattr(run, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(run, "BASELINE", tmp_path / "passed.txt")
-    monkeypatch.setattr(run, "DOCUMENT", tmp_path / "compatibility.md")
+    monkeypatch.setattr(run, "DOCUMENT", tmp_path / "conformance.md")
     monkeypatch.setattr(run, "INAPPLICABLE", {})
     monkeypatch.setattr(run, "SUITES_NOT_RUN", {})
     monkeypatch.setattr(run, "FLOORS", {"model": 1})
@@ -29,7 +29,7 @@ def files(folder) -> dict[str, str]:
 
 
 def test_update_records_what_passed(record, tmp_path):
-    assert files(tmp_path).keys() == {"passed.txt", "compatibility.md"}
+    assert files(tmp_path).keys() == {"passed.txt", "conformance.md"}
     assert files(tmp_path)["passed.txt"] == "model::test_a\nmodel::test_b\n"
 
 

@@ -25,7 +25,7 @@ def test_a_folder_with_a_copy_of_the_model(tmp_path):
 
 
 def test_a_model_of_the_hub(tmp_path):
-    from hf_vanilla_transformer.serving.card_facts import CardFacts
+    from hf_vanilla_transformer.serving.model_card_facts import CardFacts
     from hf_vanilla_transformer.serving.page.hub_space import write_space
 
     title = 'A "model" \\'
@@ -34,6 +34,18 @@ def test_a_model_of_the_hub(tmp_path):
     assert "'user/model'" in (tmp_path / "app.py").read_text()
     _, metadata, _ = (tmp_path / "README.md").read_text().split("---\n")
     assert yaml.safe_load(metadata) == {"title": title, "sdk": "gradio", "app_file": "app.py", "models": ["user/model"]}
+
+
+def test_the_app_calls_the_command_line(tmp_path, monkeypatch):
+    from hf_vanilla_transformer.cli import main as command_line
+    from hf_vanilla_transformer.serving.model_card_facts import CardFacts
+    from hf_vanilla_transformer.serving.page.hub_space import write_space
+
+    write_space(str(tmp_path), "user/model", CardFacts("A model"))
+    called = []
+    monkeypatch.setattr(command_line, "main", called.append)
+    exec(compile((tmp_path / "app.py").read_text(), "app.py", "exec"), {})
+    assert called[0][:4] == ["serve", "--page", "--model_name_or_path", "user/model"]
 
 
 def test_secrets_are_not_copied(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import align, translate
-from hf_vanilla_transformer.translation.markup import Document
+from hf_vanilla_transformer.translation.markup_document import Document
 from tests.translation.test_alignment import FOLDER
 
 

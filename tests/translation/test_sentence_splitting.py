@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_vanilla_transformer.translation.sentence_splitting import has_loop, join_texts, split_at_clauses, split_text
+from hf_vanilla_transformer.translation.sentence_splitting import join_texts, split_at_clauses, split_text
 
 
 pytest.importorskip("sentencex")
@@ -61,20 +61,3 @@ def test_nothing_is_lost(text, longest, language):
     assert all(piece.text == piece.text.strip() and not piece.space.strip() for piece in pieces)
     assert all(len(piece.text) <= longest for piece in pieces)
     assert not any("\n" in piece.text for piece in pieces)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "expected"),
-    [
-        (list("abcabcabcabc"), True),
-        (list("abcabcabcab"), False),
-        (["ha"] * 12, True),
-        (["ha"] * 11, False),
-        (list("the house and the garden"), False),
-        ([*"xyz", *"abcdefgh" * 4], True),
-        ([*"abcdefghi" * 4], False),
-        ([], False),
-    ],
-)
-def test_loops(tokens, expected):
-    assert has_loop(tokens) is expected

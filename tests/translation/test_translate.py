@@ -8,7 +8,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import TranslationPipeline, align, score, translate
 from hf_vanilla_transformer.pictures.forward_pass import forward_pass
-from hf_vanilla_transformer.translation.batching import batches
+from hf_vanilla_transformer.translation.inference_batches import batches
 from tests.ecosystem.documentation import FIXTURE
 from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
 from tests.models import decisive_model, small_model

@@ -11,6 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import hf_vanilla_transformer
 from hf_vanilla_transformer import Translation, load_engine, score, translate
 from hf_vanilla_transformer.engines import ctranslate2_engine as engines
+from hf_vanilla_transformer.translation.translation_details import has_loop
 from tests.ecosystem.documentation import FIXTURE
 from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
 
@@ -139,3 +140,20 @@ def test_other_ends_than_the_model_s(model, tokenizer):
 
 def test_it_is_public():
     assert hf_vanilla_transformer.Translation is Translation
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        (list("abcabcabcabc"), True),
+        (list("abcabcabcab"), False),
+        (["ha"] * 12, True),
+        (["ha"] * 11, False),
+        (list("the house and the garden"), False),
+        ([*"xyz", *"abcdefgh" * 4], True),
+        ([*"abcdefghi" * 4], False),
+        ([], False),
+    ],
+)
+def test_loops(tokens, expected):
+    assert has_loop(tokens) is expected

@@ -1,1 +1,1 @@
-"""The server's HTTP: routes, schemas of requests and responses, limits for slow clients, and uvicorn."""
+"""The server's HTTP: routes, schemas and bodies of requests, error responses, limits of headers and bodies, uvicorn."""

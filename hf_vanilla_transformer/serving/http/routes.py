@@ -1,38 +1,23 @@
 """The routes of the server, as the clients of the Hub, of LibreTranslate and of Prometheus call them."""
 
 import asyncio
-import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import parse_qs
 
-from babel import Locale, UnknownLocaleError
 from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import ValidationError
-from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from ...support.version import __version__
+from ..prometheus_metrics import CountRequests
 from ..service import Service
-from .schemas import Error, Health, HubRequest, HubTranslation, LibreLanguage, LibreRequest, LibreTranslation, as_list
-from .slow_clients import RequestLimits
+from .error_responses import ERRORS, add_error_handlers
+from .header_and_body_limits import RequestLimits
+from .language_names import english_name
+from .request_bodies import FORM, read_libre_request
+from .schemas import Health, HubRequest, HubTranslation, LibreLanguage, LibreRequest, LibreTranslation, as_list
 
 
-logger = logging.getLogger(__name__)
-
-_FORM = "application/x-www-form-urlencoded"
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Error, "description": "The body is not JSON, or not UTF-8."},
-    408: {"model": Error, "description": "The body arrives too slowly."},
-    413: {"model": Error, "description": "The body or a text is too long, or there are too many texts."},
-    415: {"model": Error, "description": "The body is of another Content-Type."},
-    422: {"model": Error, "description": "A value is missing or not allowed."},
-    503: {"model": Error, "description": "The server is full, or too slow; see Retry-After."},
-}
 # What nginx writes into its log for a client that is gone.
 _CLIENT_CLOSED_REQUEST = 499
 
@@ -51,10 +36,8 @@ def build_app(service: Service) -> FastAPI:
     app.add_middleware(
         RequestLimits, most_bytes=service.settings.max_body_bytes, seconds=service.settings.arrival_seconds
     )
-    app.add_middleware(_CountRequests, service=service)
-    app.add_exception_handler(StarletteHTTPException, _on_http_error)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(Exception, _on_failure)
+    app.add_middleware(CountRequests, metrics=service.metrics)
+    add_error_handlers(app)
     _add_hub(app, service)
     _add_libre_translate(app, service)
     _add_monitoring(app, service)
@@ -62,7 +45,7 @@ def build_app(service: Service) -> FastAPI:
 
 
 def _add_hub(app: FastAPI, service: Service) -> None:
-    @app.post("/", responses=_ERRORS)
+    @app.post("/", responses=ERRORS)
     async def translate(request: Request, body: HubRequest) -> list[HubTranslation]:
         """Translate, as `huggingface_hub.InferenceClient(model=URL).translation(text)` asks for it."""
         found = await _answer(service, request, as_list(body.inputs), body.options())
@@ -71,17 +54,17 @@ def _add_hub(app: FastAPI, service: Service) -> None:
 
 def _add_libre_translate(app: FastAPI, service: Service) -> None:
     schema = {"schema": LibreRequest.model_json_schema()}
-    content = {"required": True, "content": {"application/json": schema, _FORM: schema}}
+    content = {"required": True, "content": {"application/json": schema, FORM: schema}}
 
     @app.post(
         "/translate",
-        responses=_ERRORS,
+        responses=ERRORS,
         openapi_extra={"requestBody": content},
         response_model_exclude_none=True,
     )
     async def translate(request: Request) -> LibreTranslation:
         """Translate, as clients of LibreTranslate ask for it."""
-        body = await _libre_request(request)
+        body = await read_libre_request(request)
         found = await _answer(service, request, as_list(body.q), body.options(service.num_beams))
         texts = [each.text for each in found] if body.alternatives else found
         others = [[other.text for other in each.alternatives] for each in found] if body.alternatives else None
@@ -96,7 +79,7 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         if source is None or target is None:
             return []
         targets: dict[str, list[str]] = {source: [target], target: []}
-        return [LibreLanguage(code=code, name=_name_of(code), targets=targets[code]) for code in targets]
+        return [LibreLanguage(code=code, name=english_name(code), targets=targets[code]) for code in targets]
 
 
 def _add_monitoring(app: FastAPI, service: Service) -> None:
@@ -139,91 +122,3 @@ async def _answer(service: Service, request: Request, texts: list[str], options:
 async def _disconnection(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _libre_request(request: Request) -> LibreRequest:
-    kind = _kind_of(request) or "application/json"
-    if kind not in (_FORM, "application/json"):
-        raise HTTPException(415, f"the Content-Type is {kind!a}; send application/json or {_FORM}.")
-    body = await request.body()
-    try:
-        if kind == _FORM:
-            return LibreRequest.model_validate(_form(body))
-        return LibreRequest.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise HTTPException(400 if first["type"] == "json_invalid" else 422, _sentence(first)) from None
-    except ValueError as error:
-        raise HTTPException(400, f"the form cannot be read ({error}); send UTF-8.") from None
-
-
-def _kind_of(request: Request) -> str:
-    """The Content-Type without parameters, at most 100 characters; empty if it is not given."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()[:100]
-
-
-def _form(body: bytes) -> dict[str, Any]:
-    """The fields of a form; `q` is a list if it is given several times.
-
-    Raises:
-        ValueError: if it is not UTF-8.
-    """
-    fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
-    return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
-
-
-def _sentence(error: Any) -> str:
-    # A name of a field may be anything, such as a lone surrogate.
-    place = ascii(".".join(map(str, error["loc"])))[1:-1][:200]
-    return f"{place}: {error['msg']}." if place else f"{error['msg']}."
-
-
-def _name_of(code: str) -> str:
-    """The English name of a language; its code, if it is unknown."""
-    try:
-        return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
-    except (UnknownLocaleError, ValueError):
-        return code
-
-
-async def _on_http_error(request: Request, error: Any) -> Response:
-    reason = str(error.detail)
-    if error.status_code == 400 and error.__cause__ is not None:  # FastAPI's own sentence does not say what is wrong.
-        reason = f"the body is not JSON in UTF-8 ({error.__cause__})."
-    return JSONResponse({"error": reason}, error.status_code, headers=error.headers)
-
-
-async def _on_invalid(request: Request, error: Any) -> Response:
-    first = error.errors()[0]
-    if isinstance(error.body, bytes):  # FastAPI parses only JSON.
-        return JSONResponse({"error": f"the Content-Type is {_kind_of(request)!a}; send application/json."}, 415)
-    return JSONResponse({"error": _sentence(first)}, 400 if first["type"] == "json_invalid" else 422)
-
-
-async def _on_failure(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": "the server failed to translate; its log has the reason."}, 500)
-
-
-class _CountRequests:
-    """ASGI middleware: counts each request with its route, status and seconds."""
-
-    def __init__(self, app: Any, service: Service):
-        self._app, self._service = app, service
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status, started = 500, time.perf_counter()
-
-        async def remember(message: Any) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        try:
-            await self._app(scope, receive, remember)
-        finally:
-            # The path of an unknown route may be anything.
-            route = getattr(scope.get("route"), "path", "other")
-            self._service.metrics.count_request(route, status, time.perf_counter() - started)

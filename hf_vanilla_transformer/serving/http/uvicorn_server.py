@@ -7,7 +7,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ..limits import ServingSettings
-from .slow_clients import MOST_HEADER_BYTES, protocol_with
+from .header_and_body_limits import MOST_HEADER_BYTES, protocol_with
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -13,9 +13,9 @@ from ...model.tokenization_two_vocabularies import sides_of
 from ...pictures.attention import draw_attention
 from ...pictures.forward_pass import KINDS, forward_pass
 from ...pictures.token_labels import token_texts
-from ...translation.engine import is_engine
+from ...translation.engine import Engine
 from ...translation.glossary import terms_of
-from ...translation.paragraphs import join
+from ...translation.multi_sentence_texts import join
 from ...translation.translation_details import Translation
 from ..service import Service
 
@@ -67,7 +67,7 @@ def add_page(app: FastAPI, service: Service) -> None:
 
 def build_page(service: Service) -> gr.Blocks:
     """The page, whose work the service does."""
-    has_attention = not is_engine(service.model)
+    has_attention = not isinstance(service.model, Engine)
     with gr.Blocks(title=service.card.title, analytics_enabled=False) as page:
         gr.Markdown(f"# {service.card.title}")
         with gr.Row():

@@ -8,7 +8,7 @@ from huggingface_hub import SpaceCardData
 from ...hub.model_folder import check_links, files_of_a_run
 from ...support.atomic_files import write_text
 from ...support.version import __version__
-from ..card_facts import CardFacts
+from ..model_card_facts import CardFacts
 
 
 # A Space runs app.py and expects an answer at this port, unless the variable names another one.

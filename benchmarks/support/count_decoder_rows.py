@@ -1,4 +1,4 @@
-"""Rows that a decoder computes in a beam search: hypotheses times steps."""
+"""Count the rows that a decoder computes in a beam search: hypotheses times steps."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

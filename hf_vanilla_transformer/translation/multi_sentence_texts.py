@@ -1,4 +1,4 @@
-"""Texts of several sentences: their sentences are translated, and joined as they were."""
+"""Translate texts of several sentences: split them, translate the sentences, join texts, scores and alignments."""
 
 from collections.abc import Callable
 from heapq import nlargest

@@ -1,4 +1,4 @@
-"""The corpus of a comparison, and its batches: from Multi30k if it is available, generated otherwise."""
+"""The corpus of training comparisons, and its batches: Multi30k if it is available, generated pairs otherwise."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq
 
-from benchmarks.support.batches import FIRST_TOKEN_ID
+from benchmarks.support.random_batches import FIRST_TOKEN_ID
 from benchmarks.support.training_implementations import Batch
 from hf_vanilla_transformer import (
     TokenBudgetBatchSampler,

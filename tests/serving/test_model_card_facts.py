@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_vanilla_transformer.serving.card_facts import CardFacts, read_card
+from hf_vanilla_transformer.serving.model_card_facts import CardFacts, read_card
 from tests.ecosystem.documentation import FIXTURE
 
 

@@ -1,4 +1,4 @@
-"""What figures depend on besides the code."""
+"""The conditions of a measurement: machine, versions, commit, load and time."""
 
 import os
 import time

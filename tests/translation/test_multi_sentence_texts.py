@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import Translation, translate
-from hf_vanilla_transformer.translation.paragraphs import translate_texts
+from hf_vanilla_transformer.translation.multi_sentence_texts import translate_texts
 from tests.ecosystem.documentation import FIXTURE
 
 

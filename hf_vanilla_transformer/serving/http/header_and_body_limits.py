@@ -1,4 +1,4 @@
-"""What uvicorn and FastAPI leave open about slow clients: time limits for headers and bodies, and a limit of bytes."""
+"""Limits of a request's headers and body that uvicorn and FastAPI lack: bytes, and seconds for slow clients."""
 
 import asyncio
 from typing import Any

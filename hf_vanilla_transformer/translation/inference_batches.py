@@ -1,4 +1,4 @@
-"""Batches of sentences of similar length, by token budget."""
+"""Batches for inference: sentences of similar length, within a token budget."""
 
 from collections.abc import Iterator
 

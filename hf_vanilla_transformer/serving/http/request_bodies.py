@@ -1,0 +1,55 @@
+"""Bodies of requests: their Content-Type, forms and JSON of LibreTranslate, and a sentence about a wrong value."""
+
+from typing import Any
+from urllib.parse import parse_qs
+
+from fastapi import HTTPException, Request
+from pydantic import ValidationError
+
+from .schemas import LibreRequest
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+async def read_libre_request(request: Request) -> LibreRequest:
+    """The body of a request of LibreTranslate, a form or JSON.
+
+    Raises:
+        HTTPException: 415 for another Content-Type, 400 if the body cannot be read, 422 if a value is wrong.
+    """
+    kind = content_type(request) or "application/json"
+    if kind not in (FORM, "application/json"):
+        raise HTTPException(415, f"the Content-Type is {kind!a}; send application/json or {FORM}.")
+    body = await request.body()
+    try:
+        if kind == FORM:
+            return LibreRequest.model_validate(_form(body))
+        return LibreRequest.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise HTTPException(400 if first["type"] == "json_invalid" else 422, error_sentence(first)) from None
+    except ValueError as error:
+        raise HTTPException(400, f"the form cannot be read ({error}); send UTF-8.") from None
+
+
+def content_type(request: Request) -> str:
+    """The Content-Type without parameters, at most 100 characters; empty if it is not given."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()[:100]
+
+
+def error_sentence(error: Any) -> str:
+    """A sentence about one of the errors of a `ValidationError`."""
+    # A name of a field may be anything, such as a lone surrogate.
+    place = ascii(".".join(map(str, error["loc"])))[1:-1][:200]
+    return f"{place}: {error['msg']}." if place else f"{error['msg']}."
+
+
+def _form(body: bytes) -> dict[str, Any]:
+    """The fields of a form; `q` is a list if it is given several times.
+
+    Raises:
+        ValueError: if it is not UTF-8.
+    """
+    fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
+    return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}

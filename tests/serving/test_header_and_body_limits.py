@@ -1,0 +1,48 @@
+"""Limits of headers and bodies: bytes, and seconds to arrive."""
+
+from importlib.util import find_spec
+
+import pytest
+
+
+pytestmark = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("fastapi", "uvicorn", "prometheus_client", "babel")),
+    reason="the extra serve is not installed",
+)
+
+
+def test_a_slow_body_and_slow_headers(exchange):
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n"
+    assert exchange(head, b"{").startswith(b"HTTP/1.1 408 ")
+    answer = exchange(b"GET /health HTTP/1.1\r\nHost: a\r\n", b"X-Slow: 1\r\n")
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    # Also on a connection that had a request before.
+    answer = exchange(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /health HT", pause=0.3)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 408 " in answer
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /health HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000,
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03",
+        b"\xff\xfe\r\n\r\n",
+    ],
+)
+def test_absurd_headers(exchange, head):
+    assert exchange(head).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("headers", [b"X: " + b"x" * 20_000 + b"\r\n", b"X: 1\r\n" * 10_000])
+def test_headers_that_are_too_long(exchange, headers):
+    answer = exchange(b"GET /health HTTP/1.1\r\nHost: a\r\n" + headers + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_length_that_is_a_lie(exchange):
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n"
+    assert exchange(head, b"x" * 20_000).startswith(b"HTTP/1.1 413 ")

@@ -1,0 +1,97 @@
+"""An object with the members of `Engine` stands in the place of a model, without CTranslate2."""
+
+import math
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+
+from hf_vanilla_transformer import align, score, translate
+from hf_vanilla_transformer.pictures.forward_pass import forward_pass
+from hf_vanilla_transformer.translation.engine import Engine
+from tests.ecosystem.documentation import FIXTURE
+
+
+MEMBERS = sorted({name for name in {*Engine.__annotations__, *vars(Engine)} if not name.startswith("_")})
+PROBABILITY = 0.5
+
+
+class ConstantEngine:
+    """Translates every sentence as "neun", and attends to the first token of the source."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, tokenizer):
+        self.config = AutoConfig.from_pretrained(FIXTURE)
+        self.generation_config = GenerationConfig.from_pretrained(FIXTURE)
+        self.alignment_heads = [(0, 0)]
+        self._target = tokenizer("neun").input_ids
+
+    def generate(self, input_ids, attention_mask=None, **kwargs):
+        assert input_ids.shape == attention_mask.shape
+        return torch.tensor([[self.config.decoder_start_token_id, *self._target]] * len(input_ids))
+
+    def log_probs(self, sources, targets):
+        return [[math.log(PROBABILITY)] * len(target) for target in targets]
+
+    def attention(self, sources, targets):
+        return [
+            torch.eye(1, len(source)).repeat(len(target), 1) for source, target in zip(sources, targets, strict=True)
+        ]
+
+    def modules(self):
+        return iter(())
+
+    def eval(self):
+        return self
+
+    def named_parameters(self):
+        return iter(())
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(FIXTURE)
+
+
+@pytest.fixture
+def engine(tokenizer):
+    return ConstantEngine(tokenizer)
+
+
+def test_an_object_with_all_members_is_an_engine(engine):
+    assert {"config", "device", "generate", "log_probs"} <= {*MEMBERS}
+    assert isinstance(engine, Engine)
+
+
+@pytest.mark.parametrize("name", ["alignment_heads", "attention", "config", "generate", "log_probs"])
+def test_an_object_that_lacks_a_member_is_no_engine(tokenizer, name):
+    class Incomplete:
+        def __init__(self, engine):
+            for each in MEMBERS:
+                if each != name:
+                    setattr(self, each, getattr(engine, each))
+
+    assert not isinstance(Incomplete(ConstantEngine(tokenizer)), Engine)
+
+
+def test_a_model_of_torch_is_no_engine():
+    model = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE)
+    assert not isinstance(model, Engine)
+    assert not isinstance(torch.nn.Linear(1, 1), Engine)
+
+
+def test_translate_score_and_align_use_it(engine, tokenizer):
+    assert translate(engine, tokenizer, ["one", "", "two"]) == ["neun", "", "neun"]
+    (scored,) = score(engine, tokenizer, ["one"], ["neun"])
+    assert scored.total == pytest.approx(len(scored.tokens) * math.log(PROBABILITY))
+    (details,) = translate(engine, tokenizer, ["one"], return_details=True)
+    assert (details.text, details.log_probs, details.alignment) == ("neun", scored.log_probs, [(0, 0)])
+    assert align(engine, tokenizer, ["one"], ["neun"]) == [[(0, 0)]]
+
+
+def test_what_needs_a_model_of_torch_says_so(engine, tokenizer):
+    with pytest.raises(ValueError, match="do not work with another engine than torch"):
+        translate(engine, tokenizer, ["one"], glossary={"one": "eins"})
+    with pytest.raises(TypeError, match="ConstantEngine returns no attention weights; give the model in torch"):
+        forward_pass(engine, tokenizer, "one")
