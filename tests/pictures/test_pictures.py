@@ -18,6 +18,7 @@ from tests.models import decisive_model
 from tests.parity import paper_numpy
 from tests.pictures.attention_by_hand import attention_by_hand
 from tests.pictures.test_curves import LOG, without_matplotlib
+from tests.translation.test_engine import ConstantEngine
 
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -429,8 +430,8 @@ def test_input_that_cannot_be_drawn(model, tokenizer):
         pictures.plot_schedule(range(1, 8))
     with pytest.raises(ValueError, match=r"ends in \.foo, which is no format of figures"):
         pictures.save_figure(pictures.plot_schedule(), "a.foo")
-    engine = type("Engine", (), {"log_probs": None})()
-    with pytest.raises(TypeError, match="Engine returns no attention weights; give the model in torch"):
+    engine = ConstantEngine(tokenizer)
+    with pytest.raises(TypeError, match="ConstantEngine returns no attention weights; give the model in torch"):
         forward_pass(engine, tokenizer, "a")
 
 

@@ -12,6 +12,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from hf_vanilla_transformer import CompleteCheckpoints, PaperTrainingArguments, last_complete_checkpoint
 from hf_vanilla_transformer.support import atomic_files as files
+from hf_vanilla_transformer.support import checkpoint_marks
 from hf_vanilla_transformer.support.checkpoint_marks import mark_complete
 from hf_vanilla_transformer.training import checkpoints
 from hf_vanilla_transformer.training.checkpoints import find_checkpoint
@@ -54,7 +55,7 @@ def test_the_mark_is_written_when_the_files_are_on_the_disk(tmp_path, monkeypatc
     path = make_checkpoint(tmp_path, 5, marked=False)
     flushed = []
     flush = files.flush
-    for module in (files, checkpoints):
+    for module in (files, checkpoint_marks):
         monkeypatch.setattr(module, "flush", lambda path: (flushed.append(path.name), flush(path)))
     monkeypatch.setattr("pathlib.Path.replace", lambda path, target: flushed.append("named"))
     mark_complete(path)
