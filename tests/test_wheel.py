@@ -78,7 +78,7 @@ def test_the_wheel_holds_the_package_alone(wheel):
 def test_the_command_is_installed(installed):
     (command,) = (installed / "bin").iterdir()
     assert command.name == "hf-vanilla-transformer"
-    assert "from hf_vanilla_transformer.cli import main" in command.read_text()
+    assert "from hf_vanilla_transformer.cli.main import main" in command.read_text()
 
 
 def test_help_lists_the_verbs(run):
