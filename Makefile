@@ -8,8 +8,8 @@ FLOOR := .venv-floor
 LATEST := .venv-latest
 PROCESSES ?= 2
 # Without the wheel, which needs hatchling and is the same with any versions.
-FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/model tests/parity tests/training \
-	$(filter-out tests/test_wheel.py,$(wildcard tests/test_*.py))
+FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/model tests/parity tests/support tests/training \
+	tests/translation $(filter-out tests/test_wheel.py,$(wildcard tests/test_*.py))
 # Their results depend on the instructions of the processor; -k leaves out slow ones whose subject is another.
 PROCESSOR_TESTS := tests/model/test_int8_quantization.py tests/test_fixture.py tests/parity tests/generation/test_step.py \
 	tests/generation/test_modes.py::test_rounding_explains_the_errors_of_bfloat16_weights \
