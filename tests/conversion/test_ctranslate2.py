@@ -20,9 +20,10 @@ from hf_vanilla_transformer import (
     translate,
 )
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.conversion import converted_folder as folders
 from hf_vanilla_transformer.conversion import ctranslate2
 from hf_vanilla_transformer.conversion.ctranslate2 import to_ctranslate2, token_text, write_ctranslate2
+from hf_vanilla_transformer.conversion.parity_certificate import SENTENCES
+from hf_vanilla_transformer.conversion.source_folder import hashes
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoder
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
 from tests.conversion.marian import translate_by_marian
@@ -103,7 +104,7 @@ def test_a_trained_folder_goes_out(tmp_path):
     assert certificate["equal"]
     assert set(certificate["log_probs"]) == {"random", "real"}
     assert all(0 < each <= certificate["tolerance"] == 1e-4 for each in certificate["log_probs"].values())
-    assert certificate["sha256"] == folders.hashes([FIXTURE / "model.safetensors"])
+    assert certificate["sha256"] == hashes([FIXTURE / "model.safetensors"])
     assert certificate["translations"] == {"sentences": 4, "greedy": 4, "beam": 4}
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(folder)
     for beams in (1, 4):
@@ -219,12 +220,12 @@ def test_a_longer_sentence_is_refused(tmp_path):
 def test_sentences_longer_than_the_table_are_compared_by_their_ends(tokenizer, tmp_path, fields):
     for each in (decisive_model(vocab_size=len(tokenizer), d_k=None, d_v=None, **fields), tokenizer):
         each.save_pretrained(tmp_path / "model")
-    assert max(map(len, tokenizer(list(folders.SENTENCES)).input_ids)) > 64
+    assert max(map(len, tokenizer(list(SENTENCES)).input_ids)) > 64
     folder = to_ctranslate2(str(tmp_path / "model"), str(tmp_path / "ct2"), max_positions=64)
     certificate = json.loads((folder / "parity.json").read_text())
     assert certificate["equal"]
     assert certificate["max_positions"] == fields.get("max_position_embeddings", 64)
-    assert certificate["translations"]["sentences"] == len(folders.SENTENCES)
+    assert certificate["translations"]["sentences"] == len(SENTENCES)
 
 
 @needs_ctranslate2

@@ -11,10 +11,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, Mar
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.conversion import converted_folder as folders
-from hf_vanilla_transformer.conversion import hf_marian
+from hf_vanilla_transformer.conversion import hf_marian, parity_certificate
 from hf_vanilla_transformer.conversion import weight_transforms as weights
 from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
+from hf_vanilla_transformer.conversion.source_folder import license_of
 from tests.conversion.marian import SENTENCES, VOCABULARY, write_tokenizer
 from tests.conversion.texts import texts
 from tests.conversion.tuning import check_fine_tuning
@@ -145,8 +145,8 @@ def test_the_licence_of_the_source(source, tmp_path):
         assert f"license: {stated}\n" in (folder / "README.md").read_text()
     for damaged in ("---\nlicense: [\n---\n", "no metadata", "---\nlicense: [mit]\n---\n"):
         (tmp_path / "marian" / "README.md").write_text(damaged)
-        assert folders.license_of(tmp_path / "marian") is None
-    assert folders.license_of(tmp_path / "nowhere") is None
+        assert license_of(tmp_path / "marian") is None
+    assert license_of(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize(
@@ -294,4 +294,4 @@ def test_wrong_arguments(source, converted, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"holds no config\.json"):
         from_hf_marian(str(tmp_path / "empty"), str(tmp_path / "model"))
-    assert len(folders.SENTENCES) == 8
+    assert len(parity_certificate.SENTENCES) == 8
