@@ -41,4 +41,4 @@ class Engine(Protocol):
         """Turn dropout off, as `torch.nn.Module.eval` does."""
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        """Names and weights in which NaN is looked for if a translation is empty; there may be none."""
+        """Names and weights, which are checked for NaN if a translation is empty; there may be none."""

@@ -14,11 +14,11 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import TwoVocabularyTokenizer, score, train_tokenizer, translate
 from hf_vanilla_transformer.evaluation.curve_files import write_curve
 from hf_vanilla_transformer.pictures.forward_pass import forward_pass, masks_of
+from tests.constant_engine import ConstantEngine
 from tests.models import decisive_model
 from tests.parity import paper_numpy
 from tests.pictures.attention_by_hand import attention_by_hand
 from tests.pictures.test_curves import LOG, without_matplotlib
-from tests.translation.test_engine import ConstantEngine
 
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -431,7 +431,7 @@ def test_input_that_cannot_be_drawn(model, tokenizer):
     with pytest.raises(ValueError, match=r"ends in \.foo, which is no format of figures"):
         pictures.save_figure(pictures.plot_schedule(), "a.foo")
     engine = ConstantEngine(tokenizer)
-    with pytest.raises(TypeError, match="ConstantEngine returns no attention weights; give the model in torch"):
+    with pytest.raises(TypeError, match="Engine returns no attention weights; give the model in torch"):
         forward_pass(engine, tokenizer, "a")
 
 

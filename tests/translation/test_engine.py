@@ -4,49 +4,16 @@ import math
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import align, score, translate
 from hf_vanilla_transformer.pictures.forward_pass import forward_pass
 from hf_vanilla_transformer.translation.engine import Engine
+from tests.constant_engine import PROBABILITY, ConstantEngine
 from tests.ecosystem.documentation import FIXTURE
 
 
 MEMBERS = sorted({name for name in {*Engine.__annotations__, *vars(Engine)} if not name.startswith("_")})
-PROBABILITY = 0.5
-
-
-class ConstantEngine:
-    """Translates every sentence as "neun", and attends to the first token of the source."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, tokenizer):
-        self.config = AutoConfig.from_pretrained(FIXTURE)
-        self.generation_config = GenerationConfig.from_pretrained(FIXTURE)
-        self.alignment_heads = [(0, 0)]
-        self._target = tokenizer("neun").input_ids
-
-    def generate(self, input_ids, attention_mask=None, **kwargs):
-        assert input_ids.shape == attention_mask.shape
-        return torch.tensor([[self.config.decoder_start_token_id, *self._target]] * len(input_ids))
-
-    def log_probs(self, sources, targets):
-        return [[math.log(PROBABILITY)] * len(target) for target in targets]
-
-    def attention(self, sources, targets):
-        return [
-            torch.eye(1, len(source)).repeat(len(target), 1) for source, target in zip(sources, targets, strict=True)
-        ]
-
-    def modules(self):
-        return iter(())
-
-    def eval(self):
-        return self
-
-    def named_parameters(self):
-        return iter(())
 
 
 @pytest.fixture(scope="module")
