@@ -40,7 +40,7 @@ TIED_EMBEDDINGS = {
 
 
 def leave_out_tied_weights(model: PreTrainedModel, incompatible_keys: Any) -> None:
-    """A hook of `load_state_dict`: a tied weight, which files hold once (section 3.4), is not missing.
+    """A hook of `load_state_dict`: do not report tied weights, which files hold once (section 3.4), as missing.
 
     Without it the Trainer logs "missing keys" when it resumes or loads the best checkpoint.
     """
