@@ -23,8 +23,8 @@ CODE = tuple(
 # when code goes; it rises for a new ability only.
 MOST_LINES, MOST_LINES_OF_A_FILE = 18_785, 500
 COUNTED = ("hf_vanilla_transformer/**/*.py", "scripts/**/*.py")
-# It follows the paper from section 3.1 to the loss.
-MAY_BE_LONGER = ROOT / "hf_vanilla_transformer" / "model" / "modeling_vanilla_transformer.py"
+# It has all of section 3 of the paper, and the loss.
+MAY_BE_LONGER = {ROOT / "hf_vanilla_transformer" / "model" / "modeling_vanilla_transformer.py": 700}
 
 
 def files(*patterns: str, root: Path = ROOT) -> list[Path]:
@@ -41,8 +41,9 @@ def excess_lines(paths: list[Path]) -> Iterator[str]:
     """Faults of size: of each file, and of all together."""
     counts = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
     for path, count in counts.items():
-        if count > MOST_LINES_OF_A_FILE and path != MAY_BE_LONGER:
-            yield f"{path}:{count}: {count} lines, at most {MOST_LINES_OF_A_FILE} are allowed; split the file"
+        most = MAY_BE_LONGER.get(path, MOST_LINES_OF_A_FILE)
+        if count > most:
+            yield f"{path}:{count}: {count} lines, at most {most} are allowed; split the file"
     if sum(counts.values()) > MOST_LINES:
         yield f"package and scripts have {sum(counts.values())} lines, at most {MOST_LINES} are allowed"
 

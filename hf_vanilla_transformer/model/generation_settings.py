@@ -10,6 +10,11 @@ from transformers import GenerationConfig, PreTrainedConfig
 from .beam_search import LENGTH_PENALTIES
 
 
+# Section 6.1.
+PAPER_ALPHA = 0.6
+PAPER_MAX_LENGTH_OFFSET = 50
+# Largest magnitude of alpha that settings may have.
+LARGEST_LENGTH_PENALTY = 100
 # transformers' default, which `Seq2SeqTrainer.predict` writes into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
 # Up to this position, sinusoids are exact to 1e-6.
@@ -88,12 +93,6 @@ def limits_length(settings: GenerationConfig) -> bool:
         and has_defaults_of_predict(settings)
     )
     return settings.max_new_tokens is not None or (settings.max_length is not None and not is_from_predict)
-
-
-PAPER_ALPHA = 0.6
-PAPER_MAX_LENGTH_OFFSET = 50
-# Entries of `generation_config` that transformers lacks.
-LARGEST_LENGTH_PENALTY = 100
 
 
 def paper_generation_config(config: PreTrainedConfig) -> GenerationConfig:

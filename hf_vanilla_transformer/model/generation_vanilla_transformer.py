@@ -5,7 +5,6 @@ output tokens. These are the defaults of a new model's `generation_config`, and 
 """
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from transformers.generation import (
     MaxLengthCriteria,
     StoppingCriteriaList,
 )
-from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search import BeamSearch, exists, top_tokens
 from .constrained_beam_search import ConstrainedBeamSearch, prepare_phrases
@@ -29,6 +27,7 @@ from .generation_settings import (
     limits_length,
     paper_generation_config,
 )
+from .model_outputs import as_encoder_output
 from .search_memory_check import check_memory
 from .sentence_limits import CandidateStops, SentenceForcedEOS, SentenceLengthLimit
 from .transformers_compatibility import CACHE, either_cache, tokens_to_read
@@ -39,21 +38,11 @@ logger = logging.getLogger(__name__)
 # Inputs that `generate()` passes to the loop when it returns only token ids. The last five are used up by then;
 # `Seq2SeqTrainer` passes labels.
 _KNOWN_INPUTS = {"attention_mask", "encoder_outputs", CACHE, "use_cache", "logits_to_keep"}
-
-
 _KNOWN_INPUTS |= {"inputs_embeds", "labels", "tokenizer", "assistant_tokenizer", "assistant_model"}
-
-
+# Entries of `generation_config` that transformers lacks.
 _OWN_SETTINGS = ("length_penalty_type", "max_length_offset", "forced_phrases", "letter_edges")
 # Finished sentences are pruned from the batch when at most this share of it is unfinished.
 _MAX_SHARE_TO_PRUNE = 0.75
-
-
-def as_encoder_output(output: Mapping | tuple) -> BaseModelOutput:
-    """The parts of an encoder's output that the decoder needs, by name or by position; always a new object."""
-    if isinstance(output, Mapping):
-        output = tuple(output.get(name) for name in ("last_hidden_state", "hidden_states", "attentions"))
-    return BaseModelOutput(*output)
 
 
 def move_padding(ids: torch.Tensor, mask: torch.Tensor, side: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -124,7 +113,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     - `max_length_offset`: a sentence has at most this many generated tokens more than source tokens, counting `</s>`
       on both sides and no padding. `max_length` or `max_new_tokens` replace it where the caller gives them.
     - `forced_phrases`: for each sentence the phrases that its hypotheses must contain; a phrase is a list of token ids,
-      or of alternatives. `letter_edges` makes them whole words; see [`~.constraints.PhraseStates`].
+      or of alternatives. `letter_edges` makes them whole words; see [`~.constrained_beam_search.PhraseStates`].
 
     The `cache` of an earlier `generate()` continues decoding: `decoder_input_ids` are then all target tokens so far, at
     least one more than the cache holds. `past_key_values` is its name before transformers 5.24.

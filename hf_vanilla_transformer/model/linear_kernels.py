@@ -1,4 +1,4 @@
-"""Dropout, linear maps and the smoothed loss, computed fast. Each equals the formula in its docstring.
+"""Dropout and linear layers, computed fast. Each equals the formula in its docstring.
 
 Device, dtype and size decide which computation is the fastest; there is no option. Shapes have named axes, as in the
 model's file.
@@ -79,13 +79,13 @@ def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     # x first: on GPUs there is nothing to choose, and inspecting the layer takes longer than many matmuls.
     if not (is_plain_cpu_tensor(x) and is_plain_linear(layer)):
         return layer(x)
-    if _suits_onednn(x, layer.weight):
+    if suits_onednn(x, layer.weight):
         return _Linear.apply(x, layer.weight, layer.bias)
     warn_of_slow_matmuls(x.dtype)
     return layer(x)
 
 
-def _suits_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
+def suits_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether x W^T is a large float32 matmul of plain tensors, which torch would leave to MKL."""
     return (
         x.dtype == weight.dtype == torch.float32
@@ -99,7 +99,8 @@ def _suits_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
     )
 
 
-def _onednn(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x W^T + b, `(..., out)`, by oneDNN."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -109,13 +110,13 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        return _onednn(x, weight, bias)
+        return onednn_linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         # A second derivative needs operations that torch can differentiate.
-        matmul = nn.functional.linear if torch.is_grad_enabled() else _onednn
+        matmul = nn.functional.linear if torch.is_grad_enabled() else onednn_linear
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         rows = grad.flatten(0, -2)
         return (

@@ -1,4 +1,4 @@
-"""The smoothed loss of section 5.4, computed fast and without all logits in memory."""
+"""Sums over target tokens, and the smoothed loss of section 5.4, computed fast and without all logits in memory."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from .linear_kernels import _onednn, _suits_onednn, cast_for_matmul
+from .linear_kernels import cast_for_matmul, onednn_linear, suits_onednn
 
 
 # Rows of logits per chunk, at least, and in multiples of d_model: with smaller chunks, adding up the gradients of the
@@ -69,6 +69,15 @@ def token_sums(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -
     return torch.stack([each.sum(dim=-1).to(z.dtype) for each in (cross_entropy, is_highest, is_target)], dim=-1)
 
 
+def per_token(
+    total: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None, ignore_index: int = -100
+) -> torch.Tensor:
+    """A sum over target tokens divided by their number: `num_items_in_batch`, or the number of `labels`."""
+    if num_items_in_batch is None:
+        num_items_in_batch = (labels != ignore_index).sum()
+    return total / torch.as_tensor(num_items_in_batch, device=total.device).clamp(min=1)
+
+
 class _SmoothedCrossEntropy(torch.autograd.Function):
     """The sum over rows, and its gradients, which the backward pass only scales; and the sums of `token_sums`.
 
@@ -104,7 +113,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         rows = max(_CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL * x.shape[1])
         # One buffer for all chunks, because allocating memory takes longer than the computation in it.
         precise_logits = None if x.dtype == precise else x.new_empty(min(rows, len(x)), len(w), dtype=precise)
-        matmul = _onednn if _suits_onednn(x[:rows], w) else nn.functional.linear
+        matmul = onednn_linear if suits_onednn(x[:rows], w) else nn.functional.linear
         for begin in range(0, len(x), rows):
             part = slice(begin, begin + rows)
             logits = matmul(x[part], w, b)

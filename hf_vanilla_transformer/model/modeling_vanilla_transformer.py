@@ -7,53 +7,56 @@ follows the stacks.
 Shapes have named axes: batch, source and target (lengths in tokens), heads (h), d_model, d_k, d_v, vocabulary.
 """
 
-import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.integrations.flash_attention import flash_attention_forward
-from transformers.masking_utils import (
-    ALL_MASK_ATTENTION_FUNCTIONS,
-    create_bidirectional_mask,
-    create_causal_mask,
-    flash_attention_mask,
-    flex_attention_mask,
-)
+from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqLMOutput,
-    Seq2SeqModelOutput,
-)
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions, Seq2SeqModelOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_kernels import ATTENTION, flash_attention
+from .attention_kernels import flash_attention
+from .attention_masks import look_ahead_mask, mask_config
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .fast_path_checks import is_plain_cpu_tensor, is_plain_linear
+from .fast_path_checks import is_plain_linear
 from .generation_settings import paper_generation_config
-from .generation_vanilla_transformer import VanillaTransformerGenerationMixin, as_encoder_output
-from .int8_quantization import Int8Linear, register_quantizer
+from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .input_checks import (
+    check_cache,
+    check_decoder_inputs,
+    check_ids_or_embeds,
+    check_labels,
+    check_right_padding,
+    check_shape_of_labels,
+    check_source,
+    outside_learned_positions,
+    outside_vocabulary,
+)
+from .key_value_cache import encoder_decoder_cache, extend_self_attention, store_cross_attention, stored_cross_attention
 from .linear_kernels import cast_for_matmul, drop, linear
-from .loss_kernels import smoothed_cross_entropy_of_states, token_sums
-from .transformers_compatibility import CACHE, either_cache
+from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
+from .model_outputs import VanillaTransformerLMOutput, as_encoder_output, decoder_output, lm_output, model_output
+from .pretrained_model import (
+    DECODER_TP_PLAN,
+    STACK_FSDP_PLAN,
+    STACK_TP_PLAN,
+    TIED_EMBEDDINGS,
+    VanillaTransformerPreTrainedModel,
+)
+from .transformers_compatibility import either_cache
 
 
 _DEVICES_WITH_FLOAT64 = ("cpu", "cuda", "meta")
-# These mask functions of transformers pass a 4D mask through unchanged, and their attention misreads it.
-_PADDING_MASKS_ONLY = (flash_attention_mask, flex_attention_mask)
 
 
 def sinusoidal_positions(position_ids: torch.Tensor, d_model: int, exponent_divisor: int | None = None) -> torch.Tensor:
@@ -183,9 +186,11 @@ class VanillaTransformerAttention(nn.Module):
         hidden_states = cast_for_matmul(hidden_states)
         query = self._split_heads(linear(self.q_proj, hidden_states), self.key_dim)
         if key_value_states is None:
-            key, value = self._self_keys_values(hidden_states, cache)
+            key, value = extend_self_attention(cache, self.layer_idx, *self._project(hidden_states))
         else:
-            key, value = self._cross_keys_values(key_value_states, cache)
+            key, value = stored_cross_attention(cache, self.layer_idx) or store_cross_attention(
+                cache, self.layer_idx, *self._project(key_value_states)
+            )
 
         implementation = "eager" if kwargs.get("output_attentions") else self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
@@ -204,26 +209,6 @@ class VanillaTransformerAttention(nn.Module):
         states = cast_for_matmul(states)
         key = self._split_heads(linear(self.k_proj, states), self.key_dim)
         return key, self._split_heads(linear(self.v_proj, states), self.value_dim)
-
-    def _self_keys_values(
-        self, states: torch.Tensor, cache: EncoderDecoderCache | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        key, value = self._project(states)
-        if cache is None:
-            return key, value
-        return cache.self_attention_cache.update(key, value, self.layer_idx)
-
-    def _cross_keys_values(
-        self, states: torch.Tensor, cache: EncoderDecoderCache | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if cache is None:
-            return self._project(states)
-        if cache.is_updated.get(self.layer_idx):
-            layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
-            layer.prefetch()  # An offloading cache may hold it on another device.
-            return layer.keys, layer.values
-        cache.is_updated[self.layer_idx] = True
-        return cache.cross_attention_cache.update(*self._project(states), self.layer_idx)
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
@@ -298,175 +283,6 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         return self.add_and_norm(x, self.feed_forward(x), self.final_layer_norm)
 
 
-def leave_out_tied_weights(model: PreTrainedModel, incompatible_keys: Any) -> None:
-    """A hook of `load_state_dict`: a tied weight, which files hold once (section 3.4), is not missing.
-
-    Without it the Trainer logs "missing keys" when it resumes or loads the best checkpoint.
-    """
-    missing = incompatible_keys.missing_keys
-    for tied, source in model.all_tied_weights_keys.items():
-        for name in [name for name in missing if f".{name}".endswith(f".{tied}")]:
-            was_loaded = name.removesuffix(tied) + source not in missing
-            # With assign=True they are two tensors from then on.
-            if was_loaded and attrgetter(tied)(model) is attrgetter(source)(model):
-                missing.remove(name)
-
-
-class VanillaTransformerPreTrainedModel(PreTrainedModel):
-    """Class attributes that transformers reads, loading and saving, and the initialization of weights."""
-
-    config: VanillaTransformerConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _no_split_modules = ["VanillaTransformerEncoderLayer", "VanillaTransformerDecoderLayer"]
-    _skip_keys_device_placement = ["cache", "past_key_values"]
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_flex_attn = True
-    _can_compile_fullgraph = True
-
-    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
-        # Fields may have been set after the configuration was validated.
-        config.validate_architecture()
-        super().__init__(config, *args, **kwargs)
-        self.register_load_state_dict_post_hook(leave_out_tied_weights)
-
-    @property
-    def dummy_inputs(self) -> dict[str, torch.Tensor]:
-        """Inputs that the model can be called with, of source and target."""
-        ids = super().dummy_inputs["input_ids"].to(self.device)
-        return {"input_ids": ids, "decoder_input_ids": ids}
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a saved model, as `PreTrainedModel.from_pretrained` does.
-
-        `quantization_config=Int8Config()` quantizes the weights to int8. `pytorch_model.bin`, a pickle, is read
-        with `use_safetensors=False` only.
-
-        Raises:
-            ValueError: if the file of weights is truncated or damaged, or does not match the configuration.
-        """
-        register_quantizer()
-        output_loading_info = kwargs.pop("output_loading_info", False)
-        kwargs.setdefault("use_safetensors", True)
-        try:
-            loaded: Any = super().from_pretrained(
-                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
-            )
-        except RuntimeError as error:
-            if "ignore_mismatched_sizes" not in str(error):
-                raise
-            raise ValueError(
-                f"config.json and the weights in {pretrained_model_name_or_path} do not match ({error}); use files "
-                "of one run."
-            ) from error
-        except Exception as error:
-            # By name, because files of saved models import torch and transformers only.
-            if type(error).__name__ != "SafetensorError":
-                raise
-            raise ValueError(
-                f"the weights in {pretrained_model_name_or_path} are truncated or damaged ({error}); copy or download "
-                "them again, or use an earlier checkpoint."
-            ) from error
-        model, info = loaded
-        if any(name.endswith("shared.weight") for name in info["unexpected_keys"]) and info["missing_keys"]:
-            raise ValueError(
-                f"the embeddings in {pretrained_model_name_or_path} are one shared matrix, and would be initialized "
-                "anew as three; load the model without tie_word_embeddings, set "
-                "model.config.tie_word_embeddings = False, and save it."
-            )
-        return (model, info) if output_loading_info else model
-
-    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """The requested attention implementation; by default this package's, which chooses by device, dtype and length.
-
-        That one returns no attention weights, so the default is eager attention with `config.output_attentions`.
-        """
-        chosen = "eager" if self.config.output_attentions else ATTENTION
-        return super().get_correct_attn_implementation(requested_attention or chosen, is_init_check)
-
-    @classmethod
-    def maybe_distribute_model(cls, model: Any, distributed_config: Any, mesh_manager: Any) -> Any:
-        """Shard a model over processes, for `from_pretrained(..., distributed_config=...)`.
-
-        Raises:
-            ValueError: if tensor parallelism would split a head.
-        """
-        tp_size, num_heads = getattr(distributed_config, "tp_size", 1), model.config.num_heads
-        if num_heads % tp_size != 0:
-            raise ValueError(
-                f"tp_size is {tp_size}, but num_heads is {num_heads}; tensor parallelism assigns whole heads to "
-                "processes, so choose a tp_size that divides num_heads."
-            )
-        return super().maybe_distribute_model(model, distributed_config, mesh_manager)
-
-    def save_pretrained(
-        self,
-        save_directory: Any,
-        is_main_process: bool = True,
-        state_dict: dict[str, torch.Tensor] | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
-        """Save as `PreTrainedModel.save_pretrained` does, also if weights were untied or given a bias later."""
-        state_dict = self.state_dict_to_save(state_dict)
-        head: Any = self.get_output_embeddings()
-        if head is not None:
-            self.config.lm_head_bias = getattr(head, "bias", None) is not None
-        super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
-
-    def state_dict_to_save(self, state_dict: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor] | None:
-        """The weights to write: those of `state_dict` or the model's; None if the model's need no change."""
-        if not hasattr(self.base_model, "shared") or self.config.tie_word_embeddings:
-            return state_dict
-        # An untied model loads one matrix per use, so a shared matrix is written under each name.
-        weights = (state_dict or self.state_dict()).items()
-        return {name: weight.clone() for name, weight in weights if not name.endswith("shared.weight")}
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Glorot-uniform projections, and embeddings of standard deviation d_model^-0.5, as in the authors' code.
-
-        The paper is silent. An untied LM head is initialized like the embeddings, to which section 3.4 ties it.
-        """
-        if isinstance(module, Int8Linear):
-            raise ValueError(
-                "the file of weights lacks int8 matrices that this class has; load an int8 model with the class that "
-                "saved it, or with a class without an LM head."
-            )
-        if isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
-            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
-        elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-        if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
-            init.zeros_(module.bias)
-
-    def resize_token_embeddings(
-        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Change the size of the joint vocabulary, as `PreTrainedModel.resize_token_embeddings` does.
-
-        Raises:
-            ValueError: if source and target have separate vocabularies, or the weights are int8.
-        """
-        if isinstance(self.get_output_embeddings(), Int8Linear):
-            raise ValueError("the LM head is int8; call dequantize() and then resize the embeddings.")
-        if not self.config.has_joint_vocabulary:
-            raise ValueError(
-                "source and target have separate vocabularies, and resize_token_embeddings() does not name one; build "
-                "a model of the new sizes and copy the weights."
-            )
-        decoder = getattr(self.base_model, "decoder", None)
-        if decoder is not None and not self.config.tie_word_embeddings:
-            decoder.embed_tokens = self._get_resized_embeddings(
-                decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
-            )
-        return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-
-
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     """The input of both stacks (Figure 1, bottom): scaled embeddings plus positions, and dropout.
 
@@ -476,17 +292,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         layers (`list[nn.Module]`): N layers.
     """
 
-    # Tensor parallelism splits the vocabulary, the heads, and the inner channels of the feed-forward networks.
-    _tp_plan = {
-        "embed_tokens": "embedding_rowwise",
-        "layers.*.self_attn.q_proj": "colwise",
-        "layers.*.self_attn.k_proj": "colwise",
-        "layers.*.self_attn.v_proj": "colwise",
-        "layers.*.self_attn.out_proj": "rowwise",
-        "layers.*.fc1": "colwise",
-        "layers.*.fc2": "rowwise",
-    }
-    _fsdp_plan = {"layers.*": "free_full_weight"}
+    _tp_plan = STACK_TP_PLAN
+    _fsdp_plan = STACK_FSDP_PLAN
 
     def __init__(self, config: VanillaTransformerConfig, vocab_size: int, layers: Sequence[nn.Module]):
         super().__init__(config)
@@ -505,23 +312,13 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         Raises:
             ValueError: if both or neither are given, a sequence has no token, or an id is outside the vocabulary.
         """
-        if input_ids is not None and inputs_embeds is not None:
-            raise ValueError(f"token ids and embeddings were both given to {type(self).__name__}; give one of them.")
+        check_ids_or_embeds(self, input_ids, inputs_embeds)
         if inputs_embeds is not None:
             return inputs_embeds
-        if input_ids is None:
-            raise ValueError(f"neither token ids nor embeddings were given to {type(self).__name__}; give one of them.")
-        if input_ids.shape[-1] == 0:
-            raise ValueError(f"token ids of shape {tuple(input_ids.shape)} have no token; give at least one each.")
         try:
             return self.embed_tokens(input_ids)
         except IndexError as error:
-            rows = self.embed_tokens.num_embeddings
-            raise ValueError(
-                f"token ids range from {int(input_ids.min())} to {int(input_ids.max())}, but the vocabulary of "
-                f"{type(self).__name__} has ids 0 to {rows - 1}; use the tokenizer that the model was trained with, "
-                "or resize_token_embeddings()."
-            ) from error
+            raise outside_vocabulary(self, input_ids) from error
 
     def add_positions(self, inputs_embeds: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """Sections 3.4, 3.5 and 5.4: Dropout(sqrt(d_model) E + PE), `(batch, length, d_model)`."""
@@ -540,34 +337,11 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         try:
             return self.embed_positions(position_ids)
         except IndexError as error:
-            raise ValueError(
-                f"a sequence of {int(position_ids.max()) + 1} tokens was given, but this model has learned "
-                f"{self.config.max_position_embeddings} positions (max_position_embeddings); truncate or split it, "
-                "or train a model with sinusoidal positions, which have no limit."
-            ) from error
+            raise outside_learned_positions(position_ids, self.config.max_position_embeddings) from error
 
     def normalize_output(self, x: torch.Tensor) -> torch.Tensor:
         """The output of the last layer, `(batch, length, d_model)`; normalized with `config.stack_layer_norm`."""
         return self.layer_norm(x) if self.config.stack_layer_norm else x
-
-    def mask_config(self, output_attentions: bool | None, *masks: torch.Tensor | None) -> VanillaTransformerConfig:
-        """The configuration that masks are made for: only eager attention returns attention weights.
-
-        Raises:
-            ValueError: if the attention implementation takes 2D masks only, and a mask has more dimensions.
-        """
-        if output_attentions:
-            config = copy.copy(self.config)
-            config._attn_implementation = "eager"
-            return config
-        name = self.config._attn_implementation
-        takes_padding_only = ALL_MASK_ATTENTION_FUNCTIONS.get(name) in _PADDING_MASKS_ONLY
-        if takes_padding_only and any(mask is not None and mask.ndim > 2 for mask in masks):
-            raise ValueError(
-                f'a mask has more dimensions than (batch, length), but "{name}" takes padding masks only; give a 2D '
-                'mask, or load the model with attn_implementation="sdpa".'
-            )
-        return self.config
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -609,7 +383,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         embeds = self.look_up(input_ids, inputs_embeds)
         position_ids = count_positions(attention_mask, embeds.shape[1], 0, embeds.device)
         x = self.add_positions(embeds, position_ids)
-        config = self.mask_config(kwargs.get("output_attentions"), attention_mask)
+        config = mask_config(self.config, kwargs.get("output_attentions"), attention_mask)
         mask = create_bidirectional_mask(config, x, attention_mask)
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
@@ -619,13 +393,7 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
 class VanillaTransformerDecoder(VanillaTransformerStack):
     """Section 3.1: the decoder, a stack of N layers that attend to earlier positions and to the encoder's output."""
 
-    _tp_plan = {
-        **VanillaTransformerStack._tp_plan,
-        "layers.*.encoder_attn.q_proj": "colwise",
-        "layers.*.encoder_attn.k_proj": "colwise",
-        "layers.*.encoder_attn.v_proj": "colwise",
-        "layers.*.encoder_attn.out_proj": "rowwise",
-    }
+    _tp_plan = DECODER_TP_PLAN
     _can_record_outputs = {
         "hidden_states": VanillaTransformerDecoderLayer,
         "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
@@ -671,57 +439,21 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             ValueError: as the encoder; if `encoder_hidden_states` is missing or differs in length from its mask; if the
                 cache has both names; or for flex attention with a static cache, or a cache with gradient checkpointing.
         """
-        if encoder_hidden_states is None:
-            raise ValueError("the decoder attends to the encoder's output; give it as encoder_hidden_states.")
-        source = encoder_hidden_states.shape[1]
-        if encoder_attention_mask is not None and encoder_attention_mask.shape[-1] != source:
-            raise ValueError(
-                f"the source's mask has length {encoder_attention_mask.shape[-1]}, and the encoder's output has length "
-                f"{source}; give the mask of the encoder's input."
-            )
+        check_source(encoder_hidden_states, encoder_attention_mask)
         embeds = self.look_up(input_ids, inputs_embeds)
-        cache = self._encoder_decoder_cache(either_cache(cache, past_key_values), use_cache)
+        cache = either_cache(cache, past_key_values)
+        check_cache(self, cache)
+        cache = encoder_decoder_cache(self.config, cache, use_cache)
         past_length = 0 if cache is None else cache.get_seq_length()
         position_ids = count_positions(attention_mask, embeds.shape[1], past_length, embeds.device)
         x = self.add_positions(embeds, position_ids)
 
-        config = self.mask_config(kwargs.get("output_attentions"), attention_mask, encoder_attention_mask)
-        mask = self._causal_mask(config, x, attention_mask, None if cache is None else cache.self_attention_cache)
+        config = mask_config(self.config, kwargs.get("output_attentions"), attention_mask, encoder_attention_mask)
+        mask = look_ahead_mask(config, x, attention_mask, None if cache is None else cache.self_attention_cache)
         encoder_mask = create_bidirectional_mask(config, x, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
             x = layer(x, encoder_hidden_states, mask, encoder_mask, cache=cache, **kwargs)
-        fields: dict[str, Any] = {CACHE: cache}
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.normalize_output(x), **fields)
-
-    def _causal_mask(
-        self, config: VanillaTransformerConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Any
-    ) -> Any:
-        """Section 3.2.3: the look-ahead mask with padding, in the form that the attention implementation needs."""
-        makes_masks = ALL_MASK_ATTENTION_FUNCTIONS.get(config._attn_implementation)
-        if makes_masks is flex_attention_mask and cache is not None and cache.is_compileable:
-            # The mask reads the static cache's length during attention, when the cache has already grown.
-            raise ValueError(
-                'flex attention does not work with a static cache; use another cache, or attn_implementation="sdpa".'
-            )
-        if makes_masks is flash_attention_mask and cache is not None and attention_mask is None:
-            # Flash attention takes the filled length of a static cache from this mask.
-            length = int(cache.get_seq_length()) + x.shape[1]
-            attention_mask = torch.ones(len(x), length, dtype=torch.long, device=x.device)
-        return create_causal_mask(config, x, attention_mask, cache)
-
-    def _encoder_decoder_cache(self, cache: Cache | None, use_cache: bool | None) -> EncoderDecoderCache | None:
-        if cache is not None and self.gradient_checkpointing and self.training and torch.is_grad_enabled():
-            # The second time, during backward, would extend the cache again.
-            raise ValueError(
-                "gradient checkpointing computes layers twice, which would extend the cache twice; leave the cache "
-                "out, or call the model under torch.no_grad()."
-            )
-        if isinstance(cache, EncoderDecoderCache):
-            return cache
-        if cache is None and not use_cache:
-            return None
-        self_attention_cache = DynamicCache(config=self.config) if cache is None else cache
-        return EncoderDecoderCache(self_attention_cache, DynamicCache(config=self.config))
+        return decoder_output(self.normalize_output(x), cache)
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
@@ -735,29 +467,12 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self._tied_weights_keys = {}
         if config.has_joint_vocabulary and config.tie_word_embeddings:
             self.shared = nn.Embedding(config.vocab_size, config.d_model)
-            self._tied_weights_keys = {
-                "encoder.embed_tokens.weight": "shared.weight",
-                "decoder.embed_tokens.weight": "shared.weight",
-            }
+            self._tied_weights_keys = dict(TIED_EMBEDDINGS)
         self.encoder = VanillaTransformerEncoder(config)
         self.decoder = VanillaTransformerDecoder(config)
         self.post_init()
         if hasattr(self, "shared"):
             self._tp_plan = {**self.tp_plan, "shared": "embedding_rowwise"}
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """The source's embedding; with shared embeddings, also the target's."""
-        return self.shared if hasattr(self, "shared") else self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: Any) -> None:
-        """Replace the source's embedding; with shared embeddings, also the target's.
-
-        Args:
-            value (`nn.Embedding`): `(vocabulary, d_model)`.
-        """
-        self.encoder.embed_tokens = value
-        if hasattr(self, "shared"):
-            self.shared = self.decoder.embed_tokens = value
 
     @can_return_tuple
     def forward(
@@ -789,11 +504,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         Raises:
             ValueError: if there are no decoder inputs, and as both stacks do.
         """
-        if decoder_input_ids is None and decoder_inputs_embeds is None:
-            raise ValueError(
-                "decoder inputs are missing: give decoder_input_ids or decoder_inputs_embeds; or, for a loss, give "
-                "labels to VanillaTransformerForConditionalGeneration; or, to translate, call its generate()."
-            )
+        check_decoder_inputs(decoder_input_ids, decoder_inputs_embeds)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids,
@@ -815,82 +526,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        fields: dict[str, Any] = {CACHE: decoder_outputs.get(CACHE)}
-        return Seq2SeqModelOutput(
-            last_hidden_state=decoder_outputs.last_hidden_state,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
-            cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
-            **fields,
-        )
-
-
-def label_smoothed_cross_entropy(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    vocab_size: int,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    label_smoothing: float = 0.0,
-    ignore_index: int = -100,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """Section 5.4: cross-entropy with label smoothing, in nats per target token.
-
-    The target distribution gives the label 1 - epsilon + epsilon / V, and every other token epsilon / V.
-
-    Args:
-        logits (`(batch, target, vocabulary)`), labels (`(batch, target)`): `ignore_index` where there is no target.
-        vocab_size (`int`): V.
-        num_items_in_batch (`int`, *optional*): number of target tokens to divide by, of all batches that one update
-            accumulates; `None` for those in `labels`.
-        label_smoothing (`float`): epsilon_ls.
-        ignore_index (`int`): the label of positions without a target.
-
-    Returns:
-        `torch.Tensor`: a scalar, at least in float32.
-
-    Raises:
-        ValueError: if a label is outside the vocabulary.
-    """
-    labels = labels.to(logits.device)
-    check_labels(labels, vocab_size, ignore_index)
-    total = nn.functional.cross_entropy(
-        logits.to(torch.promote_types(logits.dtype, torch.float32)).view(-1, vocab_size),
-        labels.reshape(-1),
-        ignore_index=ignore_index,
-        reduction="sum",
-        label_smoothing=label_smoothing,
-    )
-    return per_token(total, labels, num_items_in_batch, ignore_index)
-
-
-def check_labels(labels: torch.Tensor, vocab_size: int, ignore_index: int = -100) -> None:
-    """Check that labels are in the vocabulary, in eager mode on CPUs.
-
-    Raises:
-        ValueError: if a label is outside the vocabulary.
-    """
-    if not is_plain_cpu_tensor(labels) or labels.numel() == 0:
-        return
-    lowest, highest = labels.masked_fill(labels == ignore_index, 0).aminmax()
-    if lowest < 0 or highest >= vocab_size:
-        raise ValueError(
-            f"labels range from {int(lowest)} to {int(highest)}, but the target vocabulary has ids 0 to "
-            f"{vocab_size - 1}; use the tokenizer that the model was trained with, and {ignore_index} where there "
-            "is no target."
-        )
-
-
-def per_token(
-    total: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None, ignore_index: int = -100
-) -> torch.Tensor:
-    """A sum over target tokens divided by their number: `num_items_in_batch`, or the number of `labels`."""
-    if num_items_in_batch is None:
-        num_items_in_batch = (labels != ignore_index).sum()
-    return total / torch.as_tensor(num_items_in_batch, device=total.device).clamp(min=1)
+        return model_output(encoder_outputs, decoder_outputs)
 
 
 def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
@@ -898,18 +534,6 @@ def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id:
     start = labels.new_full((labels.shape[0], 1), decoder_start_token_id)
     shifted = torch.cat([start, labels[:, :-1]], dim=-1)
     return shifted.masked_fill(shifted == -100, pad_token_id)
-
-
-@dataclass
-class VanillaTransformerLMOutput(Seq2SeqLMOutput):
-    """`Seq2SeqLMOutput`, with sums over the target tokens of the batch where the loss is computed without all logits.
-
-    Args:
-        token_sums (`torch.Tensor` of shape `(3,)`, *optional*): the cross-entropy without label smoothing in nats, the
-            number of tokens whose label has the highest logit, and the number of tokens.
-    """
-
-    token_sums: torch.Tensor | None = None
 
 
 class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
@@ -988,30 +612,15 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             **kwargs,
         )
         states, logits, loss, sums = outputs.last_hidden_state, None, None, None
-        if labels is not None and labels.shape != states.shape[:2]:
-            raise ValueError(
-                f"labels have shape {tuple(labels.shape)}, and the decoder's inputs {tuple(states.shape[:2])}; "
-                "give one label per position, -100 where there is no target."
-            )
+        if labels is not None:
+            check_shape_of_labels(labels, states)
         if labels is not None and (self.training if skip_logits is None else skip_logits):
             loss, sums = self._loss_without_logits(states, labels, **kwargs)
         else:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = linear(self.lm_head, states[:, kept])
             loss = None if labels is None else self._loss(logits, labels, **kwargs)
-        fields: dict[str, Any] = {CACHE: outputs.get(CACHE)}
-        return VanillaTransformerLMOutput(
-            loss=loss,
-            logits=logits,
-            token_sums=sums,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-            **fields,
-        )
+        return lm_output(outputs, loss, logits, sums)
 
     @property
     def _label_smoothing(self) -> float:
@@ -1046,11 +655,44 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         pad, start = self.config.pad_token_id, self.config.decoder_start_token_id
         if pad is None or start is None:
             raise ValueError(f"pad_token_id is {pad} and decoder_start_token_id is {start}; training needs both.")
-        if is_plain_cpu_tensor(labels):
-            ignored = labels == -100
-            if (ignored[:, :-1] & ~ignored[:, 1:]).any():
-                raise ValueError(
-                    "labels are padded on the left or have gaps; pad targets on the right (tokenizer.padding_side), or "
-                    "give decoder_input_ids and decoder_attention_mask yourself."
-                )
+        check_right_padding(labels)
         return shift_right(labels, pad, start)
+
+
+def label_smoothed_cross_entropy(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    vocab_size: int,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """Section 5.4: cross-entropy with label smoothing, in nats per target token.
+
+    The target distribution gives the label 1 - epsilon + epsilon / V, and every other token epsilon / V.
+
+    Args:
+        logits (`(batch, target, vocabulary)`), labels (`(batch, target)`): `ignore_index` where there is no target.
+        vocab_size (`int`): V.
+        num_items_in_batch (`int`, *optional*): number of target tokens to divide by, of all batches that one update
+            accumulates; `None` for those in `labels`.
+        label_smoothing (`float`): epsilon_ls.
+        ignore_index (`int`): the label of positions without a target.
+
+    Returns:
+        `torch.Tensor`: a scalar, at least in float32.
+
+    Raises:
+        ValueError: if a label is outside the vocabulary.
+    """
+    labels = labels.to(logits.device)
+    check_labels(labels, vocab_size, ignore_index)
+    total = nn.functional.cross_entropy(
+        logits.to(torch.promote_types(logits.dtype, torch.float32)).view(-1, vocab_size),
+        labels.reshape(-1),
+        ignore_index=ignore_index,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+    return per_token(total, labels, num_items_in_batch, ignore_index)

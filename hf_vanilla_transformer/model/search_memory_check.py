@@ -1,4 +1,4 @@
-"""How much memory a search takes, so that one that cannot fit ends in a sentence before it begins."""
+"""Estimate the memory that a search takes, and raise ValueError before a search that does not fit."""
 
 from pathlib import Path
 from typing import Any

@@ -15,6 +15,7 @@ from transformers import AutoModelForSeq2SeqLM
 from hf_vanilla_transformer.model import attention_kernels as attention_module
 from hf_vanilla_transformer.model import fast_path_checks as fast_path
 from hf_vanilla_transformer.model import linear_kernels as functional
+from hf_vanilla_transformer.model import loss_kernels
 from hf_vanilla_transformer.model.attention_kernels import attention
 from hf_vanilla_transformer.model.linear_kernels import drop, linear
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
@@ -361,8 +362,8 @@ class TestLossOfStates:
     @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
     @pytest.mark.parametrize("rows_by_d_model", [0, 1, 2])
     def test_it_is_torch_s_cross_entropy(self, monkeypatch, label_smoothing, rows_by_d_model):
-        monkeypatch.setattr(functional, "_CHUNK_ROWS", 7)
-        monkeypatch.setattr(functional, "_CHUNK_ROWS_PER_D_MODEL", rows_by_d_model)
+        monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS", 7)
+        monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS_PER_D_MODEL", rows_by_d_model)
         states, weight, labels = states_weight_labels()
         loss = loss_of_states(states, weight, labels, label_smoothing)
         expected = plain_loss(states, weight, labels, label_smoothing)
@@ -372,7 +373,7 @@ class TestLossOfStates:
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
     def test_with_a_bias(self, monkeypatch):
-        monkeypatch.setattr(functional, "_CHUNK_ROWS", 7)
+        monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS", 7)
         states, weight, labels = states_weight_labels()
         bias = torch.linspace(-1, 1, len(weight), dtype=weight.dtype).requires_grad_()
         parts = (states, weight, bias)
@@ -389,8 +390,8 @@ class TestLossOfStates:
         torch.testing.assert_close(alone, expected.detach(), rtol=1e-12, atol=0)
 
     def test_its_sums_are_those_of_the_logits(self, monkeypatch):
-        monkeypatch.setattr(functional, "_CHUNK_ROWS", 7)
-        monkeypatch.setattr(functional, "_CHUNK_ROWS_PER_D_MODEL", 0)
+        monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS", 7)
+        monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS_PER_D_MODEL", 0)
         states, weight, labels = states_weight_labels()
         logits = states @ weight.T
         # Some labels must be right.
@@ -400,7 +401,7 @@ class TestLossOfStates:
         assert 0 < right < (labels != -100).sum()
         expected = torch.stack([plain_loss(states, weight, labels, 0.0), right, (labels != -100).sum()])
         torch.testing.assert_close(sums, expected.detach(), rtol=1e-12, atol=0)
-        torch.testing.assert_close(functional.token_sums(logits, labels).sum(dim=0), sums, rtol=1e-12, atol=0)
+        torch.testing.assert_close(loss_kernels.token_sums(logits, labels).sum(dim=0), sums, rtol=1e-12, atol=0)
         assert not sums.requires_grad
 
     def test_in_float32_to_1e_5(self):
@@ -425,7 +426,7 @@ class TestLossOfStates:
             assert (ours - theirs).norm() < 0.02 * theirs.norm()
 
     def test_the_logits_are_never_all_in_memory(self, monkeypatch):
-        monkeypatch.setattr(functional, "_CHUNK_ROWS", 1)
+        monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS", 1)
         states, weight, labels = states_weight_labels((20, 50), 500, torch.float32)
         with LargestTensor() as largest:
             loss_of_states(states, weight, labels, 0.1).backward()
@@ -557,13 +558,14 @@ class Doubling(torch.nn.Linear):
 @pytest.fixture
 def onednn_calls(monkeypatch):
     """How often oneDNN is asked for a product; it is for the smallest ones, too."""
-    calls, product = [], functional._onednn
+    calls, product = [], functional.onednn_linear
 
     def record(*args):
         calls.append(args)
         return product(*args)
 
-    monkeypatch.setattr(functional, "_onednn", record)
+    for module in (functional, loss_kernels):
+        monkeypatch.setattr(module, "onednn_linear", record)
     monkeypatch.setattr(functional, "_SMALLEST_FOR_ONEDNN", 1)
     patch_everywhere(monkeypatch, "has_avx512", lambda: True)
     return calls

@@ -438,7 +438,7 @@ def test_dropout_only_where_the_paper_has_it(monkeypatch, batch):
         rates.append(rate)
         return drop(x, rate, training)
 
-    for name in ("attention", "functional", "modeling_vanilla_transformer"):
+    for name in ("attention_kernels", "linear_kernels", "modeling_vanilla_transformer"):
         monkeypatch.setattr(f"hf_vanilla_transformer.model.{name}.drop", record)
     model = small_model(dropout=0.25).train()
     model(**batch)

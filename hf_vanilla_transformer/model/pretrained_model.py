@@ -1,0 +1,227 @@
+"""The `PreTrainedModel` around the layers: loading, saving, weight tying, initialization, resizing, parallel plans."""
+
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.modeling_utils import PreTrainedModel
+
+from .attention_kernels import ATTENTION
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .int8_quantization import Int8Linear, register_quantizer
+
+
+# Tensor parallelism splits the vocabulary, the heads, and the inner channels of the feed-forward networks.
+STACK_TP_PLAN = {
+    "embed_tokens": "embedding_rowwise",
+    "layers.*.self_attn.q_proj": "colwise",
+    "layers.*.self_attn.k_proj": "colwise",
+    "layers.*.self_attn.v_proj": "colwise",
+    "layers.*.self_attn.out_proj": "rowwise",
+    "layers.*.fc1": "colwise",
+    "layers.*.fc2": "rowwise",
+}
+DECODER_TP_PLAN = {
+    **STACK_TP_PLAN,
+    "layers.*.encoder_attn.q_proj": "colwise",
+    "layers.*.encoder_attn.k_proj": "colwise",
+    "layers.*.encoder_attn.v_proj": "colwise",
+    "layers.*.encoder_attn.out_proj": "rowwise",
+}
+# FSDP gathers the weights of one layer at a time, and frees them after use.
+STACK_FSDP_PLAN = {"layers.*": "free_full_weight"}
+# Section 3.4: with one joint vocabulary, both stacks share an embedding matrix.
+TIED_EMBEDDINGS = {
+    "encoder.embed_tokens.weight": "shared.weight",
+    "decoder.embed_tokens.weight": "shared.weight",
+}
+
+
+def leave_out_tied_weights(model: PreTrainedModel, incompatible_keys: Any) -> None:
+    """A hook of `load_state_dict`: do not report tied weights, which files hold once (section 3.4), as missing.
+
+    Without it the Trainer logs "missing keys" when it resumes or loads the best checkpoint.
+    """
+    missing = incompatible_keys.missing_keys
+    for tied, source in model.all_tied_weights_keys.items():
+        for name in [name for name in missing if f".{name}".endswith(f".{tied}")]:
+            was_loaded = name.removesuffix(tied) + source not in missing
+            # With assign=True they are two tensors from then on.
+            if was_loaded and attrgetter(tied)(model) is attrgetter(source)(model):
+                missing.remove(name)
+
+
+class VanillaTransformerPreTrainedModel(PreTrainedModel):
+    """Class attributes that transformers reads, and what the classes of this model share besides their layers."""
+
+    config: VanillaTransformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["VanillaTransformerEncoderLayer", "VanillaTransformerDecoderLayer"]
+    _skip_keys_device_placement = ["cache", "past_key_values"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _can_compile_fullgraph = True
+
+    def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
+        # Fields may have been set after the configuration was validated.
+        config.validate_architecture()
+        super().__init__(config, *args, **kwargs)
+        self.register_load_state_dict_post_hook(leave_out_tied_weights)
+
+    @property
+    def dummy_inputs(self) -> dict[str, torch.Tensor]:
+        """Inputs that the model can be called with, of source and target."""
+        ids = super().dummy_inputs["input_ids"].to(self.device)
+        return {"input_ids": ids, "decoder_input_ids": ids}
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a saved model, as `PreTrainedModel.from_pretrained` does.
+
+        `quantization_config=Int8Config()` quantizes the weights to int8. `pytorch_model.bin`, a pickle, is read
+        with `use_safetensors=False` only.
+
+        Raises:
+            ValueError: if the file of weights is truncated or damaged, or does not match the configuration.
+        """
+        register_quantizer()
+        output_loading_info = kwargs.pop("output_loading_info", False)
+        kwargs.setdefault("use_safetensors", True)
+        try:
+            loaded: Any = super().from_pretrained(
+                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
+            )
+        except RuntimeError as error:
+            if "ignore_mismatched_sizes" not in str(error):
+                raise
+            raise ValueError(
+                f"config.json and the weights in {pretrained_model_name_or_path} do not match ({error}); use files "
+                "of one run."
+            ) from error
+        except Exception as error:
+            # By name, because files of saved models import torch and transformers only.
+            if type(error).__name__ != "SafetensorError":
+                raise
+            raise ValueError(
+                f"the weights in {pretrained_model_name_or_path} are truncated or damaged ({error}); copy or download "
+                "them again, or use an earlier checkpoint."
+            ) from error
+        model, info = loaded
+        if any(name.endswith("shared.weight") for name in info["unexpected_keys"]) and info["missing_keys"]:
+            raise ValueError(
+                f"the embeddings in {pretrained_model_name_or_path} are one shared matrix, and would be initialized "
+                "anew as three; load the model without tie_word_embeddings, set "
+                "model.config.tie_word_embeddings = False, and save it."
+            )
+        return (model, info) if output_loading_info else model
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        """The requested attention implementation; by default this package's, which chooses by device, dtype and length.
+
+        That one returns no attention weights, so the default is eager attention with `config.output_attentions`.
+        """
+        chosen = "eager" if self.config.output_attentions else ATTENTION
+        return super().get_correct_attn_implementation(requested_attention or chosen, is_init_check)
+
+    @classmethod
+    def maybe_distribute_model(cls, model: Any, distributed_config: Any, mesh_manager: Any) -> Any:
+        """Shard a model over processes, for `from_pretrained(..., distributed_config=...)`.
+
+        Raises:
+            ValueError: if tensor parallelism would split a head.
+        """
+        tp_size, num_heads = getattr(distributed_config, "tp_size", 1), model.config.num_heads
+        if num_heads % tp_size != 0:
+            raise ValueError(
+                f"tp_size is {tp_size}, but num_heads is {num_heads}; tensor parallelism assigns whole heads to "
+                "processes, so choose a tp_size that divides num_heads."
+            )
+        return super().maybe_distribute_model(model, distributed_config, mesh_manager)
+
+    def save_pretrained(
+        self,
+        save_directory: Any,
+        is_main_process: bool = True,
+        state_dict: dict[str, torch.Tensor] | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        """Save as `PreTrainedModel.save_pretrained` does, also if weights were untied or given a bias later."""
+        state_dict = self.state_dict_to_save(state_dict)
+        head: Any = self.get_output_embeddings()
+        if head is not None:
+            self.config.lm_head_bias = getattr(head, "bias", None) is not None
+        super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
+
+    def state_dict_to_save(self, state_dict: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor] | None:
+        """The weights to write: those of `state_dict` or the model's; None if the model's need no change."""
+        if not hasattr(self.base_model, "shared") or self.config.tie_word_embeddings:
+            return state_dict
+        # An untied model loads one matrix per use, so a shared matrix is written under each name.
+        weights = (state_dict or self.state_dict()).items()
+        return {name: weight.clone() for name, weight in weights if not name.endswith("shared.weight")}
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Glorot-uniform projections, and embeddings of standard deviation d_model^-0.5, as in the authors' code.
+
+        The paper is silent. An untied LM head is initialized like the embeddings, to which section 3.4 ties it.
+        """
+        if isinstance(module, Int8Linear):
+            raise ValueError(
+                "the file of weights lacks int8 matrices that this class has; load an int8 model with the class that "
+                "saved it, or with a class without an LM head."
+            )
+        if isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
+            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+        if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:
+            init.zeros_(module.bias)
+
+    def get_input_embeddings(self: Any) -> nn.Module:
+        """The source's embedding; with shared embeddings, also the target's."""
+        if hasattr(self, "encoder"):
+            return self.shared if hasattr(self, "shared") else self.encoder.embed_tokens
+        return super().get_input_embeddings()
+
+    def set_input_embeddings(self: Any, value: Any) -> None:
+        """Replace the source's embedding; with shared embeddings, also the target's.
+
+        Args:
+            value (`nn.Embedding`): `(vocabulary, d_model)`.
+        """
+        if not hasattr(self, "encoder"):
+            super().set_input_embeddings(value)
+            return
+        self.encoder.embed_tokens = value
+        if hasattr(self, "shared"):
+            self.shared = self.decoder.embed_tokens = value
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Change the size of the joint vocabulary, as `PreTrainedModel.resize_token_embeddings` does.
+
+        Raises:
+            ValueError: if source and target have separate vocabularies, or the weights are int8.
+        """
+        if isinstance(self.get_output_embeddings(), Int8Linear):
+            raise ValueError("the LM head is int8; call dequantize() and then resize the embeddings.")
+        if not self.config.has_joint_vocabulary:
+            raise ValueError(
+                "source and target have separate vocabularies, and resize_token_embeddings() does not name one; build "
+                "a model of the new sizes and copy the weights."
+            )
+        decoder = getattr(self.base_model, "decoder", None)
+        if decoder is not None and not self.config.tie_word_embeddings:
+            decoder.embed_tokens = self._get_resized_embeddings(
+                decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+            )
+        return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)

@@ -1,0 +1,40 @@
+"""Private and undocumented parts of transformers' Trainer that this package uses, in `data` too.
+
+A test compares [`PARAMETERS`] and [`ATTRIBUTES`] with the installed transformers, and another finds names that are
+missing here. Their form is that of `model/transformers_compatibility.py`.
+"""
+
+# Methods that this package overrides, replaces or calls, by their class, each with the parameters that it uses: by
+# position those before the *, by name those after it.
+PARAMETERS = {
+    "transformers:Trainer": {
+        "compute_loss": "model, inputs, return_outputs, num_items_in_batch",
+        "log": "logs, start_time",
+        "evaluation_loop": "dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix",
+        # With _internal_call the Trainer does not push.
+        "save_model": "output_dir, *, _internal_call",
+        # TokenBudgetBatchSampler.use_in replaces these two, and calls the others.
+        "_get_train_sampler": "train_dataset",
+        "get_train_dataloader": "",
+        "get_tp_size": "",
+        "get_cp_size": "",
+        "get_sp_size": "",
+    },
+    "transformers:Seq2SeqTrainer": {"prediction_step": "model, inputs"},
+    "transformers:PreTrainedModel": {"_from_config": "config"},
+}
+
+# Attributes and classes that this package sets for the Trainer or reads from it, by the class that has or reads them.
+ATTRIBUTES = {
+    # The Trainer takes whole batches from a BatchRebalanceSampler, and leaves each process its own.
+    "transformers:Trainer": ("BatchRebalanceSampler", "callback_handler", "compute_loss_func"),
+    # The Trainer looks up the name of every stateful callback here when it saves.
+    "transformers:TrainerState": ("stateful_callbacks", "best_global_step", "best_model_checkpoint", "log_history"),
+    # CompleteCheckpoints sets it to None during a run, and removes checkpoints itself.
+    "transformers:TrainingArguments": ("save_total_limit",),
+    # CompleteCheckpoints replaces it, so that the order of sentences depends on the seed and the epoch only.
+    "transformers.trainer_pt_utils:LengthGroupedSampler": ("generator",),
+    "transformers:EarlyStoppingCallback": ("early_stopping_patience_counter",),
+    "transformers.integrations:TensorBoardCallback": ("tb_writer",),
+    "transformers:HfArgumentParser": ("_argument_group_name",),
+}

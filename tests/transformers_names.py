@@ -1,0 +1,143 @@
+"""Compare the lists of private names that the package uses with the installed transformers, and with the package."""
+
+import ast
+import inspect
+import pkgutil
+import re
+from abc import ABC
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+
+Parameters = Mapping[str, Mapping[str, str]]
+Attributes = Mapping[str, tuple[str, ...]]
+
+
+def missing_parameters(listed: Parameters) -> Iterator[str]:
+    """What the installed transformers lacks of the listed methods and functions, as one sentence each."""
+    for place, methods in listed.items():
+        for name, parameters in methods.items():
+            function = getattr(pkgutil.resolve_name(place), name, None)
+            if function is None:
+                yield f"{place} has no {name}"
+                continue
+            found = [each for each in inspect.signature(function).parameters if each != "self"]
+            by_position, _, by_name = (part.strip(", ") for part in parameters.partition("*"))
+            expected = re.findall(r"\w+", by_position)
+            if found[: len(expected)] != expected:
+                yield f"{place}.{name} takes {found}, not {expected} first"
+            for parameter in re.findall(r"\w+", by_name):
+                if parameter not in found:
+                    yield f"{place}.{name} takes {found}, not {parameter}"
+
+
+def missing_attributes(listed: Attributes) -> Iterator[str]:
+    """Listed attributes that the installed transformers neither has nor reads, as one sentence each."""
+    for place, names in listed.items():
+        owner = pkgutil.resolve_name(place)
+        for name in names:
+            # Attributes of instances are in the source alone.
+            if not hasattr(owner, name) and not re.search(rf"\b{name}\b", inspect.getsource(owner)):
+                yield f"{place} has no {name}"
+
+
+def all_listed(parameters: Parameters, attributes: Attributes) -> set[str]:
+    """The listed names of methods, functions and attributes, and private names of parameters."""
+    methods = {name: of_method for methods in parameters.values() for name, of_method in methods.items()}
+    private = re.findall(r"\b_\w+", " ".join(methods.values()))
+    return {*methods, *private, *(name for names in attributes.values() for name in names)}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def bases_in_transformers(modules: list[ModuleType]) -> Iterator[tuple[type, list[type]]]:
+    """The classes of modules, each with its base classes in transformers."""
+    for module in modules:
+        for found in vars(module).values():
+            if isinstance(found, type) and found.__module__ == module.__name__:
+                yield found, [base for base in found.__mro__ if base.__module__.split(".")[0] == "transformers"]
+
+
+def private_overrides(modules: list[ModuleType]) -> set[str]:
+    """Private names of transformers' classes that classes of these modules define anew."""
+    return {
+        name
+        for found, bases in bases_in_transformers(modules)
+        for name in vars(found)
+        if is_private(name) and name not in dir(ABC) and any(name in vars(base) for base in bases)
+    }
+
+
+def private_uses(paths: list[Path], modules: list[ModuleType]) -> set[str]:
+    """Private attributes and arguments in files, which transformers' base classes have or no file defines.
+
+    Those of torch, and of every `nn.Module`, do not count.
+    """
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
+    theirs = {name for _, bases in bases_in_transformers(modules) for base in bases for name in vars(base)}
+    ours = {name for tree in trees for name in defined(tree)} - theirs
+    of_torch = {*dir(torch.nn.Module()), *dir(torch.utils.data.Dataset)} - theirs
+    return {name for tree in trees for name in attributes(tree) if is_private(name) and name not in {*ours, *of_torch}}
+
+
+def defined(tree: ast.AST) -> Iterator[str]:
+    """Names of functions and classes, of variables of modules and classes, and of attributes of `self`."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value):
+            yield node.attr
+
+
+def is_self(node: Any) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def attributes(tree: ast.AST) -> Iterator[str]:
+    """Names of arguments, and of attributes, as in `getattr(x, "name")` too, except those of the module torch."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not ast.unparse(node).startswith("torch."):
+            yield node.attr
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "setattr"):
+            owner, name = node.args[:2]
+            if isinstance(name, ast.Constant) and not ast.unparse(owner).startswith("torch"):
+                yield name.value
+        elif isinstance(node, ast.keyword) and node.arg:
+            yield node.arg
+
+
+def identifiers(paths: list[Path]) -> set[str]:
+    """All names in files: defined, imported, read or written."""
+    found: set[str] = set()
+    for path in paths:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found |= {*defined(tree), *attributes(tree)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                found |= {alias.name for alias in node.names}
+    return found
+
+
+def refused_parameters(modules: list[ModuleType], listed: Parameters) -> Iterator[str]:
+    """Parameters of listed methods that an override of these modules does not accept, as one sentence each."""
+    for found, _ in bases_in_transformers(modules):
+        for place, methods in listed.items():
+            base = pkgutil.resolve_name(place)
+            for name in methods:
+                if not (isinstance(base, type) and issubclass(found, base) and name in vars(found)):
+                    continue
+                ours, theirs = (inspect.signature(getattr(owner, name)).parameters for owner in (found, base))
+                if any(each.kind == inspect.Parameter.VAR_KEYWORD for each in ours.values()):
+                    continue
+                # The first ones may have other names, because transformers passes them by position.
+                refused = [each for each in list(theirs)[len(ours) :] if each not in ours]
+                if refused:
+                    yield f"{found.__name__}.{name} does not accept {refused}"
