@@ -23,7 +23,7 @@ from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.cli.parser import parse, plain_errors
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
-from hf_vanilla_transformer.support.environment import describe_environment
+from hf_vanilla_transformer.support.machine_and_versions import describe_environment
 
 
 SETTINGS = {"batches": [], "one at a time": ["--tokens_per_batch", "1", "--max_wait_ms", "0"]}

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hf_vanilla_transformer.support.environment import describe_environment
+from hf_vanilla_transformer.support.machine_and_versions import describe_environment
 
 
 def describe_conditions(device: torch.device) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..model.fast_path_checks import cpu_supports_matmul_in, has_avx512
-from ..support.environment import describe_environment
+from ..support.machine_and_versions import describe_environment
 
 
 OPTIONAL_PACKAGES = (

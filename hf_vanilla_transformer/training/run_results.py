@@ -8,7 +8,7 @@ from typing import Any
 from transformers import Seq2SeqTrainer
 
 from ..support.atomic_files import write_text
-from ..support.environment import describe_environment
+from ..support.machine_and_versions import describe_environment
 from .paper_arguments import describe_precision
 from .run_arguments import Settings, changed_arguments
 from .run_facts import FactsOfTheRun

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hf_vanilla_transformer.support import environment
-from hf_vanilla_transformer.support.environment import describe_environment
+from hf_vanilla_transformer.support import machine_and_versions as environment
+from hf_vanilla_transformer.support.machine_and_versions import describe_environment
 
 
 def test_environment_can_be_written():
