@@ -15,7 +15,7 @@ from ..translation.loading_arguments import LoadingArguments
 from ..translation.markup import KINDS
 from ..translation.translate import translate
 from .load_from_options import load_given, load_terms
-from .multi_process_output import Processes
+from .merge_process_outputs import Processes
 from .parser import parse, plain_errors
 from .shared_options import BatchArguments, EngineArguments
 from .text_and_json_lines import DETAILS, JsonFields, is_json, read_sentences, write_sentences

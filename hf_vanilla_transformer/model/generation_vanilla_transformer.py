@@ -19,6 +19,7 @@ from transformers.generation import (
 from .beam_search import BeamSearch, exists, top_tokens
 from .constrained_beam_search import ConstrainedBeamSearch, prepare_phrases
 from .cpu_decoder import CPUDecoder, supports_cpu_decoder
+from .generation_limits import CandidateStops, SentenceForcedEOS, SentenceLengthLimit
 from .generation_settings import (
     SettingsToSave,
     check_search,
@@ -29,7 +30,6 @@ from .generation_settings import (
 )
 from .model_outputs import as_encoder_output
 from .search_memory_check import check_memory
-from .sentence_limits import CandidateStops, SentenceForcedEOS, SentenceLengthLimit
 from .transformers_compatibility import CACHE, either_cache, tokens_to_read
 
 
