@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from ..model.modeling_vanilla_transformer import check_labels, per_token
+from ..model.input_checks import check_labels
+from ..model.loss_kernels import per_token
 from .token_metrics import TokenMetricsTrainer
 
 
