@@ -1,6 +1,7 @@
 """Print versions, what the CPU and the GPU can compute, threads, which fast paths are on, and the faster engine."""
 
 import json
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
+
+from hf_vanilla_transformer_launcher import VALUE, VARIABLE, reason_against
 
 from ..model.fast_path import cpu_supports_matmul_in, has_avx512
 from .parsing import parse
@@ -53,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         "cpu_capabilities": cpu_capabilities(),
         "fast_paths": {path: {"on": not reason, "reason": reason} for path, reason in fast_paths().items()},
         "faster_engine": faster_engine(),
+        "openmp": openmp(),
     }
     print(json.dumps(info, indent=2) if args.json else as_text(info))
     return info
@@ -90,6 +94,13 @@ def fast_paths() -> dict[str, str]:
     }
 
 
+def openmp() -> dict[str, str | None]:
+    """What makes OpenMP's threads wait in verbs that compute: the variable, None if it is not set, and why."""
+    reason = reason_against(["train"])
+    value = os.environ.get(VARIABLE) if reason else VALUE
+    return {VARIABLE: value, "reason": reason or "the command line sets it for verbs that compute"}
+
+
 def faster_engine() -> dict[str, str]:
     """The value of `--engine` that is faster on this kind of machine, by precision, as docs/benchmarks.md measured it.
 
@@ -118,6 +129,7 @@ def as_text(info: dict[str, Any]) -> str:
     lines += ["", f"CPU: {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads of torch"]
     has = [f"{name} {'yes' if found else 'no'}" for name, found in info["cpu_capabilities"].items()]
     lines += [f"CPU capabilities: {', '.join(has)}; torch uses {machine['instructions']}"]
+    lines += [f"OpenMP: {VARIABLE}={info['openmp'][VARIABLE] or 'default'}, because {info['openmp']['reason']}"]
     lines += [f"GPU: {machine['accelerator'] or 'none'}", "", "fast paths:"]
     for path, state in info["fast_paths"].items():
         lines.append(f"  {path}: {'on' if state['on'] else 'off, because ' + state['reason']}")
