@@ -24,6 +24,8 @@ PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dis
 INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 SEED ?= $(shell date +%s)
+# libgomp reads it when torch is imported; docs/benchmarks.md has the figures.
+export GOMP_SPINCOUNT ?= 1000
 
 .PHONY: help setup extras demo docs dist test test-conformance test-floor test-latest test-bridges test-apps \
 	fuzz torture gpu-check lint format clean
@@ -64,7 +66,7 @@ $(FLOOR)/.ready: pyproject.toml constraints-floor.txt
 	@touch $@
 
 demo: $(READY)  ## Train on the built-in number corpus, evaluate on unseen numbers, translate some, draw attention.
-	$(VENV)/bin/python -m hf_vanilla_transformer demo
+	$(VENV)/bin/hf-vanilla-transformer demo
 
 $(VENV)/.docs: $(READY)
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[docs]'

@@ -2,7 +2,7 @@
 
 import sys
 
-from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer_launcher import main
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ LONG = (
     "tests/invariants/test_resuming.py",
     "tests/hub/test_train.py",
     "tests/test_wheel.py",
+    "tests/test_launcher.py",
     "tests/invariants/",
     "tests/hub/",
     "tests/model/test_remote_code.py",
@@ -103,6 +104,17 @@ def run_in_fork() -> Iterator[Callable[..., subprocess.CompletedProcess]]:
         yield run
         # The server ends with its input.
         server.stdin.close()
+
+
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux with two cores, and an environment without settings of OpenMP."""
+    from hf_vanilla_transformer_launcher import is_about_waiting
+
+    for name in [*filter(is_about_waiting, os.environ), "OMP_NUM_THREADS"]:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
 
 
 @pytest.fixture(scope="session")

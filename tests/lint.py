@@ -16,13 +16,19 @@ BANNED = re.compile(
     flags=re.IGNORECASE,
 )
 PROSE = ("*.md", "docs/**/*.md", "docs/**/*.py", "notebooks/**/*.ipynb")
-CODE = tuple(
-    f"{folder}/**/*.{kind}" for folder in ("hf_vanilla_transformer", "scripts", "benchmarks") for kind in ("py", "yaml")
+LAUNCHER = "hf_vanilla_transformer_launcher.py"
+CODE = (
+    *(
+        f"{folder}/**/*.{kind}"
+        for folder in ("hf_vanilla_transformer", "scripts", "benchmarks")
+        for kind in ("py", "yaml")
+    ),
+    LAUNCHER,
 )
-# What a newcomer may have to read: the package and the scripts together, and each of their files. Lower the first limit
-# when code goes; it rises for a new ability only.
-MOST_LINES, MOST_LINES_OF_A_FILE = 18_785, 500
-COUNTED = ("hf_vanilla_transformer/**/*.py", "scripts/**/*.py")
+# What a newcomer may have to read: the package, its launcher and the scripts together, and each of their files. Lower
+# the first limit when code goes; it rises for a new ability only.
+MOST_LINES, MOST_LINES_OF_A_FILE = 19_900, 500
+COUNTED = ("hf_vanilla_transformer/**/*.py", LAUNCHER, "scripts/**/*.py")
 # It has all of section 3 of the paper, and the loss.
 MAY_BE_LONGER = {ROOT / "hf_vanilla_transformer" / "model" / "modeling_vanilla_transformer.py": 700}
 

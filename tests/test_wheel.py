@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -60,11 +61,12 @@ def run(installed, run_in_fork, tmp_path_factory) -> Callable[..., str]:
     return run
 
 
-def test_the_wheel_holds_the_package_alone(wheel):
+def test_the_wheel_holds_the_package_and_the_launcher_alone(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     package = {name for name in names if name.startswith("hf_vanilla_transformer/")}
     assert {name.partition("/")[0] for name in names - package} == {
-        f"hf_vanilla_transformer-{hf_vanilla_transformer.__version__}.dist-info"
+        "hf_vanilla_transformer_launcher.py",
+        f"hf_vanilla_transformer-{hf_vanilla_transformer.__version__}.dist-info",
     }
     sources = (ROOT / "hf_vanilla_transformer").rglob("*")
     expected = {
@@ -78,7 +80,25 @@ def test_the_wheel_holds_the_package_alone(wheel):
 def test_the_command_is_installed(installed):
     (command,) = (installed / "bin").iterdir()
     assert command.name == "hf-vanilla-transformer"
-    assert "from hf_vanilla_transformer.cli.main import main" in command.read_text()
+    assert "from hf_vanilla_transformer_launcher import main" in command.read_text()
+    printed = subprocess.run(
+        [sys.executable, command, "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        cwd=installed,
+    ).stdout
+    assert printed == f"hf-vanilla-transformer {hf_vanilla_transformer.__version__}\n"
+
+
+def test_the_sdist_holds_the_launcher(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)], cwd=ROOT, check=True
+    )
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        assert f"{path.name.removesuffix('.tar.gz')}/hf_vanilla_transformer_launcher.py" in archive.getnames()
 
 
 def test_help_lists_the_verbs(run):

@@ -1,9 +1,12 @@
 """Print versions, what the CPU and the GPU can compute, threads, which fast paths are on, and the faster engine."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from hf_vanilla_transformer_launcher import VALUE, VARIABLE, reason_against
 
 from ..engines.machine_report import describe_machine
 from .parser import parse
@@ -19,9 +22,16 @@ class InfoArguments:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Print the description; returns it."""
     (args,) = parse([InfoArguments], __doc__, arguments, verb="info")
-    info = describe_machine()
+    info = {**describe_machine(), "openmp": openmp()}
     print(json.dumps(info, indent=2) if args.json else as_text(info))
     return info
+
+
+def openmp() -> dict[str, str | None]:
+    """What makes OpenMP's threads wait in verbs that compute: the variable, None if it is not set, and why."""
+    reason = reason_against(["train"])
+    value = os.environ.get(VARIABLE) if reason else VALUE
+    return {VARIABLE: value, "reason": reason or "the command line sets it for verbs that compute"}
 
 
 def as_text(info: dict[str, Any]) -> str:
@@ -30,6 +40,7 @@ def as_text(info: dict[str, Any]) -> str:
     versions = {**info["versions"], **{name: found or "-" for name, found in info["optional_packages"].items()}}
     lines = [f"{name} {found}" for name, found in versions.items()]
     lines += ["", f"CPU: {machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads of torch"]
+    lines += [f"OpenMP: {VARIABLE}={info['openmp'][VARIABLE] or 'default'}, because {info['openmp']['reason']}"]
     has = [f"{name} {'yes' if found else 'no'}" for name, found in info["cpu_capabilities"].items()]
     lines += [f"CPU capabilities: {', '.join(has)}; torch uses {machine['instructions']}"]
     lines += [f"GPU: {machine['accelerator'] or 'none'}", "", "fast paths:"]

@@ -13,7 +13,7 @@ from hf_vanilla_transformer.engines import machine_report
 
 
 def test_text(capsys):
-    info.main([])
+    found = info.main([])
     printed = capsys.readouterr().out
     for line in (
         f"hf_vanilla_transformer {__version__}",
@@ -24,6 +24,7 @@ def test_text(capsys):
     assert f"{torch.get_num_threads()} threads of torch" in printed
     assert f"; torch uses {torch.backends.cpu.get_cpu_capability()}\n" in printed
     assert "CPU capabilities: AVX2 " in printed
+    assert f"\nOpenMP: GOMP_SPINCOUNT={found['openmp']['GOMP_SPINCOUNT'] or 'default'}, because " in printed
     assert "\nGPU: " in printed
     paths, _, engines = printed.partition("fast paths:\n")[2].partition("\nfaster engine for translation (--engine):\n")
     assert paths.count("\n  ") == len(machine_report.fast_paths()) - 1
@@ -37,6 +38,21 @@ def test_json(capsys):
     assert json.loads(capsys.readouterr().out) == found
     assert found["machine"]["threads"] == torch.get_num_threads()
     assert all(state["on"] == (state["reason"] == "") for state in found["fast_paths"].values())
+
+
+@pytest.mark.parametrize(
+    ("environment", "value", "reason"),
+    [
+        ({}, "1000", "the command line sets it for verbs that compute"),
+        ({"GOMP_SPINCOUNT": "7"}, "7", "the user set GOMP_SPINCOUNT"),
+        ({"OMP_WAIT_POLICY": "passive"}, None, "the user set OMP_WAIT_POLICY"),
+        ({"OMP_NUM_THREADS": "1"}, None, "there is one thread"),
+    ],
+)
+def test_how_threads_wait(monkeypatch, two_threads, environment, value, reason):
+    for name, each in environment.items():
+        monkeypatch.setenv(name, each)
+    assert info.openmp() == {"GOMP_SPINCOUNT": value, "reason": reason}
 
 
 def test_missing_packages():

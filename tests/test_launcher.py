@@ -1,0 +1,288 @@
+"""The launcher of the command line: when it makes OpenMP's threads wait otherwise, and how `python -m` reaches it."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import hf_vanilla_transformer.__main__ as module
+import hf_vanilla_transformer_launcher as launcher
+from hf_vanilla_transformer.cli import main as cli
+from hf_vanilla_transformer.engines.ctranslate2_process import CTranslate2Process, Setting
+from hf_vanilla_transformer_launcher import VALUE, VARIABLE, is_about_waiting, reason_against
+
+
+ROOT = Path(__file__).parents[1]
+FIXTURE = ROOT / "tests" / "fixtures" / "numbers_tiny"
+TRANSLATE = ["translate", "--model_name_or_path", str(FIXTURE)]
+# At every start of Python; the launcher's own setting comes later, an inherited one does not.
+SITECUSTOMIZE = f"""
+import os, sys
+with open(os.environ["STARTS"], "a") as file:
+    print(os.getpid(), os.environ.get("{VARIABLE}"), *sys.orig_argv, sep="\\t", file=file)
+"""
+with_two_cores = pytest.mark.skipif(
+    sys.platform != "linux" or len(os.sched_getaffinity(0)) == 1, reason="the launcher sets nothing here"
+)
+
+
+@pytest.fixture
+def environment(tmp_path) -> dict[str, str]:
+    """An environment without settings of OpenMP; `starts` reads what Python records in it."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    kept = {name: value for name, value in os.environ.items() if not is_about_waiting(name)}
+    kept.pop("OMP_NUM_THREADS", None)
+    path = os.pathsep.join([str(tmp_path / "site"), str(ROOT)])
+    return {**kept, "PYTHONPATH": path, "STARTS": str(tmp_path / "starts"), "HF_HUB_OFFLINE": "1"}
+
+
+def starts(environment: dict[str, str], word: str = "translate") -> list[list[str]]:
+    """Process ID, value of the variable and command line of each start whose arguments contain a word; no launchers."""
+    lines = [line.split("\t") for line in Path(environment["STARTS"]).read_text().splitlines()]
+    return [
+        line
+        for line in lines
+        if word in line and "accelerate.commands.launch" not in line and "torch.distributed.run" not in line
+    ]
+
+
+class TestReasons:
+    @pytest.mark.parametrize("verb", [verb for verb in cli.VERBS if verb != "info"])
+    def test_verbs_that_compute(self, two_threads, verb):
+        assert reason_against([verb]) == ""
+        assert reason_against([verb, "--help"]) == "the command does not compute"
+
+    def test_there_are_no_other_verbs(self):
+        assert {*launcher.COMPUTING, "info"} == {*cli.VERBS}
+
+    @pytest.mark.parametrize("arguments", [[], ["info"], ["--help"], ["--version"], ["trian"], ["-h"]])
+    def test_other_commands(self, two_threads, arguments):
+        assert reason_against(arguments) == "the command does not compute"
+
+    @pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_AFFINITY"])
+    def test_settings_of_the_user(self, two_threads, monkeypatch, name):
+        monkeypatch.setenv(name, "1")
+        assert reason_against(["train"]) == f"the user set {name}"
+
+    @pytest.mark.parametrize(
+        ("value", "reason"), [("1", "there is one thread"), ("1,4", "there is one thread"), ("2", ""), ("12", "")]
+    )
+    def test_number_of_threads(self, two_threads, monkeypatch, value, reason):
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
+        assert reason_against(["train"]) == reason
+
+    def test_one_core(self, two_threads, monkeypatch):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3})
+        assert reason_against(["train"]) == "there is one thread"
+
+    @pytest.mark.parametrize("platform", ["win32", "darwin"])
+    def test_systems_with_another_openmp(self, two_threads, monkeypatch, platform):
+        monkeypatch.setattr(sys, "platform", platform)
+        monkeypatch.delattr(os, "sched_getaffinity")
+        assert "Linux only" in reason_against(["train"])
+
+    def test_settings_of_scikit_learn(self, two_threads, monkeypatch):
+        """transformers may import scikit-learn, which sets them."""
+        monkeypatch.setenv("KMP_DUPLICATE_LIB_OK", "True")
+        monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
+        assert reason_against(["train"]) == ""
+
+
+class TestMain:
+    @pytest.mark.parametrize(("verb", "value"), [("train", VALUE), ("info", None)])
+    def test_sets_the_variable_before_the_import(self, tmp_path, environment, verb, value):
+        """The package is a stub that records the variable and the modules when it is imported."""
+        package = tmp_path / "stub" / "hf_vanilla_transformer"
+        (package / "cli").mkdir(parents=True)
+        shutil.copy(launcher.__file__, package.parent)
+        (package / "__init__.py").write_text(
+            f"import os, sys; print(os.environ.get({VARIABLE!r}), 'torch' in sys.modules, flush=True)"
+        )
+        (package / "cli" / "main.py").write_text("def main(arguments): print(arguments)")
+        if with_two_cores.args[0]:
+            value = None
+        command = [sys.executable, "-m", "hf_vanilla_transformer_launcher", verb, "--seed", "1"]
+        result = subprocess.run(
+            command,
+            env={**environment, "PYTHONPATH": str(package.parent)},
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+        assert result.stdout == f"{value} False\n{[verb, '--seed', '1']}\n", result.stderr
+
+    def test_a_child_process_inherits_it(self, two_threads, monkeypatch, tmp_path):
+        children = []
+        # Restores the variable after the test.
+        monkeypatch.setenv(VARIABLE, "")
+        monkeypatch.delenv(VARIABLE)
+        monkeypatch.setattr(
+            cli, "main", lambda arguments: children.append(CTranslate2Process(tmp_path, "float32", Setting(1, 2)))
+        )
+        launcher.main(["translate"])
+        # The folder holds no model; after the answer the child is known to have started.
+        with pytest.raises(RuntimeError, match="CTranslate2 says"):
+            children[0].translate([["seven"]])
+        environment = Path(f"/proc/{children[0]._process.pid}/environ").read_bytes().split(b"\0")
+        children[0].close()
+        assert f"{VARIABLE}={VALUE}".encode() in environment
+
+    def test_python_code_sets_nothing(self, two_threads, monkeypatch):
+        monkeypatch.setattr(os, "execve", None)
+        monkeypatch.setattr("hf_vanilla_transformer.cli.train.main", lambda arguments: None)
+        monkeypatch.setattr(sys, "argv", ["program.py", "train"])
+        cli.main(["train"])
+        assert VARIABLE not in os.environ
+
+
+class TestRestart:
+    @pytest.fixture
+    def executed(self, two_threads, monkeypatch) -> list[tuple]:
+        """Arguments of `os.execve`, which raises OSError."""
+        calls = []
+
+        def execve(*arguments):
+            calls.append(arguments)
+            raise OSError
+
+        monkeypatch.setattr(os, "execve", execve)
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+        self.start(
+            monkeypatch, ["python3", "-u", "-X", "utf8", "-m", "hf_vanilla_transformer"], ["train", "--seed", "1"]
+        )
+        return calls
+
+    def start(self, monkeypatch, python, arguments):
+        monkeypatch.setattr(sys, "orig_argv", [*python, *arguments])
+        monkeypatch.setattr(sys, "argv", ["hf_vanilla_transformer/__main__.py", *arguments])
+
+    def test_keeps_flags_and_arguments(self, executed):
+        module.restart()
+        ((program, command, environment),) = executed
+        flags = ["-u", "-X", "utf8", "-m", "hf_vanilla_transformer_launcher"]
+        assert (program, command) == (sys.executable, [sys.executable, *flags, "train", "--seed", "1"])
+        assert environment == {**os.environ, VARIABLE: VALUE}
+
+    def test_goes_on_where_exec_fails(self, executed):
+        module.restart()
+        assert VARIABLE not in os.environ
+
+    @pytest.mark.parametrize(
+        "python",
+        [
+            ["python", "program.py"],
+            ["python", "-Im", "hf_vanilla_transformer"],
+            ["python", "program.py", "hf_vanilla_transformer"],
+            ["python"],
+            [],
+        ],
+    )
+    def test_another_start(self, executed, monkeypatch, python):
+        self.start(monkeypatch, python, ["train"])
+        module.restart()
+        assert executed == []
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("os.environ", {VARIABLE: VALUE}),
+            ("sys.platform", "darwin"),
+            ("torch.get_num_threads", lambda: 1),
+            ("torch.accelerator.is_available", lambda: True),
+        ],
+    )
+    def test_where_it_changes_nothing(self, executed, monkeypatch, name, value):
+        monkeypatch.setattr(name, value)
+        module.restart()
+        assert executed == []
+
+
+def spin_counts(errors: str) -> list[str]:
+    """Values that OpenMP printed when it was loaded; some libraries bring another copy of it."""
+    return re.findall("GOMP_SPINCOUNT = '([^']*)'", errors)
+
+
+@with_two_cores
+class TestProcesses:
+    def test_the_module_starts_the_launcher_in_its_place(self, environment):
+        command = [sys.executable, "-W", "ignore", "-m", "hf_vanilla_transformer", *TRANSLATE, "seven"]
+        # OpenMP prints its settings when torch is imported.
+        with subprocess.Popen(
+            command,
+            env={**environment, "OMP_DISPLAY_ENV": "VERBOSE"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            output, errors = process.communicate()
+        assert (process.returncode, output) == (0, "sieben\n"), errors
+        first, second = starts(environment)
+        assert first == [str(process.pid), "None", *command]
+        launched = ["hf_vanilla_transformer_launcher" if word == "hf_vanilla_transformer" else word for word in command]
+        assert second == [str(process.pid), VALUE, *launched]
+        assert spin_counts(errors)[-1] == VALUE != spin_counts(errors)[0]
+
+    def test_signals_and_exit_codes(self, environment):
+        command = [sys.executable, "-m", "hf_vanilla_transformer", *TRANSLATE]
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            while not (handles_sigterm(process.pid) and len(starts(environment)) == 2):
+                assert process.poll() is None
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate()
+        assert process.returncode == 130
+        assert errors.endswith("interrupted\n")
+
+    def test_a_usage_error(self, environment):
+        command = [sys.executable, ROOT / "scripts" / "translate.py", "--model_name_or_path"]
+        result = subprocess.run(
+            command, env={**environment, "OMP_DISPLAY_ENV": "VERBOSE"}, capture_output=True, text=True
+        )
+        assert result.returncode == 2
+        assert {*spin_counts(result.stderr)} == {VALUE}
+        assert len(starts(environment, "--model_name_or_path")) == 1
+
+    def test_accelerate_launch(self, environment):
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1"]
+        # By default it limits each process to one thread, and with --cpu it sets KMP_BLOCKTIME.
+        command += ["--num_cpu_threads_per_process", "2"]
+        result = subprocess.run(
+            [*command, "-m", "hf_vanilla_transformer", *TRANSLATE, "seven"],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert (result.returncode, result.stdout) == (0, "sieben\n"), result.stderr
+        assert [value for _, value, *_ in starts(environment)] == ["None", VALUE]
+
+    def test_torchrun_with_two_processes(self, environment, tmp_path):
+        """It limits each process to one thread, so neither restarts."""
+        (tmp_path / "in.txt").write_text("seven\nforty-two\n")
+        files = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")]
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        result = subprocess.run(
+            [*command, "-m", "hf_vanilla_transformer", *TRANSLATE, *files],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == 0, result.stderr
+        assert (tmp_path / "out.txt").read_text() == "sieben\nzweiundvierzig\n"
+        assert [value for _, value, *_ in starts(environment)] == ["None", "None"]
+
+
+def handles_sigterm(process: int) -> bool:
+    """Whether a process has a handler for SIGTERM, as the command line has."""
+    (caught,) = [line for line in Path(f"/proc/{process}/status").read_text().splitlines() if line.startswith("SigCgt")]
+    return bool(int(caught.split()[1], 16) >> signal.SIGTERM - 1 & 1)
