@@ -25,7 +25,7 @@ INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 SEED ?= $(shell date +%s)
 # libgomp reads it when torch is imported; docs/benchmarks.md has the figures.
-export GOMP_SPINCOUNT ?= 1000
+export GOMP_SPINCOUNT ?= 3000
 
 .PHONY: help setup extras demo docs dist test test-conformance test-floor test-latest test-bridges test-apps \
 	fuzz torture gpu-check lint format clean

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 
-VARIABLE, VALUE = "GOMP_SPINCOUNT", "1000"
+VARIABLE, VALUE = "GOMP_SPINCOUNT", "3000"
 COMPUTING = ("demo", "train", "translate", "evaluate", "score", "align", "average", "convert", "plot", "serve")
 # scikit-learn sets these in the environment, and they do not concern waiting.
 _OF_SCIKIT_LEARN = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
