@@ -73,7 +73,7 @@ $(VENV)/.docs: $(READY)
 	@touch $@
 
 docs: $(VENV)/.docs  ## Build the documentation site into build/site; warnings are errors.
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 dist: $(READY)  ## Build sdist and wheel into dist/, and check their metadata.
 	rm -rf dist

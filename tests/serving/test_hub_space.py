@@ -44,6 +44,7 @@ def test_the_app_calls_the_command_line(tmp_path, monkeypatch):
     write_space(str(tmp_path), "user/model", CardFacts("A model"))
     called = []
     monkeypatch.setattr(command_line, "main", called.append)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "3000")  # Otherwise the launcher sets it for the whole process.
     exec(compile((tmp_path / "app.py").read_text(), "app.py", "exec"), {})
     assert called[0][:4] == ["serve", "--page", "--model_name_or_path", "user/model"]
 

@@ -16,7 +16,7 @@ _APP = '''"""A page that translates with {title}."""
 
 import os
 
-from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer_launcher import main
 
 
 port = os.environ.get("GRADIO_SERVER_PORT", "7860")
