@@ -1,6 +1,7 @@
 """Which sentence pairs to read: a data set, or files, with their languages and columns."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
 
 
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}([_-][A-Za-z]{2,4})?")
+Files = str | Path | Sequence[str | Path]
+
+
+def file_names(files: Files) -> list[str]:
+    """The names of one file, or of several."""
+    return [str(file) for file in ([files] if isinstance(files, (str, Path)) else files)]
 
 
 @dataclass

@@ -1,14 +1,13 @@
 """What the verb `evaluate` does: translate test pairs, and score the translations."""
 
 import copy
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from ..data.pair_arguments import DataArguments
+from ..data.pair_arguments import DataArguments, Files, file_names
 from ..model.generation_settings import limits_length
 from ..translation.model_loading import load
 from ..translation.translate import translate
@@ -31,7 +30,7 @@ class Evaluation(NamedTuple):
 
 def evaluate(
     model: Any,
-    pairs: Dataset | Sequence[str | Path],
+    pairs: Dataset | Files,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     data: str | None = None,
@@ -50,7 +49,7 @@ def evaluate(
     Args:
         model (`str`, `Path`, `PreTrainedModel`, or what `load_engine` returns): a folder or a name on the Hub; or a
             model, with its tokenizer.
-        pairs (`Dataset`, or a list of files): with columns `source` and `target`; or tables, or two aligned text files
+        pairs (`Dataset`, or files): a data set or tables with columns `source` and `target`, or two aligned text files
             whose names end in their languages.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): of the model.
         data (`str`, *optional*): the pairs in words; by default the names of the files.
@@ -66,7 +65,7 @@ def evaluate(
     """
     scoring = ScoringArguments(tokenize, lowercase)
     if not isinstance(pairs, Dataset):
-        files = DataArguments(test_file=[str(path) for path in pairs])
+        files = DataArguments(test_file=file_names(pairs))
         data, scoring = data or files.describe("test"), scoring.for_target(files.languages()[1])
         pairs = files.load("test")["test"]
     if isinstance(model, (str, Path)):

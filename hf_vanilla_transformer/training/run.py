@@ -4,7 +4,7 @@ import logging
 import pickle
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from datasets import DatasetDict
 from transformers import Seq2SeqTrainer
 
+from ..data.pair_arguments import Files, file_names
 from ..evaluation.curve_files import write_curve
 from ..evaluation.evaluate import describe_scores
 from ..hub.staged_folder import staged
@@ -48,11 +49,11 @@ logger = logging.getLogger(__name__)
 
 
 def train(
-    train_files: Sequence[str | Path] | None = None,
+    train_files: Files | None = None,
     output_dir: str | Path | None = None,
     *,
-    validation_files: Sequence[str | Path] | None = None,
-    test_files: Sequence[str | Path] | None = None,
+    validation_files: Files | None = None,
+    test_files: Files | None = None,
     config: str | None = None,
     **arguments: Any,
 ) -> Path:
@@ -65,8 +66,8 @@ def train(
     What the run reports is logged at the level INFO.
 
     Args:
-        train_files, validation_files, test_files (lists of `str` or `Path`, *optional*): tables, or two aligned text
-            files, for each split.
+        train_files, validation_files, test_files (`str`, `Path`, or a list of them, *optional*): a table or several, or
+            two aligned text files, for each split.
         output_dir (`str` or `Path`): the folder of the trained model.
         config (`str`, *optional*): the name of a recipe of the package, or a YAML or JSON file of arguments.
         **arguments: the other arguments of `hf-vanilla-transformer train`, by their names without dashes. They override
@@ -80,7 +81,7 @@ def train(
         RunStoppedError: if the training stops early, or its outputs cannot be written.
     """
     files = {"train_file": train_files, "validation_file": validation_files, "test_file": test_files}
-    given: dict[str, Any] = {name: [str(path) for path in paths] for name, paths in files.items() if paths is not None}
+    given: dict[str, Any] = {name: file_names(each) for name, each in files.items() if each is not None}
     if output_dir is not None:
         given["output_dir"] = str(output_dir)
     recipe = {} if config is None else read_recipe(config)

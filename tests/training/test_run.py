@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForSeq2SeqLM
 
+from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.cli import train as verb
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
 from hf_vanilla_transformer.training import run
@@ -49,6 +50,15 @@ def test_files_of_another_language_pair(tmp_path, files):
     assert len(found.translations) == 16
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     assert (settings["source_lang"], settings["target_lang"]) == ("en", "fr")
+
+
+def test_one_table_without_a_list(tmp_path):
+    (tmp_path / "corpus.tsv").write_text("en\tfr\n" + "one house\tune maison\n" * 8)
+    folder = train(tmp_path / "corpus.tsv", tmp_path / "run", **{**ARGUMENTS, "source_lang": "en", "target_lang": "fr"})
+    pairs = load_pairs(test_files=tmp_path / "corpus.tsv", source="en", target="fr")["test"]
+    assert evaluate(folder, pairs, show_progress=False).scores["sentences"] == 8
+    pairs.to_csv(tmp_path / "other.csv")
+    assert evaluate(folder, str(tmp_path / "other.csv"), show_progress=False).translations
 
 
 def test_arguments_that_do_not_exist_or_have_no_effect(tmp_path, files):
