@@ -3,10 +3,7 @@
 import torch
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.model import attention_kernels as attention
-from hf_vanilla_transformer.model import fast_path_checks as fast_path
-from hf_vanilla_transformer.model import linear_kernels as functional
-from hf_vanilla_transformer.model import prepacked_weights as packed_linear
+from hf_vanilla_transformer.model import attention_kernels, fast_path_checks, linear_kernels, prepacked_weights
 
 
 VOCAB_SIZE = 60
@@ -77,6 +74,6 @@ def pad(rows: list[torch.Tensor], side: str = "right", extra: int = 0) -> tuple[
 
 def patch_everywhere(monkeypatch, name, value):
     """Replace a function of the model's files wherever one of them has imported it."""
-    for module in (attention, fast_path, functional, packed_linear):
+    for module in (attention_kernels, fast_path_checks, linear_kernels, prepacked_weights):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, value)

@@ -1,7 +1,5 @@
 """Align the words of sentence pairs: in 0-0 1-2, word 1 of the source (from 0) is linked with word 2 of the target."""
 
-import json
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,19 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ..data.pair_arguments import DataArguments
-from ..data.text_lines import check_is_input, iterate_lines
-from ..support.atomic_files import write_text
 from ..support.output_files import check_can_write, open_output
 from ..translation.alignment import Links, align
-from ..translation.alignment_error_rate import GoldLinks, alignment_error_rate
-from ..translation.choose_alignment import AlignmentChoice, choose_alignment
+from ..translation.alignment_error_rate import alignment_error_rate, read_gold
+from ..translation.choose_alignment import AlignmentChoice, choose_alignment, save_choice
 from ..translation.loading_arguments import LoadingArguments
 from .load_from_options import load_given
 from .parser import parse, plain_errors
 from .shared_options import BatchArguments, EngineArguments
 
 
-_LINK = re.compile(r"(\d+)([-?p])(\d+)")
 # Of the candidates, those that are printed.
 _SHOWN = 5
 
@@ -69,45 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> list[Links]:
         options: Any = {"batch_tokens": batches.tokens_per_batch, "show_progress": sys.stderr.isatty()}
         if args.choose:
             choices = choose_alignment(model, tokenizer, sources, targets, gold, **options)
-            _save(Path(loading.model_name_or_path) / "config.json", choices[0])
+            save_choice(Path(loading.model_name_or_path), choices[0])
             _report(choices, "cross-entropy" if gold is None else "alignment error rate")
         found = align(model, tokenizer, sources, targets, **options)
         with open_output(args.output) as file:
             file.writelines(f"{' '.join(f'{source}-{target}' for source, target in links)}\n" for links in found)
         if gold is not None:
             print(f"alignment error rate: {100 * alignment_error_rate(found, gold):.1f} %", file=sys.stderr)
-    return found
-
-
-def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> list[GoldLinks]:
-    """The true alignments of pairs, from a file.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: if a line is no alignment of its pair, or the file has not one line per pair.
-    """
-    check_is_input(path)
-    found, lines = [], list(iterate_lines(path))
-    if len(lines) != len(sources):
-        raise ValueError(f"{path} has {len(lines)} lines, but there are {len(sources)} pairs; give one line per pair.")
-    for number, (line, *pair) in enumerate(zip(lines, sources, targets, strict=True), start=1):
-        links = [_LINK.fullmatch(link) for link in line.split()]
-        if None in links:
-            raise ValueError(
-                f"{path}, line {number} is {line!r}; give links such as 0-0 1-2, and 1?2 for possible ones."
-            )
-        sure, possible = (
-            {(int(link[1]), int(link[3])) for link in links if link is not None and (link[2] == "-") == is_sure}
-            for is_sure in (True, False)
-        )
-        words, others = (len(text.split()) for text in pair)
-        for one, other in sure | possible:
-            if one >= words or other >= others:
-                raise ValueError(
-                    f"{path}, line {number} links {one}-{other}, but its pair has {words} source and {others} target "
-                    "words; links count from 0, so subtract 1 from those of a file that counts from 1."
-                )
-        found.append(GoldLinks(sure, possible))
     return found
 
 
@@ -122,13 +85,6 @@ def _pairs(given: Sequence[str], data: DataArguments, split: str | None) -> tupl
     if len(given) % 2:
         raise ValueError(f"there are {len(given)} sentences; give pairs, each source before its target.")
     return list(given[::2]), list(given[1::2])
-
-
-def _save(path: Path, choice: AlignmentChoice) -> None:
-    """Write the choice into a config.json, whose other entries stay."""
-    entries = json.loads(path.read_text(encoding="utf-8"))
-    entries |= {"alignment_heads": choice.heads, "alignment_shift": choice.shift}
-    write_text(path, json.dumps(entries, indent=2) + "\n")
 
 
 def _report(choices: list[AlignmentChoice], measure: str) -> None:

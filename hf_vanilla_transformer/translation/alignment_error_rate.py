@@ -1,9 +1,15 @@
-"""The alignment error rate (AER): word alignments compared with true ones."""
+"""The alignment error rate (AER): word alignments compared with true ones, which a file may hold."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from ..data.text_lines import check_is_input, iterate_lines
 from .alignment import Links
+
+
+_LINK = re.compile(r"(\d+)([-?p])(\d+)")
 
 
 class GoldLinks(NamedTuple):
@@ -34,3 +40,35 @@ def alignment_error_rate(found: Sequence[Links], gold: Sequence[GoldLinks]) -> f
         for links, true in zip(found, gold, strict=True)
     )
     return 1 - right / total
+
+
+def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> list[GoldLinks]:
+    """The true alignments of pairs, from a file.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if a line is no alignment of its pair, or the file has not one line per pair.
+    """
+    check_is_input(path)
+    found, lines = [], list(iterate_lines(path))
+    if len(lines) != len(sources):
+        raise ValueError(f"{path} has {len(lines)} lines, but there are {len(sources)} pairs; give one line per pair.")
+    for number, (line, *pair) in enumerate(zip(lines, sources, targets, strict=True), start=1):
+        links = [_LINK.fullmatch(link) for link in line.split()]
+        if None in links:
+            raise ValueError(
+                f"{path}, line {number} is {line!r}; give links such as 0-0 1-2, and 1?2 for possible ones."
+            )
+        sure, possible = (
+            {(int(link[1]), int(link[3])) for link in links if link is not None and (link[2] == "-") == is_sure}
+            for is_sure in (True, False)
+        )
+        words, others = (len(text.split()) for text in pair)
+        for one, other in sure | possible:
+            if one >= words or other >= others:
+                raise ValueError(
+                    f"{path}, line {number} links {one}-{other}, but its pair has {words} source and {others} target "
+                    "words; links count from 0, so subtract 1 from those of a file that counts from 1."
+                )
+        found.append(GoldLinks(sure, possible))
+    return found

@@ -1,14 +1,17 @@
 """`choose_alignment()`: which heads' cross-attention gives the best word alignments, on held-out pairs."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..support.argument_checks import check_strings
+from ..support.atomic_files import write_text
 from .alignment import Aligner, Links, alignment_heads, attention_of_pairs, link
 from .alignment_error_rate import GoldLinks, alignment_error_rate
 from .engine import Engine
@@ -31,6 +34,14 @@ class AlignmentChoice(NamedTuple):
     heads: list[tuple[int, int]]
     shift: bool
     cost: float
+
+
+def save_choice(folder: Path, choice: AlignmentChoice) -> None:
+    """Write a choice into the config.json of a model's folder, whose other entries stay."""
+    path = folder / "config.json"
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    entries |= {"alignment_heads": choice.heads, "alignment_shift": choice.shift}
+    write_text(path, json.dumps(entries, indent=2) + "\n")
 
 
 @torch.inference_mode()

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import generation, training
 from benchmarks.support import training_report
-from hf_vanilla_transformer.support import process_memory as memory
+from hf_vanilla_transformer.support import process_memory
 
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ def test_help(name, monkeypatch, capsys):
     if name == "quantization":
         pytest.importorskip("torchao")
     calls = []
-    monkeypatch.setattr(memory, "keep_freed_memory", lambda: calls.append(name))
+    monkeypatch.setattr(process_memory, "keep_freed_memory", lambda: calls.append(name))
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     monkeypatch.delitem(sys.modules, f"benchmarks.{name}", raising=False)
     with pytest.raises(SystemExit) as stop:

@@ -30,7 +30,7 @@ from benchmarks.support.training_implementations import Implementation
 from benchmarks.support.training_profile import PARTS, part_of, profile_steps
 from benchmarks.support.training_steps import StepTimes
 from hf_vanilla_transformer import TokenBudgetBatchSampler, VanillaTransformerConfig
-from hf_vanilla_transformer.training import trainer_callbacks as callbacks
+from hf_vanilla_transformer.training import trainer_callbacks
 from tests.invariants.killed import forked
 
 
@@ -441,8 +441,8 @@ def test_bare_loop_and_trainer_make_the_same_updates(corpus, pairs, updates):
 
 def test_release_memory_is_timed_with_enough_updates(corpus, monkeypatch):
     released, clock = [], SimpleNamespace(measure=lambda timed: timed())
-    monkeypatch.setattr(callbacks, "release_freed_memory", lambda: released.append(True))
-    monkeypatch.setattr(trainer_overhead, "ReleaseMemory", lambda: callbacks.ReleaseMemory(updates=3))
+    monkeypatch.setattr(trainer_callbacks, "release_freed_memory", lambda: released.append(True))
+    monkeypatch.setattr(trainer_overhead, "ReleaseMemory", lambda: trainer_callbacks.ReleaseMemory(updates=3))
     for updates, times in ((2, 0), (4, 2)):
         overhead = Overhead(SMALLEST.config(), corpus, 64, updates, bf16=False, device=torch.device("cpu"))
         monkeypatch.setattr(overhead, "bare", lambda seed: (2.0, None))

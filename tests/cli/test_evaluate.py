@@ -7,8 +7,7 @@ import pytest
 from datasets import Dataset
 from transformers import GenerationConfig
 
-from hf_vanilla_transformer import load_pairs
-from hf_vanilla_transformer import translate as translate_sentences
+from hf_vanilla_transformer import load_pairs, translate
 from hf_vanilla_transformer.cli import evaluate, train
 from hf_vanilla_transformer.evaluation.evaluate import describe_search
 from hf_vanilla_transformer.evaluation.example_translations import spread
@@ -97,8 +96,8 @@ def test_evaluate(decisive, tmp_path, capsys):
     tokenizer, model = load(str(decisive))
     test = load_pairs("numbers", target="fr", max_digits=2, train_size=9)["test"]
     sources = list(test["source"])
-    greedy = translate_sentences(model, tokenizer, sources, num_beams=1)
-    assert greedy != translate_sentences(model, tokenizer, sources)
+    greedy = translate(model, tokenizer, sources, num_beams=1)
+    assert greedy != translate(model, tokenizer, sources)
     assert translations.read_text(encoding="utf-8") == lines(greedy)
     rows = [0, len(test) // 3, 2 * len(test) // 3]
     blocks = [

@@ -7,7 +7,7 @@ import pytest
 from hf_vanilla_transformer import pictures
 from hf_vanilla_transformer.cli import plot
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.pictures import attention as attention_pictures
+from hf_vanilla_transformer.pictures import attention
 from tests.pictures.test_curves import without_matplotlib
 
 
@@ -62,7 +62,7 @@ def passed_on(monkeypatch, figure: str, module=pictures) -> list:
 def test_arguments_of_attention(monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
     drawn = passed_on(monkeypatch, "plot_attention")
-    computed = passed_on(monkeypatch, "forward_pass", attention_pictures)
+    computed = passed_on(monkeypatch, "forward_pass", attention)
     output = tmp_path / "a.svg"
     chosen = ["--kind", "decoder", "--style", "lines", "--layer", "0", "--head", "2", "--theme", "dark"]
     plot.main(["attention", *MODEL, "seven", *chosen, "--num_beams", "3", "--output", str(output)])

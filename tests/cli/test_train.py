@@ -14,8 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.training import run as train_run
-from hf_vanilla_transformer.training import run_results, run_scoring
-from hf_vanilla_transformer.training import run_setup as train_setup
+from hf_vanilla_transformer.training import run_results, run_scoring, run_setup
 from hf_vanilla_transformer.training.run_arguments import RunArguments
 from tests.cli.tiny_run import TINY, recipe, weights_of
 from tests.model.test_remote_code import SHIPPED
@@ -161,7 +160,7 @@ def test_pairs_longer_than_a_batch(tmp_path):
 def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, caplog):
     caplog.set_level("INFO")
     data = Dataset.from_dict({"input_ids": [[2], [50, 2], [50, 51, 52, 2]], "labels": [[50, 2]] * 3})
-    assert train_setup.remove_unfit(data, tokenizer, 3).to_list() == [{"input_ids": [50, 2], "labels": [50, 2]}]
+    assert run_setup.remove_unfit(data, tokenizer, 3).to_list() == [{"input_ids": [50, 2], "labels": [50, 2]}]
     assert caplog.messages == ["removed 2 of 3 training pairs: 1 empty on one side, 1 longer than 3 tokens"]
     with pytest.raises(SystemExit, match="error: none of the 60 pairs would remain"):
         train.main(recipe(tmp_path, max_tokens=1))
@@ -275,22 +274,20 @@ class StubTrainer:
 
 
 def test_deepspeed_is_not_given_the_paper_s_schedule(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(
-        train_setup, "TokenMetricsTrainer", type("Stub", (StubTrainer,), {"is_deepspeed_enabled": True})
-    )
+    monkeypatch.setattr(run_setup, "TokenMetricsTrainer", type("Stub", (StubTrainer,), {"is_deepspeed_enabled": True}))
     model, data = small_model(vocab_size=300), {"train": None}
     with pytest.raises(ValueError, match=r"DeepSpeed needs an optimizer that the Trainer makes.* give --learning_rate"):
-        train_setup.make_trainer(RunArguments(str(tmp_path)), tokenizer, model, data)
-    train_setup.make_trainer(RunArguments(str(tmp_path), learning_rate=0.1), tokenizer, model, data)
+        run_setup.make_trainer(RunArguments(str(tmp_path)), tokenizer, model, data)
+    run_setup.make_trainer(RunArguments(str(tmp_path), learning_rate=0.1), tokenizer, model, data)
 
 
 def test_fsdp_is_given_one_module_for_a_matrix(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(train_setup, "TokenMetricsTrainer", type("Stub", (StubTrainer,), {"is_fsdp_enabled": True}))
+    monkeypatch.setattr(run_setup, "TokenMetricsTrainer", type("Stub", (StubTrainer,), {"is_fsdp_enabled": True}))
     model = small_model(vocab_size=300)
     assert model.model.encoder.embed_tokens is not model.model.shared
     with pytest.raises(ValueError, match=r"FSDP needs an optimizer that the Trainer makes.* give --learning_rate"):
-        train_setup.make_trainer(RunArguments(str(tmp_path)), tokenizer, model, {"train": None})
-    train_setup.make_trainer(RunArguments(str(tmp_path), learning_rate=0.1), tokenizer, model, {"train": None})
+        run_setup.make_trainer(RunArguments(str(tmp_path)), tokenizer, model, {"train": None})
+    run_setup.make_trainer(RunArguments(str(tmp_path), learning_rate=0.1), tokenizer, model, {"train": None})
     assert model.model.encoder.embed_tokens is model.model.decoder.embed_tokens is model.model.shared
 
 

@@ -12,8 +12,7 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.integrations import integration_utils
 
-from hf_vanilla_transformer import load_pairs, score_translations
-from hf_vanilla_transformer import translate as translate_sentences
+from hf_vanilla_transformer import load_pairs, score_translations, translate
 from hf_vanilla_transformer.cli import plot, train
 from hf_vanilla_transformer.training import run_saving, run_scoring
 from hf_vanilla_transformer.training.validation_examples import SHOWN
@@ -190,7 +189,7 @@ def test_an_average_is_compared_with_the_last_checkpoint(tmp_path, capsys):
     bleu = []
     for path in (folder, last):
         model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
-        translations = translate_sentences(model, tokenizer, pairs["source"], max_new_tokens=12)
+        translations = translate(model, tokenizer, pairs["source"], max_new_tokens=12)
         bleu.append(score_translations(translations, pairs["target"], tokenize="char")["bleu"])
     assert bleu[0] < bleu[1]
     printed = capsys.readouterr().out
@@ -249,7 +248,7 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     assert all((weight == whole[name]).all() for name, weight in weights_of(checkpoint).items())
     pairs = load_pairs(train_files=tmp_path / "validation_file.csv", source="en", target="fr")["train"]
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
-    translations = translate_sentences(model, tokenizer, pairs["source"], num_beams=1)
+    translations = translate(model, tokenizer, pairs["source"], num_beams=1)
     expected = score_translations(translations, pairs["target"], tokenize="char")
     assert best["chrf"] > 0
     assert best["bleu"] == pytest.approx(expected["bleu"])

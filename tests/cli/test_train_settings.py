@@ -18,10 +18,7 @@ from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.cli.parser import parse
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
-from hf_vanilla_transformer.training import run, run_results, run_start
-from hf_vanilla_transformer.training import run_arguments as train_arguments
-from hf_vanilla_transformer.training import run_checks as train_checks
-from hf_vanilla_transformer.training import run_setup as train_setup
+from hf_vanilla_transformer.training import run, run_arguments, run_checks, run_results, run_setup, run_start
 from tests.cli.tiny_run import TINY_RUN, write_recipe
 
 
@@ -76,8 +73,8 @@ def test_the_base_of_a_fine_tuned_model_is_not_replaced(trained, tmp_path):
 def test_one_process_does_not_take_several_gpus():
     args = SimpleNamespace(n_gpu=4, world_size=1)
     with pytest.raises(ValueError, match=r"4 GPUs for one process; .*--nproc-per-node 4 .* CUDA_VISIBLE_DEVICES=0"):
-        train_checks.check_processes(args)
-    train_checks.check_processes(SimpleNamespace(n_gpu=1, world_size=1))
+        run_checks.check_processes(args)
+    run_checks.check_processes(SimpleNamespace(n_gpu=1, world_size=1))
 
 
 def test_more_of_the_configuration(tmp_path, capsys):
@@ -157,21 +154,21 @@ def test_the_update_of_the_best_weights_is_told():
 
 def test_special_tokens_are_the_tokenizer_s():
     numbers = {"pad_token_id": 5, "bos_token_id": None, "eos_token_id": 7}
-    of_marian = train_arguments.special_tokens(SimpleNamespace(**numbers))
+    of_marian = run_arguments.special_tokens(SimpleNamespace(**numbers))
     assert of_marian == {"pad_token_id": 5, "eos_token_id": 7, "decoder_start_token_id": 5}
-    ours = train_arguments.special_tokens(train_tokenizer(["a b"], vocab_size=260, show_progress=False))
+    ours = run_arguments.special_tokens(train_tokenizer(["a b"], vocab_size=260, show_progress=False))
     assert ours == {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
 def test_a_tokenizer_that_ends_no_sentence_is_refused():
     tokenizer = train_tokenizer(["a b"], vocab_size=260, show_progress=False)
-    train_checks.check_tokenizer("mine", tokenizer)
+    run_checks.check_tokenizer("mine", tokenizer)
     tokenizer.backend_tokenizer.post_processor = None
     with pytest.raises(ValueError, match="the tokenizer of mine does not append </s>"):
-        train_checks.check_tokenizer("mine", tokenizer)
+        run_checks.check_tokenizer("mine", tokenizer)
     tokenizer.pad_token = None
     with pytest.raises(ValueError, match="the tokenizer of mine has no pad_token"):
-        train_checks.check_tokenizer("mine", tokenizer)
+        run_checks.check_tokenizer("mine", tokenizer)
 
 
 def test_what_is_trained_is_said(tmp_path, capsys):
@@ -334,13 +331,13 @@ def test_no_sentence_of_a_data_set_is_in_the_card(tmp_path):
 
 
 def test_tokens_cut_by_several_processes_are_the_same(trained, tmp_path, monkeypatch):
-    asked, tokenize = [], train_setup.tokenize_pairs
+    asked, tokenize = [], run_setup.tokenize_pairs
 
     def note(pairs, tokenizer, num_proc=None):
         asked.append(num_proc)
         return tokenize(pairs, tokenizer, num_proc)
 
-    monkeypatch.setattr(train_setup, "tokenize_pairs", note)
+    monkeypatch.setattr(run_setup, "tokenize_pairs", note)
     changes = {"preprocessing_num_workers": 2, "output_dir": str(tmp_path / "run")}
     folder = train.main(recipe(tmp_path, **changes))
     assert asked == [2]
@@ -366,17 +363,17 @@ def test_bfloat16_is_chosen_by_the_machine(tmp_path, monkeypatch, gpu, supported
     """On a machine with a GPU, the CPU has matmuls in bfloat16 here, and the GPU if `supported`."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    monkeypatch.setattr(train_arguments, "is_torch_bf16_gpu_available", lambda: supported)
-    monkeypatch.setattr(train_arguments, "cpu_supports_matmul_in", lambda dtype: gpu or supported)
-    monkeypatch.setattr(train_arguments.PaperTrainingArguments, "__post_init__", lambda self: None)
-    args = train_arguments.RunArguments(str(tmp_path), **given)
+    monkeypatch.setattr(run_arguments, "is_torch_bf16_gpu_available", lambda: supported)
+    monkeypatch.setattr(run_arguments, "cpu_supports_matmul_in", lambda dtype: gpu or supported)
+    monkeypatch.setattr(run_arguments.PaperTrainingArguments, "__post_init__", lambda self: None)
+    args = run_arguments.RunArguments(str(tmp_path), **given)
     assert args.bf16 is expected
     assert args.use_cpu is (not gpu or "use_cpu" in given)
 
 
 @pytest.mark.parametrize("chosen", [True, False])
 def test_the_precision_that_was_chosen_is_recorded(tmp_path, monkeypatch, chosen):
-    monkeypatch.setattr(train_arguments, "computes_in_bfloat16", lambda use_cpu: chosen)
+    monkeypatch.setattr(run_arguments, "computes_in_bfloat16", lambda use_cpu: chosen)
     results = tmp_path / "results.json"
     folder = train.main(recipe(tmp_path, bf16=None, max_steps=1, results=str(results)))
     precision = "bfloat16 autocast" if chosen else "float32"
@@ -386,15 +383,15 @@ def test_the_precision_that_was_chosen_is_recorded(tmp_path, monkeypatch, chosen
 
 
 def test_the_device_of_a_training(tmp_path):
-    settings = train_arguments.Settings(*parse(train.KINDS, "", [*recipe(tmp_path), "--device", "cpu"], verb="train"))
+    settings = run_arguments.Settings(*parse(train.KINDS, "", [*recipe(tmp_path), "--device", "cpu"], verb="train"))
     assert settings.args.use_cpu
     assert settings.args.device == torch.device("cpu")
-    train_checks.check_device_of_trainer(torch.device("cuda"), torch.device("cuda:0"))
+    run_checks.check_device_of_trainer(torch.device("cuda"), torch.device("cuda:0"))
     for given in ("cuda:1", "cpu"):
         with pytest.raises(
             ValueError, match=f"device is {given}, but the Trainer uses cuda:0; choose a GPU with CUDA_"
         ):
-            train_checks.check_device_of_trainer(torch.device(given), torch.device("cuda:0"))
+            run_checks.check_device_of_trainer(torch.device(given), torch.device("cuda:0"))
     with pytest.raises(SystemExit, match="error: device is meta, but the Trainer uses cpu"):
         train.main([*recipe(tmp_path), "--device", "meta"])
 
@@ -434,8 +431,8 @@ class Arguments:
 
 def test_the_record_of_settings_has_what_differs_from_the_defaults():
     given = Arguments("/home/someone", kind=Kind.TWO, train_file="/home/someone/train", beams=5, debug=[])
-    assert train_arguments.changed_arguments(given) == {"kind": "two", "beams": 5}
-    assert train_arguments.changed_arguments(Arguments("", options={"power": 2}, rate=0.0)) == {
+    assert run_arguments.changed_arguments(given) == {"kind": "two", "beams": 5}
+    assert run_arguments.changed_arguments(Arguments("", options={"power": 2}, rate=0.0)) == {
         "options": {"power": 2},
         "rate": 0.0,
     }

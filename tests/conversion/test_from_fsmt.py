@@ -14,8 +14,7 @@ from transformers.models.fsmt import modeling_fsmt
 from hf_vanilla_transformer import score, translate
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.conversion import fsmt as conversion
-from hf_vanilla_transformer.conversion import parity_certificate as parity
-from hf_vanilla_transformer.conversion import weight_transforms as weights
+from hf_vanilla_transformer.conversion import parity_certificate, weight_transforms
 from hf_vanilla_transformer.conversion.fsmt import from_fsmt
 from hf_vanilla_transformer.model.tokenization_fairseq import FairseqTokenizer
 from tests.conversion.fsmt import OTHER, SENTENCES, SOURCE, fsmt_model, write_tokenizer
@@ -72,7 +71,7 @@ def test_it_is_the_same_in_float64(source, converted, monkeypatch):
         angles = np.arange(count)[:, None] * 10000.0 ** (-np.arange(d_model // 2) / (d_model // 2 - 1))
         table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
         stack.embed_positions.weight.copy_(torch.from_numpy(table))
-    found = parity.compare(model, fsmt, in_float64=True)["float64"]
+    found = parity_certificate.compare(model, fsmt, in_float64=True)["float64"]
     assert found["log_probs"]["random"] <= found["tolerance"] == 1e-9
 
 
@@ -172,7 +171,7 @@ def swap(state, one, other):
     ids=["queries and keys", "a bias", "two channels"],
 )
 def test_a_wrong_conversion_is_not_written(source, tmp_path, monkeypatch, change):
-    permute = weights.permute_channels
+    permute = weight_transforms.permute_channels
 
     def wrong(state, channels):
         state = permute(state, channels)

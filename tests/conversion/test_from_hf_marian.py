@@ -11,8 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, Mar
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.conversion import hf_marian, parity_certificate
-from hf_vanilla_transformer.conversion import weight_transforms as weights
+from hf_vanilla_transformer.conversion import hf_marian, parity_certificate, weight_transforms
 from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
 from hf_vanilla_transformer.conversion.source_folder import license_of
 from tests.conversion.marian import SENTENCES, VOCABULARY, write_tokenizer
@@ -197,7 +196,7 @@ def swap(one, other):
 def swap_channels(state):
     channels = torch.arange(32)
     channels[[4, 6]] = channels[[6, 4]]
-    return weights.permute_channels(state, channels)
+    return weight_transforms.permute_channels(state, channels)
 
 
 def forget_a_bias(state):
@@ -208,7 +207,7 @@ def forget_a_bias(state):
     "mistake", [swap("q_proj", "k_proj"), swap_channels, forget_a_bias], ids=["qk", "channels", "bias"]
 )
 def test_a_mistake_is_found_and_nothing_is_written(source, tmp_path, monkeypatch, mistake):
-    permute = weights.permute_channels
+    permute = weight_transforms.permute_channels
     monkeypatch.setattr(hf_marian, "permute_channels", lambda state, channels: mistake(permute(state, channels)))
     with pytest.raises(
         ValueError, match=r"is not equal to .*: log-probabilities in float\d\d differ by .*; --force writes"

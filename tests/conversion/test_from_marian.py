@@ -15,8 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import score, translate
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.conversion import marian
-from hf_vanilla_transformer.conversion import weight_transforms as weights
+from hf_vanilla_transformer.conversion import marian, weight_transforms
 from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
 from hf_vanilla_transformer.conversion.marian import from_marian
 from tests.conversion.texts import texts
@@ -119,12 +118,12 @@ def test_the_tokenizer_is_sentencepiece(converted, name):
 @pytest.mark.parametrize("name", ["tied_swish", "separate_relu"])
 def test_the_same_model_in_transformers_form(converted, tmp_path, name):
     """As the Hub has OPUS-MT: transformers' positions, or, restored, those that Marian trained with."""
-    weights, vocabularies = marian.find_files(FIXTURES / name)
-    arrays, settings = marian.read_arrays(weights)
+    weight_transforms, vocabularies = marian.find_files(FIXTURES / name)
+    arrays, settings = marian.read_arrays(weight_transforms)
     source = tmp_path / "opus-mt"
     source.mkdir()
     _, pad = marian.write_tokenizer(source, vocabularies, arrays)
-    marian.as_hf_marian(arrays, settings, pad, weights).save_pretrained(source)
+    marian.as_hf_marian(arrays, settings, pad, weight_transforms).save_pretrained(source)
     model, tokenizer = load(converted[name])
     sentences = expected(name)["sentences"]
     targets = translate(model, tokenizer, sentences, num_beams=1)
@@ -257,7 +256,7 @@ def swap_queries_and_keys(model):
 def swap_channels(model):
     channels = torch.arange(32)
     channels[[4, 6]] = channels[[6, 4]]
-    model.load_state_dict(weights.permute_channels(model.state_dict(), channels))
+    model.load_state_dict(weight_transforms.permute_channels(model.state_dict(), channels))
 
 
 MISTAKES = {

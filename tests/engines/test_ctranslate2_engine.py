@@ -16,7 +16,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import hf_vanilla_transformer
 from hf_vanilla_transformer import TwoVocabularyTokenizer, align, load_engine, score, train_tokenizer, translate
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.engines import ctranslate2_engine as engines
+from hf_vanilla_transformer.engines import ctranslate2_engine
 from tests.ecosystem.documentation import FIXTURE, ROOT
 from tests.models import decisive_model
 
@@ -29,8 +29,8 @@ REFERENCES = ["einhundertdrei", "neun", "dreihundertzwölf", "null", "eintausend
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "CACHE", tmp_path_factory.mktemp("cache"))
-        yield engines.CACHE
+        patch.setattr(ctranslate2_engine, "CACHE", tmp_path_factory.mktemp("cache"))
+        yield ctranslate2_engine.CACHE
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +132,9 @@ def test_what_it_cannot_do_raises(engine, tokenizer):
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16", "int8_float16", "int8_bfloat16"])
 def test_a_type_that_the_processor_lacks_raises_before_the_conversion(cache, kind, monkeypatch):
-    library = engines.import_library()
+    library = ctranslate2_engine.import_library()
     monkeypatch.setattr(library, "get_supported_compute_types", lambda device: {"float32", "int8"})
-    monkeypatch.setattr(engines, "converted", None)
+    monkeypatch.setattr(ctranslate2_engine, "converted", None)
     message = f'compute_type is "{kind}"; choose one of float32, int8, which this processor has.'
     with pytest.raises(ValueError, match=re.escape(message)):
         load_engine(str(FIXTURE), compute_type=kind)
@@ -144,16 +144,18 @@ def test_a_folder_is_converted_once(cache, tmp_path, monkeypatch, tokenizer):
     model = decisive_model(vocab_size=len(tokenizer), d_k=None, d_v=None)
     for each in (model, tokenizer):
         each.save_pretrained(tmp_path / "model")
-    first = engines.converted(tmp_path / "model", "int8")
+    first = ctranslate2_engine.converted(tmp_path / "model", "int8")
     assert json.loads((first / "parity.json").read_text())["quantization"] == "int8"
     shutil.copytree(tmp_path / "model", tmp_path / "moved")
     with monkeypatch.context() as patch:
-        patch.setattr(engines, "to_ctranslate2", None)
-        assert engines.converted(tmp_path / "moved", "int8") == first
+        patch.setattr(ctranslate2_engine, "to_ctranslate2", None)
+        assert ctranslate2_engine.converted(tmp_path / "moved", "int8") == first
     model.model.decoder.layers[0].fc1.bias.data += 1
     model.save_pretrained(tmp_path / "model")
-    assert {first.name, engines.converted(tmp_path / "model", "int8").name} <= {path.name for path in cache.iterdir()}
-    assert engines.converted(tmp_path / "model", "int8") != first
+    assert {first.name, ctranslate2_engine.converted(tmp_path / "model", "int8").name} <= {
+        path.name for path in cache.iterdir()
+    }
+    assert ctranslate2_engine.converted(tmp_path / "model", "int8") != first
 
 
 def test_damaged_weights_are_refused(cache, tmp_path, tokenizer):

@@ -23,7 +23,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 from hf_vanilla_transformer import TwoVocabularyTokenizer, average_checkpoints, load_pairs, score, train_tokenizer
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import align, convert, evaluate, translate
-from hf_vanilla_transformer.engines import ctranslate2_engine as engine
+from hf_vanilla_transformer.engines import ctranslate2_engine
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
 from tests.conversion.fsmt import fsmt_model, write_tokenizer
 from tests.fuzz.values import MARKUP, SENTENCES, VALUES, changed_fields, damages
@@ -255,7 +255,7 @@ def test_a_damaged_folder_with_two_vocabularies(two_vocabularies, data):
 def test_a_damaged_folder_for_an_engine(damage):
     pytest.importorskip("ctranslate2")
     with changed_model(*damage) as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "CACHE", folder / "cache")
+        patch.setattr(ctranslate2_engine, "CACHE", folder / "cache")
         of_engine = ["--engine", "ctranslate2", "--max_new_tokens", 4]
         run(translate.main, "seven", "--model_name_or_path", folder, *of_engine)
 

@@ -15,7 +15,7 @@ from transformers.generation import EosTokenCriteria, MaxLengthCriteria, Stoppin
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model import cpu_decoder as step
 from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
-from hf_vanilla_transformer.model import prepacked_weights as packed_linear
+from hf_vanilla_transformer.model import prepacked_weights
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder, supports_cpu_decoder
 from tests.generation.by_hand import BOS
 from tests.generation.conftest import SENTENCES, ending_model
@@ -131,7 +131,7 @@ def assert_rounding_explains(by_steps, by_modules, reference, rounded):
 
 @pytest.fixture
 def without_onednn(monkeypatch):
-    monkeypatch.setattr(packed_linear._OneDNNLinear, "suits", lambda layers: False)
+    monkeypatch.setattr(prepacked_weights._OneDNNLinear, "suits", lambda layers: False)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -140,7 +140,7 @@ def without_onednn(monkeypatch):
 def test_steps_without_onednn_equal_the_modules(batch, beams):
     model = small_model()
     assert_steps_equal_the_modules(model, BATCHES[batch], beams)
-    assert type(packed_linear.pack(model.lm_head)) is packed_linear.PackedLinear
+    assert type(prepacked_weights.pack(model.lm_head)) is prepacked_weights.PackedLinear
 
 
 @torch.no_grad()
@@ -195,8 +195,8 @@ def test_sentences_that_are_done_leave(beams):
 
 @torch.no_grad()
 def test_threads_that_need_a_layer_at_once_pack_it_once(monkeypatch):
-    packed_linear.forget_packed()
-    kind = next(kind for kind in packed_linear._KINDS if kind.suits([nn.Linear(8, 8)]))
+    prepacked_weights.forget_packed()
+    kind = next(kind for kind in prepacked_weights._KINDS if kind.suits([nn.Linear(8, 8)]))
     begin, packs, meeting = kind.__init__, [], threading.Barrier(2)
 
     def begin_slowly(self, *args):
@@ -206,7 +206,7 @@ def test_threads_that_need_a_layer_at_once_pack_it_once(monkeypatch):
 
     def pack(layer):
         meeting.wait()
-        return packed_linear.pack(layer)
+        return prepacked_weights.pack(layer)
 
     monkeypatch.setattr(kind, "__init__", begin_slowly)
     layer = nn.Linear(8, 8)
@@ -227,7 +227,7 @@ def avx2(monkeypatch):
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     for name in ("_LARGEST_FOR_MKL", "_SMALLEST_TO_SPLIT"):
-        monkeypatch.setattr(packed_linear, name, 0)
+        monkeypatch.setattr(prepacked_weights, name, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -243,7 +243,7 @@ def avx2(monkeypatch):
 def test_every_kind_of_product_is_the_one_of_the_layer(bias, rows, inputs, outputs, kind):
     layer = nn.Linear(inputs, outputs, bias=bias)
     x, residual = torch.randn(rows, inputs), torch.randn(rows, outputs)
-    packed = getattr(packed_linear, kind)(layer.weight, layer.bias, [layer])
+    packed = getattr(prepacked_weights, kind)(layer.weight, layer.bias, [layer])
     weights = (None if each is None else each.double() for each in (layer.weight, layer.bias))
     expected = nn.functional.linear(x.double(), *weights)
     for found, exact in (
@@ -270,9 +270,9 @@ PRODUCTS = {"aten::bmm", "aten::baddbmm", "aten::addmm", "mkldnn::_linear_pointw
 @pytest.mark.usefixtures("avx2")
 @torch.no_grad()
 def test_without_avx512_small_products_are_mkl_s(monkeypatch, rows, inputs, outputs, product):
-    monkeypatch.setattr(packed_linear, "_LARGEST_FOR_MKL", 60 * 8)
-    monkeypatch.setattr(packed_linear, "_SMALLEST_TO_SPLIT", 60 * 128)
-    packed, x = packed_linear.pack(nn.Linear(inputs, outputs)), torch.randn(rows, inputs)
+    monkeypatch.setattr(prepacked_weights, "_LARGEST_FOR_MKL", 60 * 8)
+    monkeypatch.setattr(prepacked_weights, "_SMALLEST_TO_SPLIT", 60 * 128)
+    packed, x = prepacked_weights.pack(nn.Linear(inputs, outputs)), torch.randn(rows, inputs)
     with torch.profiler.profile() as profile:
         packed(x)
     assert {event.name for event in profile.events()} & PRODUCTS == {product}
@@ -280,11 +280,11 @@ def test_without_avx512_small_products_are_mkl_s(monkeypatch, rows, inputs, outp
 
 def test_packed_weights_can_be_forgotten():
     layer, x = nn.Linear(8, 6), torch.randn(2, 8)
-    packed = weakref.ref(packed_linear.pack(layer))
-    assert packed_linear.pack(layer) is packed()
-    packed_linear.forget_packed()
+    packed = weakref.ref(prepacked_weights.pack(layer))
+    assert prepacked_weights.pack(layer) is packed()
+    prepacked_weights.forget_packed()
     assert packed() is None
-    torch.testing.assert_close(packed_linear.pack(layer)(x), layer(x))
+    torch.testing.assert_close(prepacked_weights.pack(layer)(x), layer(x))
 
 
 @torch.no_grad()
@@ -466,7 +466,7 @@ def assert_nothing_stale_is_used(model, write, **kwargs):
     write(model)
     after = scores(model, **kwargs)
     assert not torch.equal(before, after)
-    packed_linear.forget_packed()
+    prepacked_weights.forget_packed()
     assert torch.equal(scores(model, **kwargs), after)
 
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import last_complete_checkpoint
 from hf_vanilla_transformer.cli import train
-from hf_vanilla_transformer.training import run_setup as train_setup
+from hf_vanilla_transformer.training import run_setup
 from hf_vanilla_transformer.training.run_checks import check_processes
 from tests.invariants.checkpoints import assert_same_checkpoint, assert_same_weights
 from tests.invariants.killed import MAX_STEPS, exit_code, start, two_ranks
@@ -34,7 +34,7 @@ def run_of_two(arguments, logs, place_of_the_second=None):
 def train_as_one_of_two(arguments):
     """Only the main process may learn a tokenizer."""
     if os.environ["RANK"] == "1":
-        train_setup.train_tokenizer = None
+        run_setup.train_tokenizer = None
     train.main(arguments)
 
 

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from hf_vanilla_transformer import Int8Config, PaperTrainingArguments, translate
-from hf_vanilla_transformer.model import prepacked_weights as packed_linear
+from hf_vanilla_transformer.model import prepacked_weights
 from hf_vanilla_transformer.model.int8_quantization import Int8Linear, Int8Quantizer
 from hf_vanilla_transformer.model.prepacked_weights import Int8PackedLinear, pack
 from tests.ecosystem.documentation import FIXTURE, blocks, run
@@ -139,7 +139,7 @@ def test_a_copy_is_on_its_own():
 
 @torch.no_grad()
 def test_processors_without_the_instructions_compute_the_formula(monkeypatch):
-    monkeypatch.setattr(packed_linear, "_INT8_ENGINES", ())
+    monkeypatch.setattr(prepacked_weights, "_INT8_ENGINES", ())
     quantised, x = Int8Linear.of(layer()), torch.randn(3, 24)
     expected, _ = by_the_formula(quantised, x)
     np.testing.assert_allclose(float64(quantised(x)), expected, atol=1e-5)
@@ -296,7 +296,7 @@ def test_rounding_explains_the_errors_of_steps_and_modules(int8_model, dtype, nu
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_steps_without_int8_matmuls_equal_the_modules(int8_model, num_beams, monkeypatch):
-    monkeypatch.setattr(packed_linear, "_INT8_ENGINES", ())
+    monkeypatch.setattr(prepacked_weights, "_INT8_ENGINES", ())
     assert_steps_equal_the_modules(int8_model, (7, 3, 5), num_beams)
 
 

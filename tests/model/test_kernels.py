@@ -13,9 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_vanilla_transformer.model import attention_kernels as attention_module
-from hf_vanilla_transformer.model import fast_path_checks as fast_path
-from hf_vanilla_transformer.model import linear_kernels as functional
-from hf_vanilla_transformer.model import loss_kernels
+from hf_vanilla_transformer.model import fast_path_checks, linear_kernels, loss_kernels
 from hf_vanilla_transformer.model.attention_kernels import attention
 from hf_vanilla_transformer.model.linear_kernels import drop, linear
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
@@ -259,8 +257,8 @@ class TestDropout:
         assert correlations.abs().max() < 5.5 / math.sqrt(draws)
 
     def test_each_place_of_a_model_draws_its_own(self, monkeypatch):
-        drawn, random_keep = [], functional._random_keep
-        monkeypatch.setattr(functional, "_random_keep", lambda *args: drawn.append(random_keep(*args)) or drawn[-1])
+        drawn, random_keep = [], linear_kernels._random_keep
+        monkeypatch.setattr(linear_kernels, "_random_keep", lambda *args: drawn.append(random_keep(*args)) or drawn[-1])
         source = torch.stack(sentences(6, 6))
         model = small_model(dropout=0.5).train()
         model(input_ids=source, labels=source)
@@ -558,15 +556,15 @@ class Doubling(torch.nn.Linear):
 @pytest.fixture
 def onednn_calls(monkeypatch):
     """How often oneDNN is asked for a product; it is for the smallest ones, too."""
-    calls, product = [], functional.onednn_linear
+    calls, product = [], linear_kernels.onednn_linear
 
     def record(*args):
         calls.append(args)
         return product(*args)
 
-    for module in (functional, loss_kernels):
+    for module in (linear_kernels, loss_kernels):
         monkeypatch.setattr(module, "onednn_linear", record)
-    monkeypatch.setattr(functional, "_SMALLEST_FOR_ONEDNN", 1)
+    monkeypatch.setattr(linear_kernels, "_SMALLEST_FOR_ONEDNN", 1)
     patch_everywhere(monkeypatch, "has_avx512", lambda: True)
     return calls
 
@@ -616,7 +614,7 @@ class TestLinear:
             with torch.backends.mkldnn.flags(enabled=False):
                 linear(layer, inputs)
         elif change == "small":
-            monkeypatch.setattr(functional, "_SMALLEST_FOR_ONEDNN", 5 * 4 * 3 + 1)
+            monkeypatch.setattr(linear_kernels, "_SMALLEST_FOR_ONEDNN", 5 * 4 * 3 + 1)
             linear(layer, inputs)
         else:
             patch_everywhere(monkeypatch, "has_avx512", lambda: False)
@@ -697,7 +695,7 @@ class TestHalfPrecision:
     def test_matmuls_that_the_cpu_lacks_warn_once(self, monkeypatch, caplog, supported):
         patch_everywhere(monkeypatch, "cpu_supports_matmul_in", lambda dtype: supported or dtype.itemsize > 2)
         model, ids = small_model(), torch.stack(sentences(5, 5))
-        fast_path.warn_of_slow_matmuls.cache_clear()
+        fast_path_checks.warn_of_slow_matmuls.cache_clear()
         try:
             model(input_ids=ids, decoder_input_ids=ids)
             assert caplog.messages == []
@@ -711,7 +709,7 @@ class TestHalfPrecision:
                 f"This CPU has no matmuls in {name}" for name in names
             ]
         finally:
-            fast_path.warn_of_slow_matmuls.cache_clear()
+            fast_path_checks.warn_of_slow_matmuls.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -727,9 +725,9 @@ class TestHalfPrecision:
 def test_which_products_a_cpu_has(monkeypatch, supported, dtype, has):
     ask = None if supported is None else lambda: supported
     operators = {"_is_mkldnn_bf16_supported": ask, "_is_mkldnn_fp16_supported": ask} if ask else {}
-    monkeypatch.setattr(functional.torch.ops, "mkldnn", SimpleNamespace(**operators))
-    fast_path.cpu_supports_matmul_in.cache_clear()
+    monkeypatch.setattr(linear_kernels.torch.ops, "mkldnn", SimpleNamespace(**operators))
+    fast_path_checks.cpu_supports_matmul_in.cache_clear()
     try:
-        assert fast_path.cpu_supports_matmul_in(dtype) == has
+        assert fast_path_checks.cpu_supports_matmul_in(dtype) == has
     finally:
-        fast_path.cpu_supports_matmul_in.cache_clear()
+        fast_path_checks.cpu_supports_matmul_in.cache_clear()

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.model import search_memory_check as search_memory
+from hf_vanilla_transformer.model import search_memory_check
 from hf_vanilla_transformer.model.search_memory_check import available_memory, check_memory
 from tests.models import decisive_model, pad, sentences
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_a_search_that_does_not_fit_does_not_begin(monkeypatch, num_beams):
-    monkeypatch.setattr(search_memory, "_SMALL", 0)
-    monkeypatch.setattr(search_memory, "available_memory", lambda device: 10_000)
+    monkeypatch.setattr(search_memory_check, "_SMALL", 0)
+    monkeypatch.setattr(search_memory_check, "available_memory", lambda device: 10_000)
     ids, mask = pad(sentences(5, 3))
     message = f"the search of 2 sentences with {num_beams} beams takes about .* GB, but .* GB are available; give fewer"
     with pytest.raises(ValueError, match=message):
@@ -24,7 +24,7 @@ def test_a_search_that_does_not_fit_does_not_begin(monkeypatch, num_beams):
 def test_the_base_model_with_20_000_beams_needs_more_than_100_gb(monkeypatch):
     model = SimpleNamespace(config=VanillaTransformerConfig(), device=torch.device("cpu"))
     settings = SimpleNamespace(max_length=70, num_beams=20_000)
-    monkeypatch.setattr(search_memory, "available_memory", lambda device: 100 * 10**9)
+    monkeypatch.setattr(search_memory_check, "available_memory", lambda device: 100 * 10**9)
     with pytest.raises(ValueError, match=r"of 1 sentences with 20000 beams takes about .* GB, but 100 GB"):
         check_memory(model, 20_000, 20, settings)
     settings.num_beams = 4

@@ -24,7 +24,7 @@ from tests.pictures.test_curves import LOG, without_matplotlib
 matplotlib = pytest.importorskip("matplotlib")
 
 from hf_vanilla_transformer import pictures  # noqa: E402
-from hf_vanilla_transformer.pictures import figure_style as figures  # noqa: E402
+from hf_vanilla_transformer.pictures import figure_style  # noqa: E402
 
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
@@ -172,7 +172,7 @@ def test_token_probabilities_are_those_of_the_score(numbers):
     assert texts[::2] == ["v", "i", "er", "und", "z", "w", "a", "n", "zig", "</s>"]
     assert texts[1::2] == [f"{log_prob:.2f}" for log_prob in expected.log_probs]
     assert figure.get_suptitle() == f"log P(Y | X) = {expected.total:.2f}"
-    colours = figures.colour_map(figures.THEMES["light"].sequential[::-1])
+    colours = figure_style.colour_map(figure_style.THEMES["light"].sequential[::-1])
     for patch, log_prob in zip(axes.patches, expected.log_probs, strict=True):
         assert patch.get_facecolor() == colours(max(0, 1 + log_prob / 5))
 
@@ -241,8 +241,8 @@ def test_curves_of_a_theme(tmp_path):
         [[1, 34], [2, 38.5], [3, 38.2]]
     ] * 2
     drawn = {line.get_color() for axes in figure.axes for line in axes.lines}
-    assert drawn == set(figures.THEMES["dark"].lines[:2])
-    assert figure.get_facecolor() == matplotlib.colors.to_rgba(figures.THEMES["dark"].background)
+    assert drawn == set(figure_style.THEMES["dark"].lines[:2])
+    assert figure.get_facecolor() == matplotlib.colors.to_rgba(figure_style.THEMES["dark"].background)
 
 
 def test_curves_of_many_runs_differ(tmp_path):
@@ -299,7 +299,7 @@ def test_no_word_is_cut_off_or_overlaps_another(numbers, name, source, target, t
             ends = sorted((getattr(box, f"{side}0"), getattr(box, f"{side}1")) for box in boxes)
             # Boxes have air around their letters.
             assert all(end <= start + 3 for (_, end), (start, _) in pairwise(ends)), axes
-    background = matplotlib.colors.to_rgba(figures.THEMES[theme].background)
+    background = matplotlib.colors.to_rgba(figure_style.THEMES[theme].background)
     assert figure.get_facecolor() == background
     assert not any(matplotlib.colors.to_rgba(text.get_color()) == background for text in texts if text.axes is None)
 
@@ -323,16 +323,16 @@ WITHOUT_RED = np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, 
 WITHOUT_GREEN = np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]])
 
 
-@pytest.mark.parametrize("theme", figures.THEMES)
+@pytest.mark.parametrize("theme", figure_style.THEMES)
 @pytest.mark.parametrize("seen", [np.eye(3), WITHOUT_RED, WITHOUT_GREEN], ids=["all", "no red", "no green"])
 def test_colours_differ_for_every_eye(theme, seen):
-    colours = figures.THEMES[theme]
+    colours = figure_style.THEMES[theme]
     to_rgb = matplotlib.colors.to_rgb
     lines = np.array([to_rgb(colour) for colour in (colours.background, *colours.lines)]) ** 2.2 @ seen.T
     lines = np.clip(lines, 0, 1) ** (1 / 2.2)
     distances = np.linalg.norm(lines[:, None] - lines[None], axis=-1) + np.eye(len(lines))
     assert distances.min() > 0.1
-    scale = figures.colour_map(colours.sequential)(np.linspace(0, 1, 50))
+    scale = figure_style.colour_map(colours.sequential)(np.linspace(0, 1, 50))
     steps = np.diff(luminance(np.clip(scale[:, :3] ** 2.2 @ seen.T, 0, 1)))
     assert (steps < 0).all() or (steps > 0).all()
     low, high = (np.array(to_rgb(colour)) ** 2.2 @ seen.T for colour in (colours.diverging[1], colours.diverging[3]))
@@ -374,7 +374,9 @@ def test_a_figure_saves_itself(numbers):
     file = io.BytesIO()
     DRAWN["lines"](*numbers, "seven", "sieben", theme="dark").savefig(file, format="png")
     pixels = matplotlib.image.imread(io.BytesIO(file.getvalue()))
-    np.testing.assert_allclose(pixels[0, 0, :3], matplotlib.colors.to_rgb(figures.THEMES["dark"].background), atol=0.01)
+    np.testing.assert_allclose(
+        pixels[0, 0, :3], matplotlib.colors.to_rgb(figure_style.THEMES["dark"].background), atol=0.01
+    )
 
 
 def test_nothing_global_changes(numbers, tmp_path):
@@ -386,9 +388,9 @@ def test_nothing_global_changes(numbers, tmp_path):
 
 
 def test_a_huge_figure_has_fewer_dots(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "_MOST_PIXELS", 1_000_000)
-    with figures.styled("light"):
-        figure = figures.new_figure(9, 9)
+    monkeypatch.setattr(figure_style, "_MOST_PIXELS", 1_000_000)
+    with figure_style.styled("light"):
+        figure = figure_style.new_figure(9, 9)
     pictures.save_figure(figure, tmp_path / "a.png")
     height, width, _ = matplotlib.image.imread(tmp_path / "a.png").shape
     assert height * width <= 1_100_000

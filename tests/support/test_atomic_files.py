@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_vanilla_transformer.support import atomic_files as files
+from hf_vanilla_transformer.support import atomic_files
 from hf_vanilla_transformer.support.atomic_files import are_same_file, locked, whole_file, write_text
 
 
@@ -51,7 +51,7 @@ def test_a_folder_that_does_not_exist(tmp_path):
 
 def test_content_is_on_the_disk_before_the_name(tmp_path, monkeypatch):
     flushed = []
-    monkeypatch.setattr(files, "flush", lambda path: flushed.append((path, (tmp_path / "text").exists())))
+    monkeypatch.setattr(atomic_files, "flush", lambda path: flushed.append((path, (tmp_path / "text").exists())))
     with whole_file(tmp_path / "text", sync=True) as file:
         file.write("new")
     assert flushed == [(tmp_path / ".text.part", False)]
@@ -144,7 +144,7 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch):
     def acquire(self):
         raise NotImplementedError
 
-    monkeypatch.setattr(files.FileLock, "acquire", acquire)
+    monkeypatch.setattr(atomic_files.FileLock, "acquire", acquire)
     write_text(tmp_path / "text", "text")
     assert (tmp_path / "text").read_text() == "text"
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hf_vanilla_transformer.support import machine_and_versions as environment
+from hf_vanilla_transformer.support import machine_and_versions
 from hf_vanilla_transformer.support.machine_and_versions import describe_environment
 
 
@@ -21,7 +21,7 @@ def test_environment_can_be_written():
 
 
 def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
-    monkeypatch.setattr(environment, "_PACKAGES", ("torch", "a-package-of-no-one"))
+    monkeypatch.setattr(machine_and_versions, "_PACKAGES", ("torch", "a-package-of-no-one"))
     versions = describe_environment()["versions"]
     assert versions["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
     assert versions["a-package-of-no-one"] is None
@@ -47,7 +47,7 @@ def test_the_commit_is_that_of_the_repository_around(monkeypatch, tmp_path):
         command = ["git", "-C", str(tmp_path), *settings, *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    monkeypatch.setattr(environment, "__file__", str(tmp_path / "package" / "evaluation" / "environment.py"))
+    monkeypatch.setattr(machine_and_versions, "__file__", str(tmp_path / "package" / "evaluation" / "environment.py"))
     assert describe_environment()["commit"] is None
     (tmp_path / "tracked").write_text("one")
     git("init")

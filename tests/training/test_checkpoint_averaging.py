@@ -18,7 +18,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import average_checkpoints
 from hf_vanilla_transformer.support.checkpoint_marks import mark_complete
 from hf_vanilla_transformer.support.process_memory import peak_memory
-from hf_vanilla_transformer.training import checkpoint_averaging as averaging
+from hf_vanilla_transformer.training import checkpoint_averaging
 from hf_vanilla_transformer.training.checkpoint_averaging import averaged_from, last_checkpoints
 from tests.invariants.killed import exit_code, start
 from tests.models import decisive_model, pad, sentences, small_model
@@ -341,14 +341,14 @@ def test_an_output_that_is_taken(two, tmp_path):
 
 def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
     folders = [save_tensors(tmp_path / name, a=[1.0], b=[2.0]) for name in ("one", "two")]
-    read = averaging._read_tensor
+    read = checkpoint_averaging._read_tensor
 
     def fail_at_b(file, name):
         if name == "b":
             raise OSError("the disk is full")
         return read(file, name)
 
-    monkeypatch.setattr(averaging, "_read_tensor", fail_at_b)
+    monkeypatch.setattr(checkpoint_averaging, "_read_tensor", fail_at_b)
     with pytest.raises(OSError, match="the disk is full"):
         average_checkpoints(folders, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]

@@ -11,8 +11,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import get_last_checkpoint
 
 from hf_vanilla_transformer import CompleteCheckpoints, PaperTrainingArguments, last_complete_checkpoint
-from hf_vanilla_transformer.support import atomic_files as files
-from hf_vanilla_transformer.support import checkpoint_marks
+from hf_vanilla_transformer.support import atomic_files, checkpoint_marks
 from hf_vanilla_transformer.support.checkpoint_marks import mark_complete
 from hf_vanilla_transformer.training import checkpoints
 from hf_vanilla_transformer.training.checkpoints import find_checkpoint
@@ -27,7 +26,7 @@ UNMARKED = r"it has no mark (complete.json): the run stopped while writing it, o
 def make_checkpoint(folder, step, files=FILES, truncated=None, marked=True):
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
-    for name in files:
+    for name in atomic_files:
         if name.endswith((".pt", ".pth")):
             torch.save({}, path / name)
         else:
@@ -46,16 +45,16 @@ def test_the_mark_lists_every_file_with_its_size(tmp_path):
     (path / "shards" / "0.bin").write_bytes(b"12345")
     mark_complete(path)
     mark_complete(path)
-    files = json.loads((path / "complete.json").read_text())["files"]
-    assert files == {**{name: (path / name).stat().st_size for name in FILES}, "shards/0.bin": 5}
+    atomic_files = json.loads((path / "complete.json").read_text())["files"]
+    assert atomic_files == {**{name: (path / name).stat().st_size for name in FILES}, "shards/0.bin": 5}
     assert {entry.name for entry in path.iterdir()} == {*FILES, "shards", "complete.json"}
 
 
 def test_the_mark_is_written_when_the_files_are_on_the_disk(tmp_path, monkeypatch):
     path = make_checkpoint(tmp_path, 5, marked=False)
     flushed = []
-    flush = files.flush
-    for module in (files, checkpoint_marks):
+    flush = atomic_files.flush
+    for module in (atomic_files, checkpoint_marks):
         monkeypatch.setattr(module, "flush", lambda path: (flushed.append(path.name), flush(path)))
     monkeypatch.setattr("pathlib.Path.replace", lambda path, target: flushed.append("named"))
     mark_complete(path)

@@ -4,13 +4,13 @@ import json
 
 from transformers import TrainerState
 
-from hf_vanilla_transformer.training import run_facts as facts
+from hf_vanilla_transformer.training import run_facts
 from hf_vanilla_transformer.training.run_facts import FactsOfTheRun
 
 
 def test_a_resumed_run_counts_from_its_beginning(tmp_path, monkeypatch):
     now = iter([100, 130, 500, 507])
-    monkeypatch.setattr(facts.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(run_facts.time, "monotonic", lambda: next(now))
     first = FactsOfTheRun("user/base", "Adam")
     first.on_train_begin(None, TrainerState(), None)
     state = {"stateful_callbacks": {"FactsOfTheRun": first.state()}}
