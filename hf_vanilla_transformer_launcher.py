@@ -1,4 +1,4 @@
-"""The command line, after a setting that OpenMP reads when torch is imported: shorter spinning at barriers.
+"""Entry point of the command line: it limits the spinning of OpenMP's threads before torch is imported.
 
 If another process has the core of one thread, the other threads spin until that thread gets it again. This module lies
 outside of the package, because importing the package imports torch.
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 VARIABLE, VALUE = "GOMP_SPINCOUNT", "3000"
 COMPUTING = ("demo", "train", "translate", "evaluate", "score", "align", "average", "convert", "plot", "serve")
 # scikit-learn sets these in the environment, and they do not concern waiting.
-_OF_SCIKIT_LEARN = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+_SCIKIT_LEARN_VARIABLES = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 
 
 def is_about_waiting(name: str) -> bool:
     """Whether an environment variable sets how OpenMP's threads wait."""
-    return name in ("OMP_WAIT_POLICY", VARIABLE) or (name.startswith("KMP_") and name not in _OF_SCIKIT_LEARN)
+    return name in ("OMP_WAIT_POLICY", VARIABLE) or (name.startswith("KMP_") and name not in _SCIKIT_LEARN_VARIABLES)
 
 
 def reason_against(arguments: Sequence[str]) -> str:

@@ -9,11 +9,11 @@ from ..support.recipes import read_recipe
 from ..training.run_arguments import Settings
 from ..translation.model_loading import load
 from ..translation.translate import translate
-from . import train
-from .parser import parse
+from .parser import parse, plain_errors
+from .run_training import run
 
 
-OUTPUT = "runs/numbers"
+RECIPE, OUTPUT = "numbers", "runs/numbers"
 EXAMPLES = 4
 # In German the units come first: zweiundvierzig.
 REORDERED, PICTURE = "forty-two", "attention.png"
@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train, evaluate, translate, and print how to do it in Python."""
     (args,) = parse([DemoArguments], __doc__, arguments, verb="demo")
     given = {"seed": args.seed, "output_dir": args.output_dir, "overwrite": args.output_dir == OUTPUT}
-    folder = train.run(Settings.of(**{**read_recipe(train.DEFAULT_CONFIG), **given}))
+    with plain_errors():
+        settings = Settings.from_arguments(**{**read_recipe(RECIPE), **given})
+    folder = run(settings)
     print()
     tokenizer, model = load(str(folder))
     print_translations(model, tokenizer)

@@ -31,7 +31,7 @@ def openmp() -> dict[str, str | None]:
     """What makes OpenMP's threads wait in verbs that compute: the variable, None if it is not set, and why."""
     reason = reason_against(["train"])
     value = os.environ.get(VARIABLE) if reason else VALUE
-    return {VARIABLE: value, "reason": reason or "the command line sets it for verbs that compute"}
+    return {VARIABLE: value, "reason": reason or "hf-vanilla-transformer sets it for verbs that compute"}
 
 
 def as_text(info: dict[str, Any]) -> str:

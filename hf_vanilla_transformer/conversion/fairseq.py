@@ -20,6 +20,7 @@ from .converted_folder import check_output
 from .fsmt import MERGES, TOKEN_IDS, VOCABULARIES, write_fsmt
 from .parity_certificate import SENTENCES
 from .source_folder import check_archive, hashes, license_of
+from .weight_transforms import State
 
 
 # Of several checkpoints in a folder, the first of these.
@@ -48,8 +49,6 @@ _OLD_NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
 }
-
-State = dict[str, torch.Tensor]
 
 
 def from_fairseq(

@@ -64,7 +64,7 @@ class DataArguments:
     def __post_init__(self) -> None:
         for name in ("source_lang", "target_lang"):
             code = getattr(self, name)
-            if code is not None and not _LANGUAGE_CODE.fullmatch(code):
+            if code is not None and not (isinstance(code, str) and _LANGUAGE_CODE.fullmatch(code)):
                 column = name.replace("lang", "column")
                 raise ValueError(f"{name} is {code}; give a code such as en or zh_CN, and columns with --{column}.")
         given, of_files = tuple(map(language_of, (self.source_lang, self.target_lang))), self._languages_of_files()

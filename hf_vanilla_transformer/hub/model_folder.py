@@ -26,6 +26,8 @@ TOKENIZER_FILES = (
 )
 # The code in a saved model.
 _CODE_FILES = tuple(path.name for path in (Path(__file__).parents[1] / "model").glob("[a-z]*.py"))
+# A pickle, which the Trainer writes, and pushes during training.
+NOT_TO_SHARE = "training_args.bin"
 # Files that a run writes, next to its checkpoints; a later run in the same folder may write fewer of them.
 FILES_OF_A_RUN = (
     "README.md",
@@ -39,7 +41,7 @@ FILES_OF_A_RUN = (
     "model-?????-of-?????.safetensors",
     "parity.json",
     "scores.json",
-    "training_args.bin",
+    NOT_TO_SHARE,
     *TOKENIZER_FILES,
     *_CODE_FILES,
 )

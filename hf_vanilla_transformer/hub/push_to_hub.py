@@ -7,11 +7,7 @@ from pathlib import Path
 from huggingface_hub import CommitOperation, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
 
-from .model_folder import FILES_OF_A_RUN, check_links, files_of_a_run
-
-
-# A pickle, which the Trainer pushes during training.
-_NOT_TO_SHARE = "training_args.bin"
+from .model_folder import FILES_OF_A_RUN, NOT_TO_SHARE, check_links, files_of_a_run
 
 
 def prepare_repository(
@@ -108,7 +104,7 @@ def push_run(
     Raises:
         ValueError: if the folder holds no model, or a link to a file elsewhere.
     """
-    files = {path.name: path for path in files_of_a_run(Path(folder)) if path.name != _NOT_TO_SHARE}
+    files = {path.name: path for path in files_of_a_run(Path(folder)) if path.name != NOT_TO_SHARE}
     if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
         raise ValueError(f"{folder} has no config.json or no weights; name the folder of a trained model.")
     check_links(files.values())

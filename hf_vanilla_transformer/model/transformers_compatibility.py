@@ -117,7 +117,7 @@ def tokens_to_read(cache: Cache | None, length: int, given: int | None) -> int |
     Args:
         cache (`Cache`, *optional*): of earlier tokens.
         length (`int`): target tokens so far.
-        given (`int`, *optional*): what transformers' loop says; it says nothing at the first step.
+        given (`int`, *optional*): the value that transformers' loop passes; None at the first step.
 
     Raises:
         ValueError: if the cache holds all tokens.
@@ -125,7 +125,7 @@ def tokens_to_read(cache: Cache | None, length: int, given: int | None) -> int |
     """
     if cache is None:
         if given is not None and given < length:
-            # Later releases may give it another name, and the model would go on without the earlier tokens.
+            # Later releases may give it another name, and the model would continue without the earlier tokens.
             raise RuntimeError(
                 f"transformers {__version__} gives the cache by a name that this code does not know; install a release "
                 "from 5.17 to 5.24."

@@ -23,11 +23,11 @@ def is_disk_error(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and frames[-1:] == ["torch.serialization"]
 
 
-def check_free_space(folder: Path, needed: int) -> None:
-    """Raise OSError if the disk of a folder has less free space than a run needs, in bytes."""
+def check_free_space(folder: Path, needed: int, advice: str) -> None:
+    """Raise OSError, with advice, if the disk of a folder has less free space than a run needs, in bytes."""
     disk = shutil.disk_usage(folder)
     if disk.total and disk.free < needed:  # Some network file systems tell nothing.
         raise OSError(
             f"the run writes at least {needed / 1e9:,.3g} GB, but the disk of {folder} has {disk.free / 1e9:,.3g} GB "
-            "free; make room, or name another --output_dir."
+            f"free; {advice}."
         )

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from .version import __version__
+
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "sacrebleu")
 
@@ -25,8 +27,6 @@ def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
         checkout that contains this package, with the suffix `-dirty` if tracked files differ from it; None for an
         installed package.
     """
-    from .version import __version__
-
     return {
         "machine": {
             "cpu": _cpu_model(),

@@ -1,5 +1,6 @@
 """Recipes: settings of named runs, in the package or in files of YAML or JSON."""
 
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,15 @@ import yaml
 
 
 RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 5e-4 as a number, as YAML 1.2 and JSON do; PyYAML needs a point and a sign."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
 
 
 def recipes() -> list[str]:
@@ -27,7 +37,7 @@ def read_recipe(config: str) -> dict[str, Any]:
         ValueError: if no recipe has this name, or the file holds no names and values.
     """
     try:
-        settings = yaml.safe_load(_read(config))
+        settings = yaml.load(_read(config), _Loader)
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{config} is neither YAML nor JSON: {error}") from error
     if not isinstance(settings, dict):

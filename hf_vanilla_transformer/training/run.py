@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from datasets import DatasetDict
 from transformers import Seq2SeqTrainer
 
-from ..data.pair_arguments import Files, file_names
+from ..data.pair_arguments import Files
 from ..evaluation.curve_files import write_curve
 from ..evaluation.evaluate import describe_scores
 from ..hub.staged_folder import staged
@@ -68,7 +68,8 @@ def train(
     Args:
         train_files, validation_files, test_files (`str`, `Path`, or a list of them, *optional*): a table or several, or
             two aligned text files, for each split.
-        output_dir (`str` or `Path`): the folder of the trained model.
+        output_dir (`str` or `Path`, *optional*): the folder of the trained model; by default the recipe's, or
+            `trainer_output` without a recipe.
         config (`str`, *optional*): the name of a recipe of the package, or a YAML or JSON file of arguments.
         **arguments: the other arguments of `hf-vanilla-transformer train`, by their names without dashes. They override
             those of the recipe.
@@ -81,11 +82,11 @@ def train(
         RunStoppedError: if the training stops early, or its outputs cannot be written.
     """
     files = {"train_file": train_files, "validation_file": validation_files, "test_file": test_files}
-    given: dict[str, Any] = {name: file_names(each) for name, each in files.items() if each is not None}
+    given: dict[str, Any] = {name: each for name, each in files.items() if each is not None}
     if output_dir is not None:
         given["output_dir"] = str(output_dir)
     recipe = {} if config is None else read_recipe(config)
-    with prepared(Settings.of(**{**recipe, **given, **arguments})) as run:
+    with prepared(Settings.from_arguments(**{**recipe, **given, **arguments})) as run:
         return run.finish()
 
 
@@ -272,19 +273,19 @@ def report(
     with staged(settings.output) as folder:
         curve = write_curve(folder, trainer.state.log_history)
     compares = settings.model.average_last is not None and "validation" in pairs
-    of_average = compare_average(settings, pairs, trainer.state.global_step) if compares else {}
+    average_scores = compare_average(settings, pairs, trainer.state.global_step) if compares else {}
     scores = evaluate_saved("test", settings, pairs)
-    save_card(trainer, settings, pairs, scores, facts, of_average)
+    save_card(trainer, settings, pairs, scores, facts, average_scores)
     if scores is not None:
         for line in describe_scores(scores):
             logger.info(line)
     logger.info("the model is in %s", settings.output)
     if settings.args.results:
         record["data"] = {split: settings.data.describe(split) for split in pairs}
-        validation = of_average.get("average") or evaluate_saved("validation", settings, pairs)
+        validation = average_scores.get("average") or evaluate_saved("validation", settings, pairs)
         record["scores"] = {"validation": validation, "test": scores}
-        if of_average:
-            record["scores"]["validation_of_last_checkpoint"] = of_average["last_checkpoint"]
+        if average_scores:
+            record["scores"]["validation_of_last_checkpoint"] = average_scores["last_checkpoint"]
         record["total_seconds"] = None if started is None else time.monotonic() - started
         save_results(settings.args.results, trainer, facts, curve, record)
     if settings.args.push_to_hub:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase, SchedulerType
 from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available
 
-from ..data.pair_arguments import DataArguments
+from ..data.pair_arguments import DataArguments, file_names
 from ..evaluation.scoring_arguments import ScoringArguments
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.fast_path_checks import cpu_supports_matmul_in
@@ -301,20 +301,23 @@ class Settings(NamedTuple):
         return Path(str(self.args.output_dir))
 
     @classmethod
-    def of(cls, **arguments: Any) -> "Settings":
-        """The settings of arguments by name.
+    def from_arguments(cls, **arguments: Any) -> "Settings":
+        """Settings from arguments by name; a single file needs no list.
 
         Raises:
             TypeError: if there is no such argument.
             ValueError: if an argument is not supported, or has a value that is not possible.
         """
-        for name in arguments.keys() & REJECTED.keys():
+        for name in sorted(arguments.keys() & REJECTED.keys()):
             raise ValueError(REJECTED[name])
         names = [{each.name for each in fields(kind) if each.init} for kind in KINDS]
         for name in sorted(arguments.keys() - set().union(*names)):
             raise TypeError(f"there is no argument {name}; `hf-vanilla-transformer train --help` lists them.")
         if arguments.get("device") == "cpu":  # The Trainer chooses its device by `use_cpu`.
             arguments["use_cpu"] = True
+        for name in ("train_file", "validation_file", "test_file"):
+            if arguments.get(name) is not None:
+                arguments[name] = file_names(arguments[name])
         return cls(
             *(
                 kind(**{name: value for name, value in arguments.items() if name in known})

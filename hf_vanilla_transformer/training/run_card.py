@@ -23,13 +23,13 @@ def save_card(
     pairs: DatasetDict,
     scores: dict[str, Any] | None,
     facts: FactsOfTheRun,
-    of_average: dict[str, Any],
+    average_scores: dict[str, Any],
 ) -> None:
     """Write the model card and the scores into the model's folder.
 
     Args:
         scores: on the test pairs.
-        of_average: what `compare_average` returned, or nothing.
+        average_scores: what `compare_average` returned, or nothing.
     """
     args = settings.args
     model: Any = trainer.model
@@ -45,7 +45,7 @@ def save_card(
         **({"R-Drop": f"weight {args.r_drop_alpha:g}"} if args.r_drop_alpha else {}),
         **describe_best(trainer),
         **average_facts(averaged_from(settings.output)),
-        **({"validation BLEU": describe_average(of_average)} if of_average else {}),
+        **({"validation BLEU": describe_average(average_scores)} if average_scores else {}),
     }
     # A sentence of the user's data may be private.
     example = {"example_source": pairs["train"][0]["source"]} if settings.data.dataset_name == BUILT_IN else {}
@@ -55,8 +55,8 @@ def save_card(
     )
     with staged(settings.output) as folder:
         (folder / "README.md").write_text(card.content, encoding="utf-8")
-        if scores is not None or of_average:
-            written = {**(scores or {}), **({"validation": of_average} if of_average else {})}
+        if scores is not None or average_scores:
+            written = {**(scores or {}), **({"validation": average_scores} if average_scores else {})}
             (folder / "scores.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
 
 

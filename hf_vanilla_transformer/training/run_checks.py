@@ -259,7 +259,7 @@ def check_space(trainer: Seq2SeqTrainer, folder: Path) -> None:
     model: Any = trainer.model
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     needed = size if trainer.args.save_strategy == "no" else 4 * size
-    check_free_space(folder, needed)
+    check_free_space(folder, needed, "make room, or name another --output_dir")
 
 
 def check_lengths(config: PreTrainedConfig, data: DatasetDict) -> None:

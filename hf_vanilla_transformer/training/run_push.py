@@ -4,6 +4,7 @@ import logging
 import shlex
 from typing import Any
 
+from ..hub.model_folder import NOT_TO_SHARE
 from ..hub.push_to_hub import describe_error, prepare_repository, push_run
 from .run_arguments import Settings
 from .run_card import about
@@ -44,7 +45,7 @@ def push(settings: Settings, updates: int, scores: dict[str, Any] | None) -> Non
         )
     except Exception as error:  # The network, the Hub, or the access rights.
         revision = ["--revision", args.hub_revision] if args.hub_revision else []
-        excluded = ["--exclude", "checkpoint-*", "--exclude", "training_args.bin", "--exclude", ".*"]
+        excluded = ["--exclude", "checkpoint-*", "--exclude", NOT_TO_SHARE, "--exclude", ".*"]
         command = shlex.join(["hf", "upload", repository, output, ".", *revision, *excluded])
         raise RunStoppedError(
             f"the model could not be pushed to {repository} ({describe_error(error)}). It is complete in "

@@ -7,6 +7,7 @@ from pathlib import Path
 from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..hub.model_folder import NOT_TO_SHARE
 from ..hub.staged_folder import staged
 from ..support.checkpoint_marks import newest_complete
 from ..support.disk_errors import is_disk_error
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunStoppedError(RuntimeError):
-    """A run that could not go on or write its outputs; the message says what happened, and what to do."""
+    """Raised if training stops early or outputs cannot be written; the message gives the reason and the next step."""
 
 
 def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
@@ -33,7 +34,7 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
         with staged(output, replace_run=True) as folder:
             # Without _internal_call the Trainer would push, with a card of its own.
             trainer.save_model(str(folder), _internal_call=True)
-            (folder / "training_args.bin").unlink(missing_ok=True)  # A pickle, which a shared folder should not hold.
+            (folder / NOT_TO_SHARE).unlink(missing_ok=True)
     except Exception as error:  # Whatever it is, the weights must not be lost.
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:  # To save again, all processes are needed.
             raise RunStoppedError(
@@ -41,7 +42,7 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
             ) from error
         refuge = tempfile.mkdtemp(prefix=f"{output.name}-")
         trainer.save_model(refuge, _internal_call=True)
-        Path(refuge, "training_args.bin").unlink(missing_ok=True)
+        Path(refuge, NOT_TO_SHARE).unlink(missing_ok=True)
         raise RunStoppedError(
             f"the model could not be written to {output} ({error}); it is in {refuge}, move it from there."
         ) from error

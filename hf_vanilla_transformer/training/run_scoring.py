@@ -1,4 +1,4 @@
-"""Scores of a run's saved model, and of its average beside its last checkpoint."""
+"""Scores of a run's saved model, and of its average compared with its last checkpoint."""
 
 import logging
 from pathlib import Path

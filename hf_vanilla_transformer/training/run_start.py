@@ -17,8 +17,8 @@ from .run_facts import FactsOfTheRun
 logger = logging.getLogger(__name__)
 
 # Arguments that a resumed run takes from its checkpoint, whatever the caller gives.
-OF_THE_CHECKPOINT = {"learning_rate", "rate_factor", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
-OF_THE_CHECKPOINT |= {"preset", "config_overrides", *TRAINED}
+KEPT_FROM_CHECKPOINT = {"learning_rate", "rate_factor", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"}
+KEPT_FROM_CHECKPOINT |= {"preset", "config_overrides", *TRAINED}
 
 
 class Start(NamedTuple):
@@ -83,7 +83,7 @@ def located(model: str | None) -> str | None:
 
 def log_changes(checkpoint: Path | None, changes: dict[str, str]) -> None:
     """Log which settings differ from a checkpoint's: those that are new, and those that the checkpoint overrides."""
-    kept = [name for name in changes if name in OF_THE_CHECKPOINT]
+    kept = [name for name in changes if name in KEPT_FROM_CHECKPOINT]
     new = [words for name, words in changes.items() if name not in kept]
     if new:
         logger.info("%s was written with other settings; now: %s", checkpoint, "; ".join(new))

@@ -1,4 +1,4 @@
-"""Private and undocumented parts of transformers' Trainer that this package uses, in `data` too.
+"""Private parts of transformers' Trainer that this package uses, and of transformers outside of `model/`.
 
 A test compares [`PARAMETERS`] and [`ATTRIBUTES`] with the installed transformers, and another finds names that are
 missing here. Their form is that of `model/transformers_compatibility.py`.

@@ -13,6 +13,7 @@ from transformers.utils import logging
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from ..support.argument_checks import reason_of
+from ..support.checkpoint_marks import newest_complete
 from ..support.process_memory import keep_freed_memory
 from ..support.safetensors_layout import read_layout
 
@@ -37,8 +38,6 @@ def explaining_missing_files(name: str | Path, files: Sequence[str] = MODEL_AND_
         raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
     for file in files:
         if folder.is_dir() and not (folder / file).is_file():
-            from ..support.checkpoint_marks import newest_complete
-
             newest = newest_complete(folder)
             advice = f"name one of its checkpoints, such as {newest}" if newest else "name that of a complete model"
             raise FileNotFoundError(f"{folder} holds no {file}; {advice}.")

@@ -39,7 +39,8 @@ class Page:
         return self.driver.find_elements("css selector", selector)
 
     def button(self, text, selector="button"):
-        (found,) = [each for each in self.find(selector) if each.text == text]
+        """The one element with this text, as soon as the page has drawn it."""
+        (found,) = self.wait(lambda: [each for each in self.find(selector) if each.text == text])
         return found
 
     def wait(self, condition, seconds=60):

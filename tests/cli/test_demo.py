@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_vanilla_transformer.cli import demo, train
+from hf_vanilla_transformer.cli import demo
 from tests.cli.tiny_run import recipe
 from tests.pictures.test_curves import without_matplotlib
 
@@ -10,7 +10,7 @@ from tests.pictures.test_curves import without_matplotlib
 def test_the_demo_ends_with_a_picture_and_python_that_runs(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     (path,) = recipe(tmp_path, target_lang="de", max_steps=2)
-    monkeypatch.setattr(train, "DEFAULT_CONFIG", path)
+    monkeypatch.setattr(demo, "RECIPE", path)
     arguments = ["--output_dir", str(tmp_path / "demo"), "--seed", "3"]
     demo.main(arguments)
     printed, python = capsys.readouterr().out.split("in Python:")

@@ -14,7 +14,7 @@ from hf_vanilla_transformer.cli import evaluate, score, train, translate
 from hf_vanilla_transformer.cli.parser import parse
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.support.recipes import read_recipe, recipes
-from hf_vanilla_transformer.training.run_arguments import Settings
+from hf_vanilla_transformer.training.run_arguments import KINDS, Settings
 from hf_vanilla_transformer.translation.model_loading import load
 from tests.cli.tiny_run import recipe
 
@@ -139,7 +139,7 @@ def test_recipes_are_found_by_name_in_the_package(tmp_path, monkeypatch):
     assert recipes() == ["multi30k_en_de", "multi30k_en_de_raw", "numbers"]
     for name in recipes():
         for form in ([name], ["--config", name]):
-            settings = Settings(*parse(train.KINDS, "", form, verb="train"))
+            settings = Settings(*parse(KINDS, "", form, verb="train"))
             assert settings.args.output_dir == f"runs/{name}"
             assert settings.data.languages() == ("en", "de")
 

@@ -383,7 +383,9 @@ def test_the_precision_that_was_chosen_is_recorded(tmp_path, monkeypatch, chosen
 
 
 def test_the_device_of_a_training(tmp_path):
-    settings = run_arguments.Settings(*parse(train.KINDS, "", [*recipe(tmp_path), "--device", "cpu"], verb="train"))
+    settings = run_arguments.Settings(
+        *parse(run_arguments.KINDS, "", [*recipe(tmp_path), "--device", "cpu"], verb="train")
+    )
     assert settings.args.use_cpu
     assert settings.args.device == torch.device("cpu")
     run_checks.check_device_of_trainer(torch.device("cuda"), torch.device("cuda:0"))

@@ -47,7 +47,7 @@ def test_the_commit_is_that_of_the_repository_around(monkeypatch, tmp_path):
         command = ["git", "-C", str(tmp_path), *settings, *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    monkeypatch.setattr(machine_and_versions, "__file__", str(tmp_path / "package" / "evaluation" / "environment.py"))
+    monkeypatch.setattr(machine_and_versions, "__file__", str(tmp_path / "package" / "support" / "module.py"))
     assert describe_environment()["commit"] is None
     (tmp_path / "tracked").write_text("one")
     git("init")

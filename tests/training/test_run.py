@@ -8,8 +8,10 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_vanilla_transformer import load_pairs
+from hf_vanilla_transformer.cli import run_training
 from hf_vanilla_transformer.cli import train as verb
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
+from hf_vanilla_transformer.support.recipes import read_recipe
 from hf_vanilla_transformer.training import run
 from hf_vanilla_transformer.training.run import train
 from hf_vanilla_transformer.training.run_saving import RunStoppedError
@@ -61,6 +63,22 @@ def test_one_table_without_a_list(tmp_path):
     assert evaluate(folder, str(tmp_path / "other.csv"), show_progress=False).translations
 
 
+def test_a_recipe_is_read_as_by_the_verb(tmp_path, files):
+    path = tmp_path / "mine.yaml"
+    settings = {**ARGUMENTS, "source_lang": None, "target_lang": None, "train_file": files}
+    lines = [f"{name}: {json.dumps(value)}" for name, value in settings.items()]
+    path.write_text("\n".join([*lines, "learning_rate: 5e-4", "lr_scheduler_type: linear"]))
+    assert read_recipe(str(path))["learning_rate"] == 0.0005
+    folder = train(config=str(path), output_dir=tmp_path / "python")
+    theirs = weights_of(verb.main([str(path), "--output_dir", str(tmp_path / "verb")]))
+    assert all((weight == theirs[name]).all() for name, weight in weights_of(folder).items())
+
+
+def test_yaml_s_no_is_no_language(tmp_path, files):
+    with pytest.raises(ValueError, match="source_lang is False; give a code such as en"):
+        train(files, tmp_path / "run", source_lang=False)
+
+
 def test_arguments_that_do_not_exist_or_have_no_effect(tmp_path, files):
     with pytest.raises(TypeError, match="there is no argument batch_size; `hf-vanilla-transformer train --help`"):
         train(files, tmp_path / "run", batch_size=3)
@@ -93,7 +111,7 @@ def test_a_mistake_in_the_code_keeps_its_traceback(tmp_path, monkeypatch):
 
 def test_messages_are_printed_by_the_verb_alone(capsys):
     logger = logging.getLogger("hf_vanilla_transformer.training.run")
-    with verb.printing_messages():
+    with run_training.printing_messages():
         logger.info("a message")
         logger.warning("a warning")
         logging.getLogger("hf_vanilla_transformer.support").info("of another room")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from huggingface_hub import SpaceCardData
 
-from ...hub.model_folder import check_links, files_of_a_run
+from ...hub.model_folder import NOT_TO_SHARE, check_links, files_of_a_run
 from ...support.atomic_files import write_text
 from ...support.version import __version__
 from ..model_card_facts import CardFacts
@@ -25,8 +25,6 @@ main(["serve", "--page", "--model_name_or_path", {model!r}, "--host", "0.0.0.0",
 _REQUIREMENTS = f"""--extra-index-url https://download.pytorch.org/whl/cpu
 hf-vanilla-transformer[page]=={__version__}
 """
-# A pickle.
-_NOT_TO_SHARE = "training_args.bin"
 
 
 def write_space(folder: str, model: str, card: CardFacts) -> None:
@@ -44,7 +42,7 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
     target, source = Path(folder), Path(model)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} exists and is not an empty folder; choose another one.")
-    files = [file for file in files_of_a_run(source) if file.name != _NOT_TO_SHARE] if source.is_dir() else []
+    files = [file for file in files_of_a_run(source) if file.name != NOT_TO_SHARE] if source.is_dir() else []
     check_links(files)
     target.mkdir(parents=True, exist_ok=True)
     if files:
