@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
+from benchmarks.peers.torch_nn_weights import torch_nn_state_dict
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.conversion.torch_nn import torch_nn_state_dict
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import shift_right, sinusoidal_positions
 
 

@@ -14,7 +14,7 @@ from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from .fast_path_checks import has_avx512, is_plain_cpu_tensor, is_traced
+from .fast_path_checks import float32_matmuls_are_precise, has_avx512, is_plain_cpu_tensor, is_traced
 from .linear_kernels import drop
 
 
@@ -146,7 +146,7 @@ def _unfused_is_faster(module: nn.Module, query: torch.Tensor, key: torch.Tensor
         # Not by gradients: reentrant checkpointing first runs without them, and must drop the same elements again.
         return module.training and query.dtype == torch.float32 and key.shape[2] <= _LONGEST_UNFUSED_WITHOUT_AVX512
     longest = _LONGEST_UNFUSED.get(query.dtype, 0)
-    if query.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+    if query.dtype == torch.float32 and not float32_matmuls_are_precise():
         longest = _LONGEST_UNFUSED_WITH_ONEDNN
     return key.shape[2] <= longest
 

@@ -62,6 +62,14 @@ def has_avx512() -> bool:
     return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
+def float32_matmuls_are_precise() -> bool:
+    """Whether the user lets oneDNN compute float32 matmuls in float32, and not in a faster precision.
+
+    `torch.get_float32_matmul_precision()` raises an error after `torch.backends.cuda.matmul.fp32_precision` was set.
+    """
+    return torch.backends.mkldnn.matmul.fp32_precision in ("none", "ieee")  # type: ignore[attr-defined]
+
+
 @cache
 def cpu_supports_matmul_in(dtype: torch.dtype) -> bool:
     """Whether oneDNN has matmuls in a dtype on this CPU; torch computes 16-bit matmuls that it lacks in plain loops."""

@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from .fast_path_checks import has_avx512, is_plain_cpu_tensor, is_plain_linear, warn_of_slow_matmuls
+from .fast_path_checks import (
+    float32_matmuls_are_precise,
+    has_avx512,
+    is_plain_cpu_tensor,
+    is_plain_linear,
+    warn_of_slow_matmuls,
+)
 
 
 # Multiply-adds of the smallest matmul that is faster by oneDNN, whose calls take longer to start.
@@ -94,7 +100,7 @@ def suits_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
         and is_plain_cpu_tensor(x)
         and bool(torch.backends.mkldnn.enabled)
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and torch.get_float32_matmul_precision() == "highest"
+        and float32_matmuls_are_precise()
         and not torch.is_autocast_enabled("cpu")
     )
 

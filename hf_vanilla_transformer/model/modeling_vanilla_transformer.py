@@ -46,6 +46,7 @@ from .key_value_cache import encoder_decoder_cache, extend_self_attention, store
 from .linear_kernels import cast_for_matmul, drop, linear
 from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
 from .model_outputs import VanillaTransformerLMOutput, as_encoder_output, decoder_output, lm_output, model_output
+from .position_kernels import once_per_position
 from .pretrained_model import (
     DECODER_TP_PLAN,
     STACK_FSDP_PLAN,
@@ -327,7 +328,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             positions = self._learned_positions(position_ids)
         else:
             exponent_divisor = d_model - 2 if kind == "sinusoidal_tensor2tensor" else d_model
-            positions = sinusoidal_positions(position_ids + self.config.position_offset, d_model, exponent_divisor)
+            position_ids = position_ids + self.config.position_offset
+            positions = once_per_position(sinusoidal_positions, position_ids, d_model, exponent_divisor)
         # At least in float32, so that half precision rounds once, after the sum.
         scaled = inputs_embeds.to(torch.promote_types(inputs_embeds.dtype, torch.float32)) * math.sqrt(d_model)
         x = (scaled + positions).to(inputs_embeds.dtype)

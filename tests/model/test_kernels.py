@@ -17,6 +17,8 @@ from hf_vanilla_transformer.model import fast_path_checks, linear_kernels, loss_
 from hf_vanilla_transformer.model.attention_kernels import attention
 from hf_vanilla_transformer.model.linear_kernels import drop, linear
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
+from hf_vanilla_transformer.model.position_kernels import once_per_position
 from tests.models import VOCAB_SIZE, pad, patch_everywhere, sentences, small_model
 from tests.rounding import RandomRounding, explained
 
@@ -621,6 +623,25 @@ class TestLinear:
             linear(layer, inputs)
         assert onednn_calls == []
 
+    @pytest.mark.parametrize(
+        ("backend", "precision", "uses_onednn"),
+        [(torch.backends.cuda.matmul, "tf32", True), (torch.backends.mkldnn.matmul, "bf16", False)],
+    )
+    def test_torch_s_newer_settings_of_precision(self, onednn_calls, backend, precision, uses_onednn):
+        """After one of them torch.get_float32_matmul_precision() raises RuntimeError."""
+        before, ids, model = backend.fp32_precision, torch.tensor([[5, 6, 7, 2]]), small_model().train()
+        try:
+            backend.fp32_precision = precision
+            with pytest.raises(RuntimeError, match="mix"):
+                torch.get_float32_matmul_precision()
+            linear(torch.nn.Linear(4, 3), torch.ones(5, 4))
+            assert bool(onednn_calls) == uses_onednn
+            model(input_ids=ids, labels=ids).loss.backward()
+            assert model.eval().generate(ids, max_new_tokens=3).shape[0] == 1
+        finally:
+            backend.fp32_precision = before
+        assert torch.get_float32_matmul_precision() == "highest"
+
     def test_a_whole_model(self, onednn_calls):
         model = small_model(dropout=0.0).train()
         fast, gradients = training_step(model)
@@ -659,6 +680,30 @@ class TestLinear:
 
         gradient = torch.func.grad(loss)(embeds)
         torch.testing.assert_close(gradient, torch.autograd.grad(loss(embeds), embeds)[0])
+
+
+class TestOncePerPosition:
+    @pytest.mark.parametrize("first", [0, 1, 99_000])
+    @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (3, 1), (5, 7), (64, 32)])
+    def test_it_is_the_formula(self, first, shape):
+        positions = torch.randint(first, first + shape[1], shape, generator=torch.Generator().manual_seed(0))
+        for divisor in (64, 62):
+            found = once_per_position(sinusoidal_positions, positions, 64, divisor)
+            assert torch.equal(found, sinusoidal_positions(positions, 64, divisor))
+
+    @pytest.mark.parametrize(
+        ("positions", "rows"),
+        [([[0, 1, 2], [0, 1, 2]], 3), ([[0, 0, 1], [7, 8, 9]], 6), ([[4], [4], [5]], 2), ([[3]], 1)],
+    )
+    def test_each_position_is_computed_once(self, positions, rows):
+        computed = []
+
+        def formula(position_ids):
+            computed.append(position_ids.numel())
+            return sinusoidal_positions(position_ids, 8)
+
+        once_per_position(formula, torch.tensor(positions))
+        assert computed == [rows]
 
 
 class TestHalfPrecision:

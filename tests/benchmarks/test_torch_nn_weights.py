@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_vanilla_transformer.conversion.torch_nn import torch_nn_state_dict
+from benchmarks.peers.torch_nn_weights import torch_nn_state_dict
 from tests.models import small_model
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from .config_requirements import require
+from hf_vanilla_transformer.conversion.config_requirements import require
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 
 def torch_nn_state_dict(model: VanillaTransformerForConditionalGeneration) -> dict[str, torch.Tensor]:
