@@ -5,14 +5,14 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-
 from .atomic_files import flush, whole_file
 
 
 logger = logging.getLogger(__name__)
 
 MARK = "complete.json"
+# Before the number of updates in the name of a checkpoint. Importing the Trainer's name for it takes a second.
+_PREFIX = "checkpoint-"
 
 
 def mark_complete(checkpoint: Path) -> None:
@@ -47,12 +47,12 @@ def newest_complete(folder: Path) -> Path | None:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """All checkpoints in a folder, complete or not, by step."""
-    names = {path: path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-") for path in folder.glob("checkpoint-*")}
+    names = {path: path.name.removeprefix(_PREFIX) for path in folder.glob(f"{_PREFIX}*")}
     return sorted((path for path, step in names.items() if step.isdecimal() and path.is_dir()), key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-"))
+    return int(checkpoint.name.removeprefix(_PREFIX))
 
 
 def _marked_sizes(checkpoint: Path) -> dict[str, int] | None:

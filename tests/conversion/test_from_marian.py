@@ -118,12 +118,12 @@ def test_the_tokenizer_is_sentencepiece(converted, name):
 @pytest.mark.parametrize("name", ["tied_swish", "separate_relu"])
 def test_the_same_model_in_transformers_form(converted, tmp_path, name):
     """As the Hub has OPUS-MT: transformers' positions, or, restored, those that Marian trained with."""
-    weight_transforms, vocabularies = marian.find_files(FIXTURES / name)
-    arrays, settings = marian.read_arrays(weight_transforms)
+    weights, vocabularies = marian.find_files(FIXTURES / name)
+    arrays, settings = marian.read_arrays(weights)
     source = tmp_path / "opus-mt"
     source.mkdir()
     _, pad = marian.write_tokenizer(source, vocabularies, arrays)
-    marian.as_hf_marian(arrays, settings, pad, weight_transforms).save_pretrained(source)
+    marian.as_hf_marian(arrays, settings, pad, weights).save_pretrained(source)
     model, tokenizer = load(converted[name])
     sentences = expected(name)["sentences"]
     targets = translate(model, tokenizer, sentences, num_beams=1)

@@ -26,7 +26,7 @@ UNMARKED = r"it has no mark (complete.json): the run stopped while writing it, o
 def make_checkpoint(folder, step, files=FILES, truncated=None, marked=True):
     path = folder / f"checkpoint-{step}"
     path.mkdir(parents=True)
-    for name in atomic_files:
+    for name in files:
         if name.endswith((".pt", ".pth")):
             torch.save({}, path / name)
         else:
@@ -45,8 +45,8 @@ def test_the_mark_lists_every_file_with_its_size(tmp_path):
     (path / "shards" / "0.bin").write_bytes(b"12345")
     mark_complete(path)
     mark_complete(path)
-    atomic_files = json.loads((path / "complete.json").read_text())["files"]
-    assert atomic_files == {**{name: (path / name).stat().st_size for name in FILES}, "shards/0.bin": 5}
+    files = json.loads((path / "complete.json").read_text())["files"]
+    assert files == {**{name: (path / name).stat().st_size for name in FILES}, "shards/0.bin": 5}
     assert {entry.name for entry in path.iterdir()} == {*FILES, "shards", "complete.json"}
 
 
