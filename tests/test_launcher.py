@@ -26,7 +26,8 @@ TRANSLATE = ["translate", "--model_name_or_path", str(FIXTURE)]
 SITECUSTOMIZE = f"""
 import os, sys
 with open(os.environ["STARTS"], "a") as file:
-    print(os.getpid(), os.environ.get("{VARIABLE}"), *sys.orig_argv, sep="\\t", file=file)
+    others = [name for name in os.environ if name.startswith("KMP_")]
+    print(os.getpid(), os.environ.get("{VARIABLE}", "KMP" if others else None), *sys.orig_argv, sep="\\t", file=file)
 """
 with_two_cores = pytest.mark.skipif(
     sys.platform != "linux" or len(os.sched_getaffinity(0)) == 1, reason="the launcher sets nothing here"
@@ -264,7 +265,8 @@ class TestProcesses:
             text=True,
         )
         assert (result.returncode, result.stdout) == (0, "sieben\n"), result.stderr
-        assert [value for _, value, *_ in starts(environment)] == ["None", VALUE]
+        # accelerate 1.12 sets KMP variables, and then the launcher sets nothing.
+        assert [value for _, value, *_ in starts(environment)] in (["None", VALUE], ["KMP"])
 
     def test_torchrun_with_two_processes(self, environment, tmp_path):
         """It limits each process to one thread, so neither restarts."""
