@@ -24,12 +24,12 @@ class AveragingArguments:
 def main(arguments: Sequence[str] | None = None) -> Path:
     """Average as the command line says; returns the folder of the average."""
     args, folders = parse([AveragingArguments], __doc__, arguments, positional="folders", verb="average")
-    from ..training.checkpoint_averaging import average_checkpoints, averaged_from
+    from ..training.checkpoint_averaging import average_checkpoints
 
     with plain_errors():
         checkpoints = folders if args.last is None else checkpoints_of_run(folders, args.last)
         output = average_checkpoints(checkpoints, args.output)
-    print(f"the average of {', '.join(averaged_from(output))} is in {output}")
+    print(f"the average of {', '.join(Path(each).name for each in checkpoints)} is in {output}")
     return output
 
 
