@@ -20,9 +20,9 @@ def run(settings: Settings) -> Path:
 
     with printing_messages(), ExitStack() as stack:
         with plain_errors():
-            prepared_run = stack.enter_context(prepared(settings))
+            finish = stack.enter_context(prepared(settings))
         with ending_in_one_line(settings):
-            return prepared_run.finish()
+            return finish()
 
 
 @contextmanager

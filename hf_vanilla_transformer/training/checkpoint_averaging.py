@@ -76,9 +76,8 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
         found = [path.name for path in files_of_a_run(target)]
         if found:
             raise FileExistsError(f"{target} already holds a model ({', '.join(found[:4])}); name another folder.")
-        checkpoints = _read_matching(paths)
         with staged(target) as folder:
-            _write_average(checkpoints, folder)
+            checkpoints = write_average(paths, folder)
             last, config = checkpoints[-1], VanillaTransformerConfig.from_pretrained(folder)
             parameters = sum(math.prod(last.identity[name][1:]) for name in last.files)
             facts = average_facts(_names([checkpoint.folder.resolve() for checkpoint in checkpoints]))
@@ -87,9 +86,16 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
     return target
 
 
-def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> None:
+def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> list[_Checkpoint]:
     """[`average_checkpoints`] without a model card, into an existing folder; an error leaves an incomplete model."""
-    _write_average(_read_matching(paths), folder)
+    checkpoints = _read_matching(paths)
+    last = checkpoints[-1]
+    for file in dict.fromkeys(last.files.values()):
+        _write_weights(file, checkpoints, folder / file.name)
+    index = () if (last.folder / WEIGHTS).is_file() else (INDEX,)
+    for path in (path for pattern in (*_OTHER_FILES, *index) for path in last.folder.glob(pattern)):
+        shutil.copyfile(path, folder / path.name)
+    return checkpoints
 
 
 def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
@@ -169,15 +175,6 @@ def _check_match(one: _Checkpoint, last: _Checkpoint) -> None:
             raise ValueError(
                 f"{one.folder} and {last.folder} differ in {name}{what}; average checkpoints of one model."
             )
-
-
-def _write_average(checkpoints: Sequence[_Checkpoint], folder: Path) -> None:
-    last = checkpoints[-1]
-    for file in dict.fromkeys(last.files.values()):
-        _write_weights(file, checkpoints, folder / file.name)
-    index = () if (last.folder / WEIGHTS).is_file() else (INDEX,)
-    for path in (path for pattern in (*_OTHER_FILES, *index) for path in last.folder.glob(pattern)):
-        shutil.copyfile(path, folder / path.name)
 
 
 def _write_weights(file: Path, checkpoints: Sequence[_Checkpoint], target: Path) -> None:

@@ -4,11 +4,11 @@ import logging
 import pickle
 import tempfile
 import time
-import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from accelerate.utils import broadcast_object_list
 from datasets import DatasetDict, disable_progress_bars
@@ -69,13 +69,17 @@ def train(
     if output_dir is not None:
         given["output_dir"] = str(output_dir)
     recipe = {} if config is None else read_recipe(config)
-    with prepared(Settings.from_arguments(**{**recipe, **given, **arguments})) as run:
-        return run.finish()
+    with prepared(Settings.from_arguments(**{**recipe, **given, **arguments})) as finish_run:
+        return finish_run()
 
 
 @contextmanager
-def prepared(settings: Settings) -> Iterator["Run"]:
-    """A run whose settings are checked and whose data and model are loaded; no other process writes its folder.
+def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
+    """Check the settings, and load data and model; no other process writes the output folder meanwhile.
+
+    Yields:
+        The function that trains, saves and evaluates the model, and returns its folder. It raises RunStoppedError if
+        the training stops early, or its outputs cannot be written.
 
     Raises:
         OSError, ValueError: if something is missing or does not fit together.
@@ -96,7 +100,9 @@ def prepared(settings: Settings) -> Iterator["Run"]:
         # that of the run that wrote the checkpoint is unknown.
         record = {**describe_run(settings), "started": None if checkpoint else started}
         pairs, trainer = build_trainer(settings, checkpoint, facts)
-        yield Run(settings, checkpoint, resumes, pairs, trainer, record)
+        if args.process_index == 0 and not resumes:
+            remove_checkpoints(output)
+        yield partial(finish, settings, checkpoint, pairs, trainer, record)
 
 
 def checkpoint_of_all_processes(settings: Settings) -> Path | None:
@@ -116,15 +122,23 @@ def checkpoint_of_all_processes(settings: Settings) -> Path | None:
 
 
 def gather_facts(settings: Settings, checkpoint: Path | None) -> RecordFacts:
-    """Facts for the card, with those of the checkpoint; a resumed run keeps its base model and its optimizer."""
+    """Facts for the card, with those of the checkpoint.
+
+    Raises:
+        ValueError: if the checkpoint was written with another optimizer or schedule, because the Trainer would continue
+            with that, whatever the arguments say.
+    """
     facts = RecordFacts() if checkpoint is None else RecordFacts.of_checkpoint(checkpoint)
     base, optimizer = settings.model.model_name_or_path, settings.args.describe_optimizer()
     if base is not None and Path(base).is_dir():
         base = str(Path(base).resolve())  # An absolute path cannot be taken for a name on the Hub.
     facts.base_model = settings.model.model_name_or_path = base or facts.base_model
     if facts.optimizer not in (None, optimizer):
-        logger.info("%s continues with %s; %s: without effect", checkpoint, facts.optimizer, optimizer)
-    facts.optimizer = facts.optimizer or optimizer
+        raise ValueError(
+            f"{checkpoint} was written with another optimizer ({facts.optimizer}, not {optimizer}); resume with the "
+            "same learning_rate, lr_scheduler_type, optim, rate_factor and weight_decay."
+        )
+    facts.optimizer = optimizer
     return facts
 
 
@@ -150,52 +164,35 @@ def remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-class Run(NamedTuple):
-    """A run before its first update.
+def finish(
+    settings: Settings, checkpoint: Path | None, pairs: DatasetDict, trainer: Seq2SeqTrainer, record: dict[str, Any]
+) -> Path:
+    """Train, save and evaluate the model; returns its folder.
 
     Args:
-        settings (`Settings`): all arguments.
-        checkpoint (`Path`, *optional*): the checkpoint that it starts from.
-        resumes (`bool`): whether this checkpoint is in the run's own folder.
-        pairs (`DatasetDict`): sentence pairs by split.
-        trainer (`Seq2SeqTrainer`): with model, token ids and callbacks.
-        record (`dict`): what `describe_run` returned, for the results file, and the time of the start.
+        checkpoint: the checkpoint that the run starts from.
+        record: what `describe_run` returned, for the results file, and the time of the start.
+
+    Raises:
+        RunStoppedError: if the training stops early, or its outputs cannot be written.
     """
-
-    settings: Settings
-    checkpoint: Path | None
-    resumes: bool
-    pairs: DatasetDict
-    trainer: Seq2SeqTrainer
-    record: dict[str, Any]
-
-    def finish(self) -> Path:
-        """Train, save and evaluate the model; returns its folder.
-
-        Raises:
-            RunStoppedError: if the training stops early, or its outputs cannot be written.
-        """
-        settings, trainer, output = self.settings, self.trainer, self.settings.output
-        if trainer.is_world_process_zero() and not self.resumes:
-            remove_checkpoints(output)
-        run_updates(trainer, self.checkpoint)
-        self.record["peak_memory_bytes"] = peak_memory(trainer.args.device)
-        save_model(trainer, output)
-        if not trainer.is_world_process_zero():
-            return output
-        count, averaged = settings.model.average_last, []
-        if count is not None:
-            averaged = save_average(output, count, trainer.state.global_step)
-        try:
-            report(trainer, settings, self.pairs, averaged, self.record)
-        except Exception as error:
-            if isinstance(error, RunStoppedError) or not is_disk_error(error):
-                raise
-            raise RunStoppedError(
-                f"{error}; the model in {output} is trained, but its scores and card are not complete. Make room; "
-                f"then {how_to_resume(output)}."
-            ) from error
+    output, count = settings.output, settings.model.average_last
+    run_updates(trainer, checkpoint)
+    record["peak_memory_bytes"] = peak_memory(trainer.args.device)
+    save_model(trainer, output)
+    if not trainer.is_world_process_zero():
         return output
+    averaged = [] if count is None else save_average(output, count, trainer.state.global_step)
+    try:
+        report(trainer, settings, pairs, averaged, record)
+    except Exception as error:
+        if isinstance(error, RunStoppedError) or not is_disk_error(error):
+            raise
+        raise RunStoppedError(
+            f"{error}; the model in {output} is trained, but its scores and card are not complete. Make room; "
+            f"then {how_to_resume(output)}."
+        ) from error
+    return output
 
 
 def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
@@ -229,25 +226,10 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
             "checkpoint of your own."
         ) from error
     except Exception as error:
-        if is_disk_error(error):
-            if trainer.state.global_step < trainer.state.max_steps:
-                raise RunStoppedError(
-                    f"a checkpoint could not be written ({error}). Make room; then {how_to_resume(output)}."
-                ) from error
-            logger.info("the last checkpoint could not be written (%s)", error)
-        elif not is_raised_by_optimizer(error):
+        if not is_disk_error(error):
             raise
-        elif checkpoint is None:
-            raise RunStoppedError(str(error)) from error
-        else:
+        if trainer.state.global_step < trainer.state.max_steps:
             raise RunStoppedError(
-                f"{checkpoint} was written with another optimizer ({error}); resume with the same learning_rate, "
-                "lr_scheduler_type, optim and weight_decay."
+                f"a checkpoint could not be written ({error}). Make room; then {how_to_resume(output)}."
             ) from error
-
-
-def is_raised_by_optimizer(error: Exception) -> bool:
-    """Whether torch.optim raised an error, for example because it loads the state of another optimizer."""
-    *_, innermost = traceback.walk_tb(error.__traceback__)
-    module = innermost[0].f_globals["__name__"]
-    return isinstance(error, (KeyError, ValueError)) and module.startswith("torch.optim.")
+        logger.info("the last checkpoint could not be written (%s)", error)

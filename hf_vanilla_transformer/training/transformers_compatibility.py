@@ -8,9 +8,9 @@ missing here. Their form is that of `model/transformers_compatibility.py`.
 # position those before the *, by name those after it.
 PARAMETERS = {
     "transformers:Trainer": {
-        "compute_loss": "model, inputs, return_outputs, num_items_in_batch",
+        "compute_loss": "model, inputs, return_outputs, *, num_items_in_batch",
         "log": "logs, start_time",
-        "evaluation_loop": "dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix",
+        "evaluation_loop": "*, metric_key_prefix",
         # With _internal_call the Trainer does not push.
         "save_model": "output_dir, *, _internal_call",
         # TokenBudgetBatchSampler.use_in replaces these two, and calls the others.

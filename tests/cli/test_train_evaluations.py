@@ -279,6 +279,10 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     for name in ("training_seconds", "evaluation_seconds"):
         assert resumed[2][name] > resumed[1][name] > resumed[0][name] > 0
     assert all((weight == whole[name]).all() for name, weight in weights_of(folder).items())
+    # Nothing is left to train; the best weights are loaded again.
+    (folder / "model.safetensors").unlink()
+    train.main([*arguments, "--resume_from_checkpoint", "last"])
+    assert all((weight == whole[name]).all() for name, weight in weights_of(folder).items())
 
 
 def test_stopping_early(tmp_path):
