@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -54,9 +54,7 @@ class CompleteCheckpoints(TrainerCallback):
         ValueError: at the start of a hyper-parameter search, because each trial has its own folder.
     """
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_hyper_param_search:
             raise ValueError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
         if args.should_save:
@@ -66,15 +64,8 @@ class CompleteCheckpoints(TrainerCallback):
         elif args.save_total_limit is not None:
             args.save_total_limit = -abs(args.save_total_limit)
 
-    def on_epoch_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        train_dataloader: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        batches = getattr(train_dataloader, "batch_sampler", None)
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        batches = getattr(kwargs["train_dataloader"], "batch_sampler", None)
         # With several processes accelerate wraps the sampler of batches.
         batches = getattr(batches, "batch_sampler", batches)
         sampler = getattr(batches, "sampler", None)
@@ -82,7 +73,7 @@ class CompleteCheckpoints(TrainerCallback):
             seed = args.seed if args.data_seed is None else args.data_seed
             sampler.generator = torch.Generator().manual_seed(seed + int(state.epoch or 0))
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if args.save_only_model:
             return
         # Other processes may still be writing their files, such as random states.
@@ -93,9 +84,7 @@ class CompleteCheckpoints(TrainerCallback):
             best = [Path(state.best_model_checkpoint)] if state.best_model_checkpoint else []
             _remove_surplus(newest.parent, abs(args.save_total_limit or 0), keep=[newest, *best])
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if args.save_total_limit is not None:
             args.save_total_limit = abs(args.save_total_limit)
 

@@ -5,7 +5,7 @@ import pickle
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -149,19 +149,16 @@ def holding(folder: Path) -> Iterator[None]:
     Raises:
         OSError: if the folder cannot be made or written, or another process writes it.
     """
-    with ExitStack() as stack:
-        if not folder.exists():
-            stack.callback(remove_if_empty, folder)
-        folder.mkdir(parents=True, exist_ok=True)
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
         with tempfile.TemporaryDirectory(dir=folder):
             pass  # Raises if the folder is read-only.
-        stack.enter_context(locked(folder))
-        yield
-
-
-def remove_if_empty(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+        with locked(folder):
+            yield
+    finally:
+        if is_new and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def finish(

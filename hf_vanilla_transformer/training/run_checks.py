@@ -1,5 +1,6 @@
 """Checks of `train` before any work: what would stop the run later, do silently wrong, or overwrite another run."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ..support.argument_checks import check_number, check_optional
 from ..support.checkpoint_marks import checkpoints_in
 from ..support.disk_errors import check_free_space
 from ..support.output_files import check_can_write
-from .checkpoints import are_all_unfinished, is_finished
+from .checkpoints import are_all_unfinished
 from .run_arguments import RunArguments, Settings
 
 
@@ -47,11 +48,6 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
     check_device(model_args.device, args)
     if model_args.average_last is not None:
         check_average(args, model_args.average_last)
-        if checkpoint is not None and not resumes and is_finished(args, checkpoint):
-            raise ValueError(
-                f"{checkpoint} is the end of the run, so {args.output_dir} would get no checkpoints to average; "
-                "average those of the earlier run with `hf-vanilla-transformer average`."
-            )
     base, folder = model_args.model_name_or_path, output.resolve()
     if base is None and checkpoint is None:
         # Checks the preset and the sizes; the vocabulary is not known yet.
@@ -115,16 +111,12 @@ def check_validation(args: RunArguments) -> None:
         ValueError: if the run has no evaluations, or without the metric that decides; or if an evaluation may fall
             between two checkpoints.
     """
-    metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
+    metric, scores = (args.metric_for_best_model or "loss").removeprefix("eval_"), list(METRICS)
     # Not perplexity, whose highest value the Trainer would take for the best.
-    known = ("loss", "token_accuracy", *METRICS)
-    if metric not in known:
-        names = ", ".join(f'"{name}"' for name in known)
-        raise ValueError(f"metric_for_best_model is {args.metric_for_best_model}; choose one of {names}.")
-    if metric in METRICS and not args.predict_with_generate:
+    if metric not in ("loss", "token_accuracy", *(scores if args.predict_with_generate else ())):
         raise ValueError(
-            f"metric_for_best_model is {args.metric_for_best_model}, which needs translations; add "
-            "--predict_with_generate."
+            f'metric_for_best_model is {args.metric_for_best_model}; choose "loss" or "token_accuracy", or with '
+            f"--predict_with_generate {' or '.join(map(json.dumps, scores))}."
         )
     # The Trainer accepts a multiple, and then loses a best model that it did not save.
     if args.load_best_model_at_end and args.save_strategy == "steps" and args.save_steps != args.eval_steps:
