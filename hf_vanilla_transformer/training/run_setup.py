@@ -39,14 +39,7 @@ from .run_arguments import ModelArguments, RunArguments, Settings
 from .run_checks import check_lengths, check_space, check_tokenizer
 from .run_report import prepare_push
 from .token_metrics import TokenMetricsTrainer
-from .trainer_callbacks import (
-    EarlyStopping,
-    LogExamples,
-    LogRunSizes,
-    RecordFacts,
-    ReleaseMemory,
-    StopWhenDiverged,
-)
+from .trainer_callbacks import EarlyStopping, LogExamples, LogRunSizes, RecordFacts, ReleaseMemory, StopWhenDiverged
 
 
 # The default of save_total_limit, because the checkpoints of a long run would fill a disk.
