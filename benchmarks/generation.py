@@ -46,7 +46,7 @@ from hf_vanilla_transformer import (
     load_engine,
     translate,
 )
-from hf_vanilla_transformer.cli.parser import parse
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.model.generation_settings import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.process_memory import keep_freed_memory
@@ -78,6 +78,7 @@ ALPHAS, OUR_RULES = (0.6, 1.5), ("never", False, True)
 class BenchmarkArguments:
     """What to measure, and where to write the result."""
 
+    modes: list[str] = field(default_factory=list, metadata={"help": "What to measure.", "positional": True})
     implementations: list[str] | None = field(
         default=None,
         metadata={"help": f"Of {', '.join(IMPLEMENTATIONS)}. The default depends on the mode and the machine."},
@@ -395,12 +396,13 @@ MEASURE = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+@program
+def main(arguments: list[str]) -> dict[str, Any]:
     """Run the command line; returns all figures in the output file."""
-    args, modes = parse([BenchmarkArguments], __doc__, arguments, positional="modes")
+    args = parse(BenchmarkArguments, __doc__, arguments)
     measure_modes = {mode: partial(measure_mode, args) for mode, measure_mode in MEASURE.items()}
     tables, plot = (partial(show, baseline=BASELINE) for show in (generation_report.tables, generation_report.plot))
-    return run_modes("generation", modes, measure_modes, args.output, args.plot, tables, plot)
+    return run_modes("generation", args.modes, measure_modes, args.output, args.plot, tables, plot)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from benchmarks.support.training_implementations import Batch, Implementation
 from benchmarks.support.training_profile import profile_steps
 from benchmarks.support.training_steps import compare, leaving_out, time_steps
 from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
 from tests.device import checks
@@ -303,13 +303,13 @@ def _throughput(jobs: dict[str, dict[str, Any]]) -> str:
     return f"Throughput in generated tokens/s:\n\n{table(['', *entries], rows)}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@program
+def main(arguments: list[str]) -> int:
     """Run the command line; returns the exit code."""
-    (args,) = parse([GpuCheckArguments], __doc__, arguments)
-    with plain_errors():
-        if args.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device is cuda, but torch finds no GPU here; give --device cpu --smallest to rehearse.")
-        Path(args.output).mkdir(parents=True, exist_ok=True)
+    args = parse(GpuCheckArguments, __doc__, arguments)
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is cuda, but torch finds no GPU here; give --device cpu --smallest to rehearse.")
+    Path(args.output).mkdir(parents=True, exist_ok=True)
     parts = [part for part in PARTS if args.parts is None or part.name in args.parts]
     return run(parts, args)
 

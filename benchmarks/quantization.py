@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
@@ -22,7 +22,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 from benchmarks.support import report_parts
 from benchmarks.support.timing import Clock, in_turns
 from hf_vanilla_transformer import Int8Config, translate
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.cli.shared_options import BatchArguments
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
@@ -76,15 +76,23 @@ def time_translation(model: Any, tokenizer: Any, sentences: Sequence[str], **opt
     return time.perf_counter() - wall, time.process_time() - processor
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+class Arguments(NamedTuple):
+    """All arguments."""
+
+    benchmark: BenchmarkArguments
+    data: DataArguments
+    scoring: ScoringArguments
+    decoding: DecodingArguments
+    batches: BatchArguments
+
+
+@program
+def main(arguments: list[str]) -> dict[str, dict[str, Any]]:
     """Run the command line; returns the figures of each precision."""
-    args, data_args, scoring, decoding, batches = parse(
-        [BenchmarkArguments, DataArguments, ScoringArguments, DecodingArguments, BatchArguments], __doc__, arguments
-    )
-    with plain_errors():
-        check_can_write(args.output)
-        pairs = data_args.load()["test"]
-        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+    args, data_args, scoring, decoding, batches = parse(Arguments, __doc__, arguments)
+    check_can_write(args.output)
+    pairs = data_args.load()["test"]
+    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
     models = {
         name: AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path, **loading)

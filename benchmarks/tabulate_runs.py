@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
 
@@ -21,20 +21,21 @@ _BYTES_PER_GIGABYTE = 10**9
 
 @dataclass
 class TableArguments:
-    """Where to write the table. The result files are the positional arguments."""
+    """Which results to tabulate, and where to write the table."""
 
+    files: list[str] = field(default_factory=list, metadata={"help": "Files of results.", "positional": True})
     output: str | None = field(default=None, metadata={"help": "Also write the table into this file."})
     targets: list[float] = field(
         default_factory=list, metadata={"help": "Add the minutes of training to these validation BLEU: 35 38 40."}
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> str:
+@program
+def main(arguments: list[str]) -> str:
     """Run the command line; returns the table."""
-    args, files = parse([TableArguments], __doc__, arguments, positional="results", takes_recipe_first=False)
-    with plain_errors():
-        check_can_write(args.output)
-        table = table_of_results(files, args.targets)
+    args = parse(TableArguments, __doc__, arguments)
+    check_can_write(args.output)
+    table = table_of_results(args.files, args.targets)
     print(table, end="")
     if args.output is not None:
         write_text(args.output, table)

@@ -35,7 +35,7 @@ from benchmarks.support.training_implementations import (
 from benchmarks.support.training_profile import profile_steps
 from benchmarks.support.training_steps import compare, leaving_out, peak_memory_of_steps, time_steps
 from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.cli.parser import parse
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.process_memory import keep_freed_memory
 
@@ -83,6 +83,7 @@ COMPARED_TOKENS = 512
 class BenchmarkArguments:
     """What to measure, and where to write the result."""
 
+    modes: list[str] = field(default_factory=list, metadata={"help": "What to measure.", "positional": True})
     sizes: list[str] | None = field(
         default=None, metadata={"help": f"Of {', '.join(SIZES)}. The default depends on the mode and the machine."}
     )
@@ -347,11 +348,13 @@ MEASURE = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+@program
+def main(arguments: list[str]) -> dict[str, Any]:
     """Run the command line; returns all figures in the output file."""
-    args, modes = parse([BenchmarkArguments], __doc__, arguments, positional="modes")
+    args = parse(BenchmarkArguments, __doc__, arguments)
     measure = {mode: partial(measure_mode, args) for mode, measure_mode in MEASURE.items()}
-    return run_modes("training", modes, measure, args.output, args.plot, training_report.tables, training_report.plot)
+    tables, plot = training_report.tables, training_report.plot
+    return run_modes("training", args.modes, measure, args.output, args.plot, tables, plot)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,15 @@ whose results are in the output folder, so the same command resumes a run that w
 import json
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from datasets import Dataset
 
 from hf_vanilla_transformer import VanillaTransformerConfig, score
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
-from hf_vanilla_transformer.cli.run_training import run
+from hf_vanilla_transformer.cli.parser import parse, program
+from hf_vanilla_transformer.cli.train import run
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
@@ -108,16 +107,24 @@ class TableArguments:
         return Path(self.output_dir) / f"{row.replace(' ', '_')}.json"
 
 
-def main(arguments: Sequence[str] | None = None) -> Path:
+class Arguments(NamedTuple):
+    """All arguments."""
+
+    table: TableArguments
+    data: DataArguments
+    scoring: ScoringArguments
+
+
+@program
+def main(arguments: list[str]) -> Path:
     """Train the missing rows as the command line says; returns the file with the table."""
-    args, data_args, scoring = parse([TableArguments, DataArguments, ScoringArguments], __doc__, arguments)
-    with plain_errors():
-        rows = args.chosen_rows()
-        name_files(data_args)
-        pairs = data_args.load("validation")["validation"]
-        scoring = scoring.for_target(data_args.languages()[1])
-        found = {row: read_result(settings_of(row, args, data_args, scoring)) for row in rows}
-        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    args, data_args, scoring = parse(Arguments, __doc__, arguments)
+    rows = args.chosen_rows()
+    name_files(data_args)
+    pairs = data_args.load("validation")["validation"]
+    scoring = scoring.for_target(data_args.languages()[1])
+    found = {row: read_result(settings_of(row, args, data_args, scoring)) for row in rows}
+    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     missing = [row for row in rows if found[row] is None]
     print(f"{len(rows)} rows of Table 3, {args.max_steps:,} updates each; {len(missing)} of them are missing")
     # The last row is the big model, which takes the longest.

@@ -35,7 +35,6 @@ from .trainer_callbacks import (
     DivergedError,
     LogRunSizes,
     ReleaseMemory,
-    SaveEveryEpochs,
     StopWhenDiverged,
     early_stopping,
 )
@@ -147,8 +146,6 @@ def build_trainer(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2Se
     callbacks = [start.facts, LogRunSizes(model.num_parameters(), len(data["train"])), StopWhenDiverged()]
     if args.eval_strategy != "no":
         callbacks.append(LogExamples(trainer, tokenizer, pairs["validation"]))
-    if args.save_every_epochs is not None:
-        callbacks.append(SaveEveryEpochs(args.save_every_epochs))
     if keeps_freed_memory:
         callbacks.append(ReleaseMemory())
     if args.early_stopping_patience is not None:

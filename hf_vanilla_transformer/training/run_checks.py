@@ -74,7 +74,7 @@ def check_numbers(args: RunArguments) -> None:
     for name in ("dataloader_num_workers", "data_seed", "save_total_limit"):
         if getattr(args, name) is not None:
             check_number(name, getattr(args, name), 0)
-    for name in ("eval_accumulation_steps", "generation_max_length", "generation_num_beams", "save_every_epochs"):
+    for name in ("eval_accumulation_steps", "generation_max_length", "generation_num_beams"):
         check_optional(args, name)
     if args.max_steps != -1:
         check_number("max_steps", args.max_steps, 1)
@@ -127,11 +127,6 @@ def check_validation(args: RunArguments) -> None:
         raise ValueError(
             f"load_best_model_at_end is set, but save_steps is {args.save_steps} and eval_steps {args.eval_steps}, so "
             "the best model may not be saved; give both the same number."
-        )
-    if args.load_best_model_at_end and (args.save_every_epochs or 1) > 1:
-        raise ValueError(
-            f"load_best_model_at_end is set, but save_every_epochs is {args.save_every_epochs}, so the best model may "
-            "not be saved; give --save_strategy epoch instead."
         )
     if args.early_stopping_patience is None:
         return

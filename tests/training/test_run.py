@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_vanilla_transformer import load_pairs
-from hf_vanilla_transformer.cli import run_training
+from hf_vanilla_transformer.cli import train as run_training
 from hf_vanilla_transformer.cli import train as verb
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
 from hf_vanilla_transformer.support.recipes import read_recipe
