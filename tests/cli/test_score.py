@@ -59,7 +59,7 @@ def test_the_built_in_corpus_and_small_batches(decisive, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--format", "csv"], 'format is "csv"; choose one of text, jsonl'),
+        (["--format", "csv"], "argument --format: invalid choice: 'csv'"),
         (["--output", "nowhere/scores"], "nowhere does not exist; create the folder"),
         (["--split", "train"], 'the data has no split "train", only test'),
         (["--tokens_per_batch", "0"], "tokens_per_batch is 0; it must be at least 1"),

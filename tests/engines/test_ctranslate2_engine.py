@@ -222,7 +222,7 @@ def test_the_commands(cache, tmp_path, capsys):
         totals.append([float(line) for line in capsys.readouterr().out.split()])
     assert totals[0] == pytest.approx(totals[1], abs=1e-3)
     for given, message in (
-        (["--engine", "onnx"], 'engine is "onnx"; choose one of torch, ctranslate2'),
+        (["--engine", "onnx"], "argument --engine: invalid choice: 'onnx'"),
         (["--compute_type", "int8"], "compute_type is int8, but has no effect without --engine ctranslate2"),
         ([*engine[:2], "--device", "meta"], "device is meta, but --engine ctranslate2 runs on the CPU"),
         ([*engine[:2], "--compute_type", "int3"], 'compute_type is "int3"; choose one of float32'),
