@@ -13,14 +13,13 @@ from .figure_style import (
     SMALL_FONT_SIZE,
     Theme,
     check_choice,
-    check_matplotlib,
     colour_map,
     new_figure,
     readable_on,
     styled,
     width_of,
 )
-from .forward_pass import KINDS, ForwardPass, forward_pass
+from .forward_pass import KINDS, forward_pass
 
 
 STYLES = ("lines", "matrix", "heads", "layers")
@@ -75,14 +74,6 @@ def plot_attention(
         TypeError, ValueError: as `forward_pass` does; if `kind`, `style` or `theme` is unknown, the model has no such
             layer or head, or one is given that the style does not draw.
     """
-    check_matplotlib()
-    style = check_style(kind, style, layer, head)
-    found = forward_pass(model, tokenizer, source, target, **generate_kwargs)
-    return draw_attention(found, kind=kind, style=style, layer=layer, head=head, theme=theme)
-
-
-def check_style(kind: str, style: str | None, layer: int | None, head: int | None) -> str:
-    """The style to draw; raises ValueError if it does not go with the other arguments of [`plot_attention`]."""
     style = style or ("heads" if head is None else "matrix")
     check_choice("kind", kind, KINDS)
     check_choice("style", style, STYLES)
@@ -90,34 +81,19 @@ def check_style(kind: str, style: str | None, layer: int | None, head: int | Non
         raise ValueError(f'head is {head}, but the style "{style}" draws all heads; choose "lines" or "matrix".')
     if style == "layers" and layer is not None:
         raise ValueError(f'layer is {layer}, but the style "layers" draws all layers; choose "heads" for one.')
-    return style
-
-
-def draw_attention(
-    found: ForwardPass,
-    *,
-    kind: str = "cross",
-    style: str | None = None,
-    layer: int | None = None,
-    head: int | None = None,
-    theme: str = "light",
-) -> Any:
-    """Draw as [`plot_attention`] does, from a forward pass that may give several pictures."""
-    style = check_style(kind, style, layer, head)
-    weights = getattr(found, kind)
+    found = forward_pass(model, tokenizer, source, target, **generate_kwargs)
+    weights, words, title = getattr(found, kind), found.words(kind), _TITLES[kind]
     layer = len(weights) - 1 if layer is None else layer
     check_number("layer", layer, 0, len(weights) - 1)
     check_number("head", head or 0, 0, weights.shape[1] - 1)
-    chosen = weights if style == "layers" else weights[layer : layer + 1]
-    place = f"{_STACKS[kind]}.layers[{layer}]"
-    queries, keys = found.words(kind)
     with styled(theme) as colours:
-        if style in ("heads", "layers"):
-            title = _TITLES[kind] if style == "layers" else f"{_TITLES[kind]}, {place}"
-            return _sheet(chosen, queries, keys, kind, title, colours, style == "layers")
-        title = f"{_TITLES[kind]}, {place}, head {head or 0}"
+        if style == "layers":
+            return _sheet(weights, *words, kind, title, colours, has_layers=True)
+        title += f", {_STACKS[kind]}.layers[{layer}]"
+        if style == "heads":
+            return _sheet(weights[layer : layer + 1], *words, kind, title, colours, has_layers=False)
         draw = _lines if style == "lines" else _matrix
-        return draw(chosen[0, head or 0], queries, keys, kind, title, colours)
+        return draw(weights[layer, head or 0], *words, kind, f"{title}, head {head or 0}", colours)
 
 
 def _lines(

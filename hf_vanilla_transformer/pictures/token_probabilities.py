@@ -5,17 +5,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from .figure_style import (
-    SMALL_FONT_SIZE,
-    Theme,
-    check_matplotlib,
-    colour_map,
-    new_figure,
-    readable_on,
-    styled,
-    width_of,
-)
-from .forward_pass import ForwardPass, forward_pass
+from .figure_style import SMALL_FONT_SIZE, Theme, colour_map, new_figure, readable_on, styled, width_of
+from .forward_pass import forward_pass
 
 
 # Inches.
@@ -50,12 +41,7 @@ def plot_token_probabilities(
         ImportError: if matplotlib is missing; the message names the extra to install.
         TypeError, ValueError: as `forward_pass` does; if `theme` is unknown.
     """
-    check_matplotlib()
-    return draw_token_probabilities(forward_pass(model, tokenizer, source, target, **generate_kwargs), theme=theme)
-
-
-def draw_token_probabilities(found: ForwardPass, *, theme: str = "light") -> Any:
-    """Draw as [`plot_token_probabilities`] does, from a forward pass that may give several pictures."""
+    found = forward_pass(model, tokenizer, source, target, **generate_kwargs)
     with styled(theme) as colours:
         return _token_line(found.target_tokens, found.log_probs, colours)
 
