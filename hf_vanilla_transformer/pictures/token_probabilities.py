@@ -61,7 +61,8 @@ def _token_line(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme)
         places.append((used, line))
         used += width + _SPACE
     total = max(x + width for (x, _), width in zip(places, widths, strict=True))
-    figure = new_figure(max(total, 4.5) + 0.4, (line + 1) * _LINE_HEIGHT + 1.3)
+    title = f"log P(Y | X) = {sum(log_probs):.2f}"
+    figure = new_figure(max(total, 4.5) + 0.4, (line + 1) * _LINE_HEIGHT + 1.3, title)
     axes = figure.add_subplot()
     for token, log_prob, (x, row), width in zip(tokens, log_probs, places, widths, strict=True):
         y = row * _LINE_HEIGHT
@@ -73,5 +74,4 @@ def _token_line(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme)
     axes.set_axis_off()
     bar = figure.colorbar(colours, ax=axes, location="bottom", fraction=0.12, aspect=40, extend="min")
     bar.set_label("log-probability of the token (nats)")
-    figure.suptitle(f"log P(Y | X) = {sum(log_probs):.2f}")
     return figure
