@@ -7,7 +7,6 @@ from typing import Any
 
 from ..data.pair_arguments import DataArguments
 from ..data.text_lines import one_line
-from ..evaluation.example_translations import format_examples, spread
 from ..evaluation.scoring_arguments import ScoringArguments
 from ..support.argument_checks import check_optional
 from ..support.atomic_files import write_text
@@ -48,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     ]
     args, loading, engine, data_args, scoring, decoding, batches = parse(kinds, __doc__, arguments, verb="evaluate")
     # Not at the top, because --help needs neither data sets nor metrics.
-    from ..evaluation.evaluate import describe_scores, evaluate
+    from ..evaluation.evaluate import describe_scores, evaluate, format_examples, spread
 
     with plain_errors():
         check_can_write(args.output, args.translations, inputs=[*data_args.paths(), loading.model_name_or_path])

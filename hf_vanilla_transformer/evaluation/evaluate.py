@@ -1,6 +1,7 @@
 """What the verb `evaluate` does: translate test pairs, and score the translations."""
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..data.pair_arguments import DataArguments, Files, file_names
+from ..data.text_lines import one_line
 from ..model.generation_settings import limits_length
 from ..translation.model_loading import load
 from ..translation.translate import translate
@@ -83,6 +85,20 @@ def describe_scores(scores: dict[str, Any]) -> list[str]:
         f"exact match: {describe_exact_match(scores)}",
         *(f"{metric.label}: {scores[name]:.2f}  {scores[f'{name}_signature']}" for name, metric in METRICS.items()),
     ]
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """At most `wanted` of `count` rows, evenly spread, always the same."""
+    return [index * count // wanted for index in range(wanted)] if wanted < count else list(range(count))
+
+
+def format_examples(sources: Sequence[str], predictions: Sequence[str], references: Sequence[str]) -> str:
+    """Sentences, their translations and their references, three lines each, with an empty line before each three."""
+    lines = []
+    for texts in zip(sources, predictions, references, strict=True):
+        source, prediction, reference = map(one_line, texts)
+        lines += ["", f"source:     {source}", f"prediction: {prediction}", f"reference:  {reference}"]
+    return "\n".join(lines)
 
 
 def describe_search(model: Any, given: dict[str, Any] | None = None) -> str:
