@@ -26,7 +26,7 @@ from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.cli.shared_options import BatchArguments
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
-from hf_vanilla_transformer.evaluation.metric_names import describe_exact_match
+from hf_vanilla_transformer.evaluation.metrics import describe_exact_match
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from ..data.pair_arguments import DataArguments
 from ..data.text_lines import one_line
-from ..evaluation.example_translations import format_examples, spread
 from ..evaluation.scoring_arguments import ScoringArguments
 from ..support.argument_checks import check_optional
 from ..support.atomic_files import write_text
@@ -54,7 +53,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     """Evaluate as the command line says; returns the scores."""
     args = parse(Arguments, __doc__, arguments, "evaluate")
     # Not at the top, because --help needs neither data sets nor metrics.
-    from ..evaluation.evaluate import describe_scores, evaluate
+    from ..evaluation.evaluate import describe_scores, evaluate, format_examples, spread
 
     asked, data = args.evaluation, args.data
     check_can_write(asked.output, asked.translations, inputs=[*data.paths(), args.model.model_name_or_path])

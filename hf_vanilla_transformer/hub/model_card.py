@@ -12,14 +12,11 @@ from transformers import PreTrainedConfig, TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from ..data.language_codes import language_of
-from ..evaluation.metric_names import describe_exact_match
 
 
 # An installed package holds the template itself; a checkout has it in the root folder.
 _TEMPLATE_PATHS = (Path(__file__).parents[1] / "model_card.md", Path(__file__).parents[2] / "model_card.md")
 BUILT_IN = "numbers"
-# Type and display name on the Hub of each metric of `score_translations`.
-_METRICS_ON_THE_HUB = {"bleu": ("sacrebleu", "BLEU"), "chrf": ("chrf", "chrF")}
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class About:
         languages = [
             language for language in map(language_of, (self.source_language, self.target_language)) if language
         ]
-        hub_dataset = _hub_name(self.dataset)
+        hub_dataset, metrics = _hub_name(self.dataset), _metrics_and_exact_match(self.scores)[0]
         return ModelCardData(
             language=list(dict.fromkeys(languages)) or None,
             license=self.license,
@@ -61,23 +58,22 @@ class About:
             pipeline_tag="translation",
             tags=["translation", "vanilla-transformer", "arxiv:1706.03762"],
             datasets=[hub_dataset] if hub_dataset else None,
-            metrics=[kind for kind, _ in _METRICS_ON_THE_HUB.values()] if self.scores else None,
+            metrics=[metric.hub_type for metric in metrics.values()] or None,
             base_model=_hub_name(self.base_model),
             model_name=self.title if self.scores else None,
-            eval_results=list(map(self._eval_result, _METRICS_ON_THE_HUB)) if self.scores else None,
+            eval_results=[self._eval_result(*entry) for entry in metrics.items()] or None,
         )
 
-    def _eval_result(self, name: str) -> EvalResult:
+    def _eval_result(self, name: str, metric: Any) -> EvalResult:
         scores: Any = self.scores
-        kind, label = _METRICS_ON_THE_HUB[name]
         return EvalResult(
             task_type="translation",
             dataset_type=_hub_name(self.dataset) or (BUILT_IN if self.dataset == BUILT_IN else "own-files"),
             dataset_name=scores["data"],
             dataset_config=self.dataset_config,
             dataset_split="test",
-            metric_type=kind,
-            metric_name=label,
+            metric_type=metric.hub_type,
+            metric_name=metric.label,
             metric_value=round(scores[name], 2),
             metric_args={"signature": scores[f"{name}_signature"]},
         )
@@ -119,6 +115,7 @@ def fill_model_card(
         `ModelCard`: text and metadata; its `content` is the text of README.md.
     """
     base = about.base_model
+    metrics, exact_match = _metrics_and_exact_match(about.scores)
     return ModelCard.from_template(
         about.metadata(),
         template_path=str(next(path for path in _TEMPLATE_PATHS if path.is_file())),
@@ -128,7 +125,8 @@ def fill_model_card(
         data=data,
         languages=about.direction(),
         scores=about.scores,
-        exact_match=about.scores and describe_exact_match(about.scores),
+        metrics=metrics,
+        exact_match=exact_match,
         example_source=json.dumps(example_source, ensure_ascii=False),
         model_facts=_model_facts(config, parameters),
         training_facts=training_facts,
@@ -136,6 +134,16 @@ def fill_model_card(
         license=about.license,
         converted=converted,
     )
+
+
+def _metrics_and_exact_match(scores: dict[str, Any] | None) -> tuple[dict[str, Any], str | None]:
+    """The classes of the metrics by name, and the exact match in words; none for a model without scores."""
+    if not scores:
+        return {}, None
+    # Not at the top, because converted models have no scores.
+    from ..evaluation.metrics import METRICS, describe_exact_match
+
+    return METRICS, describe_exact_match(scores)
 
 
 def average_facts(averaged_from: Sequence[str]) -> dict[str, str]:

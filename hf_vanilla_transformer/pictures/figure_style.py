@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..support.atomic_files import whole_file
 
 
@@ -113,11 +115,25 @@ def styled(theme: str) -> Iterator[Theme]:
         yield colours
 
 
-def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
-    """A figure of this size in inches, which belongs to no window; call it in [`styled`]."""
+def new_figure(width: float, height: float, title: str = "", layout: Any = "constrained") -> Any:
+    """A figure of this size in inches, wider for a longer title, which belongs to no window; call it in [`styled`]."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout=layout)
+    width = max(width, width_of([title], FONT_SIZE + 2) + 0.4)
+    figure = Figure(figsize=(width, height), layout=layout)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def draw_matrix(
+    axes: Any, values: np.ndarray, queries: Sequence[str], keys: Sequence[str], size: float, colours: Sequence[str]
+) -> Any:
+    """Draw values from 0 to 1 of queries (rows) and keys as an image with their names; returns the image."""
+    axes.set_yticks(range(len(queries)), queries, size=size)
+    axes.set_xticks(range(len(keys)), keys, size=size, rotation=90)
+    axes.tick_params(length=0)
+    return axes.imshow(values, cmap=colour_map(colours), vmin=0, vmax=1, interpolation="nearest")
 
 
 def colour_map(colours: Sequence[str]) -> Any:

@@ -9,12 +9,7 @@ import torch
 from ..model.modeling_vanilla_transformer import sinusoidal_positions
 from ..model.pipeline_vanilla_transformer import evaluating
 from ..support.argument_checks import check_number
-from .figure_style import (
-    DOTS_PER_INCH,
-    colour_map,
-    new_figure,
-    styled,
-)
+from .figure_style import DOTS_PER_INCH, colour_map, new_figure, styled
 
 
 # The dot products are a matrix of all pairs of positions.
@@ -57,9 +52,7 @@ def plot_positions(model: Any = None, *, length: int = 100, d_model: int | None 
 
 
 def _draw_table(axes: Any, values: np.ndarray, colours: Sequence[str], limits: tuple[float, float], label: str) -> None:
-    low, high = limits
-    options: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
-    image = axes.imshow(values, cmap=colour_map(colours), vmin=low, vmax=high, **options)
+    image = axes.imshow(values, cmap=colour_map(colours), aspect="auto", interpolation="nearest", clim=limits)
     axes.set_ylabel("position")
     axes.figure.colorbar(image, ax=axes, label=label)
 

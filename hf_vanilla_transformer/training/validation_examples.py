@@ -8,7 +8,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.integrations import TensorBoardCallback
 
-from ..evaluation.example_translations import format_examples, spread
+from ..evaluation.evaluate import format_examples, spread
 
 
 SHOWN = 5
