@@ -5,7 +5,6 @@ import json
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from ..support.atomic_files import locked
 from ..support.version import __version__
 from .config_requirements import require
 from .converted_folder import CERTIFICATE, command
-from .parity_certificate import SENTENCES, TOLERANCES, excess, log_probs, random_rows, translate_rows
+from .parity_certificate import SENTENCES, TOLERANCES, check_equal, log_probs, random_rows, translate_rows
 from .source_folder import hashes, load_source, load_tokenizer, source_folder, weight_files
 
 
@@ -89,14 +88,8 @@ def to_ctranslate2(
         spec.save(str(temporary))
         rows = table_length(model.config, max_positions)
         parity = compare(temporary, model, tokenizer, sentences, rows, is_exact=quantization == "float32")
-        if not (parity["equal"] or force):
-            raise ValueError(
-                f"the model for CTranslate2 is not equal to {folder}: {excess(parity)}; --force writes it anyway."
-            )
-        with TemporaryDirectory(dir=temporary) as own:
-            tokenizer.save_pretrained(own)
-            for path in Path(own).iterdir():
-                path.rename(temporary / path.name)
+        check_equal(parity, folder, force)
+        tokenizer.save_pretrained(temporary)
         certificate = {
             "source": folder,
             "system": "ctranslate2",
@@ -161,19 +154,6 @@ def vocabularies(tokenizer: Any, config: VanillaTransformerConfig) -> tuple[list
             texts[token] = text
         lists.append(texts)
     return lists[0], lists[1]
-
-
-def digits(config: VanillaTransformerConfig) -> tuple[list[str], list[str]]:
-    """Vocabularies without a tokenizer: the text of a token is its id, or its name if it is special."""
-    sizes = (config.source_vocab_size or config.vocab_size, config.vocab_size)
-    source, target = ([token_text(token, config) for token in range(size)] for size in sizes)
-    return source, target
-
-
-def token_text(token_id: int, config: VanillaTransformerConfig) -> str:
-    """The text of a token in `digits`: `"<pad>"`, `"<s>"`, `"</s>"`, or its id."""
-    special = {config.pad_token_id: "<pad>", config.bos_token_id: "<s>", config.eos_token_id: "</s>"}
-    return special.get(token_id, str(token_id))
 
 
 def compare(
@@ -324,19 +304,6 @@ def table_length(config: VanillaTransformerConfig, max_positions: int) -> int:
     """Rows of the table of positions: as asked for, or fewer where positions are learned."""
     is_learned = config.position_embedding_type == "learned"
     return min(max_positions, config.max_position_embeddings) if is_learned else max_positions
-
-
-def write_ctranslate2(model: VanillaTransformerForConditionalGeneration, folder: Path) -> None:
-    """Write a model without a tokenizer, whose tokens are `digits`, into a new folder.
-
-    Raises:
-        FileExistsError: if the folder exists.
-        ImportError: if ctranslate2 is not installed.
-        ValueError: if CTranslate2 cannot hold such a model.
-    """
-    spec = specification(model, *digits(model.config))
-    folder.mkdir(parents=True)
-    spec.save(str(folder))
 
 
 def _set_linear(spec: Any, *layers: Any) -> None:

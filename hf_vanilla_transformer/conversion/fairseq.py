@@ -16,7 +16,7 @@ import transformers
 from transformers import FSMTConfig, FSMTForConditionalGeneration
 
 from .config_requirements import refuse, unlike
-from .converted_folder import check_output
+from .converted_folder import Source, check_output
 from .fsmt import MERGES, TOKEN_IDS, VOCABULARIES, write_fsmt
 from .parity_certificate import SENTENCES
 from .source_folder import check_archive, hashes, license_of
@@ -91,20 +91,16 @@ def from_fairseq(
     fsmt = as_fsmt(state, args, [len(each) for each in vocabularies], langs, checkpoint)
     texts = {name: json.dumps(each, ensure_ascii=False) for name, each in zip(VOCABULARIES, vocabularies, strict=True)}
     merges = [line for line in codes.read_text(encoding="utf-8").splitlines() if not line.startswith("#version")]
-    return write_fsmt(
-        fsmt,
-        target,
-        {**texts, MERGES: "".join(f"{line}\n" for line in merges)},
-        langs,
-        sentences,
-        source=Path(input).resolve().name,
-        system="fairseq",
-        oracle=f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights; fairseq "
-        "itself is not installed",
-        sha256=hashes([checkpoint, *dict.fromkeys(dictionaries), codes]),
-        license=license or license_of(checkpoint.parent),
-        force=force,
+    source = Source(
+        Path(input).resolve().name,
+        "fairseq",
+        f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights; fairseq itself "
+        "is not installed",
+        hashes([checkpoint, *dict.fromkeys(dictionaries), codes]),
+        license or license_of(checkpoint.parent),
     )
+    texts[MERGES] = "".join(f"{line}\n" for line in merges)
+    return write_fsmt(fsmt, target, source, texts, langs, sentences, force)
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -115,8 +111,6 @@ def find_checkpoint(path: Path) -> Path:
         ValueError: if it is not clear which one is meant.
     """
     if path.is_file():
-        if path.suffix != ".pt":
-            raise ValueError(f"{path} is no .pt of weights; name the folder that fairseq trained in.")
         return path
     found = {each.name: each for each in path.glob("*.pt")}
     if not found:
@@ -178,8 +172,6 @@ def read_dictionary(path: Path) -> dict[str, int]:
         FileNotFoundError: if there is no such file.
         ValueError: if a line has no count.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; copy the dictionaries into the folder of the checkpoint.")
     tokens = list(_SPECIAL)
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
         token, separator, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")

@@ -16,7 +16,7 @@ import yaml
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
 from .config_requirements import refuse, unlike
-from .converted_folder import check_output, write_converted
+from .converted_folder import Source, check_output, write_converted
 from .hf_marian import convert_marian, restore_positions
 from .parity_certificate import SENTENCES, compare, excess
 from .source_folder import hashes, license_of
@@ -103,30 +103,25 @@ def from_marian(
         else:
             oracle += ", and n-best lists of pymarian"
             parity = with_marian(parity, model, tokenizer, weights, vocabularies, sentences)
-        return write_converted(
-            model,
-            target,
-            source=Path(input).resolve().name,
-            system="marian",
-            oracle=oracle,
-            parity=parity,
-            files=[path for path in Path(folder).iterdir() if path.is_file()],
-            sha256=hashes([weights, *vocabularies]),
-            license=license or license_of(weights.parent),
-            force=force,
+        source = Source(
+            Path(input).resolve().name,
+            "marian",
+            oracle,
+            hashes([weights, *vocabularies]),
+            license or license_of(weights.parent),
         )
+        files = [path for path in Path(folder).iterdir() if path.is_file()]
+        return write_converted(model, target, source, parity, files, force)
 
 
 def find_files(path: Path) -> tuple[Path, list[Path]]:
     """The weights of a training folder, or a file of weights in it, and the vocabularies of source and target.
 
     Raises:
-        FileNotFoundError: if weights or vocabularies are missing.
-        ValueError: if the file is no .npz, or vocabularies are not SentencePiece models inside the folder.
+        FileNotFoundError: if weights are missing.
+        ValueError: if vocabularies are not SentencePiece models inside the folder.
     """
     if path.is_file():
-        if path.suffix != ".npz":
-            raise ValueError(f"{path} is no .npz of weights; name the folder that Marian trained in.")
         weights, folder = path, path.parent
     else:
         found = [each for each in path.glob("*.npz") if not each.name.endswith((".optimizer.npz", ".orig.npz"))]
@@ -146,11 +141,6 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
     if len(vocabularies) != 2 or any(each.suffix != ".spm" for each in vocabularies):
         names = ", ".join(each.name for each in vocabularies) or "none"
         raise ValueError(f"the vocabularies of {folder} are {names}; two SentencePiece models (.spm) are needed.")
-    for vocabulary in vocabularies:
-        if not vocabulary.is_file():
-            raise FileNotFoundError(
-                f"{vocabulary} does not exist; copy the vocabularies into the folder of the weights."
-            )
     return weights, vocabularies
 
 
@@ -290,9 +280,7 @@ def as_hf_marian(arrays: Arrays, settings: dict[str, Any], pad: int, path: Path)
         raise ValueError(f"{path} lacks the array {error}; use a complete model.") from error
     if rest:
         raise ValueError(f"{path} has {min(rest)}, which cannot be carried: this model has no such weights.")
-    result = marian.load_state_dict(state, strict=False)
-    if result.unexpected_keys:
-        raise ValueError(f"{path} has {result.unexpected_keys[0]}, which cannot be carried.")
+    marian.load_state_dict(state, strict=False)
     marian.tie_weights()
     restore_positions(marian)
     # Marian generates neither padding nor, by default, <unk>, which is token 1.

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from benchmarks import generation
-from benchmarks.peers.ctranslate2_processes import CTranslate2Processes
+from benchmarks.peers.ctranslate2_processes import CTranslate2Processes, token_text, write_ctranslate2
 from hf_vanilla_transformer import (
     TwoVocabularyTokenizer,
     VanillaTransformerConfig,
@@ -21,7 +21,7 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.conversion import ctranslate2
-from hf_vanilla_transformer.conversion.ctranslate2 import to_ctranslate2, token_text, write_ctranslate2
+from hf_vanilla_transformer.conversion.ctranslate2 import to_ctranslate2
 from hf_vanilla_transformer.conversion.parity_certificate import SENTENCES
 from hf_vanilla_transformer.conversion.source_folder import hashes
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoder
@@ -200,7 +200,7 @@ def test_a_wrong_conversion_is_not_written(tmp_path, monkeypatch, change):
         # The table has two dimensions, batches have three.
         shifted = lambda self, x, positions: add(self, x, positions + (x.ndim == 2))  # noqa: E731
         monkeypatch.setattr(VanillaTransformerEncoder, "add_positions", shifted)
-    with pytest.raises(ValueError, match="the model for CTranslate2 is not equal to"):
+    with pytest.raises(ValueError, match="the converted model is not equal to"):
         to_ctranslate2(str(FIXTURE), str(tmp_path / "ct2"), sentences=NUMBERS)
     assert not (tmp_path / "ct2").exists()
 
