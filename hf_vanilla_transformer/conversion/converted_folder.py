@@ -88,7 +88,6 @@ def write_converted(
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         **({"command": f"`{command()}`"} if command() else {}),
     }
-    output.parent.mkdir(parents=True, exist_ok=True)
     with locked(output):
         _check_holds_no_model(output)
         with staged(output) as folder:

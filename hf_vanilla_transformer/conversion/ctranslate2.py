@@ -83,7 +83,6 @@ def to_ctranslate2(
     check_weights(model)
     spec = specification(model, *vocabularies(tokenizer, model.config), max_positions)
     spec.optimize(quantization=None if quantization == "float32" else quantization)
-    target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target), staged(target) as temporary:
         spec.save(str(temporary))
         rows = table_length(model.config, max_positions)
@@ -106,11 +105,7 @@ def to_ctranslate2(
 
 
 def import_library() -> Any:
-    """The module ctranslate2.
-
-    Raises:
-        ImportError: if it is not installed.
-    """
+    """The module ctranslate2, or ImportError naming the extra to install."""
     try:
         import ctranslate2
         import ctranslate2.specs
@@ -149,10 +144,8 @@ def vocabularies(tokenizer: Any, config: VanillaTransformerConfig) -> tuple[list
     )
     lists = []
     for vocabulary, size in sides:
-        texts = [f"<unused{token}>" for token in range(size)]
-        for text, token in vocabulary.items():
-            texts[token] = text
-        lists.append(texts)
+        texts = {token: text for text, token in vocabulary.items()}
+        lists.append([texts.get(token, f"<unused{token}>") for token in range(size)])
     return lists[0], lists[1]
 
 
@@ -230,13 +223,9 @@ def specification(
     activation = getattr(specs.Activation, _ACTIVATIONS[config.activation_function])
     depths = (config.encoder_layers, config.decoder_layers)
     heads = heads_in_one_layer(config)
-    spec = specs.TransformerSpec.from_config(
-        *(depths, config.num_heads),
-        pre_norm=False,
-        activation=activation,
-        alignment_layer=heads[0][0] if heads else -1,
-        alignment_heads=len(heads) or 1,
-    )
+    alignment = {"alignment_layer": heads[0][0] if heads else -1, "alignment_heads": len(heads) or 1}
+    options = {"pre_norm": False, "activation": activation, **alignment}
+    spec = specs.TransformerSpec.from_config(depths, config.num_heads, **options)
     rows = table_length(config, max_positions)
     no_embeddings, positions = torch.zeros(rows, config.d_model), torch.arange(rows)
     for ours, theirs in ((base.encoder, spec.encoder), (base.decoder, spec.decoder)):
@@ -282,12 +271,7 @@ def heads_in_one_layer(config: VanillaTransformerConfig) -> list[tuple[int, int]
 
 
 def with_heads_first(attention: Any, first: list[int]) -> Any:
-    """An attention layer whose first heads are the given ones; its output is the same.
-
-    Args:
-        attention (`VanillaTransformerAttention`): the layer, which does not change.
-        first (`list` of `int`): heads.
-    """
+    """An attention layer that computes the same, whose first heads are `first`; the given layer does not change."""
     order = [*first, *(head for head in range(attention.config.num_heads) if head not in first)]
     if order == sorted(order):
         return attention

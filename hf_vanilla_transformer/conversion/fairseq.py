@@ -91,14 +91,10 @@ def from_fairseq(
     fsmt = as_fsmt(state, args, [len(each) for each in vocabularies], langs, checkpoint)
     texts = {name: json.dumps(each, ensure_ascii=False) for name, each in zip(VOCABULARIES, vocabularies, strict=True)}
     merges = [line for line in codes.read_text(encoding="utf-8").splitlines() if not line.startswith("#version")]
-    source = Source(
-        Path(input).resolve().name,
-        "fairseq",
-        f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights; fairseq itself "
-        "is not installed",
-        hashes([checkpoint, *dict.fromkeys(dictionaries), codes]),
-        license or license_of(checkpoint.parent),
-    )
+    oracle = f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights"
+    oracle += "; fairseq itself is not installed"
+    name, sha256 = Path(input).resolve().name, hashes([checkpoint, *dict.fromkeys(dictionaries), codes])
+    source = Source(name, "fairseq", oracle, sha256, license or license_of(checkpoint.parent))
     texts[MERGES] = "".join(f"{line}\n" for line in merges)
     return write_fsmt(fsmt, target, source, texts, langs, sentences, force)
 

@@ -21,7 +21,7 @@ from .config_requirements import check_config, require
 from .converted_folder import Source, check_output, write_converted
 from .parity_certificate import SENTENCES, compare
 from .source_folder import hashes, license_of, load_source, source_folder, weight_files
-from .weight_transforms import converted_model, interleaved_channels, permute_channels
+from .weight_transforms import SAME_FIELDS, converted_model, interleaved_channels, permute_channels
 
 
 # Tensors of Marian's that are not weights of this model: sinusoids, and an output bias that is zero.
@@ -62,31 +62,20 @@ def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None
         tie_word_embeddings=True,
         attention_bias=True,
     )
-    token_ids = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
     marian_config = MarianConfig(
         vocab_size=config.vocab_size,
-        d_model=config.d_model,
-        encoder_layers=config.encoder_layers,
-        decoder_layers=config.decoder_layers,
         encoder_attention_heads=config.num_heads,
         decoder_attention_heads=config.num_heads,
         encoder_ffn_dim=config.d_ff,
         decoder_ffn_dim=config.d_ff,
-        activation_function=config.activation_function,
         scale_embedding=True,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        activation_dropout=config.activation_dropout,
         init_std=config.d_model**-0.5,
         max_position_embeddings=config.max_position_embeddings,
         forced_eos_token_id=None,
-        **{name: getattr(config, name) for name in token_ids},
+        **{name: getattr(config, name) for name in SAME_FIELDS},
     )
     marian = MarianMTModel._from_config(marian_config, attn_implementation=attn_implementation)
-    # MarianConfig has no field for it.
-    for module in marian.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.eps = config.layer_norm_eps
+    _set_epsilon(marian, config.layer_norm_eps)
     return marian
 
 
@@ -188,6 +177,11 @@ def restore_positions(marian: MarianMTModel) -> None:
         angles = np.arange(count)[:, None] * rates
         table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
         stack.embed_positions.weight.copy_(torch.from_numpy(table))
+    _set_epsilon(marian, _EPSILONS["marian"])
+
+
+def _set_epsilon(marian: MarianMTModel, epsilon: float) -> None:
+    """Set the epsilon of all LayerNorms, for which MarianConfig has no field."""
     for module in marian.modules():
         if isinstance(module, nn.LayerNorm):
-            module.eps = _EPSILONS["marian"]
+            module.eps = epsilon

@@ -1,7 +1,6 @@
 """Models that Marian itself trained (marian-nmt, C++): a folder with `.npz` weights and SentencePiece vocabularies."""
 
 import json
-import math
 import zipfile
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -19,7 +18,7 @@ from .config_requirements import refuse, unlike
 from .converted_folder import Source, check_output, write_converted
 from .hf_marian import convert_marian, restore_positions
 from .parity_certificate import SENTENCES, compare, excess
-from .source_folder import hashes, license_of
+from .source_folder import check_archive, hashes, license_of
 
 
 # Values that the fields of special:model.yml must have; a field that is missing has this value.
@@ -47,7 +46,7 @@ _ACTIVATIONS = ("relu", "swish")
 _ATTENTIONS = {"self": ("self_attn", "self_attn_layer_norm"), "context": ("encoder_attn", "encoder_attn_layer_norm")}
 # Under a softmax with the others, a token that Marian does not have gets no probability.
 _BELOW_ALL = 30.0
-# Of an array, uncompressed, in multiples of its size in the file.
+# Of all arrays, uncompressed, in multiples of the size of the file.
 _LARGEST_INFLATION = 20
 # Marian truncates a hypothesis at this many times the tokens of the source; it then has no EOS.
 _LONGEST = 3
@@ -102,14 +101,9 @@ def from_marian(
             oracle += "; pymarian, which is Marian itself, is not installed"
         else:
             oracle += ", and n-best lists of pymarian"
-            parity = with_marian(parity, model, tokenizer, weights, vocabularies, sentences)
-        source = Source(
-            Path(input).resolve().name,
-            "marian",
-            oracle,
-            hashes([weights, *vocabularies]),
-            license or license_of(weights.parent),
-        )
+            parity = add_scores(parity, model, tokenizer, n_best_lists(weights, vocabularies, sentences))
+        name, sha256 = Path(input).resolve().name, hashes([weights, *vocabularies])
+        source = Source(name, "marian", oracle, sha256, license or license_of(weights.parent))
         files = [path for path in Path(folder).iterdir() if path.is_file()]
         return write_converted(model, target, source, parity, files, force)
 
@@ -150,26 +144,20 @@ def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
     Raises:
         ValueError: if the file is damaged, claims more than it holds, or has no settings.
     """
+    check_archive(path, _LARGEST_INFLATION)
     try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                check_size(archive, entry, path.stat().st_size)
         with np.load(path, allow_pickle=False) as stored:
             arrays = dict(stored)
         settings = read_yaml(bytes(arrays.pop("special:model.yml")).rstrip(b"\0"), path)
     except KeyError as error:
         raise ValueError(f"{path} has no special:model.yml; it is not a model of Marian.") from error
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (MemoryError, OSError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     return arrays, settings
 
 
 def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
-    """The settings in YAML.
-
-    Raises:
-        ValueError: if there are none.
-    """
+    """The settings in YAML, or ValueError if they are damaged."""
     try:
         settings = yaml.safe_load(content.decode())
     except (UnicodeDecodeError, yaml.YAMLError) as error:
@@ -177,19 +165,6 @@ def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ValueError(f"the settings in {path} are damaged: they have no fields.")
     return settings
-
-
-def check_size(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, size: int) -> None:
-    """Raise ValueError if an array claims more bytes than it has, before memory is taken for it."""
-    with archive.open(entry) as file:
-        version = np.lib.format.read_magic(file)
-        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
-            version
-        ]
-        shape, _, dtype = read_header(file)
-        claimed = math.prod(shape) * dtype.itemsize
-        if claimed != entry.file_size - file.tell() or entry.file_size > _LARGEST_INFLATION * size:
-            raise ValueError(f"{entry.filename} claims {claimed:,} bytes, but the file holds {size:,}.")
 
 
 def check_settings(settings: dict[str, Any], path: Path) -> None:
@@ -310,15 +285,8 @@ def _norm_state(rest: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[s
     return {f"{ours}.{name}": rest.pop(f"{theirs}_{part}").flatten() for name, part in parts.items()}
 
 
-def with_marian(
-    parity: dict[str, Any],
-    model: Any,
-    tokenizer: Any,
-    weights: Path,
-    vocabularies: Sequence[Path],
-    sentences: Sequence[str],
-) -> dict[str, Any]:
-    """The comparison with that of Marian's own n-best lists: the largest difference of a hypothesis, per token."""
+def n_best_lists(weights: Path, vocabularies: Sequence[Path], sentences: Sequence[str]) -> list[tuple[str, str, float]]:
+    """Marian's own translations of sentences, 4 for each, for `add_scores`."""
     import pymarian
 
     translator = pymarian.Translator(
@@ -333,7 +301,7 @@ def with_marian(
         quiet_translation=True,
     )
     rows = [line.split(" ||| ") for line in translator.translate(list(sentences))]
-    return add_scores(parity, model, tokenizer, [(sentences[int(n)], text, float(score)) for n, text, _, score in rows])
+    return [(sentences[int(number)], text, float(score)) for number, text, _, score in rows]
 
 
 @torch.no_grad()

@@ -11,8 +11,8 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 # Parts of the names of weights: (output, d_model) reads the residual stream, (d_model, ...) writes it.
 _READ = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight", "shared", "embed_tokens", "lm_head.weight")
 _WRITE = ("out_proj", "fc2", "layer_norm")
-# Fields that configurations of transformers share with this model's.
-_SAME_FIELDS = (
+# Fields that configurations of Marian and FSMT share with this model's.
+SAME_FIELDS = (
     *("encoder_layers", "decoder_layers", "d_model", "dropout", "attention_dropout", "activation_dropout"),
     *("activation_function", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
 )
@@ -73,7 +73,7 @@ def converted_model(source: Any, state: State, name: str, **fields: Any) -> Vani
             raise ValueError(f"{key} in {name} has values that are NaN or infinite; convert another checkpoint.")
     given = source.config
     d_ff = max(given.encoder_ffn_dim, given.decoder_ffn_dim)
-    same = {field: getattr(given, field) for field in _SAME_FIELDS}
+    same = {field: getattr(given, field) for field in SAME_FIELDS}
     config = VanillaTransformerConfig(**same, d_ff=d_ff, num_heads=given.encoder_attention_heads, **fields)
     model = VanillaTransformerForConditionalGeneration(config).eval()
     model.load_state_dict(
