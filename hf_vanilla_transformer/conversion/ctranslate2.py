@@ -117,11 +117,7 @@ def import_library() -> Any:
 
 
 def register_loader() -> None:
-    """Make `ctranslate2.converters.TransformersConverter` convert trained folders of this model.
-
-    Raises:
-        ImportError: if ctranslate2 is not installed.
-    """
+    """Make `ctranslate2.converters.TransformersConverter` convert trained folders of this model."""
     import_library()
     from ctranslate2.converters import transformers as converters
 

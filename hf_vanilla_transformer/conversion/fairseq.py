@@ -15,6 +15,7 @@ import torch
 import transformers
 from transformers import FSMTConfig, FSMTForConditionalGeneration
 
+from ..support.argument_checks import reason_of
 from .config_requirements import refuse, unlike
 from .converted_folder import Source, check_output
 from .fsmt import MERGES, TOKEN_IDS, VOCABULARIES, write_fsmt
@@ -134,7 +135,7 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
             raise ValueError(f"{path} holds {found[1]}, which could run code; save it without.") from error
         raise ValueError(f"{path} is no checkpoint of PyTorch; give a complete .pt that fairseq wrote.") from error
     except Exception as error:  # torch raises many kinds.
-        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split()) or repr(error)}") from error
+        raise ValueError(f"{path} cannot be read: {reason_of(error)}") from error
     try:
         args = checkpoint.get("args") or checkpoint["cfg"]["model"]
         state = {name: weight.float() for name, weight in checkpoint["model"].items()}

@@ -251,15 +251,13 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
 
 
 def _check_arguments(trainer: Trainer) -> None:
-    """Raise ValueError for arguments that fixed batches break."""
-    if trainer.args.auto_find_batch_size:
-        raise ValueError("auto_find_batch_size cannot change a token budget; leave it out, and lower tokens_per_batch.")
-    if trainer.accelerator.split_batches or trainer.accelerator.dispatch_batches:
-        raise ValueError(
-            "accelerator_config splits or dispatches batches, but each process reads its own batches; leave it out."
-        )
-    if trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1:
-        raise ValueError(
-            "tensor, context and sequence parallelism need the same batch in several processes, but each process gets "
-            "its own; use DDP or FSDP."
-        )
+    """Raise ValueError for arguments that contradict fixed batches, of which each process reads its own."""
+    splits = trainer.accelerator.split_batches or trainer.accelerator.dispatch_batches
+    shares = trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1
+    for name, is_given in (
+        ("auto_find_batch_size", trainer.args.auto_find_batch_size),
+        ("accelerator_config with split or dispatched batches", splits),
+        ("tensor, context or sequence parallelism", shares),
+    ):
+        if is_given:
+            raise ValueError(f"{name} contradicts fixed batches, which differ between processes; leave it out.")

@@ -9,7 +9,6 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig, TrainingArguments
-from transformers.training_args import OptimizerNames
 
 from ..data.language_codes import language_of
 from ..evaluation.metric_names import describe_exact_match
@@ -153,7 +152,7 @@ def argument_facts(args: TrainingArguments) -> dict[str, Any]:
     # A value below 1 is a share of all updates.
     is_share = 0 < args.warmup_steps < 1
     facts["warm-up updates"] = f"{args.warmup_steps:.3g} of all" if is_share else int(args.warmup_steps)
-    if "adam" in OptimizerNames(args.optim).value:
+    if "adam" in args.optim:
         facts["beta_1, beta_2, epsilon"] = f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}"
     if args.label_smoothing_factor:
         facts["label smoothing by the Trainer"] = args.label_smoothing_factor
