@@ -217,11 +217,12 @@ def specification(
         )
     specs = import_library().specs
     activation = getattr(specs.Activation, _ACTIVATIONS[config.activation_function])
-    depths = (config.encoder_layers, config.decoder_layers)
     heads = heads_in_one_layer(config)
     alignment = {"alignment_layer": heads[0][0] if heads else -1, "alignment_heads": len(heads) or 1}
     options = {"pre_norm": False, "activation": activation, **alignment}
-    spec = specs.TransformerSpec.from_config(depths, config.num_heads, **options)
+    spec = specs.TransformerSpec.from_config(
+        (config.encoder_layers, config.decoder_layers), config.num_heads, **options
+    )
     rows = table_length(config, max_positions)
     no_embeddings, positions = torch.zeros(rows, config.d_model), torch.arange(rows)
     for ours, theirs in ((base.encoder, spec.encoder), (base.decoder, spec.decoder)):

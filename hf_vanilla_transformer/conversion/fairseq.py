@@ -108,6 +108,8 @@ def find_checkpoint(path: Path) -> Path:
         ValueError: if it is not clear which one is meant.
     """
     if path.is_file():
+        if path.suffix != ".pt":
+            raise ValueError(f"{path} is no .pt of weights; name the folder that fairseq trained in.")
         return path
     found = {each.name: each for each in path.glob("*.pt")}
     if not found:

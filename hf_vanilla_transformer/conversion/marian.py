@@ -19,6 +19,7 @@ from .converted_folder import Source, check_output, write_converted
 from .hf_marian import convert_marian, restore_positions
 from .parity_certificate import SENTENCES, compare, excess
 from .source_folder import check_archive, hashes, license_of
+from .weight_transforms import State
 
 
 # Values that the fields of special:model.yml must have; a field that is missing has this value.
@@ -50,8 +51,6 @@ _BELOW_ALL = 30.0
 _LARGEST_INFLATION = 20
 # Marian truncates a hypothesis at this many times the tokens of the source; it then has no EOS.
 _LONGEST = 3
-
-Arrays = dict[str, np.ndarray]
 
 
 def from_marian(
@@ -113,9 +112,11 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
 
     Raises:
         FileNotFoundError: if weights are missing.
-        ValueError: if vocabularies are not SentencePiece models inside the folder.
+        ValueError: if the file is no .npz, or vocabularies are not SentencePiece models inside the folder.
     """
     if path.is_file():
+        if path.suffix != ".npz":
+            raise ValueError(f"{path} is no .npz of weights; name the folder that Marian trained in.")
         weights, folder = path, path.parent
     else:
         found = [each for each in path.glob("*.npz") if not each.name.endswith((".optimizer.npz", ".orig.npz"))]
@@ -138,7 +139,7 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
     return weights, vocabularies
 
 
-def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
+def read_arrays(path: Path) -> tuple[State, dict[str, Any]]:
     """The arrays of an `.npz`, without pickles, and the settings inside it.
 
     Raises:
@@ -149,11 +150,12 @@ def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
         with np.load(path, allow_pickle=False) as stored:
             arrays = dict(stored)
         settings = read_yaml(bytes(arrays.pop("special:model.yml")).rstrip(b"\0"), path)
+        state = {name: torch.from_numpy(array) for name, array in arrays.items()}
     except KeyError as error:
         raise ValueError(f"{path} has no special:model.yml; it is not a model of Marian.") from error
-    except (MemoryError, OSError, ValueError, zipfile.BadZipFile) as error:
+    except (EOFError, MemoryError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    return arrays, settings
+    return state, settings
 
 
 def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
@@ -176,7 +178,7 @@ def check_settings(settings: dict[str, Any], path: Path) -> None:
     refuse(path, unfit, "CTranslate2's ct2-marian-converter takes some others, such as pre-norm.")
 
 
-def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: Arrays) -> tuple[Any, int]:
+def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: State) -> tuple[Any, int]:
     """Write the files of a `MarianTokenizer`; returns it and the id of the pad token, which Marian does not have.
 
     Raises:
@@ -210,7 +212,7 @@ def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: Arrays) 
     return MarianTokenizer.from_pretrained(folder), pad
 
 
-def as_hf_marian(arrays: Arrays, settings: dict[str, Any], pad: int, path: Path) -> MarianMTModel:
+def as_hf_marian(arrays: State, settings: dict[str, Any], pad: int, path: Path) -> MarianMTModel:
     """A `MarianMTModel` with Marian's weights and positions.
 
     Decoding begins from a zero vector, which is the embedding of the pad token here.
@@ -218,7 +220,7 @@ def as_hf_marian(arrays: Arrays, settings: dict[str, Any], pad: int, path: Path)
     Raises:
         ValueError: if an array is missing or left over.
     """
-    is_joint, rest = "Wemb" in arrays, {name: torch.from_numpy(array) for name, array in arrays.items()}
+    is_joint, rest = "Wemb" in arrays, dict(arrays)
     d_ff = settings["transformer-dim-ffn"]
     config = MarianConfig(
         vocab_size=pad + 1,
@@ -240,7 +242,7 @@ def as_hf_marian(arrays: Arrays, settings: dict[str, Any], pad: int, path: Path)
         tie_word_embeddings=True,
     )
     marian = MarianMTModel._from_config(config, attn_implementation="eager").eval()
-    state: dict[str, torch.Tensor] = {}
+    state: State = {}
     try:
         for name in ("shared",) if is_joint else ("encoder.embed_tokens", "decoder.embed_tokens"):
             table = rest.pop("Wemb" if is_joint else f"{name.partition('.')[0]}_Wemb")
@@ -265,7 +267,7 @@ def as_hf_marian(arrays: Arrays, settings: dict[str, Any], pad: int, path: Path)
     return marian
 
 
-def _layer_state(rest: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[str, torch.Tensor]:
+def _layer_state(rest: State, theirs: str, ours: str) -> State:
     """The weights of a layer under transformers' names, taken out of `rest`; Marian's matrices are (in, out)."""
     state = {}
     for kind in ("self", "context") if theirs.startswith("decoder") else ("self",):
@@ -280,7 +282,7 @@ def _layer_state(rest: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[
     return state | _norm_state(rest, f"{theirs}_ffn_ffn_ln", f"{ours}.final_layer_norm")
 
 
-def _norm_state(rest: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[str, torch.Tensor]:
+def _norm_state(rest: State, theirs: str, ours: str) -> State:
     parts = {"weight": "scale", "bias": "bias"}
     return {f"{ours}.{name}": rest.pop(f"{theirs}_{part}").flatten() for name, part in parts.items()}
 

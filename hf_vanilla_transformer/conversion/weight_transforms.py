@@ -76,9 +76,8 @@ def converted_model(source: Any, state: State, name: str, **fields: Any) -> Vani
     same = {field: getattr(given, field) for field in SAME_FIELDS}
     config = VanillaTransformerConfig(**same, d_ff=d_ff, num_heads=given.encoder_attention_heads, **fields)
     model = VanillaTransformerForConditionalGeneration(config).eval()
-    model.load_state_dict(
-        permute_channels(widen_feed_forward(state, d_ff), interleaved_channels(config.d_model).argsort())
-    )
+    state = permute_channels(widen_feed_forward(state, d_ff), interleaved_channels(config.d_model).argsort())
+    model.load_state_dict(state)
     model.tie_weights()
     settings: Any = source.generation_config
     # The settings of the source, which the mixin would replace if they seemed to come from a configuration.

@@ -96,12 +96,7 @@ class About:
 
 
 def fill_model_card(
-    about: About,
-    config: PreTrainedConfig,
-    parameters: int,
-    training_facts: dict[str, Any],
-    *,
-    converted: bool = False,
+    about: About, config: PreTrainedConfig, parameters: int, training_facts: dict[str, Any], *, converted: bool = False
 ) -> ModelCard:
     """Fill the template `model_card.md`.
 

@@ -74,12 +74,7 @@ def _check_metadata(metadata: ModelCardData) -> None:
 
 
 def push_run(
-    folder: str | os.PathLike[str],
-    repo_id: str,
-    *,
-    message: str,
-    token: str | None = None,
-    revision: str | None = None,
+    folder: str | os.PathLike[str], repo_id: str, *, message: str, token: str | None = None, revision: str | None = None
 ) -> str:
     """Push a trained folder in one commit: model, code, tokenizer, card and scores; no checkpoints, no pickles.
 
