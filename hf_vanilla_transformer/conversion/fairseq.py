@@ -15,8 +15,9 @@ import torch
 import transformers
 from transformers import FSMTConfig, FSMTForConditionalGeneration
 
+from ..support.argument_checks import reason_of
 from .config_requirements import refuse, unlike
-from .converted_folder import check_output
+from .converted_folder import Source, check_output
 from .fsmt import MERGES, TOKEN_IDS, VOCABULARIES, write_fsmt
 from .parity_certificate import SENTENCES
 from .source_folder import check_archive, hashes, license_of
@@ -91,20 +92,12 @@ def from_fairseq(
     fsmt = as_fsmt(state, args, [len(each) for each in vocabularies], langs, checkpoint)
     texts = {name: json.dumps(each, ensure_ascii=False) for name, each in zip(VOCABULARIES, vocabularies, strict=True)}
     merges = [line for line in codes.read_text(encoding="utf-8").splitlines() if not line.startswith("#version")]
-    return write_fsmt(
-        fsmt,
-        target,
-        {**texts, MERGES: "".join(f"{line}\n" for line in merges)},
-        langs,
-        sentences,
-        source=Path(input).resolve().name,
-        system="fairseq",
-        oracle=f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights; fairseq "
-        "itself is not installed",
-        sha256=hashes([checkpoint, *dict.fromkeys(dictionaries), codes]),
-        license=license or license_of(checkpoint.parent),
-        force=force,
-    )
+    oracle = f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights"
+    oracle += "; fairseq itself is not installed"
+    name, sha256 = Path(input).resolve().name, hashes([checkpoint, *dict.fromkeys(dictionaries), codes])
+    source = Source(name, "fairseq", oracle, sha256, license or license_of(checkpoint.parent))
+    texts[MERGES] = "".join(f"{line}\n" for line in merges)
+    return write_fsmt(fsmt, target, source, texts, langs, sentences, force)
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -144,7 +137,7 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
             raise ValueError(f"{path} holds {found[1]}, which could run code; save it without.") from error
         raise ValueError(f"{path} is no checkpoint of PyTorch; give a complete .pt that fairseq wrote.") from error
     except Exception as error:  # torch raises many kinds.
-        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split()) or repr(error)}") from error
+        raise ValueError(f"{path} cannot be read: {reason_of(error)}") from error
     try:
         args = checkpoint.get("args") or checkpoint["cfg"]["model"]
         state = {name: weight.float() for name, weight in checkpoint["model"].items()}
@@ -178,8 +171,6 @@ def read_dictionary(path: Path) -> dict[str, int]:
         FileNotFoundError: if there is no such file.
         ValueError: if a line has no count.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; copy the dictionaries into the folder of the checkpoint.")
     tokens = list(_SPECIAL)
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
         token, separator, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")

@@ -48,6 +48,12 @@ def compare(model: Any, oracle: Any, real: Rows | None = None, *, in_float64: bo
     return {**parity, "equal": not excess(parity)}
 
 
+def check_equal(parity: dict[str, Any], source: str, force: bool) -> None:
+    """Raise ValueError, without `force`, if a converted model is not equal to its source."""
+    if not (parity["equal"] or force):
+        raise ValueError(f"the converted model is not equal to {source}: {excess(parity)}; --force writes it anyway.")
+
+
 def excess(parity: dict[str, Any]) -> str:
     """The first difference beyond its tolerance, in words; an empty text if there is none."""
     parts = {"float32": parity, "float64": parity.get("float64", {"log_probs": {}})}

@@ -69,27 +69,24 @@ def load_source(kind: Any, folder: Path, source: str) -> Any:
     return model.eval()
 
 
-def check_archive(path: Path) -> None:
-    """Raise ValueError if a file of torch claims more bytes than it has, before memory is taken for them."""
+def check_archive(path: Path, inflation: int = 1) -> None:
+    """Raise ValueError if a file claims more than `inflation` times its bytes, before memory is taken for them.
+
+    torch does not compress its files.
+    """
     if not zipfile.is_zipfile(path):
         return
     size = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
-        # torch does not compress.
         claimed = sum(entry.file_size for entry in archive.infolist())
-    if claimed > size:
+    if claimed > inflation * size:
         raise ValueError(
             f"{path} claims {claimed:,} bytes, but the file holds {size:,}; convert a complete checkpoint."
         )
 
 
 def load_tokenizer(folder: Path, source: str) -> Any:
-    """The tokenizer of a source.
-
-    Raises:
-        ImportError: if its library is not installed.
-        ValueError: if its files are missing or damaged.
-    """
+    """The tokenizer of a source, or ValueError if its files are missing or damaged."""
     try:
         return AutoTokenizer.from_pretrained(folder)
     except ImportError:

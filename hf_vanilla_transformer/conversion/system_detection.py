@@ -17,9 +17,6 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
         source (`str`): a folder, a file of weights, or a name on the Hub.
         revision, token (`str`, *optional*): of the repository on the Hub.
 
-    Returns:
-        `str`: `"hf_marian"`, `"fsmt"`, `"marian"` or `"fairseq"`.
-
     Raises:
         FileNotFoundError: if there is no such source.
         ValueError: if it is of none of these systems, or of several.

@@ -51,14 +51,9 @@ def filter_pairs(
         check_number("max_tokens", max_tokens, 1)
     check_is_dataset(data)
     too_long = 0 if max_tokens is None else int((np.maximum(*pair_lengths(data)) > max_tokens).sum())
-    kept = data.with_format("arrow").filter(
-        _fit,
-        batched=True,
-        batch_size=_ROWS_AT_ONCE,
-        writer_batch_size=_ROWS_AT_ONCE,
-        fn_kwargs={"blank_tokens": [_blank_tokens(side) for side in sides_of(tokenizer)], "max_tokens": max_tokens},
-        desc="removing pairs",
-    )
+    rules = {"blank_tokens": [_blank_tokens(side) for side in sides_of(tokenizer)], "max_tokens": max_tokens}
+    sizes = {"batch_size": _ROWS_AT_ONCE, "writer_batch_size": _ROWS_AT_ONCE}
+    kept = data.with_format("arrow").filter(_fit, batched=True, fn_kwargs=rules, desc="removing pairs", **sizes)
     dropped = {"empty": len(data) - len(kept) - too_long, "too long": too_long}
     if not len(kept):
         raise ValueError(
@@ -120,14 +115,9 @@ def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[A
 
 
 def set_model_max_length(tokenizer: PreTrainedTokenizerBase, data: Dataset) -> None:
-    """Make the longest source of the training pairs the tokenizer's `model_max_length`, in tokens.
+    """Make the longest source of training pairs, in tokens, the tokenizer's `model_max_length`, unless it is greater.
 
-    A tokenizer that has a greater one already, of an earlier training, keeps it. It cuts nothing off by itself; see
-    `translate(..., split_sentences=True)`.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): of the pairs.
-        data (`Dataset`): training pairs of [`tokenize_pairs`].
+    It truncates nothing by itself; see `translate(..., split_sentences=True)`.
     """
     longest, earlier = int(pair_lengths(data)[0].max()), tokenizer.model_max_length
     if earlier > LARGE_INTEGER or earlier < longest:  # Without a limit it is a number beyond all lengths.

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import pyarrow as pa
@@ -23,9 +23,8 @@ from .number_corpus import number_pairs
 from .text_lines import check_is_input, iterate_lines
 
 
-SPLITS = ("train", "validation", "test")
-# Other names of the validation split on the Hub.
-_VALIDATION_NAMES = ("dev", "valid", "val")
+# Names of the validation split on the Hub; the first that a data set has is it.
+_VALIDATION_NAMES = ("validation", "dev", "valid", "val")
 _LINES_PER_CHUNK = 10_000
 _TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
 _TABLE_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
@@ -81,8 +80,8 @@ def load_pairs(
         ValueError: if a file is empty, malformed or has another number of lines than its partner, or a column is
             missing; the message names the file and, if known, the line.
     """
-    given = zip(SPLITS, (train_files, validation_files, test_files), strict=True)
-    files = {split: _as_paths(split_files) for split, split_files in given if split_files is not None}
+    given = {"train": train_files, "validation": validation_files, "test": test_files}
+    files = {split: _as_paths(split_files) for split, split_files in given.items() if split_files is not None}
     if (dataset is None) == (not files):
         raise ValueError('give either a data set ("numbers", or a name on the Hub) or files.')
     if options.get("streaming"):
@@ -91,27 +90,22 @@ def load_pairs(
         raise ValueError(f'split is {options["split"]!r}; give one, such as "train[:1%]", or leave it out to load all.')
     if files:
         with TemporaryDirectory() as folder:
-            copied = {split: _with_copies_of_streams(paths, Path(folder, split)) for split, paths in files.items()}
-            return DatasetDict({split: _read_files(paths, source, target, options) for split, paths in copied.items()})
+            readable = {split: [_without_pipe(path, folder) for path in paths] for split, paths in files.items()}
+            return DatasetDict(
+                {split: _read_files(paths, source, target, options) for split, paths in readable.items()}
+            )
     if dataset == "numbers":
         languages = {"source": "en", "target": "de"}
         return number_pairs(languages.get(source, source), languages.get(target, target), **options)
     loaded = load_dataset(dataset, **options)
-    # "train[:1%]" is a part of the split "train".
-    if not isinstance(loaded, dict):
-        name = str(options.get("split", "train")).partition("[")[0]
-        return DatasetDict({name: _select_columns(loaded, source, target, f'{name} of "{dataset}"')})
+    if isinstance(loaded, Dataset):  # "train[:1%]" is a part of the split "train".
+        splits = {str(options.get("split", "train")).partition("[")[0]: loaded}
+    else:
+        validation = next((name for name in _VALIDATION_NAMES if name in loaded), None)
+        splits = {"validation" if name == validation else name: split for name, split in loaded.items()}
     return DatasetDict(
-        {
-            _usual_name(name, loaded): _select_columns(split, source, target, f'{name} of "{dataset}"')
-            for name, split in loaded.items()
-        }
+        {name: _select_columns(split, source, target, f'{name} of "{dataset}"') for name, split in splits.items()}
     )
-
-
-def _usual_name(name: str, splits: dict[str, Dataset]) -> str:
-    others = [each for each in _VALIDATION_NAMES if each in splits]
-    return "validation" if "validation" not in splits and name in others[:1] else name
 
 
 def _as_paths(files: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -125,13 +119,11 @@ def _as_paths(files: str | Path | Sequence[str | Path]) -> list[Path]:
     return paths
 
 
-def _with_copies_of_streams(paths: list[Path], folder: Path) -> list[Path]:
-    """The paths, with copies in place of pipes, which can be read only once."""
-    folder.mkdir()
-    return [_copy(path, folder / f"{n}{path.suffix}") if is_stream(path) else path for n, path in enumerate(paths)]
-
-
-def _copy(path: Path, copy: Path) -> Path:
+def _without_pipe(path: Path, folder: str) -> Path:
+    """The path, or a copy in `folder` of a pipe, which can be read only once."""
+    if not is_stream(path):
+        return path
+    copy = Path(mkdtemp(dir=folder), path.name)
     with path.open("rb") as stream, copy.open("wb") as file:
         shutil.copyfileobj(stream, file)
     return copy
@@ -162,15 +154,10 @@ def _read_aligned(source_path: Path, target_path: Path) -> Dataset:
     # These values change when a file is written or replaced.
     key = Hasher.hash([(str(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for path, s in states])
     copy = Path(config.HF_DATASETS_CACHE) / "pairs" / f"{key}.arrow"
-    try:
-        copy.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            f"{config.HF_DATASETS_CACHE}, the cache of datasets, cannot be written ({error}); set HF_DATASETS_CACHE to "
-            "a writable folder."
-        ) from error
+    copy.parent.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(copy.with_suffix(".lock")):
         if not copy.is_file():
+            # Dataset.from_generator takes eight times as long.
             with whole_file(copy, binary=True) as file, pa.ipc.new_stream(file, _TEXT) as writer:
                 for table in _aligned_tables(source_path, target_path):
                     writer.write_table(table)
@@ -215,16 +202,11 @@ def _read_tables(paths: list[Path], source: str, target: str, options: dict[str,
     except Exception as error:
         raise ValueError(f"{origin} cannot be read as {kind}: {error.__cause__ or error}") from error
     pairs = _select_columns(table, source, target, origin)
-    if kind == "csv":
-        _warn_of_numbers(pairs, {"source": source, "target": target}, origin)
-    return pairs
-
-
-def _warn_of_numbers(pairs: Dataset, names: dict[str, str], origin: str) -> None:
-    """Log a warning if a column of CSV, which has no types, holds nothing but numbers."""
-    for column, name in names.items():
+    # CSV has no types.
+    for column, name in (("source", source), ("target", target)) if kind == "csv" else ():
         if pc.all(pc.match_substring_regex(pairs.data.column(column), _NUMBER)).as_py():
             logger.warning('%s: column "%s" holds numbers alone; is it the column of the sentences?', origin, name)
+    return pairs
 
 
 def _check_csv(path: Path, options: dict[str, Any]) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig, TrainingArguments
-from transformers.training_args import OptimizerNames
 
 from ..data.language_codes import language_of
 
@@ -34,6 +33,11 @@ class About:
         license (`str`, *optional*): licence of the weights; if None, the card says that it is not stated.
         scores (`dict`, *optional*): scores of [`~hf_vanilla_transformer.score_translations`] on the test pairs, with
             `data` and `decoding`, which describe the pairs and the decoding in words.
+        data (`str`): the training data in words.
+        location (`str`, *optional*): folder or `"user/name"` that the example passes to `from_pretrained`. Default:
+            the title.
+        revision (`str`, *optional*): a branch of that repository, other than `"main"`.
+        example_source (`str`): a sentence for the example.
     """
 
     title: str
@@ -44,15 +48,18 @@ class About:
     base_model: str | None = None
     license: str | None = None
     scores: dict[str, Any] | None = None
+    data: str = "its training data"
+    location: str | None = None
+    revision: str | None = None
+    example_source: str = "A sentence to translate."
 
     def metadata(self) -> ModelCardData:
         """The card's metadata, limited to values that the Hub knows."""
-        languages = [
-            language for language in map(language_of, (self.source_language, self.target_language)) if language
-        ]
-        hub_dataset, metrics = _hub_name(self.dataset), _metrics_and_exact_match(self.scores)[0]
+        metrics=metrics,
+        exact_match=exact_match,
+        example_source=json.dumps(about.example_source, ensure_ascii=False),
         return ModelCardData(
-            language=list(dict.fromkeys(languages)) or None,
+            language=list(dict.fromkeys(filter(None, languages))) or None,
             license=self.license,
             library_name="transformers",
             pipeline_tag="translation",
@@ -86,16 +93,7 @@ class About:
 
 
 def fill_model_card(
-    about: About,
-    config: PreTrainedConfig,
-    parameters: int,
-    training_facts: dict[str, Any],
-    *,
-    data: str = "its training data",
-    location: str | None = None,
-    revision: str | None = None,
-    example_source: str = "A sentence to translate.",
-    converted: bool = False,
+    about: About, config: PreTrainedConfig, parameters: int, training_facts: dict[str, Any], *, converted: bool = False
 ) -> ModelCard:
     """Fill the template `model_card.md`.
 
@@ -104,11 +102,6 @@ def fill_model_card(
         config (`PreTrainedConfig`): its configuration.
         parameters (`int`): number of its parameters.
         training_facts (`dict`): rows of the table of its training.
-        data (`str`): the training data in words.
-        location (`str`, *optional*): folder or `"user/name"` that the example passes to `from_pretrained`. Default:
-            the title.
-        revision (`str`, *optional*): a branch of that repository, other than `"main"`.
-        example_source (`str`): a sentence for the example.
         converted (`bool`): the weights come from another system, and `training_facts` are about the conversion.
 
     Returns:
@@ -120,14 +113,19 @@ def fill_model_card(
         about.metadata(),
         template_path=str(next(path for path in _TEMPLATE_PATHS if path.is_file())),
         title=about.title,
-        location=location or about.title,
-        at_revision=f', revision="{revision}"' if revision else "",
-        data=data,
+        location=about.location or about.title,
+        at_revision=f', revision="{about.revision}"' if about.revision else "",
+        data=about.data,
         languages=about.direction(),
         scores=about.scores,
+<<<<<<< HEAD
         metrics=metrics,
         exact_match=exact_match,
         example_source=json.dumps(example_source, ensure_ascii=False),
+=======
+        exact_match=about.scores and describe_exact_match(about.scores),
+        example_source=json.dumps(about.example_source, ensure_ascii=False),
+>>>>>>> slim-data
         model_facts=_model_facts(config, parameters),
         training_facts=training_facts,
         base_model=_hub_name(base) or (base and Path(base).resolve().name),
@@ -155,22 +153,19 @@ def average_facts(averaged_from: Sequence[str]) -> dict[str, str]:
 
 def argument_facts(args: TrainingArguments) -> dict[str, Any]:
     """The rows of a card that arguments of the Trainer give."""
+    batches, tokens = args.gradient_accumulation_steps * args.world_size, getattr(args, "tokens_per_batch", None)
+    if tokens is None:
+        facts: dict[str, Any] = {"sentences an update": args.train_batch_size * batches}
+    else:
+        facts = {"tokens an update and side, at most": tokens * batches}
     # A value below 1 is a share of all updates.
-    warmup = f"{args.warmup_steps:.3g} of all" if 0 < args.warmup_steps < 1 else int(args.warmup_steps)
-    facts = {**_batch_facts(args), "warm-up updates": warmup}
-    if "adam" in OptimizerNames(args.optim).value:
+    is_share = 0 < args.warmup_steps < 1
+    facts["warm-up updates"] = f"{args.warmup_steps:.3g} of all" if is_share else int(args.warmup_steps)
+    if "adam" in args.optim:
         facts["beta_1, beta_2, epsilon"] = f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}"
     if args.label_smoothing_factor:
         facts["label smoothing by the Trainer"] = args.label_smoothing_factor
     return {**facts, "seed": args.seed}
-
-
-def _batch_facts(args: TrainingArguments) -> dict[str, Any]:
-    batches = args.gradient_accumulation_steps * args.world_size
-    tokens = getattr(args, "tokens_per_batch", None)
-    if tokens is not None:
-        return {"tokens an update and side, at most": tokens * batches}
-    return {"sentences an update": args.train_batch_size * batches}
 
 
 def _model_facts(config: PreTrainedConfig, parameters: int) -> dict[str, Any]:

@@ -65,5 +65,4 @@ def check_links(files: Iterable[Path]) -> None:
 
 def files_of_a_run(folder: Path) -> list[Path]:
     """Files of a run in a folder, without its checkpoints."""
-    found = (path for pattern in FILES_OF_A_RUN for path in sorted(folder.glob(pattern)) if path.is_file())
-    return list(dict.fromkeys(found))
+    return [path for pattern in FILES_OF_A_RUN for path in sorted(folder.glob(pattern)) if path.is_file()]

@@ -1,10 +1,9 @@
 """Push a trained folder to the Hub: check permissions first, then one commit with all files."""
 
 import os
-from fnmatch import fnmatchcase
 from pathlib import Path
 
-from huggingface_hub import CommitOperation, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, ModelCardData
+from huggingface_hub import HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
 
 from .model_folder import FILES_OF_A_RUN, NOT_TO_SHARE, check_links, files_of_a_run
@@ -37,7 +36,8 @@ def prepare_repository(
         ValueError: if the Hub rejects the metadata, for example because it does not know the licence.
     """
     api = HfApi(token=token)
-    tokens_page = f"{api.endpoint}/settings/tokens"
+    page = f"{api.endpoint}/settings/tokens"
+    advice = f"create one with write access at {page}, then run `hf auth login` or set HF_TOKEN."
     try:
         api.whoami()
         _check_metadata(metadata)
@@ -46,19 +46,13 @@ def prepare_repository(
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
     except LocalTokenNotFoundError as error:
-        raise PermissionError(
-            f"there is no token to push to {name}; create one with write access at {tokens_page}, then run "
-            "`hf auth login` or set HF_TOKEN."
-        ) from error
+        raise PermissionError(f"there is no token to push to {name}; {advice}") from error
     except HfHubHTTPError as error:
         if error.response.status_code == 401:
-            raise PermissionError(
-                f"the Hub rejects the token to push to {name}; create one with write access at {tokens_page}, then run "
-                "`hf auth login` or set HF_TOKEN."
-            ) from error
+            raise PermissionError(f"the Hub rejects the token to push to {name}; {advice}") from error
         if error.response.status_code == 403:
             raise PermissionError(
-                f"the token has no write access to {name}; create one at {tokens_page}, or name another repository."
+                f"the token has no write access to {name}; create one at {page}, or name another repository."
             ) from error
         raise ConnectionError(f"the Hub rejects {name}: {describe_error(error)}") from error
     except (ConnectionError, HTTPError) as error:
@@ -80,12 +74,7 @@ def _check_metadata(metadata: ModelCardData) -> None:
 
 
 def push_run(
-    folder: str | os.PathLike[str],
-    repo_id: str,
-    *,
-    message: str,
-    token: str | None = None,
-    revision: str | None = None,
+    folder: str | os.PathLike[str], repo_id: str, *, message: str, token: str | None = None, revision: str | None = None
 ) -> str:
     """Push a trained folder in one commit: model, code, tokenizer, card and scores; no checkpoints, no pickles.
 
@@ -111,11 +100,15 @@ def push_run(
     api = HfApi(token=token)
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
-    others = set(api.list_repo_files(repo_id, revision=revision)) - files.keys() - {"README.md"}
-    stale = [name for name in sorted(others) if any(fnmatchcase(name, pattern) for pattern in FILES_OF_A_RUN)]
-    operations: list[CommitOperation] = [CommitOperationDelete(name) for name in stale]
-    operations += [CommitOperationAdd(name, path) for name, path in files.items()]
-    return api.create_commit(repo_id, operations, commit_message=message, revision=revision).commit_url
+    commit = api.upload_folder(
+        repo_id=repo_id,
+        folder_path=Path(folder),
+        commit_message=message,
+        revision=revision,
+        allow_patterns=list(files),
+        delete_patterns=[pattern for pattern in FILES_OF_A_RUN if pattern != "README.md"],
+    )
+    return commit.commit_url
 
 
 def describe_error(error: BaseException) -> str:

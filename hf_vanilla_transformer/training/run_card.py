@@ -1,6 +1,7 @@
 """The model card of a run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,8 @@ def save_card(
     }
     # A sentence of the user's data may be private.
     example = {"example_source": pairs["train"][0]["source"]} if settings.data.dataset_name == BUILT_IN else {}
-    location = {**describe_location(settings), **example}
-    card = fill_model_card(
-        about(settings, scores), model.config, model.num_parameters(), training_facts, data=data, **location
-    )
+    described = replace(about(settings, scores), data=data, **describe_location(settings), **example)
+    card = fill_model_card(described, model.config, model.num_parameters(), training_facts)
     with staged(settings.output) as folder:
         (folder / "README.md").write_text(card.content, encoding="utf-8")
         if scores is not None or average_scores:
