@@ -23,7 +23,7 @@ from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.training.run_arguments import ModelArguments, RunArguments, Settings
-from hf_vanilla_transformer.training.run_results import describe_run
+from hf_vanilla_transformer.training.run_report import describe_run
 from hf_vanilla_transformer.translation.decoding_arguments import DecodingArguments
 from hf_vanilla_transformer.translation.model_loading import load
 

@@ -215,7 +215,7 @@ class TestLinks:
         with pytest.raises(ValueError, match=rf"{name} is a link to .*secret, outside its folder; replace the link"):
             push_run(copy, "user/model", message="")
 
-    @pytest.mark.parametrize("name", ["vocab.txt", "notes.py", "averaged_from.json"])
+    @pytest.mark.parametrize("name", ["vocab.txt", "notes.py"])
     def test_are_not_copied_into_an_average(self, copy, secret, tmp_path, name):
         (copy / name).symlink_to(secret)
         sentence = end_of("average", copy, "--output", tmp_path / "average")

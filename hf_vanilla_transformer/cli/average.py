@@ -31,11 +31,11 @@ class AveragingArguments:
 def main(arguments: list[str]) -> Path:
     """Average as the command line says; returns the folder of the average."""
     args = parse(AveragingArguments, __doc__, arguments, "average")
-    from ..training.checkpoint_averaging import average_checkpoints, averaged_from
+    from ..training.checkpoint_averaging import average_checkpoints
 
     checkpoints = args.folders if args.last is None else checkpoints_of_run(args.folders, args.last)
     output = average_checkpoints(checkpoints, args.output)
-    print(f"the average of {', '.join(averaged_from(output))} is in {output}")
+    print(f"the average of {', '.join(Path(each).name for each in checkpoints)} is in {output}")
     return output
 
 

@@ -30,9 +30,9 @@ def run(settings: Settings) -> Path:
     # Not at the top, because --help needs neither the Trainer nor the data.
     from ..training.run import prepared
 
-    with printing_messages(), prepared(settings) as prepared_run:
+    with printing_messages(), prepared(settings) as finish:
         try:
-            return prepared_run.finish()
+            return finish()
         except KeyboardInterrupt:
             if settings.args.process_index == 0:
                 raise

@@ -55,9 +55,8 @@ class About:
 
     def metadata(self) -> ModelCardData:
         """The card's metadata, limited to values that the Hub knows."""
-        metrics=metrics,
-        exact_match=exact_match,
-        example_source=json.dumps(about.example_source, ensure_ascii=False),
+        languages = map(language_of, (self.source_language, self.target_language))
+        hub_dataset, metrics = _hub_name(self.dataset), _metrics_and_exact_match(self.scores)[0]
         return ModelCardData(
             language=list(dict.fromkeys(filter(None, languages))) or None,
             license=self.license,
@@ -118,14 +117,9 @@ def fill_model_card(
         data=about.data,
         languages=about.direction(),
         scores=about.scores,
-<<<<<<< HEAD
         metrics=metrics,
         exact_match=exact_match,
-        example_source=json.dumps(example_source, ensure_ascii=False),
-=======
-        exact_match=about.scores and describe_exact_match(about.scores),
         example_source=json.dumps(about.example_source, ensure_ascii=False),
->>>>>>> slim-data
         model_facts=_model_facts(config, parameters),
         training_facts=training_facts,
         base_model=_hub_name(base) or (base and Path(base).resolve().name),

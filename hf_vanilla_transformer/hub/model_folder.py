@@ -31,7 +31,6 @@ NOT_TO_SHARE = "training_args.bin"
 # Files that a run writes, next to its checkpoints; a later run in the same folder may write fewer of them.
 FILES_OF_A_RUN = (
     "README.md",
-    "averaged_from.json",
     "config.json",
     "curve.json",
     "curve.png",

@@ -1,7 +1,5 @@
 """Averages of checkpoints (section 6.1)."""
 
-import hashlib
-import json
 import math
 import os
 import shutil
@@ -24,20 +22,11 @@ from ..support.checkpoint_marks import MARK, checkpoints_in, complete_checkpoint
 from ..support.safetensors_layout import INDEX, WEIGHTS, read_json, read_layout
 
 
-PROVENANCE = "averaged_from.json"
-_TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _OTHER_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES, "*.py")
-# Fields that may differ between checkpoints of one model: who wrote it, and how it was trained.
-_NOT_OF_THE_MODEL = (
-    "_name_or_path",
-    "transformers_version",
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "label_smoothing",
-)
-# Settings of the last call, which tokenizers save too.
-_NOT_OF_THE_TOKENIZER = ("padding", "truncation")
+# Fields that may differ between checkpoints of one model: who wrote it, how it was trained, and the tokenizer's last
+# call.
+_NOT_OF_THE_MODEL = {"_name_or_path", "transformers_version", "padding", "truncation"}
+_NOT_OF_THE_MODEL |= {"dropout", "attention_dropout", "activation_dropout", "label_smoothing"}
 
 
 class _Checkpoint(NamedTuple):
@@ -57,8 +46,7 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
     shards), and up to 20 bytes for each element of the tensor in work.
 
     `output` becomes a folder for `from_pretrained`: configuration, generation settings, tokenizer and code are copies
-    of those of the last path. `averaged_from.json` lists the folders and the updates after which they were written;
-    the model card, README.md, lists the folders too.
+    of those of the last path. The model card, README.md, lists the folders.
 
     Args:
         paths (`list` of `str` or `PathLike`): folders with `model.safetensors`, whole or in shards, and `config.json`.
@@ -70,7 +58,7 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
     Raises:
         BlockingIOError: if another process writes `output`.
         FileExistsError: if `output` already holds a model.
-        FileNotFoundError: if a folder does not exist, or has no weights or no configuration.
+        FileNotFoundError: if a folder has no weights or no configuration.
         NotADirectoryError: if `output` is a file.
         TypeError: if `paths` is one string.
         ValueError: if no path is given, or one twice; if a checkpoint is truncated, lacks the mark that others of its
@@ -88,16 +76,26 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
         found = [path.name for path in files_of_a_run(target)]
         if found:
             raise FileExistsError(f"{target} already holds a model ({', '.join(found[:4])}); name another folder.")
-        checkpoints = _read_matching(paths)
         with staged(target) as folder:
-            _write_average(checkpoints, folder)
-            _write_card(checkpoints, folder, title=target.resolve().name)
+            checkpoints = write_average(paths, folder)
+            last, config = checkpoints[-1], VanillaTransformerConfig.from_pretrained(folder)
+            parameters = sum(math.prod(last.identity[name][1:]) for name in last.files)
+            facts = average_facts(_names([checkpoint.folder.resolve() for checkpoint in checkpoints]))
+            card = fill_model_card(About(target.resolve().name), config, parameters, facts)
+            (folder / "README.md").write_text(card.content, encoding="utf-8")
     return target
 
 
-def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> None:
+def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> list[_Checkpoint]:
     """[`average_checkpoints`] without a model card, into an existing folder; an error leaves an incomplete model."""
-    _write_average(_read_matching(paths), folder)
+    checkpoints = _read_matching(paths)
+    last = checkpoints[-1]
+    for file in dict.fromkeys(last.files.values()):
+        _write_weights(file, checkpoints, folder / file.name)
+    index = () if (last.folder / WEIGHTS).is_file() else (INDEX,)
+    for path in (path for pattern in (*_OTHER_FILES, *index) for path in last.folder.glob(pattern)):
+        shutil.copyfile(path, folder / path.name)
+    return checkpoints
 
 
 def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
@@ -116,21 +114,13 @@ def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
     return list(islice(complete_checkpoints(Path(run)), count))[::-1]
 
 
-def averaged_from(folder: str | os.PathLike[str]) -> list[str]:
-    """Names of the averaged folders in a model's `averaged_from.json`; empty for a model that is not an average."""
-    path = Path(folder) / PROVENANCE
-    return [part["name"] for part in read_json(path)["checkpoints"]] if path.is_file() else []
-
-
 def _read_matching(paths: Iterable[str | os.PathLike[str]]) -> list[_Checkpoint]:
     """Read all but the weights of each checkpoint, and check that the checkpoints can be averaged."""
     folders = [Path(path) for path in paths]
     if not folders:
         raise ValueError("no checkpoint is given; name at least one checkpoint or saved model.")
-    resolved = [folder.resolve() for folder in folders]
-    for folder, path in zip(folders, resolved, strict=True):
-        if resolved.count(path) > 1:
-            raise ValueError(f"{folder} is given twice; name each checkpoint once.")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ValueError(f"one of {', '.join(map(str, folders))} is given twice; name each checkpoint once.")
     checkpoints = [_read_checkpoint(folder) for folder in folders]
     for checkpoint in checkpoints[:-1]:
         _check_match(checkpoint, checkpoints[-1])
@@ -138,34 +128,31 @@ def _read_matching(paths: Iterable[str | os.PathLike[str]]) -> list[_Checkpoint]
 
 
 def _read_checkpoint(folder: Path) -> _Checkpoint:
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} does not exist; name the folder of a checkpoint or of a saved model.")
     _check_mark(folder)
-    check_links(path for pattern in (*_OTHER_FILES, PROVENANCE) for path in folder.glob(pattern))
-    config = folder / "config.json"
-    if not config.is_file():
-        raise FileNotFoundError(f"{folder} has no config.json; name the folder of a checkpoint or of a saved model.")
-    fields = read_json(config)
+    check_links(path for pattern in _OTHER_FILES for path in folder.glob(pattern))
+    fields = read_json(folder / "config.json")
     if fields.get("model_type") != VanillaTransformerConfig.model_type:
         raise ValueError(
             f"{folder} holds a {fields.get('model_type')} model; give {VanillaTransformerConfig.model_type} models."
         )
-    # Earlier versions wrote fewer fields.
-    fields = _without({**VanillaTransformerConfig().to_dict(), **fields}, _NOT_OF_THE_MODEL)
     files, layout = read_layout(folder)
-    return _Checkpoint(folder, files, {**fields, **_read_tokenizer(folder), **layout})
+    # Earlier versions wrote fewer fields.
+    fields = {**VanillaTransformerConfig().to_dict(), **fields, **_read_tokenizer(folder), **layout}
+    return _Checkpoint(folder, files, _identity(fields))
 
 
 def _read_tokenizer(folder: Path) -> dict[str, Any]:
     """The content of a tokenizer's files, by their names, for comparison."""
-    paths = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    found: dict[str, Any] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-    if _TOKENIZER in found:
-        found[_TOKENIZER] = _without(read_json(folder / _TOKENIZER), _NOT_OF_THE_TOKENIZER)
-    if _TOKENIZER_CONFIG in found:
-        fields = read_json(folder / _TOKENIZER_CONFIG)
-        found[_TOKENIZER_CONFIG] = {name: value for name, value in fields.items() if name.endswith("_token")}
+    found: dict[str, Any] = {}
+    for path in (folder / name for name in TOKENIZER_FILES if (folder / name).is_file()):
+        found[path.name] = _identity(read_json(path)) if path.suffix == ".json" else path.read_bytes()
+        if path.name == "tokenizer_config.json":
+            found[path.name] = {name: each for name, each in found[path.name].items() if name.endswith("_token")}
     return found
+
+
+def _identity(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in _NOT_OF_THE_MODEL}
 
 
 def _check_mark(folder: Path) -> None:
@@ -188,18 +175,6 @@ def _check_match(one: _Checkpoint, last: _Checkpoint) -> None:
             raise ValueError(
                 f"{one.folder} and {last.folder} differ in {name}{what}; average checkpoints of one model."
             )
-
-
-def _write_average(checkpoints: Sequence[_Checkpoint], folder: Path) -> None:
-    last = checkpoints[-1]
-    for file in dict.fromkeys(last.files.values()):
-        _write_weights(file, checkpoints, folder / file.name)
-    index = () if (last.folder / WEIGHTS).is_file() else (INDEX,)
-    for path in (path for pattern in (*_OTHER_FILES, *index) for path in last.folder.glob(pattern)):
-        shutil.copyfile(path, folder / path.name)
-    names = _names([checkpoint.folder.resolve() for checkpoint in checkpoints])
-    parts = [_describe(name, checkpoint) for name, checkpoint in zip(names, checkpoints, strict=True)]
-    (folder / PROVENANCE).write_text(json.dumps({"checkpoints": parts}, indent=2) + "\n", encoding="utf-8")
 
 
 def _write_weights(file: Path, checkpoints: Sequence[_Checkpoint], target: Path) -> None:
@@ -237,31 +212,3 @@ def _names(folders: Sequence[Path]) -> list[str]:
     """Names of folders, preceded by their parents' names if two are equal."""
     names = [folder.name for folder in folders]
     return names if len(set(names)) == len(names) else [f"{folder.parent.name}/{folder.name}" for folder in folders]
-
-
-def _describe(name: str, checkpoint: _Checkpoint) -> dict[str, Any]:
-    """The name and updates of one averaged folder, and its own parts if it is an average itself."""
-    earlier = checkpoint.folder / PROVENANCE
-    return {
-        "name": name,
-        "updates": _updates(checkpoint),
-        **(read_json(earlier) if earlier.is_file() else {}),
-    }
-
-
-def _write_card(checkpoints: Sequence[_Checkpoint], folder: Path, *, title: str) -> None:
-    last = checkpoints[-1]
-    parameters = sum(math.prod(last.identity[name][1:]) for name in last.files)
-    config = VanillaTransformerConfig.from_pretrained(folder)
-    card = fill_model_card(About(title), config, parameters, average_facts(averaged_from(folder)))
-    (folder / "README.md").write_text(card.content, encoding="utf-8")
-
-
-def _updates(checkpoint: _Checkpoint) -> int | None:
-    """Number of updates before a checkpoint of the Trainer; None for a saved model."""
-    state = checkpoint.folder / "trainer_state.json"
-    return read_json(state).get("global_step") if state.is_file() else None
-
-
-def _without(fields: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name not in names}

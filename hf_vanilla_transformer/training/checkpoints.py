@@ -19,14 +19,13 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..support.checkpoint_marks import MARK, checkpoints_in, complete_checkpoints, fault_of, mark_complete, step_of
-from .trainer_callbacks import evaluations_without_improvement
+from .trainer_callbacks import RecordFacts, evaluations_without_improvement
 
 
 logger = logging.getLogger(__name__)
 
-_FILES_TO_RESUME_FROM = ("trainer_state.json", "optimizer.pt", "scheduler.pt", "model.safetensors")
 _STATE = "trainer_state.json"
-_LIMIT = "_save_total_limit"
+_FILES_TO_RESUME_FROM = (_STATE, "optimizer.pt", "scheduler.pt", "model.safetensors")
 
 
 class CompleteCheckpoints(TrainerCallback):
@@ -41,8 +40,9 @@ class CompleteCheckpoints(TrainerCallback):
     start of a run it removes the marks of checkpoints with a higher step, because the run will write these steps anew.
 
     The callback also removes checkpoints beyond `save_total_limit`. The Trainer would do so before the new checkpoint
-    is marked, and a run killed in between would have no checkpoint left. The best and the newest checkpoint stay, even
-    at the end of a run with `save_total_limit=1`.
+    is marked, and a run killed in between would have no checkpoint left; so `args.save_total_limit` is negative during
+    a run, which the Trainer takes for no limit. The best and the newest checkpoint stay, even at the end of a run with
+    `save_total_limit=1`.
 
     Under `group_by_length` it makes the order of sentences depend on the seed and the epoch only. The Trainer draws
     the order from a random state that differs after a resume.
@@ -60,15 +60,11 @@ class CompleteCheckpoints(TrainerCallback):
         if state.is_hyper_param_search:
             raise ValueError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
         if args.should_save:
-            for checkpoint in checkpoints_in(Path(str(args.output_dir))):
-                if step_of(checkpoint) > state.global_step:
-                    (checkpoint / MARK).unlink(missing_ok=True)
+            remove_later_marks(Path(str(args.output_dir)), state.global_step)
         if args.save_only_model:
             logger.warning("save_only_model is set: no run can resume from these checkpoints; none is marked.")
-            return
-        if args.save_total_limit is not None:
-            # Stored on the arguments, because a run that fails does not restore it and the next one needs it.
-            vars(args)[_LIMIT], args.save_total_limit = args.save_total_limit, None
+        elif args.save_total_limit is not None:
+            args.save_total_limit = -abs(args.save_total_limit)
 
     def on_epoch_begin(
         self,
@@ -95,12 +91,20 @@ class CompleteCheckpoints(TrainerCallback):
             newest = Path(str(args.output_dir), f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
             mark_complete(newest)
             best = [Path(state.best_model_checkpoint)] if state.best_model_checkpoint else []
-            _remove_surplus(newest.parent, getattr(args, _LIMIT, None), keep=[newest, *best])
+            _remove_surplus(newest.parent, abs(args.save_total_limit or 0), keep=[newest, *best])
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        args.save_total_limit = vars(args).pop(_LIMIT, args.save_total_limit)
+        if args.save_total_limit is not None:
+            args.save_total_limit = abs(args.save_total_limit)
+
+
+def remove_later_marks(folder: Path, step: int) -> None:
+    """Remove the marks of checkpoints after an update, because a run from there will write them anew."""
+    for checkpoint in checkpoints_in(folder):
+        if step_of(checkpoint) > step:
+            (checkpoint / MARK).unlink(missing_ok=True)
 
 
 def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
@@ -179,9 +183,9 @@ def remove_checkpoints(folder: Path) -> None:
         shutil.rmtree(checkpoint)
 
 
-def _remove_surplus(folder: Path, limit: int | None, keep: list[Path]) -> None:
-    """Remove checkpoints until `limit` remain: first those without a mark, then the oldest."""
-    if limit is None or limit < 1:
+def _remove_surplus(folder: Path, limit: int, keep: list[Path]) -> None:
+    """Remove checkpoints until `limit` remain, or none if it is 0: first those without a mark, then the oldest."""
+    if limit == 0:
         return
     checkpoints = checkpoints_in(folder)
     kept = {path.resolve() for path in keep}
@@ -209,7 +213,7 @@ def _is_finished_without_mark(checkpoint: Path) -> bool:
     if (checkpoint / MARK).exists() or not can_resume:
         return False
     state = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
-    return "FactsOfTheRun" not in state.get("stateful_callbacks", {})
+    return RecordFacts.__name__ not in state.get("stateful_callbacks", {})
 
 
 def _is_whole(path: Path) -> bool:

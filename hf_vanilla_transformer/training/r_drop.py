@@ -39,16 +39,25 @@ def r_drop_loss(
             differentiated once; and the sums of [`token_sums`] over the tokens of both passes, `(3,)`.
     """
     valid = (labels != ignore_index).nonzero()[:, 0]
-    return _RDropLoss.apply(logits, labels, valid, weight, label_smoothing)
+    return _InChunks.apply(logits, labels, valid, weight, label_smoothing)
 
 
-class _RDropLoss(torch.autograd.Function):
-    """The forward pass computes the loss and its gradient; the backward pass only scales the gradient.
+def _loss_of_chunk(
+    logits: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss of [`r_drop_loss`] and its sums, for labels that all count."""
+    log_p = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
+    of_labels = log_p.gather(-1, labels.expand(2, -1)[..., None])[..., 0]
+    entropies = -(1 - label_smoothing) * of_labels.sum() - label_smoothing / log_p.shape[-1] * log_p.sum()
+    # KL(p||q) + KL(q||p) is the sum of (p - q) (log p - log q).
+    divergences = ((log_p[0].exp() - log_p[1].exp()) * (log_p[0] - log_p[1])).sum()
+    correct = (of_labels >= log_p.amax(dim=-1)).sum()
+    sums = torch.stack([-of_labels.sum(), correct, correct.new_tensor(of_labels.numel())])
+    return (entropies + weight * divergences / 2) / 2, sums.detach()
 
-    Let p be the softmax of the logits z of one pass, q that of the other, y the label, and r = sum p log(p/q). The
-    gradient of the cross-entropy with respect to z is p - epsilon / V, minus 1 - epsilon at y; that of the two KL
-    divergences is p (log(p/q) - r) + p - q.
-    """
+
+class _InChunks(torch.autograd.Function):
+    """The forward pass computes the loss and its gradient in chunks; the backward pass only scales the gradient."""
 
     @staticmethod
     def forward(
@@ -59,34 +68,17 @@ class _RDropLoss(torch.autograd.Function):
         weight: float,
         label_smoothing: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        precise = torch.promote_types(logits.dtype, torch.float32)
-        right, everywhere = 1 - label_smoothing, label_smoothing / logits.shape[-1]
-        of_entropy, of_divergence = 1 / 2, weight / 4
-        total, plain, highest = logits.new_zeros(3, dtype=precise)
-        gradient = torch.zeros_like(logits)
-        minus_everywhere = total - of_entropy * everywhere
-        # log(p/q) changes its sign between the two passes.
-        signed = of_divergence * total.new_tensor([1, -1])[:, None, None]
+        total = logits.new_zeros((), dtype=torch.promote_types(logits.dtype, torch.float32))
+        sums, gradient = total.new_zeros(3), torch.zeros_like(logits)
         at_once = _TOKENS_AT_ONCE if logits.device.type == "cpu" else _TOKENS_AT_ONCE_ON_GPUS
         for tokens in valid.split(at_once):
-            log_p = logits[:, tokens].to(precise).log_softmax(dim=-1)
-            p = log_p.exp()
-            p_log_ratio = p * (log_p[0] - log_p[1])
-            divergences = signed * p_log_ratio.sum(dim=-1, keepdim=True)
-            right_tokens = labels[tokens].expand(2, -1)[..., None]
-            of_right = log_p.gather(-1, right_tokens)
-            plain -= of_right.sum()
-            highest += (of_right >= log_p.amax(dim=-1, keepdim=True)).sum()
-            entropies = right * of_right.sum() + everywhere * log_p.sum()
-            total += divergences.sum() - of_entropy * entropies
-            of_part = torch.addcmul(minus_everywhere, p, of_entropy + of_divergence - divergences)
-            of_part.addcmul_(p_log_ratio, signed)
-            of_part[0].sub_(p[1], alpha=of_divergence)
-            of_part[1].sub_(p[0], alpha=of_divergence)
-            of_part.scatter_add_(-1, right_tokens, of_part.new_full(right_tokens.shape, -of_entropy * right))
-            gradient.index_copy_(1, tokens, of_part.to(gradient.dtype))
+            chunk = logits[:, tokens].detach().requires_grad_()
+            with torch.enable_grad():
+                loss, sums_of_chunk = _loss_of_chunk(chunk, labels[tokens], weight, label_smoothing)
+            gradient.index_copy_(1, tokens, *torch.autograd.grad(loss, chunk))
+            total += loss.detach()
+            sums += sums_of_chunk
         ctx.save_for_backward(gradient)
-        sums = torch.stack([plain, highest, highest.new_tensor(2 * len(valid))])
         ctx.mark_non_differentiable(sums)
         return total, sums
 
@@ -137,9 +129,5 @@ class RDropTrainer(TokenMetricsTrainer):
         check_labels(labels, outputs.logits.shape[-1])
         logits = outputs.logits.view(2, labels.numel(), -1)
         smoothing = self.accelerator.unwrap_model(self.model).config.label_smoothing
-        loss, self._token_sums = r_drop_loss(logits, labels.flatten(), self.r_drop_alpha, smoothing)
+        loss, outputs["token_sums"] = r_drop_loss(logits, labels.flatten(), self.r_drop_alpha, smoothing)
         return per_token(loss, labels, num_items_in_batch)
-
-    def sums_of_batch(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-        """The sums that the loss counted, over both passes."""
-        return self._token_sums

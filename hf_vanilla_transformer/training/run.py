@@ -2,47 +2,31 @@
 
 import logging
 import pickle
+import tempfile
 import time
-import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from datasets import DatasetDict
-from transformers import Seq2SeqTrainer
+from accelerate.utils import broadcast_object_list
+from datasets import DatasetDict, disable_progress_bars
+from transformers import Seq2SeqTrainer, TrainerState, set_seed
 
 from ..data.pair_arguments import Files
-from ..evaluation.curve_files import write_curve
-from ..evaluation.evaluate import describe_scores
-from ..hub.staged_folder import staged
 from ..support.atomic_files import locked
 from ..support.disk_errors import is_disk_error
-from ..support.process_memory import keep_freed_memory, peak_memory
+from ..support.process_memory import peak_memory
 from ..support.recipes import read_recipe
-from .checkpoints import is_finished, remove_checkpoints
+from .checkpoints import find_checkpoint, is_finished, remove_checkpoints, remove_later_marks
 from .run_arguments import Settings
-from .run_card import save_card
-from .run_checks import check_lengths, check_space
-from .run_facts import FactsOfTheRun
-from .run_push import prepare_push, push
-from .run_results import describe_run, save_results
+from .run_checks import check_settings
+from .run_report import describe_run, report
 from .run_saving import RunStoppedError, how_to_resume, save_average, save_model
-from .run_scoring import compare_average, evaluate_saved
-from .run_setup import load_training_pairs, make_model, make_trainer, set_languages, tokenize
-from .run_start import Start, begin
-from .trainer_callbacks import (
-    DivergedError,
-    LogRunSizes,
-    ReleaseMemory,
-    StopWhenDiverged,
-    early_stopping,
-)
-from .validation_examples import LogExamples
+from .run_setup import build_trainer
+from .trainer_callbacks import DivergedError, RecordFacts
 
-
-# The default of save_total_limit, because the checkpoints of a long run would fill a disk.
-CHECKPOINTS_KEPT = 10
 
 logger = logging.getLogger(__name__)
 
@@ -85,35 +69,92 @@ def train(
     if output_dir is not None:
         given["output_dir"] = str(output_dir)
     recipe = {} if config is None else read_recipe(config)
-    with prepared(Settings.from_arguments(**{**recipe, **given, **arguments})) as run:
-        return run.finish()
+    with prepared(Settings.from_arguments(**{**recipe, **given, **arguments})) as finish_run:
+        return finish_run()
 
 
 @contextmanager
-def prepared(settings: Settings) -> Iterator["Run"]:
-    """A run whose settings are checked and whose data and model are loaded; no other process writes its folder.
+def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
+    """Check the settings, and load data and model; no other process writes the output folder meanwhile.
+
+    Yields:
+        The function that trains, saves and evaluates the model, and returns its folder. It raises RunStoppedError if
+        the training stops early, or its outputs cannot be written.
 
     Raises:
         OSError, ValueError: if something is missing or does not fit together.
     """
     started = time.monotonic()
     settings = settings.for_target_language()
-    start = begin(settings)
-    with holding(settings.output) if settings.args.process_index == 0 else nullcontext():
-        # Before the training, because the Trainer changes its arguments.
-        record = describe_run(settings)
-        pairs, trainer = build_trainer(settings, start)
-        # The duration of the run that wrote the checkpoint is unknown.
-        yield Run(settings, start, pairs, trainer, record, None if start.checkpoint else started)
+    args, output = settings.args, settings.output
+    if args.process_index > 0:  # The main process reports.
+        disable_progress_bars()
+        logging.getLogger("hf_vanilla_transformer").setLevel(logging.ERROR)
+    set_seed(args.seed)
+    checkpoint = checkpoint_of_all_processes(settings) if args.resume_from_checkpoint else None
+    resumes = checkpoint is not None and checkpoint.resolve().parent == output.resolve()
+    check_settings(settings, checkpoint, resumes)
+    facts = gather_facts(settings, checkpoint)
+    with holding(output) if args.process_index == 0 else nullcontext():
+        # Before the training, because the Trainer changes its arguments. A resumed run has no total duration, because
+        # that of the run that wrote the checkpoint is unknown.
+        record = {**describe_run(settings), "started": None if checkpoint else started}
+        pairs, trainer = build_trainer(settings, checkpoint, facts)
+        if args.process_index == 0 and not resumes:
+            remove_checkpoints(output)
+        yield partial(finish, settings, checkpoint, pairs, trainer, record)
+
+
+def checkpoint_of_all_processes(settings: Settings) -> Path | None:
+    """Find the checkpoint to resume from; only the main process writes them, perhaps to a disk of its own.
+
+    Raises:
+        ValueError: see `find_checkpoint`; or if this process found another checkpoint than the main one.
+    """
+    checkpoint = find_checkpoint(str(settings.args.resume_from_checkpoint), settings.output)
+    (of_the_first,) = broadcast_object_list([checkpoint])
+    if checkpoint != of_the_first:
+        raise ValueError(
+            f"the first process resumes from {of_the_first or 'no checkpoint'}, but this one from "
+            f"{checkpoint or 'no checkpoint'}; give all machines one folder, or copy the checkpoint to each."
+        )
+    return checkpoint
+
+
+def gather_facts(settings: Settings, checkpoint: Path | None) -> RecordFacts:
+    """Facts for the card, with those of the checkpoint.
+
+    Raises:
+        ValueError: if the checkpoint was written with another optimizer or schedule, because the Trainer would continue
+            with that, whatever the arguments say.
+    """
+    facts = RecordFacts() if checkpoint is None else RecordFacts.of_checkpoint(checkpoint)
+    base, optimizer = settings.model.model_name_or_path, settings.args.describe_optimizer()
+    if base is not None and Path(base).is_dir():
+        base = str(Path(base).resolve())  # An absolute path cannot be taken for a name on the Hub.
+    facts.base_model = settings.model.model_name_or_path = base or facts.base_model
+    if facts.optimizer not in (None, optimizer):
+        raise ValueError(
+            f"{checkpoint} was written with another optimizer ({facts.optimizer}, not {optimizer}); resume with the "
+            "same learning_rate, lr_scheduler_type, optim, rate_factor and weight_decay."
+        )
+    facts.optimizer = optimizer
+    return facts
 
 
 @contextmanager
 def holding(folder: Path) -> Iterator[None]:
-    """Keep other processes out of the output folder, which is made; it goes again if it stays empty."""
+    """Keep other processes out of the output folder, which is made; it goes again if it stays empty.
+
+    Raises:
+        OSError: if the folder cannot be made or written, or another process writes it.
+    """
     with ExitStack() as stack:
         if not folder.exists():
             stack.callback(remove_if_empty, folder)
         folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder):
+            pass  # Raises if the folder is read-only.
         stack.enter_context(locked(folder))
         yield
 
@@ -123,86 +164,35 @@ def remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def build_trainer(settings: Settings, start: Start) -> tuple[DatasetDict, Seq2SeqTrainer]:
-    """Load the pairs and build the Trainer; with --push_to_hub, create the repository first.
-
-    Raises:
-        OSError, ValueError: if something is missing or does not fit together.
-    """
-    model_args, args = settings.model, settings.args
-    if args.save_total_limit is None:
-        args.save_total_limit = max(CHECKPOINTS_KEPT, (model_args.average_last or 0) + 1)
-    # Before large allocations, which the allocator would return to the OS.
-    keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
-    pairs = load_training_pairs(args, settings.data)
-    if args.push_to_hub:
-        prepare_push(settings)
-    tokenizer, model = make_model(model_args, pairs, start.checkpoint)
-    model.generation_config.update(**settings.decoding.generate_kwargs())
-    data = tokenize(args, model_args, pairs, tokenizer)
-    set_languages(tokenizer, settings.data.languages())
-    check_lengths(model.config, data)
-    trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(pairs["train"]))
-    callbacks = [start.facts, LogRunSizes(model.num_parameters(), len(data["train"])), StopWhenDiverged()]
-    if args.eval_strategy != "no":
-        callbacks.append(LogExamples(trainer, tokenizer, pairs["validation"]))
-    if keeps_freed_memory:
-        callbacks.append(ReleaseMemory())
-    if args.early_stopping_patience is not None:
-        callbacks.append(early_stopping(args.early_stopping_patience, start.checkpoint))
-    for callback in callbacks:
-        trainer.add_callback(callback)
-    if args.process_index == 0:
-        check_space(trainer, settings.output)
-    return pairs, trainer
-
-
-class Run(NamedTuple):
-    """A run before its first update.
+def finish(
+    settings: Settings, checkpoint: Path | None, pairs: DatasetDict, trainer: Seq2SeqTrainer, record: dict[str, Any]
+) -> Path:
+    """Train, save and evaluate the model; returns its folder.
 
     Args:
-        settings (`Settings`): all arguments.
-        start (`Start`): where it starts.
-        pairs (`DatasetDict`): sentence pairs by split.
-        trainer (`Seq2SeqTrainer`): with model, token ids and callbacks.
-        record (`dict`): what `describe_run` returned, for the results file.
-        started (`float`, *optional*): time of the start by `time.monotonic()`; None if the run was resumed.
+        checkpoint: the checkpoint that the run starts from.
+        record: what `describe_run` returned, for the results file, and the time of the start.
+
+    Raises:
+        RunStoppedError: if the training stops early, or its outputs cannot be written.
     """
-
-    settings: Settings
-    start: Start
-    pairs: DatasetDict
-    trainer: Seq2SeqTrainer
-    record: dict[str, Any]
-    started: float | None
-
-    def finish(self) -> Path:
-        """Train, save and evaluate the model; returns its folder.
-
-        Raises:
-            RunStoppedError: if the training stops early, or its outputs cannot be written.
-        """
-        settings, trainer, output = self.settings, self.trainer, self.settings.output
-        if trainer.is_world_process_zero() and not self.start.resumes:
-            remove_checkpoints(output)
-        run_updates(trainer, self.start.checkpoint)
-        self.record["peak_memory_bytes"] = peak_memory(trainer.args.device)
-        save_model(trainer, output)
-        if trainer.is_world_process_zero():
-            if settings.model.average_last is not None:
-                save_average(output, settings.model.average_last, trainer.state.global_step)
-            try:
-                report(trainer, settings, self.pairs, self.record, self.started)
-            except RunStoppedError:
-                raise
-            except Exception as error:
-                if not is_disk_error(error):
-                    raise
-                raise RunStoppedError(
-                    f"{error}; the model in {output} is trained, but its scores and card are not complete. Make room; "
-                    f"then {how_to_resume(output)}."
-                ) from error
+    output, count = settings.output, settings.model.average_last
+    run_updates(trainer, checkpoint)
+    record["peak_memory_bytes"] = peak_memory(trainer.args.device)
+    save_model(trainer, output)
+    if not trainer.is_world_process_zero():
         return output
+    averaged = [] if count is None else save_average(output, count, trainer.state.global_step)
+    try:
+        report(trainer, settings, pairs, averaged, record)
+    except Exception as error:
+        if isinstance(error, RunStoppedError) or not is_disk_error(error):
+            raise
+        raise RunStoppedError(
+            f"{error}; the model in {output} is trained, but its scores and card are not complete. Make room; "
+            f"then {how_to_resume(output)}."
+        ) from error
+    return output
 
 
 def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
@@ -212,11 +202,16 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
         KeyboardInterrupt: in the main process, with a way to resume.
         RunStoppedError: if the loss diverges, a checkpoint does not fit, or the disk is full.
     """
+    output = Path(str(trainer.args.output_dir))
     if checkpoint is not None and is_finished(trainer.args, checkpoint):
+        # From the last checkpoint the Trainer would make one more update. The model has its weights already.
+        logger.info("%s is the end of the run, so no updates are left", checkpoint)
+        trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
         if trainer.is_world_process_zero():
-            logger.info("%s is the end of the run, so no updates are left", checkpoint)
-        # From the last checkpoint the Trainer would make one more update.
-        trainer.args.max_steps, trainer.args.num_train_epochs = -1, 0
+            remove_later_marks(output, trainer.state.global_step)
+        if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
+            trainer._load_best_model()
+        return
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except DivergedError as error:
@@ -224,66 +219,17 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
     except KeyboardInterrupt:
         if not trainer.is_world_process_zero():
             raise
-        raise KeyboardInterrupt(how_to_resume(Path(str(trainer.args.output_dir)))) from None
+        raise KeyboardInterrupt(how_to_resume(output)) from None
     except pickle.UnpicklingError as error:
         raise RunStoppedError(
             f"{checkpoint} holds a pickle that torch does not load, because it may run code; resume from a "
             "checkpoint of your own."
         ) from error
-    except (KeyError, ValueError) as error:
-        if "parameter group" not in str(error) and not is_raised_by_optimizer(error):
-            raise
-        if checkpoint is None:
-            raise RunStoppedError(str(error)) from error
-        raise RunStoppedError(
-            f"{checkpoint} was written with another optimizer ({error}); resume with the same learning_rate, "
-            "lr_scheduler_type, optim and weight_decay."
-        ) from error
     except Exception as error:
         if not is_disk_error(error):
             raise
-        output, state = Path(str(trainer.args.output_dir)), trainer.state
-        if state.global_step < state.max_steps:
+        if trainer.state.global_step < trainer.state.max_steps:
             raise RunStoppedError(
                 f"a checkpoint could not be written ({error}). Make room; then {how_to_resume(output)}."
             ) from error
         logger.info("the last checkpoint could not be written (%s)", error)
-
-
-def is_raised_by_optimizer(error: Exception) -> bool:
-    """Whether torch.optim raised an error, for example because it loads the state of another optimizer."""
-    *_, innermost = traceback.walk_tb(error.__traceback__)
-    return innermost[0].f_globals["__name__"].startswith("torch.optim.")
-
-
-def report(
-    trainer: Seq2SeqTrainer, settings: Settings, pairs: DatasetDict, record: dict[str, Any], started: float | None
-) -> None:
-    """Evaluate the saved model, write curve, scores, card and results, log the scores, and push if asked.
-
-    Args:
-        record: what `describe_run` returned, for the results file.
-        started: time of the start by `time.monotonic()`; None if the run was resumed.
-    """
-    # Not `start.facts`: restore_callback_states_from_checkpoint replaces callbacks by copies.
-    facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, FactsOfTheRun))
-    with staged(settings.output) as folder:
-        curve = write_curve(folder, trainer.state.log_history)
-    compares = settings.model.average_last is not None and "validation" in pairs
-    average_scores = compare_average(settings, pairs, trainer.state.global_step) if compares else {}
-    scores = evaluate_saved("test", settings, pairs)
-    save_card(trainer, settings, pairs, scores, facts, average_scores)
-    if scores is not None:
-        for line in describe_scores(scores):
-            logger.info(line)
-    logger.info("the model is in %s", settings.output)
-    if settings.args.results:
-        record["data"] = {split: settings.data.describe(split) for split in pairs}
-        validation = average_scores.get("average") or evaluate_saved("validation", settings, pairs)
-        record["scores"] = {"validation": validation, "test": scores}
-        if average_scores:
-            record["scores"]["validation_of_last_checkpoint"] = average_scores["last_checkpoint"]
-        record["total_seconds"] = None if started is None else time.monotonic() - started
-        save_results(settings.args.results, trainer, facts, curve, record)
-    if settings.args.push_to_hub:
-        push(settings, trainer.state.global_step, scores)

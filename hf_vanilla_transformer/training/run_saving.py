@@ -32,20 +32,23 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
         return
     try:
         with staged(output, replace_run=True) as folder:
-            # Without _internal_call the Trainer would push, with a card of its own.
-            trainer.save_model(str(folder), _internal_call=True)
-            (folder / NOT_TO_SHARE).unlink(missing_ok=True)
+            save_without_pickle(trainer, folder)
     except Exception as error:  # Whatever it is, the weights must not be lost.
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:  # To save again, all processes are needed.
             raise RunStoppedError(
                 f"the model could not be written to {output} ({error}). Make room; {how_to_resume(output)}."
             ) from error
-        refuge = tempfile.mkdtemp(prefix=f"{output.name}-")
-        trainer.save_model(refuge, _internal_call=True)
-        Path(refuge, NOT_TO_SHARE).unlink(missing_ok=True)
+        refuge = Path(tempfile.mkdtemp(prefix=f"{output.name}-"))
+        save_without_pickle(trainer, refuge)
         raise RunStoppedError(
             f"the model could not be written to {output} ({error}); it is in {refuge}, move it from there."
         ) from error
+
+
+def save_without_pickle(trainer: Seq2SeqTrainer, folder: Path) -> None:
+    # Without _internal_call the Trainer would push, with a card of its own.
+    trainer.save_model(str(folder), _internal_call=True)
+    (folder / NOT_TO_SHARE).unlink(missing_ok=True)
 
 
 def how_to_resume(output: Path) -> str:
@@ -56,8 +59,11 @@ def how_to_resume(output: Path) -> str:
     return f"the same command with --resume_from_checkpoint last resumes from {checkpoint.name}"
 
 
-def save_average(output: Path, count: int, updates: int) -> None:
+def save_average(output: Path, count: int, updates: int) -> list[str]:
     """Replace the saved model by the average of the last checkpoints, including that of the last update.
+
+    Returns:
+        `list` of `str`: the names of the averaged checkpoints.
 
     Raises:
         RunStoppedError: if there is no checkpoint of the last update, or the average cannot be written.
@@ -79,3 +85,4 @@ def save_average(output: Path, count: int, updates: int) -> None:
             raise
         rest = f" The model in {output} has the weights of the last update, not an average."
         raise RunStoppedError(f"{error}{rest if any(output.glob('*.safetensors')) else ''}") from error
+    return [checkpoint.name for checkpoint in checkpoints]

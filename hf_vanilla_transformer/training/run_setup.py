@@ -1,4 +1,4 @@
-"""What `train` builds before the training: pairs, tokenizer, model, token ids, Trainer."""
+"""What `train` builds before the training: pairs, tokenizer, model, token ids, Trainer, callbacks."""
 
 import logging
 from functools import partial
@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from transformers import (
     AutoConfig,
     AutoTokenizer,
     DataCollatorForSeq2Seq,
+    IntervalStrategy,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
@@ -29,16 +30,68 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.pipeline_vanilla_transformer import check_vocabulary
 from ..model.tokenization_two_vocabularies import TwoVocabularyTokenizer
+from ..support.process_memory import keep_freed_memory
 from ..translation.model_loading import explaining_missing_files, load_model
 from .checkpoints import CompleteCheckpoints
 from .optimizer_and_schedule import paper_optimizers
 from .r_drop import RDropTrainer
-from .run_arguments import ModelArguments, RunArguments
-from .run_checks import check_tokenizer, check_validation_pairs
+from .run_arguments import ModelArguments, RunArguments, Settings
+from .run_checks import check_lengths, check_space, check_tokenizer
+from .run_report import prepare_push
 from .token_metrics import TokenMetricsTrainer
+from .trainer_callbacks import (
+    EarlyStopping,
+    LogExamples,
+    LogRunSizes,
+    RecordFacts,
+    ReleaseMemory,
+    StopWhenDiverged,
+)
 
+
+# The default of save_total_limit, because the checkpoints of a long run would fill a disk.
+CHECKPOINTS_KEPT = 10
 
 logger = logging.getLogger(__name__)
+
+
+def build_trainer(
+    settings: Settings, checkpoint: Path | None, facts: RecordFacts
+) -> tuple[DatasetDict, Seq2SeqTrainer]:
+    """Load the pairs and build the Trainer; with --push_to_hub, create the repository first.
+
+    Raises:
+        OSError, ValueError: if something is missing or does not fit together.
+    """
+    model_args, args = settings.model, settings.args
+    if args.save_total_limit is None:
+        args.save_total_limit = max(CHECKPOINTS_KEPT, (model_args.average_last or 0) + 1)
+    # Before large allocations, which the allocator would return to the OS.
+    keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
+    pairs = load_training_pairs(args, settings.data)
+    if args.push_to_hub:
+        prepare_push(settings)
+    tokenizer, model = make_model(model_args, pairs, checkpoint)
+    model.generation_config.update(**settings.decoding.generate_kwargs())
+    data = tokenize(args, model_args, pairs, tokenizer)
+    # The names that `MarianTokenizer` has for the language codes of a model, which are saved with its tokenizer.
+    for name, code in zip(("source_lang", "target_lang"), settings.data.languages(), strict=True):
+        if code is not None and not hasattr(tokenizer, name):
+            tokenizer.init_kwargs.setdefault(name, code)
+    check_lengths(model.config, data)
+    trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(pairs["train"]))
+    callbacks = [facts, LogRunSizes(model.num_parameters(), len(data["train"])), StopWhenDiverged()]
+    if args.eval_strategy != "no":
+        callbacks.append(LogExamples(trainer, tokenizer, pairs["validation"]))
+    if keeps_freed_memory:
+        callbacks.append(ReleaseMemory())
+    if args.early_stopping_patience is not None:
+        callbacks.append(EarlyStopping(args.early_stopping_patience))
+    for callback in callbacks:
+        trainer.add_callback(callback)
+    if args.process_index == 0:
+        check_space(trainer, settings.output)
+    return pairs, trainer
 
 
 def load_training_pairs(args: RunArguments, data_args: DataArguments) -> DatasetDict:
@@ -51,7 +104,12 @@ def load_training_pairs(args: RunArguments, data_args: DataArguments) -> Dataset
         pairs = data_args.load()
     if "train" not in pairs:
         raise ValueError(f"the data has no training pairs, only {', '.join(pairs)}; give --train_file.")
-    check_validation_pairs(args, pairs)
+    strategy = IntervalStrategy(args.eval_strategy).value
+    if strategy != "no" and "validation" not in pairs:
+        raise ValueError(
+            f"eval_strategy is {strategy}, but the data has no validation pairs, only {', '.join(pairs)}; give "
+            "--validation_file, or leave it out."
+        )
     return pairs
 
 
@@ -73,7 +131,7 @@ def make_model(
             f"{existing} is a {config.model_type} model; this command trains {VanillaTransformerConfig.model_type}."
         )
     model_args.check_sizes(config, existing)
-    if checkpoint is None and PartialState().is_main_process:
+    if checkpoint is None:
         logger.info("fine-tuning %s, with its sizes and its tokenizer", existing)
     with explaining_missing_files(existing):
         tokenizer = AutoTokenizer.from_pretrained(existing, padding_side="right", **options)
@@ -105,31 +163,17 @@ def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrained
 def tokenize(
     args: RunArguments, model_args: ModelArguments, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase
 ) -> DatasetDict:
-    """Token ids of all pairs, without the training pairs that are empty or too long."""
+    """Token ids of all pairs, without the training pairs that are empty or too long; logs how many these are."""
+    longest = model_args.max_tokens
     with args.main_process_first(desc="tokenizing the pairs"):
         data = tokenize_pairs(pairs, tokenizer, model_args.preprocessing_num_workers)
-        data["train"] = remove_unfit(data["train"], tokenizer, model_args.max_tokens)
+        data["train"], dropped = filter_pairs(data["train"], tokenizer, longest)
+    too_long = "" if longest is None else f", {dropped['too long']} longer than {longest} tokens"
+    if too_long or any(dropped.values()):
+        count = f"{sum(dropped.values())} of {len(pairs['train'])}"
+        logger.info(f"removed {count} training pairs: {dropped['empty']} empty on one side{too_long}")
     set_model_max_length(tokenizer, data["train"])
     return data
-
-
-def set_languages(tokenizer: PreTrainedTokenizerBase, languages: tuple[str | None, str | None]) -> None:
-    """Save the language codes of a model with its tokenizer, under the names that `MarianTokenizer` has for them."""
-    for name, code in zip(("source_lang", "target_lang"), languages, strict=True):
-        if code is not None and not hasattr(tokenizer, name):
-            tokenizer.init_kwargs.setdefault(name, code)
-
-
-def remove_unfit(data: Dataset, tokenizer: PreTrainedTokenizerBase, max_tokens: int | None) -> Dataset:
-    """Remove training pairs that are empty or too long, and log how many."""
-    kept, dropped = filter_pairs(data, tokenizer, max_tokens)
-    too_long = "" if max_tokens is None else f", {dropped['too long']} longer than {max_tokens} tokens"
-    if PartialState().is_main_process and (too_long or len(kept) < len(data)):
-        logger.info(
-            f"removed {len(data) - len(kept)} of {len(data)} training pairs: {dropped['empty']} empty on one side"
-            f"{too_long}"
-        )
-    return kept
 
 
 def make_trainer(

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
@@ -31,27 +30,17 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
 
     _training_sums: torch.Tensor | None = None
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | int | None = None,
-    ) -> Any:
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any) -> Any:
         """The Trainer's loss; in training, the tokens of the batch are counted."""
         if not model.training:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
         labels = inputs.get("labels")
-        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)
         if labels is not None:
-            sums = _precise(self.sums_of_batch(outputs, labels).detach())
+            sums = outputs.get("token_sums")
+            sums = _precise(token_sums(outputs["logits"], labels).sum(dim=0) if sums is None else sums.detach())
             self._training_sums = sums if self._training_sums is None else self._training_sums + sums
         return (loss, outputs) if return_outputs else loss
-
-    def sums_of_batch(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-        """Sums of a training batch as in `token_sums`, `(3,)`: those of the model, or else from the logits."""
-        sums = outputs.get("token_sums")
-        return token_sums(outputs["logits"], labels).sum(dim=0) if sums is None else sums
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, with the metrics of training next to its loss."""
@@ -61,17 +50,11 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
             self._training_sums = None
         super().log(logs, start_time)
 
-    def evaluation_loop(
-        self,
-        dataloader: DataLoader,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         """The Trainer's loop, with the metrics of all tokens."""
         self._sentences: list[torch.Tensor] = []
-        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        kwargs["metric_key_prefix"] = metric_key_prefix
+        output = super().evaluation_loop(*args, **kwargs)
         if self._sentences:
             metrics = token_metrics(torch.stack(self._sentences).sum(dim=0))
             prefixed = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}

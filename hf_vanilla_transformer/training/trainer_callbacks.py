@@ -1,28 +1,36 @@
-"""Callbacks for a stock `Trainer`: non-finite losses, memory, early stopping, saving every n epochs, sizes of a run."""
+"""Callbacks for a stock `Trainer`: non-finite losses, memory, early stopping, and what a run logs and records."""
 
+import json
 import logging
 import math
+import time
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from transformers import (
     EarlyStoppingCallback,
+    PreTrainedTokenizerBase,
     SchedulerType,
+    Seq2SeqTrainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
     TrainingArguments,
 )
-from transformers.trainer_utils import SaveStrategy
+from transformers.integrations import TensorBoardCallback
+from transformers.trainer_callback import ExportableState
 
+from ..evaluation.evaluate import format_examples, spread
 from ..model.prepacked_weights import forget_packed
-from ..support.argument_checks import check_number
 from ..support.process_memory import release_freed_memory
 from .paper_arguments import describe_precision
 
 
 logger = logging.getLogger(__name__)
 
+# Validation pairs that every evaluation translates and logs.
+SHOWN = 5
 _WITHOUT_WARMUP = (SchedulerType.CONSTANT, SchedulerType.REDUCE_ON_PLATEAU)
 
 
@@ -42,14 +50,8 @@ class StopWhenDiverged(TrainerCallback):
     """
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
     ) -> None:
-        logs = logs or {}
         loss = logs.get("loss", logs.get("train_loss", 0.0))
         if not math.isfinite(loss):
             raise DivergedError(
@@ -82,43 +84,84 @@ class ReleaseMemory(TrainerCallback):
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """`EarlyStoppingCallback` that a resumed run can add, although the run before did not have it."""
+    """`EarlyStoppingCallback` that continues the count of the checkpoint that a run resumes from, if that has one."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        add_to_saved_callbacks(self, state)
+        self.early_stopping_patience_counter = evaluations_without_improvement(state)
+        save_with_checkpoints(self, state)
 
 
-class SaveEveryEpochs(TrainerCallback):
-    """Saves a checkpoint every few epochs, and at the end of the run; with `save_strategy="epoch"`.
+def evaluations_without_improvement(state: TrainerState) -> int:
+    """The count that an early-stopping callback saved in a checkpoint; 0 if there was no such callback."""
+    saved: Any = state.stateful_callbacks
+    of_callback = saved.get(EarlyStopping.__name__) or saved.get(EarlyStoppingCallback.__name__) or {}
+    return of_callback.get("attributes", {}).get("early_stopping_patience_counter", 0)
+
+
+def save_with_checkpoints(callback: TrainerCallback, state: Any) -> None:
+    """Make the Trainer save a callback's state if the checkpoint that it resumed from has none; it raises KeyError."""
+    state.stateful_callbacks.setdefault(type(callback).__name__, {})
+
+
+class RecordFacts(TrainerCallback, ExportableState):
+    """Facts for model card and curve that cover a whole run, resumed or not; the Trainer saves them in checkpoints.
 
     Args:
-        epochs (`int`): epochs between two checkpoints.
-
-    Raises:
-        ValueError: if `epochs` is less than 1, or, at the start of the training, with another `save_strategy`.
+        base_model (`str`, *optional*): the model that is fine-tuned.
+        optimizer (`str`, *optional*): optimizer and schedule in words.
+        seconds (`float`, defaults to 0): training time before the resume.
+        evaluation_seconds (`float`, defaults to 0): the part of it that evaluations took.
     """
 
-    def __init__(self, epochs: int):
-        check_number("the number of epochs between two checkpoints", epochs, 1)
-        self.epochs = epochs
+    def __init__(
+        self,
+        base_model: str | None = None,
+        optimizer: str | None = None,
+        seconds: float = 0,
+        evaluation_seconds: float = 0,
+    ):
+        self.base_model, self.optimizer = base_model, optimizer
+        self.evaluation_seconds = evaluation_seconds
+        # Before the training no time passes.
+        self._seconds_before, self._started = seconds, math.inf
+
+    @classmethod
+    def of_checkpoint(cls, checkpoint: Path) -> "RecordFacts":
+        """The facts that a checkpoint holds; none if its run did not use this callback."""
+        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        return cls(**state.get("stateful_callbacks", {}).get(cls.__name__, {}).get("args", {}))
+
+    @property
+    def seconds(self) -> float:
+        """Training time in seconds, before and after the resume."""
+        return self._seconds_before + max(0, time.monotonic() - self._started)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        strategy = SaveStrategy(args.save_strategy)
-        if strategy != SaveStrategy.EPOCH:
-            raise ValueError(f'save_strategy is "{strategy.value}"; SaveEveryEpochs needs save_strategy="epoch".')
+        self._started = time.monotonic()
+        save_with_checkpoints(self, state)
 
-    def on_epoch_end(
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+    ) -> None:
+        """Add to the log `training_seconds`, without evaluations, and `evaluation_seconds`, since the start."""
+        self.evaluation_seconds += logs.get("eval_runtime", 0)
+        times = {"training_seconds": self.seconds - self.evaluation_seconds}
+        state.log_history[-1] |= times | {"evaluation_seconds": self.evaluation_seconds}
+
+    def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        is_last = state.global_step >= state.max_steps or control.should_training_stop
-        # The Trainer computes the epoch as a sum of floats.
-        if not is_last and round(state.epoch or 0) % self.epochs > 0:
-            control.should_save = False
+        self._seconds_before, self._started = self.seconds, math.inf
+
+    def state(self) -> dict[str, Any]:
+        """The content that the Trainer saves in a checkpoint."""
+        names = ("base_model", "optimizer", "seconds", "evaluation_seconds")
+        return {"args": {name: getattr(self, name) for name in names}, "attributes": {}}
 
 
 class LogRunSizes(TrainerCallback):
@@ -134,9 +177,6 @@ class LogRunSizes(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.logging_steps >= state.max_steps:
             state.logging_steps = max(1, state.max_steps // 10)
-        # A finished run is resumed without updates.
-        if not state.is_world_process_zero or state.global_step >= state.max_steps:
-            return
         batches = args.gradient_accumulation_steps * args.world_size
         tokens = args.tokens_per_batch and f"at most {args.tokens_per_batch * batches:,} tokens on each side"
         logger.info(
@@ -148,31 +188,39 @@ class LogRunSizes(TrainerCallback):
             logger.info(f"the learning rate rises for {warmup:,} updates, so until the end; see --warmup_steps")
 
 
-def early_stopping(patience: int, checkpoint: Path | None) -> EarlyStopping:
-    """A callback that continues the checkpoint's count of evaluations without improvement.
+class LogExamples(TrainerCallback):
+    """Logs, at each evaluation, the same five validation pairs as source, prediction and reference.
+
+    TensorBoard shows them as text. Every process translates them, because the weights of one may be spread over all.
 
     Args:
-        patience (`int`): stop after this many evaluations without improvement in a row.
-        checkpoint (`Path`, *optional*): the checkpoint that the run resumes from. The count starts at 0 without one,
-            or if the run that wrote it did not count.
+        trainer (`Seq2SeqTrainer`): whose decoding settings and TensorBoard are used.
+        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        pairs (`Dataset`): validation pairs, with columns `source` and `target`.
     """
-    callback = EarlyStopping(patience)
-    if checkpoint is not None:
-        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        callback.early_stopping_patience_counter = evaluations_without_improvement(state)
-    return callback
 
+    def __init__(self, trainer: Seq2SeqTrainer, tokenizer: PreTrainedTokenizerBase, pairs: Dataset):
+        self.trainer, self.tokenizer = trainer, tokenizer
+        self.examples = pairs.select(spread(len(pairs), SHOWN))
 
-def evaluations_without_improvement(state: TrainerState) -> int:
-    """The count that an early-stopping callback saved in a checkpoint; 0 if there was no such callback."""
-    saved: Any = state.stateful_callbacks
-    of_callback = saved.get(EarlyStopping.__name__) or saved.get(EarlyStoppingCallback.__name__) or {}
-    return of_callback.get("attributes", {}).get("early_stopping_patience_counter", 0)
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        # A model whose training diverged may have no translation.
+        if not math.isfinite(kwargs["metrics"].get("eval_loss", 0)):
+            return
+        predictions = self._translate(args, kwargs["model"])
+        if not state.is_world_process_zero:
+            return
+        text = format_examples(self.examples["source"], predictions, self.examples["target"])
+        logger.info("%s\n", text)
+        for each in self.trainer.callback_handler.callbacks:
+            if isinstance(each, TensorBoardCallback) and each.tb_writer is not None:
+                # Markdown, in which an indented block keeps its lines.
+                each.tb_writer.add_text("eval/examples", text.replace("\n", "\n    "), state.global_step)
 
-
-def add_to_saved_callbacks(callback: TrainerCallback, state: Any) -> None:
-    """Make the Trainer save the state of a callback that the checkpoint it resumed from lacks.
-
-    When the Trainer saves, it looks up the name of every stateful callback here, and would raise KeyError.
-    """
-    state.stateful_callbacks.setdefault(type(callback).__name__, {})
+    def _translate(self, args: Any, model: Any) -> list[str]:
+        """Not by `translate()`, whose inference mode makes tensors that training cannot use."""
+        ids = self.tokenizer(self.examples["source"][:], verbose=False).input_ids
+        inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
+        settings = {"num_beams": args.generation_num_beams, "max_length": args.generation_max_length}
+        given = {name: value for name, value in settings.items() if value is not None}
+        return self.tokenizer.batch_decode(model.generate(**inputs, **given), skip_special_tokens=True)

@@ -8,9 +8,9 @@ missing here. Their form is that of `model/transformers_compatibility.py`.
 # position those before the *, by name those after it.
 PARAMETERS = {
     "transformers:Trainer": {
-        "compute_loss": "model, inputs, return_outputs, num_items_in_batch",
+        "compute_loss": "model, inputs, return_outputs, *, num_items_in_batch",
         "log": "logs, start_time",
-        "evaluation_loop": "dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix",
+        "evaluation_loop": "*, metric_key_prefix",
         # With _internal_call the Trainer does not push.
         "save_model": "output_dir, *, _internal_call",
         # TokenBudgetBatchSampler.use_in replaces these two, and calls the others.
@@ -19,6 +19,8 @@ PARAMETERS = {
         "get_tp_size": "",
         "get_cp_size": "",
         "get_sp_size": "",
+        # Of a run that is resumed after its end.
+        "_load_best_model": "",
     },
     "transformers:Seq2SeqTrainer": {"prediction_step": "model, inputs"},
     "transformers:PreTrainedModel": {"_from_config": "config"},
@@ -30,7 +32,7 @@ ATTRIBUTES = {
     "transformers:Trainer": ("BatchRebalanceSampler", "callback_handler", "compute_loss_func"),
     # The Trainer looks up the name of every stateful callback here when it saves.
     "transformers:TrainerState": ("stateful_callbacks", "best_global_step", "best_model_checkpoint", "log_history"),
-    # CompleteCheckpoints sets it to None during a run, and removes checkpoints itself.
+    # CompleteCheckpoints makes it negative during a run, which the Trainer takes for no limit.
     "transformers:TrainingArguments": ("save_total_limit",),
     # CompleteCheckpoints replaces it, so that the order of sentences depends on the seed and the epoch only.
     "transformers.trainer_pt_utils:LengthGroupedSampler": ("generator",),

@@ -14,8 +14,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.training import run as train_run
-from hf_vanilla_transformer.training import run_results, run_scoring, run_setup
-from hf_vanilla_transformer.training.run_arguments import RunArguments
+from hf_vanilla_transformer.training import run_report, run_setup
+from hf_vanilla_transformer.training.run_arguments import RunArguments, Settings
 from tests.cli.tiny_run import TINY, recipe, weights_of
 from tests.model.test_remote_code import SHIPPED
 from tests.models import small_model
@@ -100,7 +100,7 @@ def test_a_model_is_kept_when_scoring_fails(tmp_path, monkeypatch):
     def fail(*args):
         raise RuntimeError("scoring failed")
 
-    monkeypatch.setattr(train_run, "evaluate_saved", fail)
+    monkeypatch.setattr(run_report, "evaluate_saved", fail)
     with pytest.raises(RuntimeError, match="scoring failed"):
         train.main(recipe(tmp_path))
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run")
@@ -114,8 +114,8 @@ def test_the_saved_model_is_scored_not_the_one_that_computes_in_bfloat16(tmp_pat
         scored.append(model.eval()(input_ids=ids, decoder_input_ids=ids).logits)
         return evaluate(model, *args, **kwargs)
 
-    evaluate = run_scoring.evaluate
-    monkeypatch.setattr(run_scoring, "evaluate", note_logits)
+    evaluate = run_report.evaluate
+    monkeypatch.setattr(run_report, "evaluate", note_logits)
     folder = train.main([*recipe(tmp_path, max_steps=1), "--bf16", "--use_cpu"])
     assert "training in bfloat16 autocast" in capsys.readouterr().out
     saved = AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -157,11 +157,15 @@ def test_pairs_longer_than_a_batch(tmp_path):
         train.main(recipe(tmp_path, tokens_per_batch=1))
 
 
-def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, caplog):
+def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, monkeypatch, caplog):
     caplog.set_level("INFO")
     data = Dataset.from_dict({"input_ids": [[2], [50, 2], [50, 51, 52, 2]], "labels": [[50, 2]] * 3})
-    assert run_setup.remove_unfit(data, tokenizer, 3).to_list() == [{"input_ids": [50, 2], "labels": [50, 2]}]
+    monkeypatch.setattr(run_setup, "tokenize_pairs", lambda pairs, *_: dict(pairs))
+    settings = Settings.from_arguments(max_tokens=3)
+    kept = run_setup.tokenize(settings.args, settings.model, {"train": data}, tokenizer)["train"]
+    assert kept.to_list() == [{"input_ids": [50, 2], "labels": [50, 2]}]
     assert caplog.messages == ["removed 2 of 3 training pairs: 1 empty on one side, 1 longer than 3 tokens"]
+    monkeypatch.undo()
     with pytest.raises(SystemExit, match="error: none of the 60 pairs would remain"):
         train.main(recipe(tmp_path, max_tokens=1))
 
@@ -297,10 +301,10 @@ def test_no_training_pairs(tmp_path):
         train.main(recipe(tmp_path, dataset_name=None, test_file=str(tmp_path / "a.csv")))
 
 
-def test_a_model_s_name_does_not_say_where_it_lies(trained):
-    assert run_results.public_name(str(trained)) == trained.name
-    assert run_results.public_name("user/name") == "user/name"
-    assert run_results.public_name(None) is None
+def test_a_model_s_name_does_not_say_where_it_lies(tmp_path):
+    for name in (str(tmp_path / "user" / "name"), "user/name", None):
+        described = run_report.describe_run(Settings.from_arguments(model_name_or_path=name))
+        assert described["base_model"] == ("name" if name == str(tmp_path / "user" / "name") else name)
 
 
 def test_an_optimizer_of_one_s_own_is_not_the_paper_s(tmp_path):
@@ -322,7 +326,7 @@ def test_without_arguments_it_is_the_recipe_of_the_number_corpus(monkeypatch):
         given.append(settings)
         raise ValueError("it would train now")
 
-    monkeypatch.setattr(train_run, "begin", stop)
+    monkeypatch.setattr(train_run, "prepared", stop)
     with pytest.raises(SystemExit, match="it would train now"):
         train.main([])
     (settings,) = given
@@ -359,12 +363,12 @@ def test_a_constant_before_the_schedule_of_the_paper(tmp_path):
 def test_memory_is_given_back_where_it_is_kept(tmp_path, monkeypatch, can_keep):
     steps, asked = [], []
 
-    class Recorder(train_run.ReleaseMemory):
+    class Recorder(run_setup.ReleaseMemory):
         def on_step_end(self, args, state, control, **kwargs):
             steps.append(state.global_step)
 
-    monkeypatch.setattr(train_run, "keep_freed_memory", lambda: asked.append(1) or can_keep)
-    monkeypatch.setattr(train_run, "ReleaseMemory", Recorder)
+    monkeypatch.setattr(run_setup, "keep_freed_memory", lambda: asked.append(1) or can_keep)
+    monkeypatch.setattr(run_setup, "ReleaseMemory", Recorder)
     train.main(recipe(tmp_path, max_steps=3, use_cpu=True))
     assert asked == [1]
     assert steps == ([1, 2, 3] if can_keep else [])

@@ -14,8 +14,8 @@ from transformers.integrations import integration_utils
 
 from hf_vanilla_transformer import load_pairs, score_translations, translate
 from hf_vanilla_transformer.cli import plot, train
-from hf_vanilla_transformer.training import run_saving, run_scoring
-from hf_vanilla_transformer.training.validation_examples import SHOWN
+from hf_vanilla_transformer.training import run_report, run_saving
+from hf_vanilla_transformer.training.trainer_callbacks import SHOWN
 from tests.cli.tiny_run import assert_is_mean, evaluated, recipe, weights_of
 
 
@@ -26,8 +26,8 @@ def test_training_that_ends_with_an_average(tmp_path, monkeypatch):
         scored.append(model.lm_head.weight.detach().cpu().numpy())
         return evaluate(model, *args, **kwargs)
 
-    evaluate = run_scoring.evaluate
-    monkeypatch.setattr(run_scoring, "evaluate", note_weights)
+    evaluate = run_report.evaluate
+    monkeypatch.setattr(run_report, "evaluate", note_weights)
     # The last update is no multiple of save_steps; its checkpoint counts all the same.
     arguments = recipe(tmp_path, save_steps=2, max_steps=5, train_sampling_strategy="random")
     averaging = [*arguments, "--average_last", "2"]
@@ -47,7 +47,6 @@ def test_training_that_ends_with_an_average(tmp_path, monkeypatch):
     assert_is_mean(weights_of(folder), [folder / f"checkpoint-{step}" for step in (5, 6, 7)])
 
     train.main([*arguments, "--max_steps", "7", "--resume_from_checkpoint", "last"])
-    assert not (folder / "averaged_from.json").exists()
     assert "average of" not in (folder / "README.md").read_text()
 
 
@@ -116,11 +115,6 @@ def test_an_average_of_a_run_that_goes_on_with_another_rate_of_dropout(tmp_path,
             'metric_for_best_model is BLEU; choose one of "loss", "token_accuracy", "bleu", "chrf"',
         ),
         ({"metric_for_best_model": "eval_bleu"}, "which needs translations; add --predict_with_generate"),
-        (
-            {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_every_epochs": 2},
-            "save_every_epochs is 2, so the best model may not be saved; give --save_strategy epoch",
-        ),
-        ({"save_every_epochs": 0}, "save_every_epochs is 0; it must be at least 1"),
         (
             {"load_best_model_at_end": True, "save_steps": 4},
             "save_steps is 4 and eval_steps 2, so the best model may not be saved; give both the same number",
@@ -205,22 +199,20 @@ def test_an_average_is_compared_with_the_last_checkpoint(tmp_path, capsys):
     assert_is_mean(weights_of(folder), [folder / f"checkpoint-{step}" for step in (20, 40, 60)])
 
 
-def test_a_checkpoint_every_two_epochs(tmp_path):
-    changes = {"save_every_epochs": 2, "max_steps": -1, "num_train_epochs": 5, "tokens_per_batch": 96}
-    (path,) = recipe(tmp_path, **changes, gradient_accumulation_steps=2, save_strategy="no")
+def test_a_checkpoint_every_epoch(tmp_path):
+    changes = {"save_strategy": "epoch", "max_steps": -1, "num_train_epochs": 3, "tokens_per_batch": 96}
+    (path,) = recipe(tmp_path, **changes, gradient_accumulation_steps=2)
     folder = train.main([path])
-    states = [read_state(checkpoint) for checkpoint in folder.glob("checkpoint-*")]
-    assert sorted(state["epoch"] for state in states) == [2, 4, 5]
-    (of_second,) = [state["global_step"] for state in states if state["epoch"] == 2]
-    arguments = ["--resume_from_checkpoint", str(folder / f"checkpoint-{of_second}")]
+    epochs = {
+        json.loads((checkpoint / "trainer_state.json").read_text())["epoch"]: checkpoint
+        for checkpoint in folder.glob("checkpoint-*")
+    }
+    assert epochs.keys() == {1, 2, 3}
+    arguments = ["--resume_from_checkpoint", str(epochs[2])]
     resumed = train.main([path, "--output_dir", str(tmp_path / "resumed"), *arguments])
-    assert sorted(read_state(checkpoint)["epoch"] for checkpoint in resumed.glob("checkpoint-*")) == [4, 5]
+    assert [checkpoint.name for checkpoint in resumed.glob("checkpoint-*")] == [epochs[3].name]
     whole = weights_of(folder)
     assert all((weight == whole[name]).all() for name, weight in weights_of(resumed).items())
-
-
-def read_state(checkpoint):
-    return json.loads((checkpoint / "trainer_state.json").read_text())
 
 
 def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
@@ -286,6 +278,10 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     assert json.loads(results_file.read_text())["total_seconds"] is None
     for name in ("training_seconds", "evaluation_seconds"):
         assert resumed[2][name] > resumed[1][name] > resumed[0][name] > 0
+    assert all((weight == whole[name]).all() for name, weight in weights_of(folder).items())
+    # Nothing is left to train; the best weights are loaded again.
+    (folder / "model.safetensors").unlink()
+    train.main([*arguments, "--resume_from_checkpoint", "last"])
     assert all((weight == whole[name]).all() for name, weight in weights_of(folder).items())
 
 

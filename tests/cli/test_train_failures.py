@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -180,6 +181,17 @@ def test_a_run_that_fails_early_leaves_no_folder(tmp_path):
     with pytest.raises(SystemExit, match="does not exist"):
         train.main(recipe(tmp_path, dataset_name=None, train_file=["nowhere.csv"]))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    for output in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(SystemExit, match=r"error: .*/file"):
+            train.main(recipe(tmp_path, output_dir=str(output)))
+    (tmp_path / "run").mkdir()
+    fail_at(monkeypatch, tempfile, "mkdtemp", lambda *args: True, PermissionError(errno.EACCES, "Permission denied"))
+    with pytest.raises(SystemExit, match=r"error: .*Permission denied"):
+        train.main(recipe(tmp_path))
 
 
 def test_a_card_that_cannot_take_its_place(tmp_path, monkeypatch, trained):

@@ -5,7 +5,7 @@ import pytest
 from hf_vanilla_transformer.hub.model_folder import files_of_a_run
 from hf_vanilla_transformer.hub.staged_folder import staged
 from hf_vanilla_transformer.training.checkpoints import remove_checkpoints
-from hf_vanilla_transformer.training.run_checks import check_output_folder, check_writable
+from hf_vanilla_transformer.training.run_checks import check_holds_no_run
 from tests.models import small_model
 
 
@@ -15,9 +15,7 @@ def test_a_folder_with_a_model_raises(tmp_path, content):
     path.mkdir() if content.startswith("checkpoint") else path.touch()
     message = rf"already holds a model or checkpoints \({content}\); name another folder, or give"
     with pytest.raises(FileExistsError, match=message):
-        check_output_folder(tmp_path)
-    check_output_folder(tmp_path, resume=True)
-    check_output_folder(tmp_path, overwrite=True)
+        check_holds_no_run(tmp_path)
     assert path.exists()
 
 
@@ -29,15 +27,8 @@ def test_all_that_is_saved_is_known(tmp_path, tokenizer):
 
 def test_an_empty_or_new_folder_is_fine(tmp_path):
     (tmp_path / "notes.txt").touch()
-    check_output_folder(tmp_path)
-    check_output_folder(tmp_path / "new")
-
-
-def test_a_file_instead_of_a_folder_raises(tmp_path):
-    path = tmp_path / "model"
-    path.touch()
-    with pytest.raises(NotADirectoryError, match="is a file; name a folder"):
-        check_output_folder(path)
+    check_holds_no_run(tmp_path)
+    check_holds_no_run(tmp_path / "new")
 
 
 def test_only_files_of_an_earlier_run_are_removed(tmp_path):
@@ -103,21 +94,6 @@ def test_a_run_killed_while_files_move_leaves_files_of_one_model(tmp_path, monke
         staging.__exit__(None, None, None)
     assert not (tmp_path / "model.safetensors").exists()
     assert (folder / "model.safetensors").read_text() == "new"
-
-
-def test_a_read_only_folder_raises(tmp_path, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("tempfile.mkdtemp", refuse)
-    with pytest.raises(OSError, match=r"cannot be written \(Permission denied\); name another folder"):
-        check_writable(tmp_path / "new" / "run")
-
-
-def test_a_folder_under_a_file_raises(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="file cannot be written"):
-        check_writable(tmp_path / "file" / "run")
 
 
 def write_half(target):

@@ -235,7 +235,7 @@ def test_the_best_checkpoint_stays(tmp_path, tokenizer):
 
 @pytest.mark.parametrize(
     ("limit", "kept"),
-    [(None, [1, 2, 3, 9]), (0, [1, 2, 3, 9]), (9, [1, 2, 3, 9]), (3, [1, 2, 3]), (2, [1, 3]), (1, [1, 3])],
+    [(0, [1, 2, 3, 9]), (9, [1, 2, 3, 9]), (3, [1, 2, 3]), (2, [1, 3]), (1, [1, 3])],
 )
 def test_order_of_removal(tmp_path, limit, kept):
     for step in (1, 2, 3):

@@ -4,24 +4,25 @@ import json
 
 from transformers import TrainerState
 
-from hf_vanilla_transformer.training import run_facts
-from hf_vanilla_transformer.training.run_facts import FactsOfTheRun
+from hf_vanilla_transformer.training import trainer_callbacks
+from hf_vanilla_transformer.training.trainer_callbacks import RecordFacts
 
 
 def test_a_resumed_run_counts_from_its_beginning(tmp_path, monkeypatch):
     now = iter([100, 130, 500, 507])
-    monkeypatch.setattr(run_facts.time, "monotonic", lambda: next(now))
-    first = FactsOfTheRun("user/base", "Adam")
+    first = RecordFacts("user/base", "Adam")
+    monkeypatch.setattr(trainer_callbacks.time, "monotonic", lambda: next(now))
     first.on_train_begin(None, TrainerState(), None)
-    state = {"stateful_callbacks": {"FactsOfTheRun": first.state()}}
+    state = {"stateful_callbacks": {"RecordFacts": first.state()}}
     (tmp_path / "trainer_state.json").write_text(json.dumps(state))
-    second = FactsOfTheRun.of_checkpoint(tmp_path)
+    second = RecordFacts.of_checkpoint(tmp_path)
     second.on_train_begin(None, TrainerState(), None)
     second.on_train_end(None, None, None)
+    monkeypatch.undo()
     assert (second.base_model, second.optimizer, second.seconds) == ("user/base", "Adam", 37)
 
 
 def test_a_checkpoint_without_facts(tmp_path):
     (tmp_path / "trainer_state.json").write_text("{}")
-    found = FactsOfTheRun.of_checkpoint(tmp_path)
+    found = RecordFacts.of_checkpoint(tmp_path)
     assert (found.base_model, found.optimizer, found.seconds) == (None, None, 0)

@@ -1,0 +1,229 @@
+"""What a run reports after its training: scores, model card, results file; and the push to the Hub."""
+
+import json
+import logging
+import shlex
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from datasets import DatasetDict
+from transformers import Seq2SeqTrainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..evaluation.curve_files import write_curve
+from ..evaluation.evaluate import describe_scores, evaluate
+from ..hub.model_card import BUILT_IN, About, argument_facts, average_facts, fill_model_card
+from ..hub.model_folder import NOT_TO_SHARE
+from ..hub.push_to_hub import describe_error, prepare_repository, push_run
+from ..hub.staged_folder import staged
+from ..support.atomic_files import write_text
+from ..support.machine_and_versions import describe_environment
+from ..translation.model_loading import load
+from .paper_arguments import describe_precision
+from .run_arguments import Settings, changed_arguments
+from .run_saving import RunStoppedError
+from .trainer_callbacks import RecordFacts
+
+
+logger = logging.getLogger(__name__)
+
+
+def report(
+    trainer: Seq2SeqTrainer, settings: Settings, pairs: DatasetDict, averaged: list[str], record: dict[str, Any]
+) -> None:
+    """Evaluate the saved model, write curve, scores, card and results, log the scores, and push if asked.
+
+    Args:
+        averaged: names of the checkpoints whose average was saved; empty without `average_last`.
+        record: what `describe_run` returned, for the results file, and `started`, the time by `time.monotonic()`.
+    """
+    args, updates = settings.args, trainer.state.global_step
+    model: Any = trainer.model
+    # restore_callback_states_from_checkpoint replaces callbacks by copies.
+    facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, RecordFacts))
+    with staged(settings.output) as folder:
+        curve = write_curve(folder, trainer.state.log_history)
+    compared = compare_average(settings, pairs, updates) if averaged and "validation" in pairs else {}
+    scores = evaluate_saved("test", settings, pairs)
+    best = trainer.state.best_global_step if args.load_best_model_at_end else None
+    weights = {} if best is None else {"weights": f"of update {best:,}, the best by {args.metric_for_best_model}"}
+    outcome = {"optimizer": facts.optimizer, "precision": describe_precision(args), **weights}
+    card_facts = {
+        "data": settings.data.describe("train"),
+        **argument_facts(args),
+        **outcome,
+        "pairs": f"{len(pairs['train']):,}",
+        "updates": f"{updates:,}",
+        "seconds": round(facts.seconds),
+        **({"R-Drop": f"weight {args.r_drop_alpha:g}"} if args.r_drop_alpha else {}),
+        **average_facts(averaged),
+        **({"validation BLEU": describe_average(compared)} if compared else {}),
+    }
+    save_card(model, settings, pairs, scores, card_facts, compared)
+    for line in describe_scores(scores) if scores is not None else []:
+        logger.info(line)
+    logger.info("the model is in %s", settings.output)
+    if args.results:
+        started = record.pop("started")
+        validation = compared.get("average") or evaluate_saved("validation", settings, pairs)
+        last = {"validation_of_last_checkpoint": compared["last_checkpoint"]} if compared else {}
+        results = {
+            **record,
+            **outcome,
+            "parameters": model.num_parameters(),
+            "updates": updates,
+            "training_seconds": facts.seconds - facts.evaluation_seconds,
+            "evaluation_seconds": facts.evaluation_seconds,
+            "curve": curve,
+            "data": {split: settings.data.describe(split) for split in pairs},
+            "scores": {"validation": validation, "test": scores, **last},
+            "total_seconds": None if started is None else time.monotonic() - started,
+        }
+        write_text(args.results, json.dumps(results, indent=2) + "\n")
+        logger.info("the results are in %s", args.results)
+    if args.push_to_hub:
+        push(settings, updates, scores)
+
+
+def describe_run(settings: Settings) -> dict[str, Any]:
+    """What the results file records of a run in addition to its outcome."""
+    base, args = settings.model.model_name_or_path, settings.args
+    return {
+        "seed": args.seed,
+        # Without the path of a folder, which would describe this machine.
+        "base_model": Path(base).name if base is not None and Path(base).is_absolute() else base,
+        "settings": changed_arguments(*settings),
+        **(describe_environment(args.device) if args.results else {}),
+    }
+
+
+def compare_average(settings: Settings, pairs: DatasetDict, updates: int) -> dict[str, Any]:
+    """Scores of the saved average and of the last checkpoint on the validation pairs; logs which has more BLEU."""
+    last = settings.output / f"{PREFIX_CHECKPOINT_DIR}-{updates}"
+    logger.info("comparing the average with %s on %s validation pairs", last.name, f"{len(pairs['validation']):,}")
+    folders = {"average": settings.output, "last_checkpoint": last}
+    scores: dict[str, Any] = {
+        name: evaluate_saved("validation", settings, pairs, folder) for name, folder in folders.items()
+    }
+    gain = scores["average"]["bleu"] - scores["last_checkpoint"]["bleu"]
+    verdict = "the average is better" if gain > 0 else "both are equal"
+    if gain < 0:
+        verdict = f"the last checkpoint is better; --average_last saves the average, and {last} is the other"
+    logger.info("validation BLEU: %s; %s", describe_average(scores), verdict)
+    return scores
+
+
+def describe_average(scores: dict[str, Any]) -> str:
+    return f"average {scores['average']['bleu']:.2f}, last checkpoint {scores['last_checkpoint']['bleu']:.2f}"
+
+
+def evaluate_saved(
+    split: str, settings: Settings, pairs: DatasetDict, folder: Path | None = None
+) -> dict[str, Any] | None:
+    """Scores of the saved model on a split, with the model's own search; None if the data has no such split.
+
+    The model in memory may still use the precision of the training; users load the saved one.
+
+    Args:
+        folder: another model of the run.
+    """
+    if split not in pairs:
+        return None
+    tokenizer, model = load(str(folder or settings.output), settings.args.device)
+    return evaluate(
+        model,
+        pairs[split],
+        tokenizer,
+        data=settings.data.describe(split),
+        tokenize=settings.scoring.bleu_tokenize,
+        lowercase=settings.scoring.lowercase,
+        **settings.decoding.generate_kwargs(),
+    ).scores
+
+
+def save_card(
+    model: Any,
+    settings: Settings,
+    pairs: DatasetDict,
+    scores: dict[str, Any] | None,
+    facts: dict[str, Any],
+    compared: dict[str, Any],
+) -> None:
+    """Write the model card and the scores into the model's folder.
+
+    Args:
+        scores: on the test pairs.
+        facts: rows of the table of its training.
+        compared: what `compare_average` returned, or nothing.
+    """
+    args, output = settings.args, settings.output
+    # An absolute path would describe this machine.
+    location: dict[str, Any] = {"location": output.name if output.is_absolute() else str(args.output_dir)}
+    if args.push_to_hub:
+        location = {"location": args.hub_model_id, "revision": args.hub_revision}
+    # A sentence of the user's data may be private.
+    example = {"example_source": pairs["train"][0]["source"]} if settings.data.dataset_name == BUILT_IN else {}
+    described = replace(about(settings, scores), data=facts["data"], **location, **example)
+    card = fill_model_card(described, model.config, model.num_parameters(), facts)
+    with staged(output) as staging:
+        (staging / "README.md").write_text(card.content, encoding="utf-8")
+        written = {**(scores or {}), **({"validation": compared} if compared else {})}
+        if written:
+            (staging / "scores.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+
+
+def about(settings: Settings, scores: dict[str, Any] | None = None) -> About:
+    """What the model card says besides sizes and training."""
+    args, data_args = settings.args, settings.data
+    name = (args.hub_model_id if args.push_to_hub else None) or str(args.output_dir)
+    return About(
+        Path(name).absolute().name,
+        data_args.dataset_name,
+        data_args.dataset_config_name,
+        *data_args.languages(),
+        settings.model.model_name_or_path,
+        settings.model.license,
+        scores,
+    )
+
+
+def prepare_push(settings: Settings) -> None:
+    """Check before the training that its result can be pushed, and create the repository."""
+    args = settings.args
+    args.hub_model_id = args.hub_model_id or settings.output.absolute().name
+    if args.process_index == 0:
+        args.hub_model_id = prepare_repository(
+            args.hub_model_id,
+            about(settings).metadata(),
+            token=args.hub_token,
+            private=args.hub_private_repo,
+            revision=args.hub_revision,
+        )
+
+
+def push(settings: Settings, updates: int, scores: dict[str, Any] | None) -> None:
+    """Push the output folder.
+
+    Raises:
+        RunStoppedError: if that fails, with the command that pushes it later, because the model is trained.
+    """
+    args, output = settings.args, str(settings.args.output_dir)
+    repository = str(args.hub_model_id)
+    message = f"Train for {updates:,} updates"
+    if scores is not None:
+        message += f": BLEU {scores['bleu']:.2f}"
+    try:
+        address = push_run(
+            settings.output, repository, message=message, token=args.hub_token, revision=args.hub_revision
+        )
+    except Exception as error:  # The network, the Hub, or the access rights.
+        revision = ["--revision", args.hub_revision] if args.hub_revision else []
+        excluded = ["--exclude", "checkpoint-*", "--exclude", NOT_TO_SHARE, "--exclude", ".*"]
+        command = shlex.join(["hf", "upload", repository, output, ".", *revision, *excluded])
+        raise RunStoppedError(
+            f"the model could not be pushed to {repository} ({describe_error(error)}). It is complete in "
+            f"{output}; push it later with: {command}"
+        ) from error
+    logger.info("the model is pushed to %s: %s", repository, address)
