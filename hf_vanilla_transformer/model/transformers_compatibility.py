@@ -31,7 +31,6 @@ PARAMETERS = {
         "_prepare_generated_length": "generation_config, *, inputs_tensor, input_ids_length, has_default_max_length",
         "_get_stopping_criteria": "generation_config",
         "_get_logits_processor": "generation_config, *, logits_processor",
-        "_expand_inputs_for_generation": "expand_size",
         "_sample": "input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer",
         "_beam_search": "input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus",
         "_prefill": "input_ids, generation_config, model_kwargs",
