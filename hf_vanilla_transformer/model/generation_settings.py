@@ -17,7 +17,7 @@ PAPER_MAX_LENGTH_OFFSET = 50
 LARGEST_LENGTH_PENALTY = 100
 # transformers' default, which `Seq2SeqTrainer.predict` writes into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
-# Limits of settings. Sinusoids are exact to 1e-6 up to position 100,000. Memory grows with the hypotheses of a sentence.
+# Limits of settings: sinusoids are exact to 1e-6 up to position 100,000, and memory grows with the hypotheses.
 _MOST = {"num_beams": 10_000, "num_return_sequences": 10_000, "max_new_tokens": 100_000, "max_length": 100_000}
 # Settings of the paper's search, which are saved also where they equal transformers' defaults.
 _SEARCH = ("num_beams", "length_penalty", "early_stopping")

@@ -28,8 +28,8 @@ from .generation_settings import (
     limits_length,
     paper_generation_config,
 )
+from .key_value_cache import CACHE, either_cache, tokens_to_read
 from .model_outputs import as_encoder_output
-from .transformers_compatibility import CACHE, either_cache, tokens_to_read
 
 
 logger = logging.getLogger(__name__)

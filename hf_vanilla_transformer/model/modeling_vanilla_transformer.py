@@ -42,7 +42,13 @@ from .input_checks import (
     outside_learned_positions,
     outside_vocabulary,
 )
-from .key_value_cache import encoder_decoder_cache, extend_self_attention, store_cross_attention, stored_cross_attention
+from .key_value_cache import (
+    either_cache,
+    encoder_decoder_cache,
+    extend_self_attention,
+    store_cross_attention,
+    stored_cross_attention,
+)
 from .linear_kernels import cast_for_matmul, drop, linear
 from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
 from .model_outputs import VanillaTransformerLMOutput, as_encoder_output, decoder_output, lm_output, model_output
@@ -54,7 +60,6 @@ from .pretrained_model import (
     TIED_EMBEDDINGS,
     VanillaTransformerPreTrainedModel,
 )
-from .transformers_compatibility import either_cache
 
 
 _DEVICES_WITH_FLOAT64 = ("cpu", "cuda", "meta")

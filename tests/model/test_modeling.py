@@ -15,13 +15,13 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     VanillaTransformerModel,
 )
+from hf_vanilla_transformer.model.key_value_cache import CACHE
 from hf_vanilla_transformer.model.linear_kernels import drop
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
     VanillaTransformerLayer,
     label_smoothed_cross_entropy,
     sinusoidal_positions,
 )
-from hf_vanilla_transformer.model.transformers_compatibility import CACHE
 from tests import flash
 from tests.models import IMPORTED, VOCAB_SIZE, pad, patch_everywhere, sentences, small_config, small_model
 
