@@ -33,7 +33,6 @@ from .generation_settings import paper_generation_config
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .input_checks import (
     check_cache,
-    check_decoder_inputs,
     check_ids_or_embeds,
     check_labels,
     check_right_padding,
@@ -511,7 +510,6 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         Raises:
             ValueError: if there are no decoder inputs, and as both stacks do.
         """
-        check_decoder_inputs(decoder_input_ids, decoder_inputs_embeds)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids,

@@ -72,12 +72,6 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         super().__init__(config, *args, **kwargs)
         self.register_load_state_dict_post_hook(leave_out_tied_weights)
 
-    @property
-    def dummy_inputs(self) -> dict[str, torch.Tensor]:
-        """Inputs that the model can be called with, of source and target."""
-        ids = super().dummy_inputs["input_ids"].to(self.device)
-        return {"input_ids": ids, "decoder_input_ids": ids}
-
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a saved model, as `PreTrainedModel.from_pretrained` does.
