@@ -36,7 +36,7 @@ _NEEDED = {
     "normalize_embedding": False,
     "add_final_layer_norm": False,
 }
-_POSITIONS = {"hf": "sinusoidal", "marian": "sinusoidal_tensor2tensor"}
+_POSITIONS: dict[str, Any] = {"hf": "sinusoidal", "marian": "sinusoidal_tensor2tensor"}
 # Of LayerNorm: torch's default, and what Marian itself computes with (src/layers/generic.h).
 _EPSILONS = {"hf": 1e-5, "marian": 1e-6}
 

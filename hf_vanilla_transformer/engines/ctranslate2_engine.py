@@ -19,7 +19,6 @@ from ..conversion.ctranslate2 import QUANTIZATIONS, import_library, to_ctranslat
 from ..conversion.source_folder import hashes, source_folder
 from ..model.fast_path_checks import has_avx512
 from ..model.generation_settings import check_search, length_penalty_of, limits_length
-from ..model.search_memory_check import check_memory
 from ..support.argument_checks import check_number
 from ..support.version import __version__
 from ..translation.engine import Engine
@@ -155,7 +154,6 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         if count > beams:
             raise ValueError(f"num_return_sequences is {count}, but there are {beams} num_beams; give fewer.")
         settings.max_length = 1 + min(self._limit(settings, longest), self.max_positions)
-        check_memory(self, len(rows) * beams, longest, settings)
         options = {
             "beam_size": beams,
             "num_hypotheses": beams,
