@@ -61,10 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> list[Links]:
         sources, targets = _pairs(given, data_args, args.split)
         gold = None if args.gold_file is None else read_gold(Path(args.gold_file), sources, targets)
         tokenizer, model = load_given(loading, engine)
-        options: Any = {"batch_tokens": batches.tokens_per_batch, "show_progress": sys.stderr.isatty()}
+        options: Any = {"tokens_per_batch": batches.tokens_per_batch, "show_progress": sys.stderr.isatty()}
         if args.choose:
             choices = choose_alignment(model, tokenizer, sources, targets, gold, **options)
             save_choice(Path(loading.model_name_or_path), choices[0])
+            model.config.update(choices[0].fields())
             _report(choices, "cross-entropy" if gold is None else "alignment error rate")
         found = align(model, tokenizer, sources, targets, **options)
         with open_output(args.output) as file:

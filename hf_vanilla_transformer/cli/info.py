@@ -1,4 +1,4 @@
-"""Print versions, what the CPU and the GPU can compute, threads, which fast paths are on, and the faster engine."""
+"""Print versions, what the CPU and the GPU can compute, threads, and which fast paths are on."""
 
 import json
 import os
@@ -46,6 +46,4 @@ def as_text(info: dict[str, Any]) -> str:
     lines += [f"GPU: {machine['accelerator'] or 'none'}", "", "fast paths:"]
     for path, state in info["fast_paths"].items():
         lines.append(f"  {path}: {'on' if state['on'] else 'off, because ' + state['reason']}")
-    lines += ["", "faster engine for translation (--engine):"]
-    lines += [f"  {precision}: {engine}" for precision, engine in info["faster_engine"].items()]
     return "\n".join(lines)

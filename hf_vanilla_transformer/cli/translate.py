@@ -12,7 +12,7 @@ from ..support.process_memory import release_freed_memory
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.glossary import Glossary
 from ..translation.loading_arguments import LoadingArguments
-from ..translation.markup import KINDS
+from ..translation.markup_document import KINDS
 from ..translation.translate import translate
 from .load_from_options import load_given, load_terms
 from .merge_process_outputs import Processes
