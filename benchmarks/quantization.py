@@ -110,7 +110,10 @@ def main(arguments: list[str]) -> dict[str, dict[str, Any]]:
             tokens_per_batch=batches.tokens_per_batch,
             **decoding.generate_kwargs(),
         )
-    sentences, options = list(pairs["source"]), {"batch_tokens": batches.tokens_per_batch, **decoding.generate_kwargs()}
+    sentences, options = (
+        list(pairs["source"]),
+        {"tokens_per_batch": batches.tokens_per_batch, **decoding.generate_kwargs()},
+    )
     runs = {name: partial(time_translation, model, tokenizer, sentences, **options) for name, model in models.items()}
     clock = Clock(torch.device("cpu"), args.repeats)
     for name, seconds in in_turns(runs, args.rounds, clock).items():

@@ -70,10 +70,11 @@ def main(arguments: list[str]) -> list[Links]:
     sources, targets = _pairs(asked, args.data)
     gold = None if asked.gold_file is None else read_gold(Path(asked.gold_file), sources, targets)
     tokenizer, model = load_given(args.model, args.engine)
-    options: Any = {"batch_tokens": args.batches.tokens_per_batch, "show_progress": sys.stderr.isatty()}
+    options: Any = {"tokens_per_batch": args.batches.tokens_per_batch, "show_progress": sys.stderr.isatty()}
     if asked.choose:
         choices = choose_alignment(model, tokenizer, sources, targets, gold, **options)
         save_choice(folder, choices[0])
+        model.config.update(choices[0].fields())
         _report(choices, "cross-entropy" if gold is None else "alignment error rate")
     found = align(model, tokenizer, sources, targets, **options)
     with open_output(asked.output) as file:

@@ -129,7 +129,7 @@ def main(arguments: list[str]) -> None:
     if terms is not None:
         options["glossary"] = Glossary(terms, tokenizer)
         translate(model, tokenizer, [], **options)  # Checks settings before the work.
-    options |= {"show_progress": sys.stderr.isatty(), "batch_tokens": args.batches.tokens_per_batch}
+    options |= {"show_progress": sys.stderr.isatty(), "tokens_per_batch": args.batches.tokens_per_batch}
     started = time.perf_counter()
     with processes.open(text.output, counted) as file:
         for chunk in processes.share(chunks, counted):

@@ -7,6 +7,7 @@ writes the residual stream is permuted.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch

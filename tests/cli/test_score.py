@@ -46,8 +46,8 @@ def test_json_lines_into_a_file(decisive, files, tmp_path, capsys):
 def test_the_built_in_corpus_and_small_batches(decisive, monkeypatch):
     batches = []
 
-    def note(model, tokenizer, sources, targets, batch_tokens, show_progress):
-        batches.append((len(sources), batch_tokens))
+    def note(model, tokenizer, sources, targets, tokens_per_batch, show_progress):
+        batches.append((len(sources), tokens_per_batch))
         return [Score([], [], 0.0, 0.0)] * len(sources)
 
     monkeypatch.setattr(score, "score", note)

@@ -124,7 +124,7 @@ def test_batches_are_as_large_as_asked_for(decisive, write, monkeypatch, command
     given = []
 
     def note(*args, **kwargs):
-        given.append(inspect.signature(translate_sentences).bind(*args, **kwargs).arguments["batch_tokens"])
+        given.append(inspect.signature(translate_sentences).bind(*args, **kwargs).arguments["tokens_per_batch"])
         return translate_sentences(*args, **kwargs)
 
     monkeypatch.setattr(f"{place}.translate", note)

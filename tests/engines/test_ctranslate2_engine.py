@@ -67,7 +67,7 @@ def test_translations_are_the_model_s(engine, model, tokenizer, beams):
     assert ours == translate(model, tokenizer, NUMBERS, num_beams=beams, early_stopping=True)
     assert ours[3] == ""
     # In batches of one, so with threads in parallel instead of sentences.
-    assert translate(engine, tokenizer, NUMBERS, batch_tokens=1, num_beams=beams) == ours
+    assert translate(engine, tokenizer, NUMBERS, tokens_per_batch=1, num_beams=beams) == ours
 
 
 def test_scores_are_the_model_s(engine, model, tokenizer):

@@ -15,7 +15,7 @@ from ...pictures.forward_pass import KINDS
 from ...pictures.token_labels import token_texts
 from ...translation.engine import Engine
 from ...translation.glossary import terms_of
-from ...translation.multi_sentence_texts import join
+from ...translation.sentence_splitting import join
 from ...translation.translation_details import Translation
 from ..service import Service
 
