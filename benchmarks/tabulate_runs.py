@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.support.report_parts import table
 from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
@@ -35,11 +36,11 @@ def main(arguments: list[str]) -> str:
     """Run the command line; returns the table."""
     args = parse(TableArguments, __doc__, arguments)
     check_can_write(args.output)
-    table = table_of_results(args.files, args.targets)
-    print(table, end="")
+    text = table_of_results(args.files, args.targets)
+    print(text, end="")
     if args.output is not None:
-        write_text(args.output, table)
-    return table
+        write_text(args.output, text)
+    return text
 
 
 def table_of_results(paths: Sequence[str | os.PathLike[str]], targets: Sequence[float] = ()) -> str:
@@ -65,14 +66,13 @@ def table_of_results(paths: Sequence[str | os.PathLike[str]], targets: Sequence[
         _check_settings(name, group)
     columns = ["validation BLEU", "test BLEU", "training, minutes", "evaluation, minutes", "total, minutes"]
     columns += [f"minutes to BLEU {target:g}" for target in targets] + ["minutes to best BLEU", "peak memory, GB"]
-    lines = [_row(["recipe", "seed", *columns]), _row(["---"] * (len(columns) + 2))]
+    rows = []
     for name, group in groups.items():
         figures = [_figures(result, targets) for result in group]
-        rows = [[name, str(result["seed"]), *map(_format, row)] for result, row in zip(group, figures, strict=True)]
+        rows += [[name, str(result["seed"]), *map(_format, row)] for result, row in zip(group, figures, strict=True)]
         if len(group) > 1:
             rows.append([name, "mean ± s.d.", *(_mean_and_deviation(column) for column in zip(*figures, strict=True))])
-        lines += map(_row, rows)
-    return "\n".join(lines) + "\n"
+    return table(["recipe", "seed", *columns], rows) + "\n"
 
 
 def _check_settings(name: str, group: Sequence[Mapping[str, Any]]) -> None:
@@ -130,10 +130,6 @@ def _mean_and_deviation(values: Sequence[float | None]) -> str:
 
 def _format(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

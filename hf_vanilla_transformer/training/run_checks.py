@@ -9,7 +9,7 @@ from datasets import DatasetDict
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, Seq2SeqTrainer
 
 from ..data.length_filter import pair_lengths
-from ..evaluation.metric_names import METRICS
+from ..evaluation.metrics import METRICS
 from ..hub.model_folder import FILES_OF_A_RUN, files_of_a_run
 from ..support.argument_checks import check_number, check_optional
 from ..support.checkpoint_marks import checkpoints_in
@@ -117,7 +117,7 @@ def check_validation(args: RunArguments) -> None:
     """
     metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
     # Not perplexity, whose highest value the Trainer would take for the best.
-    known = ("loss", "token_accuracy", *METRICS)
+    known = ("loss", "token_accuracy", *(name for name, each in METRICS.items() if each.higher_is_better))
     if metric not in known:
         names = ", ".join(f'"{name}"' for name in known)
         raise ValueError(f"metric_for_best_model is {args.metric_for_best_model}; choose one of {names}.")
