@@ -148,7 +148,10 @@ class _Argument(NamedTuple):
             metadata["help"] = argparse.SUPPRESS
         if self.field.default_factory is not dataclasses.MISSING:
             return dataclasses.field(default_factory=self.field.default_factory, metadata=metadata)
-        return dataclasses.field(default=None if self.is_required else self.field.default, metadata=metadata)
+        default = None if self.is_required else self.field.default
+        if self.type == bool | None:
+            default = False  # Otherwise `--bf16` would need a value.
+        return dataclasses.field(default=default, metadata=metadata)
 
 
 def _arguments_of(kind: type) -> Iterator[_Argument]:
