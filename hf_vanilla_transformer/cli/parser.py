@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from inspect import get_annotations
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import torch
@@ -156,12 +157,14 @@ class _Argument(NamedTuple):
 
 def _arguments_of(kind: type) -> Iterator[_Argument]:
     for part in kinds_of(kind):
-        hints, groups = get_type_hints(part), getattr(part, "_argument_groups", None)
-        of_class = getattr(part, "_argument_group_name", "arguments")
+        groups: dict[str, str] = getattr(part, "_argument_groups", {})
+        hints, own = get_type_hints(part), get_annotations(part)
+        name_of_class = getattr(part, "_argument_group_name", "arguments")
         for each in dataclasses.fields(part):
             if each.init:
-                group = of_class if groups is None else groups.get(each.name, _OTHERS)
-                yield _Argument(each, hints[each.name], each.metadata.get("group", group))
+                group = name_of_class if not groups or each.name in own else _OTHERS
+                group = each.metadata.get("group", groups.get(each.name, group))
+                yield _Argument(each, hints[each.name], group)
 
 
 def _make_parser(

@@ -172,11 +172,10 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     return {**ids, "decoder_start_token_id": ids.get("bos_token_id", tokenizer.pad_token_id)}
 
 
-# What `train --help` shows of the Trainer's arguments; `--help_all` shows the others, too.
+# Groups of `train --help`. It shows these and what this class adds; `--help_all` shows the Trainer's others, too.
 _GROUPS = {
-    "training": "per_device_train_batch_size tokens_per_batch gradient_accumulation_steps num_train_epochs max_steps "
-    "learning_rate lr_scheduler_type warmup_steps rate_factor optim weight_decay max_grad_norm r_drop_alpha seed bf16 "
-    "fp16 use_cpu",
+    "training": "per_device_train_batch_size gradient_accumulation_steps num_train_epochs max_steps "
+    "learning_rate lr_scheduler_type warmup_steps optim weight_decay max_grad_norm seed fp16 use_cpu",
     "evaluation": "eval_strategy eval_steps per_device_eval_batch_size predict_with_generate generation_num_beams "
     "generation_max_length metric_for_best_model load_best_model_at_end early_stopping_patience",
     "output": "output_dir results save_strategy save_steps save_total_limit resume_from_checkpoint logging_steps "
