@@ -22,6 +22,7 @@ from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.conversion import from_hf_marian, marian
 from hf_vanilla_transformer.data.text_lines import iterate_lines
 from hf_vanilla_transformer.support.argument_checks import check_number
+from hf_vanilla_transformer.support.user_errors import InputError
 
 
 POSITIONS, METRICS = ("marian", "hf"), ("bleu", "chrf")
@@ -194,7 +195,7 @@ def main(arguments: list[str]) -> Any:
     """Run the command line; `compare` returns the figures."""
     args = parse(PositionsArguments, __doc__, arguments)
     if len(args.modes) != 1 or args.modes[0] not in MODES:
-        raise ValueError(f"the mode is {' '.join(args.modes) or 'missing'}; give one of {', '.join(MODES)}.")
+        raise InputError(f"the mode is {' '.join(args.modes) or 'missing'}; give one of {', '.join(MODES)}.")
     return MODES[args.modes[0]](args)
 
 

@@ -12,6 +12,7 @@ from benchmarks.support.report_parts import table
 from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
+from hf_vanilla_transformer.support.user_errors import InputError
 
 
 # Some files store absent settings as empty lists or dictionaries, others do not store them.
@@ -57,7 +58,7 @@ def table_of_results(paths: Sequence[str | os.PathLike[str]], targets: Sequence[
             different settings.
     """
     if not paths:
-        raise ValueError("no result files are given; name at least one.")
+        raise InputError("no result files are given; name at least one.")
     groups: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(map(Path, paths)):
         result = _read(path)
@@ -80,7 +81,7 @@ def _check_settings(name: str, group: Sequence[Mapping[str, Any]]) -> None:
     seeds = [result["seed"] for result in group]
     for seed in seeds:
         if seeds.count(seed) > 1:
-            raise ValueError(
+            raise InputError(
                 f"{name} with seed {seed} is given {seeds.count(seed)} times, which would distort the mean; give it "
                 "once."
             )
@@ -92,7 +93,7 @@ def _check_settings(name: str, group: Sequence[Mapping[str, Any]]) -> None:
     for other, result in zip(others, group[1:], strict=True):
         differing = [key for key in {**first, **other} if first.get(key) != other.get(key)]
         if differing:
-            raise ValueError(
+            raise InputError(
                 f"{name} with seeds {group[0]['seed']} and {result['seed']} differ in {', '.join(differing)}, so their "
                 "mean is meaningless; name the files as two recipes."
             )
@@ -105,7 +106,7 @@ def _read(path: Path) -> dict[str, Any]:
         result = dict(json.loads(path.read_text(encoding="utf-8")))
         result["seed"], result["scores"], result["training_seconds"], result["evaluation_seconds"]
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} holds no results; name files that train --results wrote.") from error
+        raise InputError(f"{path} holds no results; name files that train --results wrote.") from error
     return result
 
 

@@ -22,6 +22,7 @@ from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.support.atomic_files import write_text
+from hf_vanilla_transformer.support.user_errors import InputError
 from hf_vanilla_transformer.training.run_arguments import ModelArguments, RunArguments, Settings
 from hf_vanilla_transformer.training.run_report import describe_run
 from hf_vanilla_transformer.translation.decoding_arguments import DecodingArguments
@@ -137,7 +138,7 @@ def name_files(data_args: DataArguments) -> None:
         return
     folder = os.environ.get("MULTI30K_DIR")
     if not folder:
-        raise ValueError(
+        raise InputError(
             "no pairs are given; give --train_file and --validation_file, or set MULTI30K_DIR to the folder that "
             "holds train.en, train.de, val.en and val.de of Multi30k."
         )
@@ -189,10 +190,10 @@ def read_result(settings: Settings) -> dict[str, Any] | None:
         result = json.loads(path.read_text(encoding="utf-8"))
         made_with = dict(result["settings"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} does not hold a result of this command; remove it to train the row again.") from error
+        raise InputError(f"{path} does not hold a result of this command; remove it to train the row again.") from error
     for name in {**wanted, **made_with}:
         if wanted.get(name) != made_with.get(name):
-            raise ValueError(
+            raise InputError(
                 f"{path} was made with {name}={made_with.get(name)}, but {wanted.get(name)} is asked for; name "
                 "another --output_dir, or remove the file to train the row again."
             )

@@ -262,7 +262,7 @@ def _given_by_recipe(parser: HfArgumentParser, known: Mapping[str, _Argument], c
             continue
         try:
             if isinstance(value, bool) and str in (known[name].type, *get_args(known[name].type)):
-                raise ValueError("YAML reads words such as no and yes as true or false; put it in quotation marks")
+                raise InputError("YAML reads words such as no and yes as true or false; put it in quotation marks")
             given[name] = _converted(parser, name, value)
         except (argparse.ArgumentError, ValueError) as error:
             raise InputError(f"{config}: {name} is {value!r}: {error}") from error
@@ -274,5 +274,5 @@ def _converted(parser: HfArgumentParser, name: str, value: Any) -> Any:
     arguments = [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={text}"]
     namespace, rest = parser.parse_known_args(arguments)
     if rest:
-        raise ValueError("one value is needed")
+        raise InputError("one value is needed")
     return getattr(namespace, name)

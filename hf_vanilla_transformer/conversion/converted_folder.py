@@ -16,6 +16,7 @@ from ..hub.model_card import About, fill_model_card
 from ..hub.model_folder import files_of_a_run
 from ..hub.staged_folder import staged
 from ..support.atomic_files import are_same_file, locked
+from ..support.user_errors import InputError
 from ..support.version import __version__
 from .parity_certificate import check_equal
 
@@ -109,10 +110,10 @@ def check_output(output: str, source: str) -> Path:
         ValueError: if it is empty, or the folder of the source.
     """
     if not output:
-        raise ValueError("output is empty; name a folder for the converted model.")
+        raise InputError("output is empty; name a folder for the converted model.")
     folder = Path(source) if Path(source).is_dir() else Path(source).parent
     if Path(source).exists() and are_same_file(output, folder):
-        raise ValueError(f"{output} is the folder of the source; name another folder for the converted model.")
+        raise InputError(f"{output} is the folder of the source; name another folder for the converted model.")
     _check_holds_no_model(Path(output))
     return Path(output)
 

@@ -17,6 +17,7 @@ from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_number
 from ..support.atomic_files import locked
+from ..support.user_errors import InputError
 from ..support.version import __version__
 from .config_requirements import require
 from .converted_folder import CERTIFICATE, command
@@ -69,7 +70,7 @@ def to_ctranslate2(
         ValueError: if CTranslate2 cannot hold the model, or the result in float32 is not equal.
     """
     if quantization not in QUANTIZATIONS:
-        raise ValueError(f'quantization is "{quantization}"; choose one of {", ".join(QUANTIZATIONS)}.')
+        raise InputError(f'quantization is "{quantization}"; choose one of {", ".join(QUANTIZATIONS)}.')
     check_number("max_positions", max_positions, _LONGEST + 4, _MOST_POSITIONS)
     target, library = Path(output), import_library()
     if target.exists():
@@ -78,7 +79,7 @@ def to_ctranslate2(
     tokenizer = load_tokenizer(local, folder)
     model = load_source(AutoModelForSeq2SeqLM, local, folder)
     if not isinstance(model, VanillaTransformerForConditionalGeneration):
-        raise ValueError(f"{folder} holds a {type(model).__name__}; bring it in by convert --from first.")
+        raise InputError(f"{folder} holds a {type(model).__name__}; bring it in by convert --from first.")
     check_vocabulary(model.config, tokenizer)
     check_weights(model)
     spec = specification(model, *vocabularies(tokenizer, model.config), max_positions)
@@ -212,7 +213,7 @@ def specification(
     config, base = model.config, model.model
     require(config, "CTranslate2", stack_layer_norm=False)
     if config.activation_function not in _ACTIVATIONS:
-        raise ValueError(
+        raise InputError(
             f"activation_function is {config.activation_function!r}, but CTranslate2 has {', '.join(_ACTIVATIONS)}."
         )
     specs = import_library().specs

@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, MarianConfig, MarianMTModel
 from ..hub.model_folder import TOKENIZER_FILES
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..support.user_errors import InputError
 from .config_requirements import check_config, require
 from .converted_folder import Source, check_output, write_converted
 from .parity_certificate import SENTENCES, compare
@@ -94,7 +95,7 @@ def copy_to_marian(model: VanillaTransformerForConditionalGeneration, marian: Ma
     missing, unexpected = marian.load_state_dict(state, strict=False)
     missing = [name for name in missing if not any(part in name for part in _COMPUTED)]
     if missing or unexpected:
-        raise ValueError(
+        raise InputError(
             f"MarianMTModel lacks the weights {unexpected} and has {missing} besides; make it with new_marian()."
         )
 
@@ -132,7 +133,7 @@ def from_hf_marian(
         ValueError: if this model cannot hold the source, or the result is not equal.
     """
     if positions not in _POSITIONS:
-        raise ValueError(f'positions is "{positions}"; choose one of {", ".join(_POSITIONS)}.')
+        raise InputError(f'positions is "{positions}"; choose one of {", ".join(_POSITIONS)}.')
     target = check_output(output, input)
     folder = source_folder(input, **hub)
     check_config(MarianConfig, folder, _NEEDED)

@@ -14,6 +14,7 @@ import transformers
 import yaml
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
+from ..support.user_errors import InputError
 from .config_requirements import refuse, unlike
 from .converted_folder import Source, check_output, write_converted
 from .hf_marian import convert_marian, restore_positions
@@ -116,7 +117,7 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
     """
     if path.is_file():
         if path.suffix != ".npz":
-            raise ValueError(f"{path} is no .npz of weights; name the folder that Marian trained in.")
+            raise InputError(f"{path} is no .npz of weights; name the folder that Marian trained in.")
         weights, folder = path, path.parent
     else:
         found = [each for each in path.glob("*.npz") if not each.name.endswith((".optimizer.npz", ".orig.npz"))]
@@ -128,14 +129,14 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
     if settings.is_file():
         names = read_yaml(settings.read_bytes(), settings).get("vocabs") or []
         if not isinstance(names, list):
-            raise ValueError(f"vocabs of {settings} is {names!r}; it must be a list of two names.")
+            raise InputError(f"vocabs of {settings} is {names!r}; it must be a list of two names.")
         # Only names, because the paths were those of the machine that trained.
         vocabularies = [folder / Path(str(name)).name for name in names]
     else:
         vocabularies = 2 * list(folder.glob("*.spm"))
     if len(vocabularies) != 2 or any(each.suffix != ".spm" for each in vocabularies):
         names = ", ".join(each.name for each in vocabularies) or "none"
-        raise ValueError(f"the vocabularies of {folder} are {names}; two SentencePiece models (.spm) are needed.")
+        raise InputError(f"the vocabularies of {folder} are {names}; two SentencePiece models (.spm) are needed.")
     return weights, vocabularies
 
 
@@ -152,9 +153,9 @@ def read_arrays(path: Path) -> tuple[State, dict[str, Any]]:
         settings = read_yaml(bytes(arrays.pop("special:model.yml")).rstrip(b"\0"), path)
         state = {name: torch.from_numpy(array) for name, array in arrays.items()}
     except KeyError as error:
-        raise ValueError(f"{path} has no special:model.yml; it is not a model of Marian.") from error
+        raise InputError(f"{path} has no special:model.yml; it is not a model of Marian.") from error
     except (EOFError, MemoryError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+        raise InputError(f"{path} cannot be read: {error}") from error
     return state, settings
 
 
@@ -163,9 +164,9 @@ def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
     try:
         settings = yaml.safe_load(content.decode())
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"the settings in {path} are damaged: {' '.join(str(error).split())}") from error
+        raise InputError(f"the settings in {path} are damaged: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
-        raise ValueError(f"the settings in {path} are damaged: they have no fields.")
+        raise InputError(f"the settings in {path} are damaged: they have no fields.")
     return settings
 
 
@@ -193,10 +194,10 @@ def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: State) -
         try:
             processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         except (OSError, RuntimeError) as error:
-            raise ValueError(f"{path} is no model of SentencePiece, or damaged: {error}") from error
+            raise InputError(f"{path} is no model of SentencePiece, or damaged: {error}") from error
         pieces = {processor.id_to_piece(token): token for token in range(processor.get_piece_size())}
         if len(pieces) != len(table):
-            raise ValueError(f"{path} has {len(pieces)} tokens, but the embeddings {len(table)} rows.")
+            raise InputError(f"{path} has {len(pieces)} tokens, but the embeddings {len(table)} rows.")
         (folder / model_name).write_bytes(path.read_bytes())
         (folder / vocabulary_name).write_text(json.dumps({**pieces, "<pad>": pad}), encoding="utf-8")
     is_joint = "Wemb" in arrays
@@ -254,9 +255,9 @@ def as_hf_marian(arrays: State, settings: dict[str, Any], pad: int, path: Path) 
             for layer in range(depth):
                 state |= _layer_state(rest, f"{side}_l{layer + 1}", f"model.{side}.layers.{layer}")
     except KeyError as error:
-        raise ValueError(f"{path} lacks the array {error}; use a complete model.") from error
+        raise InputError(f"{path} lacks the array {error}; use a complete model.") from error
     if rest:
-        raise ValueError(f"{path} has {min(rest)}, which cannot be carried: this model has no such weights.")
+        raise InputError(f"{path} has {min(rest)}, which cannot be carried: this model has no such weights.")
     marian.load_state_dict(state, strict=False)
     marian.tie_weights()
     restore_positions(marian)

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 from ..hub.model_folder import TOKENIZER_FILES
 from ..support.argument_checks import reason_of
 from ..support.safetensors_layout import read_json
+from ..support.user_errors import InputError
 from .converted_folder import CARD
 
 
@@ -50,7 +51,7 @@ def load_source(kind: Any, folder: Path, source: str) -> Any:
     for index in folder.glob("*.index.json"):
         for name in set(read_json(index).get("weight_map", {}).values()):
             if Path(name).name != name:
-                raise ValueError(f'{index} names "{name}", which is not a file of its folder; use a complete model.')
+                raise InputError(f'{index} names "{name}", which is not a file of its folder; use a complete model.')
     for path in folder.glob("*.bin"):
         check_archive(path)
     try:
@@ -59,10 +60,10 @@ def load_source(kind: Any, folder: Path, source: str) -> Any:
     except ImportError:
         raise
     except Exception as error:  # Transformers, torch and safetensors raise many kinds.
-        raise ValueError(f"{source} cannot be read: {reason_of(error)}") from error
+        raise InputError(f"{source} cannot be read: {reason_of(error)}") from error
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
-        raise ValueError(
+        raise InputError(
             f"{len(missing)} weights are not in the files of {source} ({', '.join(missing[:2])}, ...); use a complete "
             "model."
         )
@@ -80,7 +81,7 @@ def check_archive(path: Path, inflation: int = 1) -> None:
     with zipfile.ZipFile(path) as archive:
         claimed = sum(entry.file_size for entry in archive.infolist())
     if claimed > inflation * size:
-        raise ValueError(
+        raise InputError(
             f"{path} claims {claimed:,} bytes, but the file holds {size:,}; convert a complete checkpoint."
         )
 
@@ -92,7 +93,7 @@ def load_tokenizer(folder: Path, source: str) -> Any:
     except ImportError:
         raise
     except Exception as error:  # Transformers and tokenizers raise many kinds.
-        raise ValueError(f"the tokenizer of {source} cannot be read: {reason_of(error)}") from error
+        raise InputError(f"the tokenizer of {source} cannot be read: {reason_of(error)}") from error
 
 
 def hashes(paths: Iterable[Path]) -> dict[str, str]:

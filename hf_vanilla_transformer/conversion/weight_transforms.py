@@ -6,6 +6,7 @@ import torch
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..support.user_errors import InputError
 
 
 # Parts of the names of weights: (output, d_model) reads the residual stream, (d_model, ...) writes it.
@@ -70,7 +71,7 @@ def converted_model(source: Any, state: State, name: str, **fields: Any) -> Vani
     """
     for key, weight in state.items():
         if not weight.isfinite().all():
-            raise ValueError(f"{key} in {name} has values that are NaN or infinite; convert another checkpoint.")
+            raise InputError(f"{key} in {name} has values that are NaN or infinite; convert another checkpoint.")
     given = source.config
     d_ff = max(given.encoder_ffn_dim, given.decoder_ffn_dim)
     same = {field: getattr(given, field) for field in SAME_FIELDS}

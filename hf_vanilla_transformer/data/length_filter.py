@@ -12,6 +12,7 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_number
+from ..support.user_errors import InputError
 from .tokenized_pairs import check_is_dataset
 
 
@@ -56,7 +57,7 @@ def filter_pairs(
     kept = data.with_format("arrow").filter(_fit, batched=True, fn_kwargs=rules, desc="removing pairs", **sizes)
     dropped = {"empty": len(data) - len(kept) - too_long, "too long": too_long}
     if not len(kept):
-        raise ValueError(
+        raise InputError(
             f"none of the {len(data)} pairs would remain: {dropped['empty']} are empty on one side and {too_long} "
             f"longer than max_tokens, which is {max_tokens}; raise it, or give other pairs."
         )
@@ -91,7 +92,7 @@ def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[A
     if isinstance(data, Dataset):
         missing = [name for name in _COLUMNS if name not in data.column_names]
         if missing:
-            raise ValueError(
+            raise InputError(
                 f"the data set has the columns {', '.join(data.column_names)}, and not {' and '.join(missing)}; "
                 "tokenize_pairs() makes them."
             )
@@ -108,7 +109,7 @@ def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[A
         )
     source, target = map(np.asarray, data)
     if source.ndim != 1 or source.shape != target.shape:
-        raise ValueError(f"lengths have the shapes {source.shape} and {target.shape}; both must be (pairs,).")
+        raise InputError(f"lengths have the shapes {source.shape} and {target.shape}; both must be (pairs,).")
     if not all(np.issubdtype(side.dtype, np.integer) for side in (source, target)):
         raise TypeError(f"lengths are {source.dtype} and {target.dtype}; they count tokens, so give whole numbers.")
     return source, target

@@ -19,6 +19,7 @@ from datasets.fingerprint import Hasher
 from huggingface_hub.utils import WeakFileLock
 
 from ..support.atomic_files import are_same_file, is_stream, whole_file
+from ..support.user_errors import InputError
 from .number_corpus import number_pairs
 from .text_lines import check_is_input, iterate_lines
 
@@ -83,11 +84,11 @@ def load_pairs(
     given = {"train": train_files, "validation": validation_files, "test": test_files}
     files = {split: _as_paths(split_files) for split, split_files in given.items() if split_files is not None}
     if (dataset is None) == (not files):
-        raise ValueError('give either a data set ("numbers", or a name on the Hub) or files.')
+        raise InputError('give either a data set ("numbers", or a name on the Hub) or files.')
     if options.get("streaming"):
-        raise ValueError("streamed pairs have no length; leave streaming out: memory-mapped pairs need little memory.")
+        raise InputError("streamed pairs have no length; leave streaming out: memory-mapped pairs need little memory.")
     if not isinstance(options.get("split", ""), str):
-        raise ValueError(f'split is {options["split"]!r}; give one, such as "train[:1%]", or leave it out to load all.')
+        raise InputError(f'split is {options["split"]!r}; give one, such as "train[:1%]", or leave it out to load all.')
     if files:
         with TemporaryDirectory() as folder:
             readable = {split: [_without_pipe(path, folder) for path in paths] for split, paths in files.items()}
@@ -113,9 +114,9 @@ def _as_paths(files: str | Path | Sequence[str | Path]) -> list[Path]:
     for path in paths:
         check_is_input(path)
         if path.is_file() and path.stat().st_size == 0:
-            raise ValueError(f"{path} is empty; give a file with sentences.")
+            raise InputError(f"{path} is empty; give a file with sentences.")
     if len(paths) == 2 and are_same_file(*paths):
-        raise ValueError(f"{paths[0]} and {paths[1]} are one file; give the sources and the targets.")
+        raise InputError(f"{paths[0]} and {paths[1]} are one file; give the sources and the targets.")
     return paths
 
 
@@ -134,12 +135,12 @@ def _read_files(paths: list[Path], source: str, target: str, options: dict[str, 
     if len(suffixes) == 1 and suffixes <= set(_TABLE_FORMATS):
         return _read_tables(paths, source, target, options)
     if len(paths) != 2 or suffixes & set(_TABLE_FORMATS):
-        raise ValueError(
+        raise InputError(
             f"one split is in {', '.join(map(str, paths))}; give tables of one format ({', '.join(_TABLE_FORMATS)}), "
             "or two aligned text files."
         )
     if options:
-        raise ValueError(f"{', '.join(options)}: text files take no options; leave them out.")
+        raise InputError(f"{', '.join(options)}: text files take no options; leave them out.")
     return _read_aligned(*paths)
 
 
@@ -170,7 +171,7 @@ def _aligned_tables(source_path: Path, target_path: Path) -> Iterator[pa.Table]:
     while True:
         source, target = list(islice(sources, _LINES_PER_CHUNK)), list(islice(targets, _LINES_PER_CHUNK))
         if len(source) != len(target):
-            raise ValueError(
+            raise InputError(
                 f"{source_path} has {begin + len(source) + sum(1 for _ in sources)} lines and {target_path} has "
                 f"{begin + len(target) + sum(1 for _ in targets)}; give files whose lines n translate each other."
             )
@@ -200,7 +201,7 @@ def _read_tables(paths: list[Path], source: str, target: str, options: dict[str,
         files = [glob.escape(str(path)) for path in paths]
         table = load_dataset(kind, data_files=files, split="train", **options)
     except Exception as error:
-        raise ValueError(f"{origin} cannot be read as {kind}: {error.__cause__ or error}") from error
+        raise InputError(f"{origin} cannot be read as {kind}: {error.__cause__ or error}") from error
     pairs = _select_columns(table, source, target, origin)
     # CSV has no types.
     for column, name in (("source", source), ("target", target)) if kind == "csv" else ():
@@ -227,19 +228,19 @@ def _check_csv(path: Path, options: dict[str, Any]) -> list[str]:
             row = None
             for row in rows:
                 if row and len(row) != len(header):
-                    raise ValueError(
+                    raise InputError(
                         f"{path}, line {rows.line_num}: {len(row)} cells, but the header has {len(header)}; quote "
                         f'cells that contain "{delimiter}".'
                     )
             if row is None:
-                raise ValueError(f"{path} has a header but no rows; give a file with sentences.")
+                raise InputError(f"{path} has a header but no rows; give a file with sentences.")
         except UnicodeDecodeError as error:
-            raise ValueError(
+            raise InputError(
                 f"{path}, line {rows.line_num + 1} or later: {error}; convert it to UTF-8, or give its encoding "
                 "(--encoding latin-1)."
             ) from error
         except csv.Error as error:
-            raise ValueError(
+            raise InputError(
                 f"{path}, line {rows.line_num}: {error}. Quote cells that contain quotation marks and double these; if "
                 "no cell is quoted, give quoting=3 (--quoting 3)."
             ) from error
@@ -253,28 +254,28 @@ def _check_json_lines(path: Path) -> None:
         try:
             row = json.loads(line) if line.strip() else {}
         except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not valid JSON ({error}).") from error
+            raise InputError(f"{path}, line {number}: not valid JSON ({error}).") from error
         if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number}: a {type(row).__name__}; each line must be a JSON object.")
+            raise InputError(f"{path}, line {number}: a {type(row).__name__}; each line must be a JSON object.")
 
 
 def _select_columns(table: Dataset, source: str, target: str, origin: str) -> Dataset:
     if source == target:
-        raise ValueError(f'source and target are both column "{source}"; give two columns.')
+        raise InputError(f'source and target are both column "{source}"; give two columns.')
     if "translation" in table.column_names and source not in table.column_names:
         table = table.flatten()
         source, target = f"translation.{source}", f"translation.{target}"
     for column in (source, target):
         if column not in table.column_names:
             columns = ", ".join(f'"{name}"' for name in table.column_names)
-            raise ValueError(
+            raise InputError(
                 f'{origin} has no column "{column}"; it has: {columns}. Give two of them as source and target.'
             )
         if getattr(table.features[column], "dtype", None) not in ("string", "large_string"):
-            raise ValueError(f'{origin}: column "{column}" holds {table.features[column]}, not text.')
+            raise InputError(f'{origin}: column "{column}" holds {table.features[column]}, not text.')
     pairs = table.select_columns([source, target]).rename_columns({source: "source", target: "target"})
     for name in pairs.column_names:
         missing = pairs.data.column(name).null_count
         if missing:
-            raise ValueError(f"{origin}: {missing} of {len(pairs)} rows have no {name}; fill or remove them.")
+            raise InputError(f"{origin}: {missing} of {len(pairs)} rows have no {name}; fill or remove them.")
     return pairs

@@ -7,6 +7,8 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
+from ..support.user_errors import InputError
+
 
 _ADVICE = "convert it to UTF-8, for example with iconv"
 _COMPRESSED = (".bz2", ".xz", ".zip", ".zst", ".tgz")
@@ -34,7 +36,7 @@ def iterate_lines(path: Path) -> Iterator[str]:
         try:
             yield from decode_lines(file, str(path))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path} is not a whole gzip file ({error}); compress it again.") from error
+            raise InputError(f"{path} is not a whole gzip file ({error}); compress it again.") from error
 
 
 def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str]]:
@@ -66,11 +68,11 @@ def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             advice = "decompress it" if Path(name).suffix.lower() in _COMPRESSED else _ADVICE
-            raise ValueError(
+            raise InputError(
                 f"{name}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; {advice}."
             ) from error
         if "\0" in text:
-            raise ValueError(f"{name}, line {number}: NUL characters, as in UTF-16; {_ADVICE}.")
+            raise InputError(f"{name}, line {number}: NUL characters, as in UTF-16; {_ADVICE}.")
         yield text.rstrip("\r\n")
 
 

@@ -14,6 +14,7 @@ from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from ..support.argument_checks import check_number
+from ..support.user_errors import InputError
 from .length_filter import pair_lengths
 
 
@@ -126,7 +127,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
             rank=args.process_index,
         )
         if len(sampler._order) != len(data):
-            raise ValueError(
+            raise InputError(
                 f"{len(sampler._order)} lengths were given for {len(data)} training pairs; give one source and one "
                 "target length for each pair."
             )
@@ -193,11 +194,11 @@ def _read_lengths(
     """Source and target lengths in tokens, each `(pairs,)`, of pairs that are neither empty nor longer than `limit`."""
     source, target = pair_lengths(data)
     if len(source) == 0:
-        raise ValueError("the data set is empty; give at least one pair.")
+        raise InputError("the data set is empty; give at least one pair.")
     faulty = np.flatnonzero((np.minimum(source, target) < 1) | (np.maximum(source, target) > limit))
     if len(faulty):
         first = faulty[0]
-        raise ValueError(
+        raise InputError(
             f"{len(faulty)} of {len(source)} pairs are empty on one side or longer than tokens_per_batch, which is "
             f"{limit}; the first is pair {first} ({source[first]} source, {target[first]} target tokens). Remove them "
             "with filter_pairs() or --max_tokens, split them, or raise tokens_per_batch."
@@ -239,7 +240,7 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
     while (len(bounds) - 1) % processes:
         largest = int(np.diff(bounds).argmax())
         if bounds[largest + 1] - bounds[largest] == 1:
-            raise ValueError(
+            raise InputError(
                 f"{bounds[-1]} pairs, each a batch of its own, cannot be split evenly among {processes} processes; "
                 "give more or fewer pairs, or raise tokens_per_batch so that two fit."
             )
@@ -260,4 +261,4 @@ def _check_arguments(trainer: Trainer) -> None:
         ("tensor, context or sequence parallelism", shares),
     ):
         if is_given:
-            raise ValueError(f"{name} contradicts fixed batches, which differ between processes; leave it out.")
+            raise InputError(f"{name} contradicts fixed batches, which differ between processes; leave it out.")

@@ -8,6 +8,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 from ..model.tokenization_two_vocabularies import sides_of
+from ..support.user_errors import InputError
 
 
 # Columns of tokenized pairs.
@@ -42,7 +43,7 @@ def tokenize_pairs(
     check_is_dataset(pairs)
     if not {"source", "target"} <= set(pairs.column_names):
         columns = ", ".join(pairs.column_names)
-        raise ValueError(f"the pairs have the columns {columns}; they need source and target, as from load_pairs().")
+        raise InputError(f"the pairs have the columns {columns}; they need source and target, as from load_pairs().")
     return pairs.map(
         _tokenize,
         batched=True,

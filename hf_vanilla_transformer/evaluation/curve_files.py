@@ -12,6 +12,7 @@ from typing import Any
 from ..pictures.curves import plot_curve
 from ..pictures.figure_style import save_figure
 from ..support.atomic_files import write_text
+from ..support.user_errors import InputError
 
 
 logger = logging.getLogger(__name__)
@@ -86,8 +87,8 @@ def read_curve(path: str | os.PathLike[str]) -> dict[str, list[dict[str, float]]
         curve = content.get("curve", content)
         found = {"points": list(curve["points"]), "training": list(curve.get("training", []))}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
+        raise InputError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
     for point in chain(*found.values()):
         if not isinstance(point, dict) or not all(isinstance(value, (int, float)) for value in point.values()):
-            raise ValueError(f"{file} has the point {repr(point)[:100]}, not an object of numbers; name a {CURVE}.")
+            raise InputError(f"{file} has the point {repr(point)[:100]}, not an object of numbers; name a {CURVE}.")
     return found

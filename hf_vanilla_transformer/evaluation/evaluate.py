@@ -11,6 +11,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from ..data.pair_arguments import DataArguments, Files, file_names
 from ..data.text_lines import one_line
 from ..model.generation_settings import limits_length
+from ..support.user_errors import InputError
 from ..translation.model_loading import load
 from ..translation.translate import translate
 from .metrics import METRICS, describe_exact_match, score_translations
@@ -69,7 +70,7 @@ def evaluate(
     if isinstance(model, (str, Path)):
         tokenizer, model = load(str(model))
     if tokenizer is None:
-        raise ValueError("a model was given without its tokenizer; give both, or the folder that holds them.")
+        raise InputError("a model was given without its tokenizer; give both, or the folder that holds them.")
     batches = translate_kwargs.pop("tokens_per_batch", 4096), translate_kwargs.pop("show_progress", True)
     translations = translate(model, tokenizer, pairs["source"], *batches, **translate_kwargs)
     scores = score_translations(translations, pairs["target"], **scoring.options(pairs))

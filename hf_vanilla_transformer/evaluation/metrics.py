@@ -11,6 +11,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from transformers import PreTrainedTokenizerBase
 
 from ..support.argument_checks import check_strings
+from ..support.user_errors import InputError
 
 
 if TYPE_CHECKING:
@@ -72,14 +73,14 @@ class SacreBleuMetric(evaluate.Metric):
         if predictions is not None or references is not None:
             for name, texts in (("predictions", predictions), ("references", references)):
                 if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
-                    raise ValueError(f"{name} is {texts!r}; give a list of sentences.")
+                    raise InputError(f"{name} is {texts!r}; give a list of sentences.")
         return super().compute(predictions=predictions, references=references, **kwargs)
 
     def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, float | str]:
         # A list of sacrebleu has one reference of each prediction.
         lists = [[each] if isinstance(each, str) else each or [] for each in references]
         if not lists[0] or len({*map(len, lists)}) > 1:
-            raise ValueError("each prediction needs a reference, and all as many; give strings, or lists of strings.")
+            raise InputError("each prediction needs a reference, and all as many; give strings, or lists of strings.")
         scorer = self.scorer(**options)
         result = scorer.corpus_score(predictions, [[*stream] for stream in zip(*lists, strict=True)])
         return {"score": result.score, "signature": str(scorer.get_signature())}
@@ -99,7 +100,7 @@ class Bleu(SacreBleuMetric):
     def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, float | str]:
         tokenize = options.setdefault("tokenize", "13a")
         if tokenize not in BLEU.TOKENIZERS:
-            raise ValueError(f"tokenize is {tokenize!r}; choose one of: {', '.join(map(str, BLEU.TOKENIZERS))}.")
+            raise InputError(f"tokenize is {tokenize!r}; choose one of: {', '.join(map(str, BLEU.TOKENIZERS))}.")
         # Turns sacrebleu's warning about tokenized text off where such text is expected.
         options.setdefault("force", tokenize in ("none", "char"))
         return super()._compute(predictions, references, **options)
@@ -172,7 +173,7 @@ def score_translations(
     """
     hypotheses, references = [*check_strings("hypotheses", hypotheses)], [*check_strings("references", references)]
     if len(hypotheses) != len(references) or not hypotheses:
-        raise ValueError(
+        raise InputError(
             f"{len(hypotheses)} translations and {len(references)} references were given; give a reference for each."
         )
     options = {"tokenize": tokenize, "lowercase": lowercase}
@@ -198,7 +199,7 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:
     if isinstance(ids, list):  # One item per batch, with eval_do_concat_batches=False.
         return [text for batch in ids for text in _decode(tokenizer, batch)]
     if np.asarray(ids).ndim != 2:
-        raise ValueError("BLEU needs translations, but the predictions are logits; set predict_with_generate=True.")
+        raise InputError("BLEU needs translations, but the predictions are logits; set predict_with_generate=True.")
     # The Trainer pads with the label that losses ignore, which is not a token id.
     ids = np.where(np.asarray(ids) == IGNORED_LABEL, tokenizer.pad_token_id, ids)
     return tokenizer.batch_decode(ids, skip_special_tokens=True)

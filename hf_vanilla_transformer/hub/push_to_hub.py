@@ -6,6 +6,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
 
+from ..support.user_errors import InputError
 from .model_folder import FILES_OF_A_RUN, NOT_TO_SHARE, check_links, files_of_a_run
 
 
@@ -70,7 +71,7 @@ def _check_metadata(metadata: ModelCardData) -> None:
         # Clients before 2.0 ask huggingface.co, not HF_ENDPOINT, and it may be unreachable.
         return
     except ValueError as error:
-        raise ValueError(f"the Hub rejects the model card's metadata: {' '.join(str(error).split())}") from error
+        raise InputError(f"the Hub rejects the model card's metadata: {' '.join(str(error).split())}") from error
 
 
 def push_run(
@@ -95,7 +96,7 @@ def push_run(
     """
     files = {path.name: path for path in files_of_a_run(Path(folder)) if path.name != NOT_TO_SHARE}
     if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
-        raise ValueError(f"{folder} has no config.json or no weights; name the folder of a trained model.")
+        raise InputError(f"{folder} has no config.json or no weights; name the folder of a trained model.")
     check_links(files.values())
     api = HfApi(token=token)
     if revision is not None:

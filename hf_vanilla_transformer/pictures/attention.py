@@ -7,6 +7,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ..support.argument_checks import check_number
+from ..support.user_errors import InputError
 from .figure_style import (
     FONT_SIZE,
     SMALL_FONT_SIZE,
@@ -80,9 +81,9 @@ def plot_attention(
     check_choice("kind", kind, KINDS)
     check_choice("style", style, STYLES)
     if style in ("heads", "layers") and head is not None:
-        raise ValueError(f'head is {head}, but the style "{style}" draws all heads; choose "lines" or "matrix".')
+        raise InputError(f'head is {head}, but the style "{style}" draws all heads; choose "lines" or "matrix".')
     if style == "layers" and layer is not None:
-        raise ValueError(f'layer is {layer}, but the style "layers" draws all layers; choose "heads" for one.')
+        raise InputError(f'layer is {layer}, but the style "layers" draws all layers; choose "heads" for one.')
     found = forward_pass(model, tokenizer, source, target, **generate_kwargs)
     weights, words, title = getattr(found, kind), found.words(kind), _TITLES[kind]
     layer = len(weights) - 1 if layer is None else layer

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..support.user_errors import InputError
 from .figure_style import new_figure, styled
 from .token_labels import VISIBLE
 
@@ -36,13 +37,13 @@ def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
     """
     for name, curve in curves.items():
         if not curve["points"] or any("training_seconds" not in point for point in curve["points"]):
-            raise ValueError(
+            raise InputError(
                 f"the curve of {name} has no points with training_seconds, so it has no plot; give another run."
             )
     points = [point for curve in curves.values() for point in curve["points"]]
     panels = [metric for metric in _LABELS if all(metric in point for point in points)]
     if not panels:
-        raise ValueError("some points have no BLEU, and some no loss; plot curves that share one of the two.")
+        raise InputError("some points have no BLEU, and some no loss; plot curves that share one of the two.")
     with styled(theme) as colours:
         rows, columns = (len(panels) + 1) // 2, min(len(panels), 2)
         figure = new_figure(5 * columns, 3.5 * rows)

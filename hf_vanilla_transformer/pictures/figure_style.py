@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..support.atomic_files import whole_file
+from ..support.user_errors import InputError
 
 
 DOTS_PER_INCH = 150
@@ -66,7 +67,7 @@ THEMES = {
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """Raise ValueError if an argument is none of the values that it may have."""
     if value not in choices:
-        raise ValueError(f'{name} is "{value}"; choose one of {", ".join(choices)}.')
+        raise InputError(f'{name} is "{value}"; choose one of {", ".join(choices)}.')
 
 
 def check_matplotlib() -> None:
@@ -176,7 +177,7 @@ def check_format(path: str | os.PathLike[str]) -> str:
     name = Path(path).suffix.removeprefix(".").lower() or "png"
     formats = [each for each in FigureCanvasBase.get_supported_filetypes() if each != "pgf"]  # It needs TeX.
     if name not in formats:
-        raise ValueError(f"{path} ends in .{name}, which is no format of figures; choose one of {', '.join(formats)}.")
+        raise InputError(f"{path} ends in .{name}, which is no format of figures; choose one of {', '.join(formats)}.")
     return name
 
 

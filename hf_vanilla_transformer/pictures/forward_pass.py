@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.pipeline_vanilla_transformer import check_generated, check_vocabulary, evaluating
 from ..support.argument_checks import check_strings
+from ..support.user_errors import InputError
 from ..translation.engine import Engine
 from .token_labels import token_texts
 
@@ -102,7 +103,7 @@ def forward_pass(
         )
     attentions = {kind: getattr(output, f"{kind}_attentions") for kind in KINDS}
     if not all(layers and layers[0] is not None for layers in attentions.values()):
-        raise ValueError(
+        raise InputError(
             'the model returned no attention weights; load it with attn_implementation="eager", which computes them.'
         )
     log_probs = output.logits[0].float().log_softmax(dim=-1).gather(-1, row[0, 1:, None])[:, 0]
@@ -168,16 +169,16 @@ def _token_ids(
         raise TypeError(f"{type(model).__name__} returns no attention weights; give the model in torch.")
     sources = list(check_strings("sources", sources))
     if not sources or not all(source.strip() for source in sources):
-        raise ValueError("a sentence is empty; give sentences with words.")
+        raise InputError("a sentence is empty; give sentences with words.")
     check_vocabulary(model.config, tokenizer)
     ids = tokenizer(sources, verbose=False).input_ids
     if targets is None:
         return ids, [_best_hypothesis(model, tokenizer, row, generate_kwargs) for row in ids]
     targets = list(check_strings("targets", targets))
     if len(targets) != len(sources):
-        raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")
+        raise InputError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")
     if generate_kwargs:
-        raise ValueError(
+        raise InputError(
             f"{', '.join(generate_kwargs)} has no effect on a target that is given; leave out one of them."
         )
     start = model.config.decoder_start_token_id

@@ -9,6 +9,7 @@ import torch
 from ..model.modeling_vanilla_transformer import sinusoidal_positions
 from ..model.pipeline_vanilla_transformer import evaluating
 from ..support.argument_checks import check_number
+from ..support.user_errors import InputError
 from .figure_style import DOTS_PER_INCH, colour_map, new_figure, styled
 
 
@@ -63,10 +64,10 @@ def _positions(model: Any, length: int, d_model: int | None) -> np.ndarray:
         d_model = 512 if d_model is None else d_model
         check_number("d_model", d_model, 2, _MOST_CHANNELS)
         if d_model % 2:
-            raise ValueError(f"d_model is {d_model}; it must be even: half of the channels are sines, half cosines.")
+            raise InputError(f"d_model is {d_model}; it must be even: half of the channels are sines, half cosines.")
         return sinusoidal_positions(torch.arange(length)[None], d_model)[0].numpy()
     if d_model is not None:
-        raise ValueError(f"d_model is {d_model}, but the model's is drawn; leave out one of the two.")
+        raise InputError(f"d_model is {d_model}, but the model's is drawn; leave out one of the two.")
     encoder = model.get_encoder()
     position_ids = torch.arange(length, device=model.device)[None]
     zeros = torch.zeros(1, length, model.config.d_model, device=model.device)
