@@ -11,7 +11,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.model.generation_settings import length_penalty_of
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
@@ -66,14 +66,14 @@ def log_prob_of(model: Any, source: list[int], target: list[int]) -> float:
 
 
 @torch.inference_mode()
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+@program
+def main(arguments: list[str]) -> dict[str, Any]:
     """Run the command line; returns the counts."""
-    (args,) = parse([CountArguments], __doc__, arguments)
-    with plain_errors():
-        check_can_write(args.output)
-        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
-        model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path, dtype=torch.float32).eval()
-        sentences = [line for line in Path(args.file).read_text(encoding="utf-8").splitlines() if line.strip()]
+    args = parse(CountArguments, __doc__, arguments)
+    check_can_write(args.output)
+    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path, dtype=torch.float32).eval()
+    sentences = [line for line in Path(args.file).read_text(encoding="utf-8").splitlines() if line.strip()]
     sources = tokenizer(sentences).input_ids
     options = {} if args.num_beams is None else {"num_beams": args.num_beams}
     by_length = sorted(range(len(sources)), key=lambda index: len(sources[index]))

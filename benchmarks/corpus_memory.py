@@ -30,7 +30,7 @@ from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokeni
 
 from benchmarks.support.measurement_conditions import describe_conditions
 from hf_vanilla_transformer import TokenBudgetBatchSampler, filter_pairs, load_pairs, tokenize_pairs, train_tokenizer
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.data.text_lines import iterate_lines
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
@@ -265,12 +265,12 @@ def show(sizes: Sequence[int], figures: Sequence[dict[str, dict[str, float]]]) -
     print(f"text files {large['files']['text_bytes'] / 1e9:.2f} GB, cache {large['files']['cache_bytes'] / 1e9:.2f} GB")
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+@program
+def main(arguments: list[str]) -> dict[str, Any]:
     """Run the command line; returns the figures."""
-    (args,) = parse([BenchmarkArguments], __doc__, arguments)
-    with plain_errors():
-        check_can_write(args.output)
-        check_number("pairs", args.pairs, 50)
+    args = parse(BenchmarkArguments, __doc__, arguments)
+    check_can_write(args.output)
+    check_number("pairs", args.pairs, 50)
     sizes = [args.pairs // 50, args.pairs]
     conditions = describe_conditions(torch.device("cpu"))
     print(", ".join(f"{name} {value}" for name, value in conditions.items()), flush=True)

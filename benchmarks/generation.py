@@ -46,10 +46,11 @@ from hf_vanilla_transformer import (
     load_engine,
     translate,
 )
-from hf_vanilla_transformer.cli.parser import parse
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.model.generation_settings import PAPER_ALPHA, PAPER_MAX_LENGTH_OFFSET
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.process_memory import keep_freed_memory
+from hf_vanilla_transformer.support.user_errors import InputError
 
 
 CELLS = [(1, 1), (1, 4), (16, 1), (16, 4), (64, 1), (64, 4)]
@@ -78,6 +79,7 @@ ALPHAS, OUR_RULES = (0.6, 1.5), ("never", False, True)
 class BenchmarkArguments:
     """What to measure, and where to write the result."""
 
+    modes: list[str] = field(default_factory=list, metadata={"help": "What to measure.", "positional": True})
     implementations: list[str] | None = field(
         default=None,
         metadata={"help": f"Of {', '.join(IMPLEMENTATIONS)}. The default depends on the mode and the machine."},
@@ -107,7 +109,7 @@ class BenchmarkArguments:
     def __post_init__(self) -> None:
         unknown = [name for name in self.implementations or [] if name not in IMPLEMENTATIONS]
         if unknown:
-            raise ValueError(f'there is no implementation "{unknown[0]}"; choose among: {", ".join(IMPLEMENTATIONS)}.')
+            raise InputError(f'there is no implementation "{unknown[0]}"; choose among: {", ".join(IMPLEMENTATIONS)}.')
         check_number("rounds", self.rounds, 1)
         check_number("repeats", self.repeats, 0)
 
@@ -239,7 +241,7 @@ def measure_profile(args: BenchmarkArguments) -> Iterator[Figures]:
     cpu = torch.device("cpu")
     names = args.implementations or [name for name in default_implementations(cpu) if name.startswith("ours")]
     if not all(name.startswith("ours") and not generate_kwargs_of(name) for name in names):
-        raise ValueError(
+        raise InputError(
             f"--implementations is {' '.join(names)}; the mode profile measures ours without a static cache, so leave "
             "the others out."
         )
@@ -289,7 +291,7 @@ def measure_long(args: BenchmarkArguments) -> Iterator[Figures]:
 def measure_sentences(args: BenchmarkArguments) -> Iterator[Figures]:
     """Throughput from text to text in sentences/s with 4 beams, in batches sorted by length, and rows computed."""
     if args.model_name_or_path is None or args.file is None:
-        raise ValueError("the mode sentences needs --model_name_or_path and --file; give both.")
+        raise InputError("the mode sentences needs --model_name_or_path and --file; give both.")
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
     model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path)
     sentences = [line for line in Path(args.file).read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -338,7 +340,7 @@ def measure_sentences(args: BenchmarkArguments) -> Iterator[Figures]:
 def measure_stopping(args: BenchmarkArguments) -> Iterator[Figures]:
     """Rows, seconds and BLEU of ours by alpha and rule of stopping, with the model's number of beams."""
     if args.model_name_or_path is None or args.file is None or args.references is None:
-        raise ValueError("the mode stopping needs --model_name_or_path, --file and --references; give all three.")
+        raise InputError("the mode stopping needs --model_name_or_path, --file and --references; give all three.")
     # The other modes run with torch and transformers alone; see gpu_check.
     from hf_vanilla_transformer import load_pairs, score_translations
 
@@ -395,12 +397,13 @@ MEASURE = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+@program
+def main(arguments: list[str]) -> dict[str, Any]:
     """Run the command line; returns all figures in the output file."""
-    args, modes = parse([BenchmarkArguments], __doc__, arguments, positional="modes")
+    args = parse(BenchmarkArguments, __doc__, arguments)
     measure_modes = {mode: partial(measure_mode, args) for mode, measure_mode in MEASURE.items()}
     tables, plot = (partial(show, baseline=BASELINE) for show in (generation_report.tables, generation_report.plot))
-    return run_modes("generation", modes, measure_modes, args.output, args.plot, tables, plot)
+    return run_modes("generation", args.modes, measure_modes, args.output, args.plot, tables, plot)
 
 
 if __name__ == "__main__":

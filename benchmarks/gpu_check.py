@@ -35,9 +35,10 @@ from benchmarks.support.training_implementations import Batch, Implementation
 from benchmarks.support.training_profile import profile_steps
 from benchmarks.support.training_steps import compare, leaving_out, time_steps
 from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
+from hf_vanilla_transformer.support.user_errors import InputError
 from tests.device import checks
 
 
@@ -72,11 +73,11 @@ class GpuCheckArguments:
     def __post_init__(self) -> None:
         check_number("seconds", self.seconds, 0)
         if self.device not in ("cuda", "cpu"):
-            raise ValueError(f"device is {self.device}; give cuda or cpu.")
+            raise InputError(f"device is {self.device}; give cuda or cpu.")
         known = [part.name for part in PARTS]
         unknown = [name for name in self.parts or [] if name not in known]
         if unknown:
-            raise ValueError(f'there is no part "{unknown[0]}"; choose among: {", ".join(known)}.')
+            raise InputError(f'there is no part "{unknown[0]}"; choose among: {", ".join(known)}.')
 
 
 @dataclass(frozen=True)
@@ -303,13 +304,13 @@ def _throughput(jobs: dict[str, dict[str, Any]]) -> str:
     return f"Throughput in generated tokens/s:\n\n{table(['', *entries], rows)}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@program
+def main(arguments: list[str]) -> int:
     """Run the command line; returns the exit code."""
-    (args,) = parse([GpuCheckArguments], __doc__, arguments)
-    with plain_errors():
-        if args.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device is cuda, but torch finds no GPU here; give --device cpu --smallest to rehearse.")
-        Path(args.output).mkdir(parents=True, exist_ok=True)
+    args = parse(GpuCheckArguments, __doc__, arguments)
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("device is cuda, but torch finds no GPU here; give --device cpu --smallest to rehearse.")
+    Path(args.output).mkdir(parents=True, exist_ok=True)
     parts = [part for part in PARTS if args.parts is None or part.name in args.parts]
     return run(parts, args)
 

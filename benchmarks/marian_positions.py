@@ -18,10 +18,11 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from benchmarks.support.report_parts import table
 from hf_vanilla_transformer import score_translations, translate
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.conversion import from_hf_marian, marian
 from hf_vanilla_transformer.data.text_lines import iterate_lines
 from hf_vanilla_transformer.support.argument_checks import check_number
+from hf_vanilla_transformer.support.user_errors import InputError
 
 
 POSITIONS, METRICS = ("marian", "hf"), ("bleu", "chrf")
@@ -77,6 +78,8 @@ class PositionsArguments:
     def __post_init__(self) -> None:
         for name, value in (("updates", self.updates), *(("joined", count) for count in self.joined)):
             check_number(name, value, 1)
+
+    modes: list[str] = field(default_factory=list, metadata={"help": "What to do.", "positional": True})
 
 
 def join(lines: Sequence[str], counts: Sequence[int]) -> list[str]:
@@ -187,13 +190,13 @@ def compare(args: PositionsArguments) -> dict[str, Any]:
 MODES = {"train": train, "compare": compare}
 
 
-def main(arguments: Sequence[str] | None = None) -> Any:
+@program
+def main(arguments: list[str]) -> Any:
     """Run the command line; `compare` returns the figures."""
-    args, modes = parse([PositionsArguments], __doc__, arguments, positional="modes")
-    with plain_errors():
-        if len(modes) != 1 or modes[0] not in MODES:
-            raise ValueError(f"the mode is {' '.join(modes) or 'missing'}; give one of {', '.join(MODES)}.")
-        return MODES[modes[0]](args)
+    args = parse(PositionsArguments, __doc__, arguments)
+    if len(args.modes) != 1 or args.modes[0] not in MODES:
+        raise InputError(f"the mode is {' '.join(args.modes) or 'missing'}; give one of {', '.join(MODES)}.")
+    return MODES[args.modes[0]](args)
 
 
 if __name__ == "__main__":

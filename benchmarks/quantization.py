@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
@@ -22,11 +22,11 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 from benchmarks.support import report_parts
 from benchmarks.support.timing import Clock, in_turns
 from hf_vanilla_transformer import Int8Config, translate
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.cli.shared_options import BatchArguments
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
-from hf_vanilla_transformer.evaluation.metric_names import describe_exact_match
+from hf_vanilla_transformer.evaluation.metrics import describe_exact_match
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
@@ -76,15 +76,23 @@ def time_translation(model: Any, tokenizer: Any, sentences: Sequence[str], **opt
     return time.perf_counter() - wall, time.process_time() - processor
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+class Arguments(NamedTuple):
+    """All arguments."""
+
+    benchmark: BenchmarkArguments
+    data: DataArguments
+    scoring: ScoringArguments
+    decoding: DecodingArguments
+    batches: BatchArguments
+
+
+@program
+def main(arguments: list[str]) -> dict[str, dict[str, Any]]:
     """Run the command line; returns the figures of each precision."""
-    args, data_args, scoring, decoding, batches = parse(
-        [BenchmarkArguments, DataArguments, ScoringArguments, DecodingArguments, BatchArguments], __doc__, arguments
-    )
-    with plain_errors():
-        check_can_write(args.output)
-        pairs = data_args.load()["test"]
-        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+    args, data_args, scoring, decoding, batches = parse(Arguments, __doc__, arguments)
+    check_can_write(args.output)
+    pairs = data_args.load()["test"]
+    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
     models = {
         name: AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path, **loading)
@@ -102,7 +110,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
             tokens_per_batch=batches.tokens_per_batch,
             **decoding.generate_kwargs(),
         )
-    sentences, options = list(pairs["source"]), {"batch_tokens": batches.tokens_per_batch, **decoding.generate_kwargs()}
+    sentences, options = (
+        list(pairs["source"]),
+        {"tokens_per_batch": batches.tokens_per_batch, **decoding.generate_kwargs()},
+    )
     runs = {name: partial(time_translation, model, tokenizer, sentences, **options) for name, model in models.items()}
     clock = Clock(torch.device("cpu"), args.repeats)
     for name, seconds in in_turns(runs, args.rounds, clock).items():

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from hf_vanilla_transformer import load_pairs
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.machine_and_versions import describe_environment
@@ -52,26 +52,24 @@ class ServingArguments:
             check_number("clients", clients, 1, 500)
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+@program
+def main(arguments: list[str]) -> dict[str, Any]:
     """Measure as the command line says; returns the figures."""
-    (args,) = parse([ServingArguments], __doc__, arguments)
-    with plain_errors():
-        pairs = load_pairs("numbers", max_digits=args.max_digits, train_size=1)
-        sentences = list(pairs["test"]["source"])
-        figures: dict[str, Any] = {"environment": describe_environment(), "load": {}, "memory": []}
-        for name, options in SETTINGS.items():
-            with server(args, options) as address:
-                asyncio.run(send(address, sentences, WARM_UP, 8))
-                for clients in args.clients:
-                    figures["load"][f"{name}, {clients}"] = asyncio.run(
-                        send(address, sentences, args.requests, clients)
-                    )
-        if args.memory_requests:
-            with server(args, []) as address:
-                figures["memory"] = list(memory(address, sentences, args.memory_requests, max(args.clients)))
-        print(tables(figures))
-        if args.output is not None:
-            write_text(args.output, json.dumps(figures, indent=2) + "\n")
+    args = parse(ServingArguments, __doc__, arguments)
+    pairs = load_pairs("numbers", max_digits=args.max_digits, train_size=1)
+    sentences = list(pairs["test"]["source"])
+    figures: dict[str, Any] = {"environment": describe_environment(), "load": {}, "memory": []}
+    for name, options in SETTINGS.items():
+        with server(args, options) as address:
+            asyncio.run(send(address, sentences, WARM_UP, 8))
+            for clients in args.clients:
+                figures["load"][f"{name}, {clients}"] = asyncio.run(send(address, sentences, args.requests, clients))
+    if args.memory_requests:
+        with server(args, []) as address:
+            figures["memory"] = list(memory(address, sentences, args.memory_requests, max(args.clients)))
+    print(tables(figures))
+    if args.output is not None:
+        write_text(args.output, json.dumps(figures, indent=2) + "\n")
     return figures
 
 
@@ -152,5 +150,4 @@ def tables(figures: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    with plain_errors():
-        main()
+    main()

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
@@ -25,7 +25,7 @@ from benchmarks.support.measurement_conditions import describe_conditions
 from benchmarks.support.report_parts import describe, describe_noise, table
 from benchmarks.support.training_implementations import Implementation
 from hf_vanilla_transformer import VanillaTransformerConfig, load_pairs, tokenize_pairs, train_tokenizer
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.process_memory import keep_freed_memory
 from hf_vanilla_transformer.support.recipes import read_recipe
@@ -45,6 +45,7 @@ Seconds = dict[str, dict[int, list[list[float]]]]
 class SharedCoresArguments:
     """Settings, load and repetitions."""
 
+    mode: list[str] = field(default_factory=list, metadata={"help": "The mode of a child process.", "positional": True})
     spin_counts: list[int] = field(
         default_factory=lambda: [int(VALUE)], metadata={"help": f"Values of {VARIABLE} to compare with the default."}
     )
@@ -189,18 +190,18 @@ def as_table(seconds: Seconds) -> str:
     return table(columns, rows)
 
 
-def main(arguments: Sequence[str] | None = None) -> Seconds | None:
+@program
+def main(arguments: list[str]) -> Seconds | None:
     """Print the table; returns the seconds."""
-    args, mode = parse([SharedCoresArguments], __doc__, arguments, positional="mode")
-    if mode == [CHILD]:
+    args = parse(SharedCoresArguments, __doc__, arguments)
+    if args.mode == [CHILD]:
         answer_requests()
         return None
-    with plain_errors():
-        conditions = {**describe_conditions(torch.device("cpu")), "threads": args.threads}
-        seconds, noise = measure(args)
-        section = {"machine": conditions, "corpus": "number corpus", "noise": noise}
-        print(f"{as_table(seconds)}\n\n{describe(section)} {describe_noise(section)}")
-        return seconds
+    conditions = {**describe_conditions(torch.device("cpu")), "threads": args.threads}
+    seconds, noise = measure(args)
+    section = {"machine": conditions, "corpus": "number corpus", "noise": noise}
+    print(f"{as_table(seconds)}\n\n{describe(section)} {describe_noise(section)}")
+    return seconds
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from benchmarks.support.report_parts import table
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
+from hf_vanilla_transformer.support.user_errors import InputError
 
 
 # Some files store absent settings as empty lists or dictionaries, others do not store them.
@@ -21,24 +23,25 @@ _BYTES_PER_GIGABYTE = 10**9
 
 @dataclass
 class TableArguments:
-    """Where to write the table. The result files are the positional arguments."""
+    """Which results to tabulate, and where to write the table."""
 
+    files: list[str] = field(default_factory=list, metadata={"help": "Files of results.", "positional": True})
     output: str | None = field(default=None, metadata={"help": "Also write the table into this file."})
     targets: list[float] = field(
         default_factory=list, metadata={"help": "Add the minutes of training to these validation BLEU: 35 38 40."}
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> str:
+@program
+def main(arguments: list[str]) -> str:
     """Run the command line; returns the table."""
-    args, files = parse([TableArguments], __doc__, arguments, positional="results", takes_recipe_first=False)
-    with plain_errors():
-        check_can_write(args.output)
-        table = table_of_results(files, args.targets)
-    print(table, end="")
+    args = parse(TableArguments, __doc__, arguments)
+    check_can_write(args.output)
+    text = table_of_results(args.files, args.targets)
+    print(text, end="")
     if args.output is not None:
-        write_text(args.output, table)
-    return table
+        write_text(args.output, text)
+    return text
 
 
 def table_of_results(paths: Sequence[str | os.PathLike[str]], targets: Sequence[float] = ()) -> str:
@@ -55,7 +58,7 @@ def table_of_results(paths: Sequence[str | os.PathLike[str]], targets: Sequence[
             different settings.
     """
     if not paths:
-        raise ValueError("no result files are given; name at least one.")
+        raise InputError("no result files are given; name at least one.")
     groups: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(map(Path, paths)):
         result = _read(path)
@@ -64,14 +67,13 @@ def table_of_results(paths: Sequence[str | os.PathLike[str]], targets: Sequence[
         _check_settings(name, group)
     columns = ["validation BLEU", "test BLEU", "training, minutes", "evaluation, minutes", "total, minutes"]
     columns += [f"minutes to BLEU {target:g}" for target in targets] + ["minutes to best BLEU", "peak memory, GB"]
-    lines = [_row(["recipe", "seed", *columns]), _row(["---"] * (len(columns) + 2))]
+    rows = []
     for name, group in groups.items():
         figures = [_figures(result, targets) for result in group]
-        rows = [[name, str(result["seed"]), *map(_format, row)] for result, row in zip(group, figures, strict=True)]
+        rows += [[name, str(result["seed"]), *map(_format, row)] for result, row in zip(group, figures, strict=True)]
         if len(group) > 1:
             rows.append([name, "mean ± s.d.", *(_mean_and_deviation(column) for column in zip(*figures, strict=True))])
-        lines += map(_row, rows)
-    return "\n".join(lines) + "\n"
+    return table(["recipe", "seed", *columns], rows) + "\n"
 
 
 def _check_settings(name: str, group: Sequence[Mapping[str, Any]]) -> None:
@@ -79,7 +81,7 @@ def _check_settings(name: str, group: Sequence[Mapping[str, Any]]) -> None:
     seeds = [result["seed"] for result in group]
     for seed in seeds:
         if seeds.count(seed) > 1:
-            raise ValueError(
+            raise InputError(
                 f"{name} with seed {seed} is given {seeds.count(seed)} times, which would distort the mean; give it "
                 "once."
             )
@@ -91,7 +93,7 @@ def _check_settings(name: str, group: Sequence[Mapping[str, Any]]) -> None:
     for other, result in zip(others, group[1:], strict=True):
         differing = [key for key in {**first, **other} if first.get(key) != other.get(key)]
         if differing:
-            raise ValueError(
+            raise InputError(
                 f"{name} with seeds {group[0]['seed']} and {result['seed']} differ in {', '.join(differing)}, so their "
                 "mean is meaningless; name the files as two recipes."
             )
@@ -104,7 +106,7 @@ def _read(path: Path) -> dict[str, Any]:
         result = dict(json.loads(path.read_text(encoding="utf-8")))
         result["seed"], result["scores"], result["training_seconds"], result["evaluation_seconds"]
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} holds no results; name files that train --results wrote.") from error
+        raise InputError(f"{path} holds no results; name files that train --results wrote.") from error
     return result
 
 
@@ -129,10 +131,6 @@ def _mean_and_deviation(values: Sequence[float | None]) -> str:
 
 def _format(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

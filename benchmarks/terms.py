@@ -9,12 +9,12 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.metrics import score_translations
 from hf_vanilla_transformer.support.argument_checks import check_number
@@ -64,14 +64,21 @@ def recall(words: Sequence[Sequence[str]], translations: Sequence[str]) -> float
     return 100 * sum(found) / max(1, len(found))
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+class Arguments(NamedTuple):
+    """All arguments."""
+
+    terms: TermsArguments
+    data: DataArguments
+
+
+@program
+def main(arguments: list[str]) -> dict[str, Any]:
     """Run the command line; returns the figures of each beam size."""
-    args, data = parse([TermsArguments, DataArguments], __doc__, arguments)
-    with plain_errors():
-        check_can_write(args.output)
-        pairs = data.load("test")["test"]
-        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
-        model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path)
+    args, data = parse(Arguments, __doc__, arguments)
+    check_can_write(args.output)
+    pairs = data.load("test")["test"]
+    tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path)
     sources, references = list(pairs["source"]), list(pairs["target"])
     search: dict[str, Any] = {} if args.length_penalty is None else {"length_penalty": args.length_penalty}
     figures = {}

@@ -35,9 +35,10 @@ from benchmarks.support.training_implementations import (
 from benchmarks.support.training_profile import profile_steps
 from benchmarks.support.training_steps import compare, leaving_out, peak_memory_of_steps, time_steps
 from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.cli.parser import parse
+from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.process_memory import keep_freed_memory
+from hf_vanilla_transformer.support.user_errors import InputError
 
 
 TINY = {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4, "vocab_size": 10_000}
@@ -83,6 +84,7 @@ COMPARED_TOKENS = 512
 class BenchmarkArguments:
     """What to measure, and where to write the result."""
 
+    modes: list[str] = field(default_factory=list, metadata={"help": "What to measure.", "positional": True})
     sizes: list[str] | None = field(
         default=None, metadata={"help": f"Of {', '.join(SIZES)}. The default depends on the mode and the machine."}
     )
@@ -119,7 +121,7 @@ class BenchmarkArguments:
     def __post_init__(self) -> None:
         unknown = [size for size in self.sizes or [] if size not in SIZES]
         if unknown:
-            raise ValueError(f'there is no size "{unknown[0]}"; choose among: {", ".join(SIZES)}.')
+            raise InputError(f'there is no size "{unknown[0]}"; choose among: {", ".join(SIZES)}.')
         if self.rounds is not None:
             check_number("rounds", self.rounds, 1)
         check_number("repeats", self.repeats, 0)
@@ -145,7 +147,7 @@ class Run:
             else:
                 print(f"{implementation.name} is left out: {reason}")
         if not self.implementations:
-            raise ValueError("no implementation is left to measure; install what is missing or name others.")
+            raise InputError("no implementation is left to measure; install what is missing or name others.")
         self.corpus = read_corpus()
         self.section: dict[str, Any] = {
             "machine": describe_conditions(self.device),
@@ -298,7 +300,7 @@ def measure_trainer(args: BenchmarkArguments) -> Iterator[Figures]:
     names = args.implementations or ["ours-fp32", "ours-bf16"]
     # Before the corpus is read, which takes a while.
     if any(implementation.model != "ours" for implementation in choose_implementations(names)):
-        raise ValueError("the mode trainer measures ours; choose among: ours-fp32, ours-fp32-medium, ours-bf16.")
+        raise InputError("the mode trainer measures ours; choose among: ours-fp32, ours-fp32-medium, ours-bf16.")
     run = Run(args, names, ["base", "tiny"])
     for name in run.sizes:
         size, clock, results = SIZES[name], run.clock(), {}
@@ -347,11 +349,13 @@ MEASURE = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+@program
+def main(arguments: list[str]) -> dict[str, Any]:
     """Run the command line; returns all figures in the output file."""
-    args, modes = parse([BenchmarkArguments], __doc__, arguments, positional="modes")
+    args = parse(BenchmarkArguments, __doc__, arguments)
     measure = {mode: partial(measure_mode, args) for mode, measure_mode in MEASURE.items()}
-    return run_modes("training", modes, measure, args.output, args.plot, training_report.tables, training_report.plot)
+    tables, plot = training_report.tables, training_report.plot
+    return run_modes("training", args.modes, measure, args.output, args.plot, tables, plot)
 
 
 if __name__ == "__main__":

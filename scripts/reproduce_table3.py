@@ -8,20 +8,21 @@ whose results are in the output folder, so the same command resumes a run that w
 import json
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from datasets import Dataset
 
 from hf_vanilla_transformer import VanillaTransformerConfig, score
-from hf_vanilla_transformer.cli.parser import parse, plain_errors
-from hf_vanilla_transformer.cli.run_training import run
+from hf_vanilla_transformer.cli.parser import parse, program
+from hf_vanilla_transformer.cli.train import run
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.support.atomic_files import write_text
+from hf_vanilla_transformer.support.user_errors import InputError
 from hf_vanilla_transformer.training.run_arguments import ModelArguments, RunArguments, Settings
 from hf_vanilla_transformer.training.run_report import describe_run
 from hf_vanilla_transformer.translation.decoding_arguments import DecodingArguments
@@ -89,42 +90,35 @@ class TableArguments:
     seed: int = field(default=1, metadata={"help": "Seed of weights, dropout and the order of the sentences."})
     output_dir: str = field(default="runs/table3", metadata={"help": "Folder of the results, one file per row."})
 
-    def __post_init__(self) -> None:
-        if Path(self.output_dir).is_file():
-            raise NotADirectoryError(f"{self.output_dir} is a file; name a folder for the results.")
 
-    def chosen_rows(self) -> list[str]:
-        """The rows in the paper's order, each once.
+class Arguments(NamedTuple):
+    """All arguments."""
 
-        Raises:
-            ValueError: if Table 3 has no row of a name.
-        """
-        for row in self.rows or []:
-            VanillaTransformerConfig.from_paper(row)
-        return [row for row in PAPER_ROWS if self.rows is None or row in self.rows]
-
-    def results(self, row: str) -> Path:
-        """The file of a row's result; the folder of its model has the same name without the suffix."""
-        return Path(self.output_dir) / f"{row.replace(' ', '_')}.json"
+    table: TableArguments
+    data: DataArguments
+    scoring: ScoringArguments
 
 
-def main(arguments: Sequence[str] | None = None) -> Path:
+@program
+def main(arguments: list[str]) -> Path:
     """Train the missing rows as the command line says; returns the file with the table."""
-    args, data_args, scoring = parse([TableArguments, DataArguments, ScoringArguments], __doc__, arguments)
-    with plain_errors():
-        rows = args.chosen_rows()
-        name_files(data_args)
-        pairs = data_args.load("validation")["validation"]
-        scoring = scoring.for_target(data_args.languages()[1])
-        found = {row: read_result(settings_of(row, args, data_args, scoring)) for row in rows}
-        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-    missing = [row for row in rows if found[row] is None]
+    args, data_args, scoring = parse(Arguments, __doc__, arguments)
+    for row in args.rows or []:
+        VanillaTransformerConfig.from_paper(row)  # Raises ValueError for another name.
+    rows = [row for row in PAPER_ROWS if args.rows is None or row in args.rows]
+    name_files(data_args)
+    pairs = data_args.load("validation")["validation"]
+    scoring = scoring.for_target(data_args.languages()[1])
+    # New settings for each use, because `train` changes its own.
+    settings = partial(settings_of, args=args, data_args=data_args, scoring=scoring)
+    results: dict[str, Any] = {row: read_result(settings(row)) for row in rows}
+    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    missing = [row for row in rows if results[row] is None]
     print(f"{len(rows)} rows of Table 3, {args.max_steps:,} updates each; {len(missing)} of them are missing")
     # The last row is the big model, which takes the longest.
     for number, row in enumerate(missing[::-1], start=1):
         print(f"\n{row}, {number} of {len(missing)} missing rows:", flush=True)
-        found[row] = run_row(settings_of(row, args, data_args, scoring), pairs)
-    results = {row: result for row, result in found.items() if result is not None}
+        results[row] = run_row(settings(row), pairs)
     table = make_table(results)
     path = Path(args.output_dir, "table3.md")
     write_text(path, table)
@@ -144,7 +138,7 @@ def name_files(data_args: DataArguments) -> None:
         return
     folder = os.environ.get("MULTI30K_DIR")
     if not folder:
-        raise ValueError(
+        raise InputError(
             "no pairs are given; give --train_file and --validation_file, or set MULTI30K_DIR to the folder that "
             "holds train.en, train.de, val.en and val.de of Multi30k."
         )
@@ -155,16 +149,16 @@ def name_files(data_args: DataArguments) -> None:
 
 def settings_of(row: str, args: TableArguments, data_args: DataArguments, scoring: ScoringArguments) -> Settings:
     """The arguments of `train` for a row."""
-    results = args.results(row)
+    folder = f"{args.output_dir}/{row.replace(' ', '_')}"
     run_args = RunArguments(
-        str(results.with_suffix("")),
+        folder,
         max_steps=args.max_steps,
         warmup_steps=args.warmup_steps,
         rate_factor=args.rate_factor,
         tokens_per_batch=TOKENS_PER_BATCH,
         seed=args.seed,
         save_strategy="no",
-        results=str(results),
+        results=f"{folder}.json",
     )
     model_args = ModelArguments(preset=row, vocab_size=VOCAB_SIZE, config_overrides=sizes_of(row), overwrite=True)
     return Settings(model_args, data_args, DecodingArguments(), scoring, run_args)
@@ -184,7 +178,7 @@ def scaled_config(row: str) -> VanillaTransformerConfig:
 
 
 def read_result(settings: Settings) -> dict[str, Any] | None:
-    """Read the result of a row from an earlier run; None without one.
+    """The result of a row; None if it was not trained.
 
     Raises:
         ValueError: if the result has other settings, or the file holds something else.
@@ -196,36 +190,28 @@ def read_result(settings: Settings) -> dict[str, Any] | None:
         result = json.loads(path.read_text(encoding="utf-8"))
         made_with = dict(result["settings"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} does not hold a result of this command; remove it to train the row again.") from error
-    differing = [name for name in {**wanted, **made_with} if wanted.get(name) != made_with.get(name)]
-    if differing:
-        name = differing[0]
-        raise ValueError(
-            f"{path} was made with {name}={made_with.get(name)}, but {wanted.get(name)} is asked for; name another "
-            "--output_dir, or remove the file to train the row again."
-        )
+        raise InputError(f"{path} does not hold a result of this command; remove it to train the row again.") from error
+    for name in {**wanted, **made_with}:
+        if wanted.get(name) != made_with.get(name):
+            raise InputError(
+                f"{path} was made with {name}={made_with.get(name)}, but {wanted.get(name)} is asked for; name "
+                "another --output_dir, or remove the file to train the row again."
+            )
     return result if "perplexity" in result else None
 
 
 def run_row(settings: Settings, pairs: Dataset) -> dict[str, Any]:
-    """Train a row, and add the perplexity to the result that `train` writes."""
-    folder, path = run(settings), str(settings.args.results)
-    result = json.loads(Path(path).read_text(encoding="utf-8"))
-    result["perplexity"] = perplexity(folder, pairs)
+    """Train a row, and add the perplexity to the result that `train` writes.
+
+    It is per target token including EOS, of the saved model, and without smoothing: "per-wordpiece", as in Table 3.
+    """
+    tokenizer, model = load(str(run(settings)))
+    scores = score(model, tokenizer, pairs["source"], pairs["target"])
+    path = Path(str(settings.args.results))
+    result = json.loads(path.read_text(encoding="utf-8"))
+    result["perplexity"] = math.exp(-sum(each.total for each in scores) / sum(len(each.tokens) for each in scores))
     write_text(path, json.dumps(result, indent=2) + "\n")
     return result
-
-
-def perplexity(folder: Path, pairs: Dataset) -> float:
-    """exp of the mean cross-entropy per target token including EOS, without smoothing: "per-wordpiece", as in Table 3.
-
-    Args:
-        folder (`Path`): a trained model with its tokenizer.
-        pairs (`Dataset`): columns `source` and `target`.
-    """
-    tokenizer, model = load(str(folder))
-    scores = score(model, tokenizer, pairs["source"], pairs["target"])
-    return math.exp(-sum(each.total for each in scores) / sum(len(each.tokens) for each in scores))
 
 
 def make_table(results: dict[str, dict[str, Any]]) -> str:
@@ -235,18 +221,12 @@ def make_table(results: dict[str, dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row, result in results.items():
-        ours = figures_of(result)
-        base = None if row == "base" else results.get("base")
-        paper = PAPER_RESULTS[row]
-        cells = [
-            row,
-            describe_change(row),
-            f"{result['parameters'] / 1e6:.2f}",
-            *with_differences(ours, base and figures_of(base)),
-            paper[2] or "",
-            *with_differences(paper[:2], None if row == "base" else PAPER_RESULTS["base"][:2]),
-        ]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+        figures, printed = figures_of(result), PAPER_RESULTS[row]
+        base = figures_of(results["base"]) if row != "base" and "base" in results else None
+        cells = [row, describe_change(row), f"{result['parameters'] / 1e6:.2f}", *with_differences(figures, base)]
+        base = None if row == "base" else PAPER_RESULTS["base"][:2]
+        cells += [str(printed[2] or ""), *with_differences(printed[:2], base)]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -257,10 +237,11 @@ def figures_of(result: dict[str, Any]) -> tuple[float, float]:
 
 def with_differences(figures: tuple[float, float], base: tuple[float, float] | None) -> tuple[str, str]:
     """Perplexity and BLEU as text, with the difference from the base model's figures if these are given."""
-    perplexity_cell, bleu_cell = f"{figures[0]:.2f}", f"{figures[1]:.1f}"
-    if base is None:
-        return perplexity_cell, bleu_cell
-    return f"{perplexity_cell} ({figures[0] - base[0]:+.2f})", f"{bleu_cell} ({figures[1] - base[1]:+.1f})"
+    perplexity, bleu = f"{figures[0]:.2f}", f"{figures[1]:.1f}"
+    if base is not None:
+        perplexity += f" ({figures[0] - base[0]:+.2f})"
+        bleu += f" ({figures[1] - base[1]:+.1f})"
+    return perplexity, bleu
 
 
 def describe_change(row: str) -> str:

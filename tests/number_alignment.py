@@ -167,6 +167,7 @@ def main(folder: str) -> None:
     report("default")
     for name, known in (("without true alignments", None), ("with true alignments", true)):
         best = choose_alignment(model, tokenizer, *chosen_on, gold=known)[0]
+        config.update(best.fields())
         report(f"chosen {name}: {' '.join(f'{layer}.{head}' for layer, head in best.heads)}")
 
 

@@ -19,6 +19,8 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import conversion, pictures
+from hf_vanilla_transformer.cli.main import VERBS
+from hf_vanilla_transformer.cli.plot import FIGURES
 from tests.models import small_model
 
 
@@ -59,16 +61,18 @@ def prose(page: Path) -> str:
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """The command lines on all pages: a module's name, and its arguments."""
-    for page in PAGES:
-        for block in blocks(page, "bash"):
-            for line in block.replace("\\\n", " ").splitlines():
-                if found := re.search(r"\b(?:hf-vanilla-transformer|-m hf_vanilla_transformer) ([a-z]\w*)(.*)", line):
-                    module = found[1]
-                    yield f"hf_vanilla_transformer.cli.{module}", shlex.split(found[2], comments=True)
-                elif found := re.search(r"-m (benchmarks\.\w+)(.*)|\bscripts/(\w+)\.py(.*)", line):
-                    name, arguments = (found[1], found[2]) if found[1] else (f"scripts.{found[3]}", found[4])
-                    yield name, shlex.split(arguments, comments=True)
+    """The command lines on all pages and in the help of all verbs: a module's name, and its arguments."""
+    texts = [block for page in PAGES for block in blocks(page, "bash")]
+    texts += [import_module(f"hf_vanilla_transformer.cli.{verb}").__doc__ or "" for verb in VERBS]
+    texts += [figure.__doc__ or "" for figure in FIGURES.values()]
+    for text in texts:
+        for line in text.replace("\\\n", " ").splitlines():
+            if found := re.search(r"\b(?:hf-vanilla-transformer|-m hf_vanilla_transformer) ([a-z]\w*)(.*)", line):
+                module = found[1]
+                yield f"hf_vanilla_transformer.cli.{module}", shlex.split(found[2], comments=True)
+            elif found := re.search(r"-m (benchmarks\.\w+)(.*)|\bscripts/(\w+)\.py(.*)", line):
+                name, arguments = (found[1], found[2]) if found[1] else (f"scripts.{found[3]}", found[4])
+                yield name, shlex.split(arguments, comments=True)
 
 
 def anchors(page: Path) -> set[str]:
@@ -192,14 +196,15 @@ def understand(name: str, arguments: list[str], monkeypatch) -> None:
         if error.name != "torchao":  # Not installed with the oldest versions.
             raise
         pytest.skip(f"it takes {error.name}")
-    parse = module.parse
+    last = "parse" if hasattr(module, "parse") else "run"
+    parse = getattr(module, "parse", lambda settings: settings)
 
     def stop(*args, **kwargs):
         parse(*args, **kwargs)
         raise ParsedError
 
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(module, "parse", stop)
+    monkeypatch.setattr(module, last, stop)
     with pytest.raises(ParsedError):
         module.main(arguments)
 

@@ -50,11 +50,11 @@ def test_it_is_small():
 def test_a_sentence_has_the_same_translation_in_any_company(loaded):
     model, tokenizer = loaded
     sources = list(load_pairs("numbers", train_size=9)["test"]["source"][:1500:5])
-    alone = translate(model, tokenizer, sources, batch_tokens=1)
+    alone = translate(model, tokenizer, sources, tokens_per_batch=1)
     differing = 0
-    for seed, batch_tokens in ((0, 4096), (1, 300), (2, 50)):
+    for seed, tokens_per_batch in ((0, 4096), (1, 300), (2, 50)):
         order = torch.randperm(len(sources), generator=torch.Generator().manual_seed(seed)).tolist()
-        together = translate(model, tokenizer, [sources[row] for row in order], batch_tokens=batch_tokens)
+        together = translate(model, tokenizer, [sources[row] for row in order], tokens_per_batch=tokens_per_batch)
         others = [(row, other) for row, other in zip(order, together, strict=True) if other != alone[row]]
         differing += len(others)
         # Two that are as probable as each other may change places.

@@ -1,7 +1,12 @@
+import subprocess
+import sys
+
+import pytest
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import registration
+from hf_vanilla_transformer.evaluation import metrics
 from tests.models import small_config
 
 
@@ -20,4 +25,22 @@ def test_registering_twice_changes_nothing():
 
 
 def test_public_names_exist():
-    assert all(hasattr(hf_vanilla_transformer, name) for name in hf_vanilla_transformer.__all__)
+    names = {}
+    exec("from hf_vanilla_transformer import *", names)
+    assert {"Bleu", "VanillaTransformerConfig", "translate"} <= set(hf_vanilla_transformer.__all__) <= names.keys()
+    assert {"Bleu", "__version__", "registration"} <= set(dir(hf_vanilla_transformer))
+    assert names["Bleu"] is hf_vanilla_transformer.Bleu is metrics.Bleu
+    with pytest.raises(AttributeError, match="module 'hf_vanilla_transformer' has no attribute 'BLEU'"):
+        hf_vanilla_transformer.BLEU  # noqa: B018
+
+
+def test_each_name_is_imported_on_first_use():
+    code = (
+        "import sys, hf_vanilla_transformer as package\n"
+        "assert not {'datasets', 'evaluate', 'sacrebleu'} & sys.modules.keys()\n"
+        "package.translate, package.load_engine\n"
+        "assert not {'datasets', 'evaluate', 'sacrebleu'} & sys.modules.keys()\n"
+        "package.Bleu\n"
+        "assert {'datasets', 'evaluate', 'sacrebleu'} <= sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""CTranslate2 in child processes, one for each setting that a user would try."""
+"""Models for CTranslate2 without a tokenizer, and child processes, one for each setting that a user would try."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,7 +6,24 @@ from typing import Any
 
 import torch
 
+from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer.conversion.ctranslate2 import specification
 from hf_vanilla_transformer.engines.ctranslate2_process import CTranslate2Process, Setting
+
+
+def token_text(token_id: int, config: VanillaTransformerConfig) -> str:
+    """The text of a token of a model without a tokenizer: `"<pad>"`, `"<s>"`, `"</s>"`, or its id."""
+    special = {config.pad_token_id: "<pad>", config.bos_token_id: "<s>", config.eos_token_id: "</s>"}
+    return special.get(token_id, str(token_id))
+
+
+def write_ctranslate2(model: VanillaTransformerForConditionalGeneration, folder: Path) -> None:
+    """Write a model without a tokenizer, whose tokens have the texts of `token_text`, into a new folder."""
+    config = model.config
+    sizes = (config.source_vocab_size or config.vocab_size, config.vocab_size)
+    spec = specification(model, *([token_text(token, config) for token in range(size)] for size in sizes))
+    folder.mkdir(parents=True)
+    spec.save(str(folder))
 
 
 def settings(threads: int) -> list[Setting]:

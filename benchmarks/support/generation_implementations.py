@@ -17,10 +17,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
-from benchmarks.peers.ctranslate2_processes import CTranslate2Processes
+from benchmarks.peers.ctranslate2_processes import CTranslate2Processes, token_text, write_ctranslate2
 from benchmarks.support.timing import synchronize
 from hf_vanilla_transformer import Int8Config, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.conversion.ctranslate2 import token_text, write_ctranslate2
 from hf_vanilla_transformer.conversion.hf_marian import copy_to_marian, new_marian
 from hf_vanilla_transformer.model.prepacked_weights import forget_packed
 

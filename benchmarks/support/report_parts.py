@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from hf_vanilla_transformer.pictures.figure_style import check_matplotlib
 from hf_vanilla_transformer.support.atomic_files import whole_file
 
 
@@ -57,10 +58,9 @@ def draw(
     Raises:
         ImportError: if matplotlib is not installed.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ImportError("plots need matplotlib; pip install '.[benchmarks]' adds it.") from error
+    check_matplotlib()
+    import matplotlib
+
     matplotlib.use("agg")
     # Equal figures give equal files.
     matplotlib.rcParams["svg.hashsalt"] = "training"

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_vanilla_transformer.cli.parser import plain_errors
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
 
@@ -41,27 +40,26 @@ def run_modes(
     Returns:
         All figures in the file, by mode.
     """
-    with plain_errors():
-        modes = [*measure, REPORT]
-        unknown = [mode for mode in chosen if mode not in modes]
-        if unknown:
-            raise ValueError(f'there is no mode "{unknown[0]}"; choose among: {", ".join(modes)}.')
-        path = Path(output)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        check_can_write(output, str(path.with_suffix(".md")))
-        stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        figures = {RENAMED.get(mode, mode): section for mode, section in stored.items()}
-        for mode in chosen or modes[:1]:
-            if mode == REPORT and not figures:
-                raise ValueError(f"there are no figures in {output}; measure first, or name another --output.")
-            for measured in measure[mode]() if mode != REPORT else ():
-                figures[mode] = measured
-                write_text(path, json.dumps(figures, indent=2) + "\n")
-        text = "\n\n".join(tables(figures))
-        print(text)
-        source = f"Generated from {path.name} by `python -m benchmarks.{name} report`."
-        write_text(path.with_suffix(".md"), f"# benchmarks.{name}\n\n{source}\n\n{text}\n")
-        if plot_folder is not None:
-            for drawn in plot(figures, Path(plot_folder)):
-                print(f"drawn: {drawn}")
+    modes = [*measure, REPORT]
+    unknown = [mode for mode in chosen if mode not in modes]
+    if unknown:
+        raise ValueError(f'there is no mode "{unknown[0]}"; choose among: {", ".join(modes)}.')
+    path = Path(output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    check_can_write(output, str(path.with_suffix(".md")))
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    figures = {RENAMED.get(mode, mode): section for mode, section in stored.items()}
+    for mode in chosen or modes[:1]:
+        if mode == REPORT and not figures:
+            raise ValueError(f"there are no figures in {output}; measure first, or name another --output.")
+        for measured in measure[mode]() if mode != REPORT else ():
+            figures[mode] = measured
+            write_text(path, json.dumps(figures, indent=2) + "\n")
+    text = "\n\n".join(tables(figures))
+    print(text)
+    source = f"Generated from {path.name} by `python -m benchmarks.{name} report`."
+    write_text(path.with_suffix(".md"), f"# benchmarks.{name}\n\n{source}\n\n{text}\n")
+    if plot_folder is not None:
+        for drawn in plot(figures, Path(plot_folder)):
+            print(f"drawn: {drawn}")
     return figures

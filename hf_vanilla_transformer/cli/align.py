@@ -1,20 +1,23 @@
-"""Align the words of sentence pairs: in 0-0 1-2, word 1 of the source (from 0) is linked with word 2 of the target."""
+"""Align the words of sentence pairs: in 0-0 1-2, word 1 of the source (from 0) is linked with word 2 of the target.
+
+hf-vanilla-transformer align --model_name_or_path runs/mine "two dogs" "zwei Hunde"
+hf-vanilla-transformer align --model_name_or_path runs/mine --test_file test.en test.de --output test.align
+"""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..data.pair_arguments import DataArguments
 from ..support.output_files import check_can_write, open_output
+from ..support.user_errors import InputError
 from ..translation.alignment import Links, align
 from ..translation.alignment_error_rate import alignment_error_rate, read_gold
 from ..translation.choose_alignment import AlignmentChoice, choose_alignment, save_choice
 from ..translation.loading_arguments import LoadingArguments
-from .load_from_options import load_given
-from .parser import parse, plain_errors
-from .shared_options import BatchArguments, EngineArguments
+from .parser import parse, program
+from .shared_options import BatchArguments, EngineArguments, load_given
 
 
 # Of the candidates, those that are printed.
@@ -25,6 +28,9 @@ _SHOWN = 5
 class AlignArguments:
     """Which pairs to align, and what to do with the result."""
 
+    pairs: list[str] = field(
+        default_factory=list, metadata={"help": "Sentences, each source before its target.", "positional": True}
+    )
     split: str | None = field(default=None, metadata={"help": "The split to align; by default test."})
     output: str | None = field(default=None, metadata={"help": "Write the alignments to this file, not to stdout."})
     gold_file: str | None = field(
@@ -43,48 +49,53 @@ class AlignArguments:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> list[Links]:
+class Arguments(NamedTuple):
+    """All arguments of `align`."""
+
+    align: AlignArguments
+    model: LoadingArguments
+    engine: EngineArguments
+    data: DataArguments
+    batches: BatchArguments
+
+
+@program
+def main(arguments: list[str]) -> list[Links]:
     """Align as the command line says; returns the alignments in the order of the pairs."""
-    args, loading, engine, data_args, batches, given = parse(
-        [AlignArguments, LoadingArguments, EngineArguments, DataArguments, BatchArguments],
-        __doc__,
-        arguments,
-        positional="pairs",
-        verb="align",
-    )
-    with plain_errors():
-        check_can_write(args.output, inputs=[*data_args.paths(), args.gold_file, loading.model_name_or_path])
-        if args.choose and not (Path(loading.model_name_or_path) / "config.json").is_file():
-            raise ValueError(
-                f"choose writes config.json, but {loading.model_name_or_path} is no local folder; copy it."
-            )
-        sources, targets = _pairs(given, data_args, args.split)
-        gold = None if args.gold_file is None else read_gold(Path(args.gold_file), sources, targets)
-        tokenizer, model = load_given(loading, engine)
-        options: Any = {"batch_tokens": batches.tokens_per_batch, "show_progress": sys.stderr.isatty()}
-        if args.choose:
-            choices = choose_alignment(model, tokenizer, sources, targets, gold, **options)
-            save_choice(Path(loading.model_name_or_path), choices[0])
-            _report(choices, "cross-entropy" if gold is None else "alignment error rate")
-        found = align(model, tokenizer, sources, targets, **options)
-        with open_output(args.output) as file:
-            file.writelines(f"{' '.join(f'{source}-{target}' for source, target in links)}\n" for links in found)
-        if gold is not None:
-            print(f"alignment error rate: {100 * alignment_error_rate(found, gold):.1f} %", file=sys.stderr)
+    args = parse(Arguments, __doc__, arguments, "align")
+    asked, folder = args.align, Path(args.model.model_name_or_path)
+    check_can_write(asked.output, inputs=[*args.data.paths(), asked.gold_file, folder])
+    if asked.choose and not (folder / "config.json").is_file():
+        raise InputError(f"choose writes config.json, but {folder} is no local folder; copy it.")
+    sources, targets = _pairs(asked, args.data)
+    gold = None if asked.gold_file is None else read_gold(Path(asked.gold_file), sources, targets)
+    tokenizer, model = load_given(args.model, args.engine)
+    options: Any = {"tokens_per_batch": args.batches.tokens_per_batch, "show_progress": sys.stderr.isatty()}
+    if asked.choose:
+        choices = choose_alignment(model, tokenizer, sources, targets, gold, **options)
+        save_choice(folder, choices[0])
+        model.config.update(choices[0].fields())
+        _report(choices, "cross-entropy" if gold is None else "alignment error rate")
+    found = align(model, tokenizer, sources, targets, **options)
+    with open_output(asked.output) as file:
+        file.writelines(f"{' '.join(f'{source}-{target}' for source, target in links)}\n" for links in found)
+    if gold is not None:
+        print(f"alignment error rate: {100 * alignment_error_rate(found, gold):.1f} %", file=sys.stderr)
     return found
 
 
-def _pairs(given: Sequence[str], data: DataArguments, split: str | None) -> tuple[list[str], list[str]]:
+def _pairs(asked: AlignArguments, data: DataArguments) -> tuple[list[str], list[str]]:
+    given, split = asked.pairs, asked.split
     if not given:
         pairs = data.load(split or "test")[split or "test"]
         return list(pairs["source"]), list(pairs["target"])
     if data.paths() or data.dataset_name:
-        raise ValueError("pairs were given both as arguments and as data; give one of the two.")
+        raise InputError("pairs were given both as arguments and as data; give one of the two.")
     if split is not None:
-        raise ValueError(f"split is {split}, but has no effect on pairs that are given as arguments; leave it out.")
+        raise InputError(f"split is {split}, but has no effect on pairs that are given as arguments; leave it out.")
     if len(given) % 2:
-        raise ValueError(f"there are {len(given)} sentences; give pairs, each source before its target.")
-    return list(given[::2]), list(given[1::2])
+        raise InputError(f"there are {len(given)} sentences; give pairs, each source before its target.")
+    return given[::2], given[1::2]
 
 
 def _report(choices: list[AlignmentChoice], measure: str) -> None:

@@ -1,34 +1,40 @@
-"""Average checkpoints of one model: those that are named, or with --last the newest ones of a run."""
+"""Average checkpoints of one model: those that are named, or with --last the newest ones of a run.
+
+hf-vanilla-transformer average runs/mine --last 5 --output runs/average
+hf-vanilla-transformer average runs/mine/checkpoint-800 runs/mine/checkpoint-1000 --output runs/average
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .parser import parse, plain_errors
+from ..support.user_errors import InputError
+from .parser import parse, program
 
 
 @dataclass
 class AveragingArguments:
-    """What to average, and where to write the result. The folders come first, as arguments without a name."""
+    """What to average, and where to write the result."""
 
     output: str = field(metadata={"help": "Folder to write; it loads like any saved model."})
+    folders: list[str] = field(default_factory=list, metadata={"help": "Checkpoints, or a run.", "positional": True})
     last: int | None = field(
         default=None, metadata={"help": "Average the newest N checkpoints of the run in the one given folder."}
     )
 
     def __post_init__(self) -> None:
         if not self.output:
-            raise ValueError("output is empty; name a folder for the average.")
+            raise InputError("output is empty; name a folder for the average.")
 
 
-def main(arguments: Sequence[str] | None = None) -> Path:
+@program
+def main(arguments: list[str]) -> Path:
     """Average as the command line says; returns the folder of the average."""
-    args, folders = parse([AveragingArguments], __doc__, arguments, positional="folders", verb="average")
+    args = parse(AveragingArguments, __doc__, arguments, "average")
     from ..training.checkpoint_averaging import average_checkpoints
 
-    with plain_errors():
-        checkpoints = folders if args.last is None else checkpoints_of_run(folders, args.last)
-        output = average_checkpoints(checkpoints, args.output)
+    checkpoints = args.folders if args.last is None else checkpoints_of_run(args.folders, args.last)
+    output = average_checkpoints(checkpoints, args.output)
     print(f"the average of {', '.join(Path(each).name for each in checkpoints)} is in {output}")
     return output
 
@@ -42,10 +48,10 @@ def checkpoints_of_run(folders: Sequence[str], count: int) -> list[Path]:
     from ..training.checkpoint_averaging import last_checkpoints
 
     if len(folders) != 1:
-        raise ValueError(f"--last needs the folder of one run; {len(folders)} folders were given.")
+        raise InputError(f"--last needs the folder of one run; {len(folders)} folders were given.")
     checkpoints = last_checkpoints(folders[0], count)
     if len(checkpoints) < count:
-        raise ValueError(
+        raise InputError(
             f"{folders[0]} holds {len(checkpoints)} complete checkpoints, fewer than {count}; give a smaller --last, "
             "or name the folders to average."
         )

@@ -4,16 +4,20 @@
 (`.pt`, `dict.*.txt`, `bpecodes`); `--from hf_marian` a Marian or OPUS-MT model of transformers, `--from fsmt` one of
 fairseq's in transformers' form; both a folder or a name on the Hub. `--from auto` recognizes which of these a source
 is. `--to ctranslate2` writes a trained folder for CTranslate2.
+
+    hf-vanilla-transformer convert --from hf_marian --input Helsinki-NLP/opus-mt-en-de --output runs/opus
+    hf-vanilla-transformer convert --to ctranslate2 --input runs/mine --output runs/mine_ct2 --quantization int8
 """
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
 from .. import conversion
 from ..conversion.system_detection import recognize
-from .parser import parse, plain_errors
+from ..support.user_errors import InputError
+from .parser import parse, program
 
 
 # Systems, and the options that their conversions have.
@@ -34,10 +38,12 @@ class ConvertArguments:
 
     input: str = field(metadata={"help": "A folder, or a name on the Hub."})
     output: str = field(metadata={"help": "Folder to make."})
-    from_system: str | None = field(
-        default=None, metadata={"aliases": ["--from"], "help": f"One of {', '.join(FROM)}."}
+    from_system: Literal["hf_marian", "marian", "fsmt", "fairseq", "auto"] | None = field(
+        default=None, metadata={"aliases": ["--from"], "help": "The system that the model comes from."}
     )
-    to_system: str | None = field(default=None, metadata={"aliases": ["--to"], "help": f"One of {', '.join(TO)}."})
+    to_system: Literal["ctranslate2"] | None = field(
+        default=None, metadata={"aliases": ["--to"], "help": "The system to convert to."}
+    )
     positions: str | None = field(
         default=None,
         metadata={
@@ -59,13 +65,10 @@ class ConvertArguments:
 
     def __post_init__(self) -> None:
         if (self.from_system is None) == (self.to_system is None):
-            raise ValueError(f"give either --from, one of {', '.join(FROM)}, or --to, one of {', '.join(TO)}.")
-        for argument, given, known in (("from", self.from_system, FROM), ("to", self.to_system, TO)):
-            if given is not None and given not in known:
-                raise ValueError(f'--{argument} is "{given}"; choose one of {", ".join(known)}.')
+            raise InputError(f"give either --from, one of {', '.join(FROM)}, or --to, one of {', '.join(TO)}.")
         for name in {option for options in (*FROM.values(), *TO.values()) for option in options}:
             if getattr(self, name) is not None and name not in self.known():
-                raise ValueError(f"{name} is {getattr(self, name)}, but {self.system()} has no such option.")
+                raise InputError(f"{name} is {getattr(self, name)}, but {self.system()} has no such option.")
 
     def system(self) -> str:
         """The other system."""
@@ -76,15 +79,16 @@ class ConvertArguments:
         return {**FROM, **TO}[self.system()]
 
 
-def main(arguments: Sequence[str] | None = None) -> Path:
+@program
+def main(arguments: list[str]) -> Path:
     """Convert as the command line says; returns the folder of the model."""
-    (args,) = parse([ConvertArguments], __doc__, arguments, verb="convert")
-    with plain_errors():
-        if args.from_system == "auto":
-            args = replace(args, from_system=recognize(args.input, args.revision, args.token))
-            print(f"{args.input} is a model of {args.from_system}", file=sys.stderr)
-        convert = getattr(conversion, f"{'from' if args.from_system else 'to'}_{args.system()}")
-        options = {name: getattr(args, name) for name in args.known() if getattr(args, name) is not None}
-        folder = Path(convert(args.input, args.output, force=args.force, **options))
+    args = parse(ConvertArguments, __doc__, arguments, "convert")
+    if args.from_system == "auto":
+        recognized: Any = recognize(args.input, args.revision, args.token)
+        args = replace(args, from_system=recognized)
+        print(f"{args.input} is a model of {args.from_system}", file=sys.stderr)
+    convert = getattr(conversion, f"{'from' if args.from_system else 'to'}_{args.system()}")
+    options = {name: getattr(args, name) for name in args.known() if getattr(args, name) is not None}
+    folder = Path(convert(args.input, args.output, force=args.force, **options))
     print(f"the model is in {folder}; {folder / 'parity.json'} says how it was compared with {args.input}")
     return folder

@@ -1,6 +1,9 @@
-"""Train on the built-in number corpus, evaluate on unseen numbers, translate some of them, and draw attention."""
+"""Train on the built-in number corpus, evaluate on unseen numbers, translate some of them, and draw attention.
 
-from collections.abc import Sequence
+hf-vanilla-transformer demo
+hf-vanilla-transformer demo --seed 1 --output_dir runs/seed1
+"""
+
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,8 +12,8 @@ from ..support.recipes import read_recipe
 from ..training.run_arguments import Settings
 from ..translation.model_loading import load
 from ..translation.translate import translate
-from .parser import parse, plain_errors
-from .run_training import run
+from .parser import parse, program
+from .train import run
 
 
 RECIPE, OUTPUT = "numbers", "runs/numbers"
@@ -29,12 +32,12 @@ class DemoArguments:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+@program
+def main(arguments: list[str]) -> None:
     """Train, evaluate, translate, and print how to do it in Python."""
-    (args,) = parse([DemoArguments], __doc__, arguments, verb="demo")
+    args = parse(DemoArguments, __doc__, arguments, "demo")
     given = {"seed": args.seed, "output_dir": args.output_dir, "overwrite": args.output_dir == OUTPUT}
-    with plain_errors():
-        settings = Settings.from_arguments(**{**read_recipe(RECIPE), **given})
+    settings = Settings.from_arguments(**{**read_recipe(RECIPE), **given})
     folder = run(settings)
     print()
     tokenizer, model = load(str(folder))

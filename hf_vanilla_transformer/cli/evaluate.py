@@ -1,22 +1,23 @@
-"""Translate test pairs and compute BLEU and chrF with their signatures, and the share of exact translations."""
+"""Translate test pairs and compute BLEU and chrF with their signatures, and the share of exact translations.
+
+hf-vanilla-transformer evaluate --model_name_or_path runs/mine --test_file test.en test.de
+hf-vanilla-transformer evaluate --model_name_or_path runs/mine --test_file test.en test.de --output scores.json
+"""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..data.pair_arguments import DataArguments
 from ..data.text_lines import one_line
-from ..evaluation.example_translations import format_examples, spread
 from ..evaluation.scoring_arguments import ScoringArguments
 from ..support.argument_checks import check_optional
 from ..support.atomic_files import write_text
 from ..support.output_files import check_can_write
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.loading_arguments import LoadingArguments
-from .load_from_options import load_given
-from .parser import parse, plain_errors
-from .shared_options import BatchArguments, EngineArguments
+from .parser import parse, program
+from .shared_options import BatchArguments, EngineArguments, load_given
 
 
 @dataclass
@@ -35,45 +36,48 @@ class EvaluationArguments:
         check_optional(self, "show")
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Evaluate as the command line says; returns the scores."""
-    kinds = [
-        EvaluationArguments,
-        LoadingArguments,
-        EngineArguments,
-        DataArguments,
-        ScoringArguments,
-        DecodingArguments,
-        BatchArguments,
-    ]
-    args, loading, engine, data_args, scoring, decoding, batches = parse(kinds, __doc__, arguments, verb="evaluate")
-    # Not at the top, because --help needs neither data sets nor metrics.
-    from ..evaluation.evaluate import describe_scores, evaluate
+class Arguments(NamedTuple):
+    """All arguments of `evaluate`."""
 
-    with plain_errors():
-        check_can_write(args.output, args.translations, inputs=[*data_args.paths(), loading.model_name_or_path])
-        scoring = scoring.for_target(data_args.languages()[1])
-        pairs = data_args.load(args.split)
-        tokenizer, model = load_given(loading, engine)
-        scores, translations = evaluate(
-            model,
-            pairs[args.split],
-            tokenizer,
-            data=data_args.describe(args.split),
-            tokenize=scoring.bleu_tokenize,
-            lowercase=scoring.lowercase,
-            tokens_per_batch=batches.tokens_per_batch,
-            **decoding.generate_kwargs(),
-        )
-    scores["model"] = loading.model_name_or_path
-    if args.show is not None:
-        rows = spread(len(translations), args.show)
-        shown = pairs[args.split].select(rows)
+    evaluation: EvaluationArguments
+    model: LoadingArguments
+    engine: EngineArguments
+    data: DataArguments
+    scoring: ScoringArguments
+    decoding: DecodingArguments
+    batches: BatchArguments
+
+
+@program
+def main(arguments: list[str]) -> dict[str, Any]:
+    """Evaluate as the command line says; returns the scores."""
+    args = parse(Arguments, __doc__, arguments, "evaluate")
+    # Not at the top, because --help needs neither data sets nor metrics.
+    from ..evaluation.evaluate import describe_scores, evaluate, format_examples, spread
+
+    asked, data = args.evaluation, args.data
+    check_can_write(asked.output, asked.translations, inputs=[*data.paths(), args.model.model_name_or_path])
+    scoring = args.scoring.for_target(data.languages()[1])
+    pairs = data.load(asked.split)[asked.split]
+    tokenizer, model = load_given(args.model, args.engine)
+    scores, translations = evaluate(
+        model,
+        pairs,
+        tokenizer,
+        data=data.describe(asked.split),
+        tokenize=scoring.bleu_tokenize,
+        lowercase=scoring.lowercase,
+        tokens_per_batch=args.batches.tokens_per_batch,
+        **args.decoding.generate_kwargs(),
+    )
+    scores["model"] = args.model.model_name_or_path
+    if asked.show is not None:
+        rows = spread(len(translations), asked.show)
+        shown = pairs.select(rows)
         print(format_examples(shown["source"], [translations[row] for row in rows], shown["target"]), end="\n\n")
     print("\n".join(describe_scores(scores)))
-    with plain_errors():
-        if args.output is not None:
-            write_text(args.output, json.dumps(scores, indent=2) + "\n")
-        if args.translations is not None:
-            write_text(args.translations, "".join(f"{one_line(translation)}\n" for translation in translations))
+    if asked.output is not None:
+        write_text(asked.output, json.dumps(scores, indent=2) + "\n")
+    if asked.translations is not None:
+        write_text(asked.translations, "".join(f"{one_line(translation)}\n" for translation in translations))
     return scores

@@ -1,15 +1,18 @@
-"""Print versions, what the CPU and the GPU can compute, threads, which fast paths are on, and the faster engine."""
+"""Print versions, what the CPU and the GPU can compute, threads, and which fast paths are on.
+
+hf-vanilla-transformer info
+hf-vanilla-transformer info --json
+"""
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hf_vanilla_transformer_launcher import VALUE, VARIABLE, reason_against
 
 from ..engines.machine_report import describe_machine
-from .parser import parse
+from .parser import parse, program
 
 
 @dataclass
@@ -19,9 +22,10 @@ class InfoArguments:
     json: bool = field(default=False, metadata={"help": "Print one JSON object instead of text."})
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+@program
+def main(arguments: list[str]) -> dict[str, Any]:
     """Print the description; returns it."""
-    (args,) = parse([InfoArguments], __doc__, arguments, verb="info")
+    args = parse(InfoArguments, __doc__, arguments, "info")
     info = {**describe_machine(), "openmp": openmp()}
     print(json.dumps(info, indent=2) if args.json else as_text(info))
     return info
@@ -46,6 +50,4 @@ def as_text(info: dict[str, Any]) -> str:
     lines += [f"GPU: {machine['accelerator'] or 'none'}", "", "fast paths:"]
     for path, state in info["fast_paths"].items():
         lines.append(f"  {path}: {'on' if state['on'] else 'off, because ' + state['reason']}")
-    lines += ["", "faster engine for translation (--engine):"]
-    lines += [f"  {precision}: {engine}" for precision, engine in info["faster_engine"].items()]
     return "\n".join(lines)

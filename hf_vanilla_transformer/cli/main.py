@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 
+from ..support.user_errors import InputError
 from ..support.version import __version__
 from . import PROGRAM
+from .parser import errors_in_one_line
 
 
 # The garbage collector would traverse every object of torch and transformers at exit, which takes a second.
@@ -32,7 +34,7 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the verb that the first argument names."""
     verb, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    with ending_in_one_line():
+    with _ending_at_interrupts(), errors_in_one_line("--traceback" in rest):
         if verb in ("-h", "--help"):
             print(_help(), flush=True)
         elif verb == "--version":
@@ -42,20 +44,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if sys.stdout is not None:
                 sys.stdout.flush()
         else:
-            sys.exit(f'error: "{verb}" is not a verb of {PROGRAM}; use one of {", ".join(VERBS)}.')
+            raise InputError(f'"{verb}" is not a verb of {PROGRAM}; use one of {", ".join(VERBS)}.')
 
 
 @contextmanager
-def ending_in_one_line() -> Iterator[None]:
-    """End in one line instead of a traceback: an interrupt, also by SIGTERM, and a failure of standard output."""
+def _ending_at_interrupts() -> Iterator[None]:
+    """End in one line instead of a traceback at an interrupt, also by SIGTERM."""
     before = signal.signal(signal.SIGTERM, _raise_interrupt)
     try:
         yield
     except KeyboardInterrupt as interrupt:
         print(f"interrupted{f': {interrupt}' if str(interrupt) else ''}", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
-    except OSError as error:  # Of standard output, for example, if the disk is full.
-        sys.exit(f"error: {error}")
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -13,6 +13,7 @@ import torch
 
 from ..support.atomic_files import locked
 from ..support.output_files import open_output
+from ..support.user_errors import InputError
 
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Processes:
     def check(self, source: str | None, target: str | None) -> None:
         """Raise ValueError if several processes would read or write one stream."""
         if self.count > 1 and (source is None or target is None):
-            raise ValueError(f"{self.count} processes cannot share a stream; give both --input and --output.")
+            raise InputError(f"{self.count} processes cannot share a stream; give both --input and --output.")
 
     def device(self) -> str | None:
         """The device of this process, or None if it is alone."""
@@ -92,7 +93,7 @@ def _merge(path: str, parts: list[Path], counted: list[int]) -> None:
         for number, (size, part) in enumerate(zip(counted, cycle(files))):
             lines = list(islice(part, size))
             if len(lines) < size:
-                raise ValueError(
+                raise InputError(
                     f"{part.name} ends after {len(lines)} of the {size} lines of chunk {number}; translate again."
                 )
             target.writelines(lines)

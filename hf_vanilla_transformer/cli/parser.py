@@ -1,37 +1,56 @@
-"""Parsing of command lines and recipes, and errors as one sentence."""
+"""The command line of a verb: parsing, the help page, and errors in one line."""
 
 import argparse
+import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from functools import wraps
+from inspect import get_annotations
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import HfArgumentParser
-from transformers.hf_argparser import string_to_bool
 
+from ..support.argument_types import build, kinds_of
 from ..support.atomic_files import are_same_file
-from ..support.recipes import RECIPE_SUFFIXES, read_recipe, recipes
+from ..support.recipes import read_recipe, recipes
+from ..support.user_errors import InputError, UserError
 from ..support.version import __version__
 from . import PROGRAM
 
 
+T = TypeVar("T")
+
 # Arguments that name files to write.
 _OUTPUTS = ("output", "translations", "results")
+# Groups of `--help` in this order; others follow. Arguments of the last group are shown by `--help_all` only.
+_GROUPS = ("arguments", "data", "model", "training", "evaluation", "output", "Hub")
+_OTHERS = "other arguments of the Trainer"
+_NOT_GIVEN = object()
+# Characters of choices that `--help` shows in one line.
+_LONG = 60
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """End the program with the message of an error in the input, or of too little memory, without a traceback."""
+def errors_in_one_line(shows_traceback: bool = False) -> Iterator[None]:
+    """End the program with the message of an error that is for users; others keep their traceback.
+
+    Args:
+        shows_traceback: whether errors for users keep their traceback, too.
+    """
     try:
         yield
-    except (ImportError, OSError, StrictDataclassError, TypeError, ValueError) as error:
+    except (UserError, ImportError, OSError, StrictDataclassError, TypeError, ValueError) as error:
+        if shows_traceback:
+            raise
         sys.exit(f"error: {in_one_line(error)}")
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "can't allocate memory" not in str(error):
+        is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+        if shows_traceback or not is_memory:
             raise
         reason = str(error).partition("\n")[0]
         sys.exit(f"error: not enough memory ({reason}); give fewer --num_beams or a smaller --tokens_per_batch.")
@@ -42,136 +61,218 @@ def in_one_line(error: Exception) -> str:
     return " ".join(line.strip() for line in str(error).splitlines())
 
 
-def parse(
-    dataclasses: Sequence[type],
-    description: str | None,
-    arguments: Sequence[str] | None = None,
-    positional: str | None = None,
-    verb: str | None = None,
-    rejected: Mapping[str, str] | None = None,
-    takes_recipe_first: bool = True,
-) -> tuple[Any, ...]:
-    """Parse the command line of a verb. Arguments in a recipe (`--config`) come first, so the others override them.
+def program(main: Callable[[list[str]], T]) -> Callable[..., T]:
+    """Decorate the `main` of a program, which gets its arguments: it ends in one line at an error for users.
+
+    The decorated function takes the arguments, by default `sys.argv[1:]`; with `--traceback` errors are raised.
+    """
+
+    @wraps(main)
+    def run(arguments: Sequence[str] | None = None) -> T:
+        arguments = list(sys.argv[1:] if arguments is None else arguments)
+        with errors_in_one_line("--traceback" in arguments):
+            return main([argument for argument in arguments if argument != "--traceback"])
+
+    return run
+
+
+def parse(kind: type[T], description: str | None, arguments: Sequence[str], verb: str | None = None) -> T:
+    """Parse a command line into one object.
 
     Args:
-        dataclasses: types of arguments.
-        description: the head of `--help`.
-        arguments: the command line; `sys.argv[1:]` if None.
-        positional: the name of arguments without `--`, if any; they are returned last, as a list. Without such
-            arguments the first argument may be the recipe.
+        kind: a dataclass of arguments, or a `NamedTuple` of several such classes. A field has its help in its metadata,
+            and `"group"` if its group in `--help` is not that of its class; one field may be `"positional"`.
+        description: the head of `--help`; its lines that are commands become examples.
+        arguments: the command line. The arguments of a recipe (`--config`) come first, so the others override them.
         verb: the verb, for `--help`; None for a program of its own.
-        rejected: arguments of the dataclasses that the command line does not accept, and why.
-        takes_recipe_first: whether the first argument may be the recipe; not if it may be a JSON file to read.
-
-    Returns:
-        One object for each type.
 
     Raises:
-        SystemExit: with one sentence, if the arguments are wrong.
+        InputError: if an argument is missing, does not exist or has a wrong type or value.
     """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _Parser(
-        dataclasses,  # type: ignore[arg-type]
+    return build(kind, given_arguments(kind, description, arguments, verb))
+
+
+def given_arguments(
+    kind: type,
+    description: str | None,
+    arguments: Sequence[str],
+    verb: str | None = None,
+    hidden: Collection[str] = (),
+) -> dict[str, Any]:
+    """The arguments that a command line and its recipe give, by name; see [`parse`].
+
+    Args:
+        hidden: names that no help page shows.
+
+    Raises:
+        InputError: if an argument is missing, does not exist or has a wrong type.
+    """
+    known = {each.name: each for each in _arguments_of(kind)}
+    parser = _make_parser(list(known.values()), description, verb, hidden, "--help_all" in arguments)
+    _check_encoding(arguments)
+    given = _given(parser, known, arguments)
+    config = given.pop("config", None)
+    if config is not None:
+        given = {**_given_by_recipe(parser, known, config), **given}
+        for output in (given.get(name) for name in _OUTPUTS):
+            if output is not None and are_same_file(config, output):
+                raise InputError(f"{output} is also an input, {config}; write to another file.")
+    missing = [name for name, each in known.items() if each.is_required and name not in given]
+    if missing:
+        raise InputError(f"{', '.join(f'--{name}' for name in missing)} must be given; --help lists all arguments.")
+    return given
+
+
+class _Argument(NamedTuple):
+    """A field of a dataclass: its type, not the name of its type, and its group in `--help`."""
+
+    field: dataclasses.Field[Any]
+    type: Any
+    group: str
+
+    @property
+    def name(self) -> str:
+        return self.field.name
+
+    @property
+    def is_positional(self) -> bool:
+        return bool(self.field.metadata.get("positional"))
+
+    @property
+    def is_required(self) -> bool:
+        return self.field.default is dataclasses.MISSING and self.field.default_factory is dataclasses.MISSING
+
+    def optional_field(self, is_shown: bool) -> Any:
+        """The field for HfArgumentParser; required arguments are checked after the recipe was read."""
+        metadata = {name: self.field.metadata[name] for name in ("help", "aliases") if name in self.field.metadata}
+        if not is_shown:
+            metadata["help"] = argparse.SUPPRESS
+        if self.field.default_factory is not dataclasses.MISSING:
+            return dataclasses.field(default_factory=self.field.default_factory, metadata=metadata)
+        default = None if self.is_required else self.field.default
+        if self.type == bool | None:
+            default = False  # Otherwise `--bf16` would need a value.
+        return dataclasses.field(default=default, metadata=metadata)
+
+
+def _arguments_of(kind: type) -> Iterator[_Argument]:
+    for part in kinds_of(kind):
+        groups: dict[str, str] = getattr(part, "_argument_groups", {})
+        hints, own = get_type_hints(part), get_annotations(part)
+        name_of_class = getattr(part, "_argument_group_name", "arguments")
+        for each in dataclasses.fields(part):
+            if each.init:
+                group = name_of_class if not groups or each.name in own else _OTHERS
+                group = each.metadata.get("group", groups.get(each.name, group))
+                yield _Argument(each, hints[each.name], group)
+
+
+def _make_parser(
+    known: Sequence[_Argument], description: str | None, verb: str | None, hidden: Collection[str], shows_all: bool
+) -> HfArgumentParser:
+    options, positional = ([each for each in known if each.is_positional is which] for which in (False, True))
+    kinds = []
+    # In a group, arguments of its own class come first.
+    options = sorted(options, key=lambda each: (_order(each.group), "group" in each.field.metadata))
+    for group in dict.fromkeys(each.group for each in options):
+        is_shown = group != _OTHERS or shows_all
+        members: list[Any] = [
+            (each.name, each.type, each.optional_field(is_shown and each.name not in hidden))
+            for each in options
+            if each.group == group
+        ]
+        kinds.append(dataclasses.make_dataclass("Group", members, namespace={"_argument_group_name": group}))
+    lines = [line.strip() for line in (description or "").splitlines()]
+    examples = [f"  {line}" for line in lines if line.startswith(f"{PROGRAM} ")]
+    text = "\n".join(line for line in lines if not line.startswith(f"{PROGRAM} ")).strip()
+    parser = HfArgumentParser(
+        kinds,  # type: ignore[arg-type]
         prog=f"{PROGRAM} {verb}" if verb else None,
-        description=description,
-        usage=f"%(prog)s {f'[{positional} ...]' if positional else '[CONFIG]'} [--name value ...]",
+        description="\n\n".join(textwrap.fill(paragraph, 80) for paragraph in text.split("\n\n")),
+        epilog="\n".join(["examples:", *examples]) if examples else None,
+        usage=f"%(prog)s {f'[{positional[0].name} ...] ' if positional else ''}[--name value ...]",
         allow_abbrev=False,  # `--model` would stand for `--model_name_or_path`.
+        exit_on_error=False,
+        formatter_class=_HelpFormatter,
     )
+    for each in positional:
+        parser.add_argument(each.name, nargs="*", help=each.field.metadata.get("help"))
+    parser.add_argument("--config", help=f"A YAML or JSON file of arguments, or a recipe: {', '.join(recipes())}.")
+    if any(each.group == _OTHERS for each in options):
+        parser.add_argument("--help_all", action="help", help=f"Show the {_OTHERS}, too.")
+    parser.add_argument("--traceback", action="store_true", help="Show where an error was raised.")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    return parser
+
+
+def _order(group: str) -> int:
+    return _GROUPS.index(group) if group in _GROUPS else len(_GROUPS) + (group == _OTHERS)
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """One spelling of each argument, a short name for its value, and its default if it has one."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        # HfArgumentParser adds `--no_NAME`, with the help of `--NAME`.
+        if f"--no_{action.dest}" not in action.option_strings:
+            super().add_argument(action)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        has_none = action.default in (None, False) or action.nargs == 0 or "default:" in (action.help or "")
+        return action.help if has_none else super()._get_help_string(action)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        spellings = [spelling for spelling in action.option_strings if "-" not in spelling.removeprefix("--")]
+        if not spellings or action.nargs == 0:
+            return ", ".join(spellings) or super()._format_action_invocation(action)
+        if action.nargs == "?":
+            return f"--no_{action.dest}" if action.default is True else spellings[0]
+        name = "N" if action.type is int else "X" if action.type is float else "VALUE"
+        if action.choices is not None and len(choices := ",".join(map(str, action.choices))) < _LONG:
+            name = f"{{{choices}}}"
+        return f"{', '.join(spellings)} {name}{f' [{name} ...]' if action.nargs == '+' else ''}"
+
+
+def _check_encoding(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):
-            parser.error(f"{argument!a} is not UTF-8; type it in UTF-8, or put sentences into a file.")
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    parser.add_argument("--config", help=f"A YAML or JSON file of arguments, or a recipe: {', '.join(recipes())}.")
-    if positional is not None:
-        parser.add_argument(positional, nargs="*")
-    for action in parser._actions:
-        # HfArgumentParser does this only for arguments whose default is not None.
-        if action.type is string_to_bool and action.nargs is None:
-            action.nargs, action.const = "?", True
-    rejected = rejected or {}
-    for name in rejected:
-        _remove(parser, name)
-    config, arguments = _split_config(parser, arguments, positional, takes_recipe_first)
-    if config is not None:
-        _set_defaults(parser, config, rejected)
-    _, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        name = unknown[0].partition("=")[0]
-        parser.error(rejected.get(name.removeprefix("--")) or f"there is no argument {name}; --help lists them.")
-    with plain_errors():
-        *parsed, rest = parser.parse_args_into_dataclasses(arguments)
-        for output in (getattr(each, name, None) for each in parsed for name in _OUTPUTS):
-            if config is not None and output is not None and are_same_file(config, output):
-                raise ValueError(f"{output} is also an input, {config}; write to another file.")
-    return (*parsed, getattr(rest, positional)) if positional is not None else tuple(parsed)
+            raise InputError(f"{argument!a} is not UTF-8; type it in UTF-8, or put sentences into a file.")
 
 
-class _Parser(HfArgumentParser):
-    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
-        namespace, unknown = super().parse_known_args(*args, **kwargs)
-        # The Trainer chooses its device by `use_cpu`, when its arguments are built.
-        if getattr(namespace, "device", None) == "cpu" and hasattr(namespace, "use_cpu"):
-            namespace.use_cpu = True
-        return namespace, unknown
-
-
-def _remove(parser: argparse.ArgumentParser, name: str) -> None:
-    for action in [action for action in parser._actions if action.dest == name]:
-        action.container._remove_action(action)  # type: ignore[attr-defined]
-        for option in action.option_strings:
-            del parser._option_string_actions[option]
-        parser.set_defaults(**{name: action.default})
-
-
-def _split_config(
-    parser: HfArgumentParser, arguments: list[str], positional: str | None, takes_recipe_first: bool
-) -> tuple[str | None, list[str]]:
-    """The value of `--config`, or a first argument in its place, and the other arguments."""
-    option = argparse.ArgumentParser(prog=parser.prog, usage=parser.usage, add_help=False, allow_abbrev=False)
-    option.add_argument("--config")
-    given, others = option.parse_known_args(arguments)
-    first = arguments[0] if arguments else ""
-    # A sentence to translate may end like the name of a file.
-    is_config = not first.startswith("-") if positional is None else _is_recipe_file(first)
-    if first and is_config and takes_recipe_first:
-        if given.config is not None:
-            parser.error(f"config is {given.config}, but the first argument is {first}; give one of the two.")
-        return first, others[1:]
-    return given.config, others
-
-
-def _is_recipe_file(argument: str) -> bool:
-    return Path(argument).suffix.lower() in RECIPE_SUFFIXES and Path(argument).is_file()
-
-
-def _set_defaults(parser: HfArgumentParser, config: str, rejected: Mapping[str, str]) -> None:
-    """Make the values of a recipe the defaults of a parser."""
+def _given(parser: HfArgumentParser, names: Collection[str], arguments: Sequence[str]) -> dict[str, Any]:
+    """The values of a command line, without defaults."""
+    namespace = argparse.Namespace(**dict.fromkeys(names, _NOT_GIVEN))
     try:
-        settings = read_recipe(config)
-    except (FileNotFoundError, ValueError) as error:
-        parser.error(str(error))
-    known = {action.dest: action for action in parser._actions if action.dest not in ("config", "help", "version")}
-    for name, value in settings.items():
-        if name not in known:
-            unknown = f'there is no argument "{name}"; --help lists them.'
-            parser.error(f"{config}: {rejected.get(name) or unknown}")
-        known[name].required = False
+        _, unknown = parser.parse_known_args(arguments, namespace)
+    except argparse.ArgumentError as error:
+        raise InputError(str(error)) from error
+    if unknown:
+        raise InputError(f"there is no argument {unknown[0].partition('=')[0]}; --help lists them.")
+    values = {name: getattr(namespace, name) for name in (*names, "config")}
+    return {name: value for name, value in values.items() if value is not _NOT_GIVEN and value not in (None, [])}
+
+
+def _given_by_recipe(parser: HfArgumentParser, known: Mapping[str, _Argument], config: str) -> dict[str, Any]:
+    """The values of a recipe, converted like the same values on the command line."""
+    given = {}
+    for name, value in read_recipe(config).items():
+        if name not in known or known[name].is_positional:
+            raise InputError(f'{config}: there is no argument "{name}"; --help lists them.')
+        if value is None and known[name].field.default is None:
+            continue
         try:
-            parser.set_defaults(**{name: _convert(parser, known[name], value)})
-        except (argparse.ArgumentError, TypeError) as error:
-            parser.error(f"{config}: {name} is {value!r}: {error}")
+            if isinstance(value, bool) and str in (known[name].type, *get_args(known[name].type)):
+                raise InputError("YAML reads words such as no and yes as true or false; put it in quotation marks")
+            given[name] = _converted(parser, name, value)
+        except (argparse.ArgumentError, ValueError) as error:
+            raise InputError(f"{config}: {name} is {value!r}: {error}") from error
+    return given
 
 
-def _convert(parser: HfArgumentParser, action: argparse.Action, value: Any) -> Any:
-    """A value of a recipe, converted like the same value on the command line."""
-    if value is None and action.default is None:
-        return None
-    if isinstance(value, dict):
-        return parser._get_value(action, json.dumps(value))
-    if isinstance(value, bool) and action.type is str:
-        raise TypeError("YAML reads words such as no and yes as true or false; put the value in quotation marks")
-    takes_list = action.nargs in ("+", "*")
-    if isinstance(value, list) and not takes_list:
-        raise TypeError("one value is needed")
-    values = [parser._get_value(action, str(item)) for item in (value if isinstance(value, list) else [value])]
-    return values if takes_list else values[0]
+def _converted(parser: HfArgumentParser, name: str, value: Any) -> Any:
+    text = json.dumps(value) if isinstance(value, (bool, dict)) else value
+    arguments = [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={text}"]
+    namespace, rest = parser.parse_known_args(arguments)
+    if rest:
+        raise InputError("one value is needed")
+    return getattr(namespace, name)

@@ -1,20 +1,20 @@
-"""Compute log-probabilities of given translations, one line per pair: total, length-normalized, and per token."""
+"""Compute log-probabilities of given translations, one line per pair: total, length-normalized, and per token.
+
+hf-vanilla-transformer score --model_name_or_path runs/mine --test_file test.en test.de
+hf-vanilla-transformer score --model_name_or_path runs/mine --test_file test.en test.de --format jsonl
+"""
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from ..data.pair_arguments import DataArguments
 from ..support.output_files import check_can_write, open_output
 from ..translation.loading_arguments import LoadingArguments
 from ..translation.score import Score, score
-from .load_from_options import load_given
-from .parser import parse, plain_errors
-from .shared_options import BatchArguments, EngineArguments
-
-
-FORMATS = ("text", "jsonl")
+from .parser import parse, program
+from .shared_options import BatchArguments, EngineArguments, load_given
 
 
 @dataclass
@@ -23,33 +23,40 @@ class ScoreArguments:
 
     split: str = field(default="test", metadata={"help": "The split to score."})
     output: str | None = field(default=None, metadata={"help": "Write the scores to this file, not to stdout."})
-    format: str = field(
+    format: Literal["text", "jsonl"] = field(
         default="text",
         metadata={
-            "help": '"text": the total log-probability of each target, one number per line. "jsonl": an object per '
-            'line with "source", "target", "total", "normalized" (the total divided by the model\'s length penalty, '
-            'as beam search ranks hypotheses), "tokens" and "log_probs".'
+            "help": "text: the total log-probability of each target, one number per line. jsonl: an object per line "
+            'with "source", "target", "total", "normalized" (the total divided by the model\'s length penalty, as beam '
+            'search ranks hypotheses), "tokens" and "log_probs".'
         },
     )
 
-    def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ValueError(f'format is "{self.format}"; choose one of {", ".join(FORMATS)}.')
+
+class Arguments(NamedTuple):
+    """All arguments of `score`."""
+
+    score: ScoreArguments
+    model: LoadingArguments
+    engine: EngineArguments
+    data: DataArguments
+    batches: BatchArguments
 
 
-def main(arguments: Sequence[str] | None = None) -> list[Score]:
+@program
+def main(arguments: list[str]) -> list[Score]:
     """Score as the command line says; returns the scores in the order of the pairs."""
-    kinds = [ScoreArguments, LoadingArguments, EngineArguments, DataArguments, BatchArguments]
-    args, loading, engine, data_args, batches = parse(kinds, __doc__, arguments, verb="score")
-    with plain_errors():
-        check_can_write(args.output, inputs=[*data_args.paths(), loading.model_name_or_path])
-        pairs = data_args.load(args.split)[args.split]
-        sources, targets = list(pairs["source"]), list(pairs["target"])
-        tokenizer, model = load_given(loading, engine)
-        scores = score(model, tokenizer, sources, targets, batches.tokens_per_batch, show_progress=sys.stderr.isatty())
-        with open_output(args.output) as file:
-            for source, target, result in zip(sources, targets, scores, strict=True):
-                file.write(f"{describe(source, target, result) if args.format == 'jsonl' else f'{result.total:.6f}'}\n")
+    args = parse(Arguments, __doc__, arguments, "score")
+    check_can_write(args.score.output, inputs=[*args.data.paths(), args.model.model_name_or_path])
+    pairs = args.data.load(args.score.split)[args.score.split]
+    sources, targets = list(pairs["source"]), list(pairs["target"])
+    tokenizer, model = load_given(args.model, args.engine)
+    budget = args.batches.tokens_per_batch
+    scores = score(model, tokenizer, sources, targets, budget, show_progress=sys.stderr.isatty())
+    is_json = args.score.format == "jsonl"
+    with open_output(args.score.output) as file:
+        for source, target, result in zip(sources, targets, scores, strict=True):
+            file.write(f"{describe(source, target, result) if is_json else f'{result.total:.6f}'}\n")
     return scores
 
 

@@ -1,10 +1,15 @@
-"""Serve translations by HTTP, for clients of the Hub and of LibreTranslate, and as a page."""
+"""Serve translations by HTTP, for clients of the Hub and of LibreTranslate, and as a page.
+
+hf-vanilla-transformer serve --model_name_or_path runs/mine
+hf-vanilla-transformer serve --model_name_or_path runs/mine --page --host 0.0.0.0 --port 80
+"""
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -12,13 +17,13 @@ from ..serving.limits import ServingSettings
 from ..serving.model_card_facts import CardFacts, read_card
 from ..serving.page.hub_space import write_space
 from ..support.argument_checks import check_number, check_optional
+from ..support.user_errors import InputError, MissingExtraError
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.glossary import Glossary
 from ..translation.loading_arguments import LoadingArguments
 from ..translation.translate import translate
-from .load_from_options import load_given, load_terms
-from .parser import parse, plain_errors
-from .shared_options import EngineArguments
+from .parser import parse, program
+from .shared_options import EngineArguments, load_given, load_terms
 
 
 @dataclass
@@ -47,51 +52,61 @@ class ServeArguments:
         check_optional(self, "threads")
         check_number("port", self.port, 0, 65535)
         if not self.host:
-            raise ValueError("host is empty; give an address, such as 127.0.0.1, or 0.0.0.0 for every network.")
+            raise InputError("host is empty; give an address, such as 127.0.0.1, or 0.0.0.0 for every network.")
         if (self.source_lang is None) != (self.target_lang is None):
-            raise ValueError("one of source_lang and target_lang is missing; give both, or none.")
+            raise InputError("one of source_lang and target_lang is missing; give both, or none.")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+class Arguments(NamedTuple):
+    """All arguments of `serve`."""
+
+    serve: ServeArguments
+    model: LoadingArguments
+    engine: EngineArguments
+    decoding: DecodingArguments
+    limits: ServingSettings
+
+
+@program
+def main(arguments: list[str]) -> None:
     """Serve as the command line says, until interrupted."""
-    kinds = [ServeArguments, LoadingArguments, EngineArguments, DecodingArguments, ServingSettings]
-    args, loading, engine, decoding, settings = parse(kinds, __doc__, arguments, verb="serve")
-    with plain_errors():
-        if args.write_space is not None:
-            write_space(args.write_space, loading.model_name_or_path, _card(args, loading))
-            return
-        with _naming_the_extra("page" if args.page else "serve"):
-            import sentencex  # noqa: F401
+    args = parse(Arguments, __doc__, arguments, "serve")
+    asked = args.serve
+    if asked.write_space is not None:
+        write_space(asked.write_space, args.model.model_name_or_path, _card(asked, args.model))
+        return
+    with _naming_the_extra("page" if asked.page else "serve"):
+        import sentencex  # noqa: F401
 
-            from ..serving.http.routes import build_app
-            from ..serving.http.uvicorn_server import listen, run
-            from ..serving.service import Service
+        from ..serving.http.routes import build_app
+        from ..serving.http.uvicorn_server import listen, run
+        from ..serving.service import Service
 
-            if args.page:
-                import matplotlib  # noqa: F401
+        if asked.page:
+            import matplotlib  # noqa: F401
 
-                # gradio reads it when it is imported.
-                os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-                from ..serving.page.gradio_page import add_page
-        terms = load_terms(args.glossary, engine)
-        # Before loading, which takes longer than to see that the port is taken.
-        listener = listen(args.host, args.port)
-        if args.threads is not None:
-            torch.set_num_threads(args.threads)
-        tokenizer, model = load_given(loading, engine)
-        card = _card(args, loading)
-        splits = (card.source_language or True) if args.split_sentences else False
-        options = {"split_sentences": splits, **decoding.generate_kwargs()}
-        if terms is not None:
-            options["glossary"] = Glossary(terms, tokenizer)
-            translate(model, tokenizer, [], **options)  # Checks settings before the first request.
-        service = Service(model, tokenizer, settings, card, options)
-        app = build_app(service)
-        if args.page:
-            add_page(app, service)
-        host, port = listener.getsockname()[:2]
-        print(f"serving {service.card.title} at http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)
-        run(app, settings, listener)
+            # gradio reads it when it is imported.
+            os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+            from ..serving.page.gradio_page import add_page
+    terms = load_terms(asked.glossary, args.engine)
+    # Before loading, which takes longer than to see that the port is taken.
+    listener = listen(asked.host, asked.port)
+    if asked.threads is not None:
+        torch.set_num_threads(asked.threads)
+    tokenizer, model = load_given(args.model, args.engine)
+    card = _card(asked, args.model)
+    splits = (card.source_language or True) if asked.split_sentences else False
+    options = {"split_sentences": splits, **args.decoding.generate_kwargs()}
+    if terms is not None:
+        options["glossary"] = Glossary(terms, tokenizer)
+        translate(model, tokenizer, [], **options)  # Checks settings before the first request.
+    service = Service(model, tokenizer, args.limits, card, options)
+    app = build_app(service)
+    if asked.page:
+        add_page(app, service)
+    host, port = listener.getsockname()[:2]
+    print(f"serving {service.card.title} at http://{f'[{host}]' if ':' in host else host}:{port}", file=sys.stderr)
+    run(app, args.limits, listener)
 
 
 def _card(args: ServeArguments, loading: LoadingArguments) -> CardFacts:
@@ -111,6 +126,6 @@ def _naming_the_extra(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ImportError(
+        raise MissingExtraError(
             f"serve needs {error.name}; install it with: pip install '/path/to/the/repository[{extra}]'"
         ) from error

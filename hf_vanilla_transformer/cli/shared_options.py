@@ -1,11 +1,16 @@
-"""Options that several verbs share: the engine, and the token budget of inference."""
+"""Options that several verbs share: the engine, the token budget, and what they load."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..support.argument_checks import check_number
-
-
-_ENGINES = ("torch", "ctranslate2")
+from ..support.user_errors import InputError
+from ..translation.glossary import read_terms
+from ..translation.loading_arguments import LoadingArguments
+from ..translation.model_loading import explaining_missing_files, load
 
 
 @dataclass
@@ -14,18 +19,16 @@ class EngineArguments:
 
     _argument_group_name = "engine"
 
-    engine: str = field(
-        default="torch", metadata={"help": '"torch", or "ctranslate2", which needs the extra ctranslate2 and a CPU.'}
+    engine: Literal["torch", "ctranslate2"] = field(
+        default="torch", metadata={"help": "Runtime; ctranslate2 needs the extra ctranslate2 and a CPU."}
     )
     compute_type: str | None = field(
-        default=None, metadata={"help": "Of ctranslate2: float32, the default, or bfloat16, int8, ..."}
+        default=None, metadata={"help": "Precision of ctranslate2: float32, the default, or bfloat16, int8, ..."}
     )
 
     def __post_init__(self) -> None:
-        if self.engine not in _ENGINES:
-            raise ValueError(f'engine is "{self.engine}"; choose one of {", ".join(_ENGINES)}.')
         if self.compute_type is not None and self.engine == "torch":
-            raise ValueError(f"compute_type is {self.compute_type}, but has no effect without --engine ctranslate2.")
+            raise InputError(f"compute_type is {self.compute_type}, but has no effect without --engine ctranslate2.")
 
 
 @dataclass
@@ -34,9 +37,39 @@ class BatchArguments:
 
     _argument_group_name = "batches"
 
-    tokens_per_batch: int = field(
-        default=4096, metadata={"help": "Maximum number of tokens in a batch, padding included."}
-    )
+    tokens_per_batch: int = field(default=4096, metadata={"help": "Maximum number of tokens in a batch, with padding."})
 
     def __post_init__(self) -> None:
         check_number("tokens_per_batch", self.tokens_per_batch, 1)
+
+
+def load_given(args: LoadingArguments, engine: EngineArguments | None = None) -> tuple[PreTrainedTokenizerBase, Any]:
+    """Load the tokenizer and the model, or the engine, that the command line names.
+
+    Raises:
+        ValueError: if the engine cannot run on the device, or cannot hold the model.
+    """
+    if engine is None or engine.engine == "torch":
+        return load(args.model_name_or_path, args.device, **args.options())
+    from ..engines.ctranslate2_engine import load_engine
+
+    if args.device not in (None, "cpu"):
+        raise InputError(f"device is {args.device}, but --engine {engine.engine} runs on the CPU; leave out --device.")
+    with explaining_missing_files(args.model_name_or_path):
+        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, **args.options())
+        options: Any = {"revision": args.revision, "token": args.token}
+        return tokenizer, load_engine(args.model_name_or_path, engine.engine, engine.compute_type, **options)
+
+
+def load_terms(path: str | None, engine: EngineArguments) -> dict[str, list[str]] | None:
+    """The terms of a file of `--glossary`; None without one.
+
+    Raises:
+        OSError: if there is no such file.
+        ValueError: if the engine does not support forced phrases, or the file has a wrong line.
+    """
+    if path is None:
+        return None
+    if engine.engine != "torch":
+        raise InputError(f"--glossary does not work with --engine {engine.engine}; leave out one of the two.")
+    return read_terms(Path(path))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.text_lines import check_is_input, iterate_lines, lines_as_they_arrive, one_line
+from ..support.user_errors import InputError
 from ..translation.translation_details import Translation
 
 
@@ -45,22 +46,22 @@ class JsonFields(NamedTuple):
                 json.dumps(fields, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             half = ascii(error.object[error.start])
-            raise ValueError(f"{place} has the lone surrogate {half}; write the whole character.") from error
+            raise InputError(f"{place} has the lone surrogate {half}; write the whole character.") from error
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{place} is not JSON ({error}); write one JSON object per line.") from error
+            raise InputError(f"{place} is not JSON ({error}); write one JSON object per line.") from error
         if not isinstance(fields, dict) or not isinstance(fields.get(self.source), str):
             given = f"has the fields {', '.join(fields) or 'of none'}" if isinstance(fields, dict) else "is no object"
-            raise ValueError(
+            raise InputError(
                 f'{place} {given}; give objects with text in "{self.source}", or name its field with --source_column.'
             )
         if self.target in fields:
-            raise ValueError(
+            raise InputError(
                 f'{place} already has a field "{self.target}"; name another field for translations with '
                 "--target_column."
             )
         for name in self.details:
             if name in fields:
-                raise ValueError(
+                raise InputError(
                     f'{place} already has a field "{name}", which the output has for its translation; rename it.'
                 )
         return Sentence(fields[self.source], fields)
@@ -99,7 +100,7 @@ def read_sentences(
         ValueError: if sentences and a file are given, or while reading, if a line is not UTF-8 text, or no such JSON.
     """
     if given and path:
-        raise ValueError("sentences were given both as arguments and as a file; give one of the two.")
+        raise InputError("sentences were given both as arguments and as a file; give one of the two.")
     if given:
         return iter([list(map(Sentence, given))])
     if path is not None:
@@ -132,7 +133,7 @@ def _chunks(sentences: Iterator[Sentence], size: int) -> Iterator[list[Sentence]
 def _chunks_of_stdin(fields: JsonFields | None, size: int) -> Iterator[list[Sentence]]:
     first = 1
     if sys.stdin is None:
-        raise ValueError("standard input is closed; give sentences, or --input.")
+        raise InputError("standard input is closed; give sentences, or --input.")
     for lines in lines_as_they_arrive(sys.stdin.buffer, _STDIN):  # type: ignore[arg-type]
         yield from _chunks(_parse(lines, _STDIN, fields, first), size)
         first += len(lines)

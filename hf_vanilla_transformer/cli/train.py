@@ -1,18 +1,59 @@
-"""Train a Transformer from scratch, or fine-tune one, and evaluate it on the test pairs.
+"""Train a Transformer from scratch, or fine-tune one, and evaluate it on the test pairs. Without arguments it trains
+on the built-in number corpus, with the recipe "numbers".
 
-Without arguments it trains on the built-in number corpus, with the recipe "numbers".
+    hf-vanilla-transformer train --train_file train.en train.de --validation_file val.en val.de --output_dir runs/mine
+    hf-vanilla-transformer train --config multi30k_en_de --train_file train.en train.de --test_file test.en test.de
 """
 
+import logging
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from ..training.run_arguments import KINDS, REJECTED, Settings
-from .parser import parse
-from .run_training import run
+from tqdm.auto import tqdm
+
+from ..training.run_arguments import REJECTED, Settings
+from .parser import given_arguments, program
 
 
-def main(arguments: Sequence[str] | None = None) -> Path:
+@program
+def main(arguments: list[str]) -> Path:
     """Train as the command line says; returns the folder of the trained model."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--config", "numbers"]
-    return run(Settings(*parse(KINDS, __doc__, arguments, verb="train", rejected=REJECTED)))
+    arguments = arguments or ["--config", "numbers"]
+    return run(Settings.from_arguments(**given_arguments(Settings, __doc__, arguments, "train", hidden=REJECTED)))
+
+
+def run(settings: Settings) -> Path:
+    """Train with these settings, and print what the training logs; returns the folder of the trained model."""
+    # Not at the top, because --help needs neither the Trainer nor the data.
+    from ..training.run import prepared
+
+    with printing_messages(), prepared(settings) as finish:
+        try:
+            return finish()
+        except KeyboardInterrupt:
+            if settings.args.process_index == 0:
+                raise
+            sys.exit(128 + signal.SIGINT)  # The main process reports it.
+
+
+@contextmanager
+def printing_messages() -> Iterator[None]:
+    """Print what the training logs: messages to standard output, warnings to standard error."""
+    package = logging.getLogger("hf_vanilla_transformer")
+    training, level, handler = package.getChild("training"), package.level, _PrintingHandler()
+    package.setLevel(logging.INFO)
+    training.addHandler(handler)
+    try:
+        yield
+    finally:
+        training.removeHandler(handler)
+        package.setLevel(level)
+
+
+class _PrintingHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        # Not print(), which would break a progress bar.
+        tqdm.write(record.getMessage(), file=sys.stdout if record.levelno == logging.INFO else sys.stderr)

@@ -18,23 +18,15 @@ if TYPE_CHECKING:
     from .hf_marian import from_hf_marian
     from .marian import from_marian
 
-# Imported on first use, because a system's module imports what its source needs.
-_MODULE_OF = {
-    "from_fairseq": "fairseq",
-    "from_fsmt": "fsmt",
-    "from_hf_marian": "hf_marian",
-    "from_marian": "marian",
-    "to_ctranslate2": "ctranslate2",
-}
-
 __all__ = ["from_fairseq", "from_fsmt", "from_hf_marian", "from_marian", "to_ctranslate2"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    # A system's module imports what its source needs.
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+    return getattr(import_module(f".{name.partition('_')[2]}", __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULE_OF})
+    return sorted({*globals(), *__all__})

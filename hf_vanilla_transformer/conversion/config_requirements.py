@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..support.user_errors import InputError
 
 
 def require(config: VanillaTransformerConfig, system: str, **fields: Any) -> None:
@@ -25,7 +26,7 @@ def require(config: VanillaTransformerConfig, system: str, **fields: Any) -> Non
     for name, needed in {"key_dim": width, "value_dim": width, **fields}.items():
         given = getattr(config, name)
         if given != needed:
-            raise ValueError(f"{name} is {given!r}, but {system} needs {needed!r}; convert a model with that value.")
+            raise InputError(f"{name} is {given!r}, but {system} needs {needed!r}; convert a model with that value.")
 
 
 def check_config(kind: type[PretrainedConfig], folder: Path, needed: Mapping[str, Any]) -> None:
@@ -50,7 +51,7 @@ def refuse(source: object, unfit: Iterable[tuple[str, Any, str]], hint: str = ""
     """
     fields = "; ".join(f"{name} is {given!r}, but must be {needed}" for name, given, needed in unfit)
     if fields:
-        raise ValueError(f"{source} cannot be converted: {fields}.{hint and ' '}{hint}")
+        raise InputError(f"{source} cannot be converted: {fields}.{hint and ' '}{hint}")
 
 
 def unlike(fields: Mapping[str, Any], needed: Mapping[str, Any]) -> list[tuple[str, Any, str]]:

@@ -5,7 +5,6 @@ import json
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -18,10 +17,11 @@ from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_number
 from ..support.atomic_files import locked
+from ..support.user_errors import InputError
 from ..support.version import __version__
 from .config_requirements import require
 from .converted_folder import CERTIFICATE, command
-from .parity_certificate import SENTENCES, TOLERANCES, excess, log_probs, random_rows, translate_rows
+from .parity_certificate import SENTENCES, TOLERANCES, check_equal, log_probs, random_rows, translate_rows
 from .source_folder import hashes, load_source, load_tokenizer, source_folder, weight_files
 
 
@@ -70,7 +70,7 @@ def to_ctranslate2(
         ValueError: if CTranslate2 cannot hold the model, or the result in float32 is not equal.
     """
     if quantization not in QUANTIZATIONS:
-        raise ValueError(f'quantization is "{quantization}"; choose one of {", ".join(QUANTIZATIONS)}.')
+        raise InputError(f'quantization is "{quantization}"; choose one of {", ".join(QUANTIZATIONS)}.')
     check_number("max_positions", max_positions, _LONGEST + 4, _MOST_POSITIONS)
     target, library = Path(output), import_library()
     if target.exists():
@@ -79,24 +79,17 @@ def to_ctranslate2(
     tokenizer = load_tokenizer(local, folder)
     model = load_source(AutoModelForSeq2SeqLM, local, folder)
     if not isinstance(model, VanillaTransformerForConditionalGeneration):
-        raise ValueError(f"{folder} holds a {type(model).__name__}; bring it in by convert --from first.")
+        raise InputError(f"{folder} holds a {type(model).__name__}; bring it in by convert --from first.")
     check_vocabulary(model.config, tokenizer)
     check_weights(model)
     spec = specification(model, *vocabularies(tokenizer, model.config), max_positions)
     spec.optimize(quantization=None if quantization == "float32" else quantization)
-    target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target), staged(target) as temporary:
         spec.save(str(temporary))
         rows = table_length(model.config, max_positions)
         parity = compare(temporary, model, tokenizer, sentences, rows, is_exact=quantization == "float32")
-        if not (parity["equal"] or force):
-            raise ValueError(
-                f"the model for CTranslate2 is not equal to {folder}: {excess(parity)}; --force writes it anyway."
-            )
-        with TemporaryDirectory(dir=temporary) as own:
-            tokenizer.save_pretrained(own)
-            for path in Path(own).iterdir():
-                path.rename(temporary / path.name)
+        check_equal(parity, folder, force)
+        tokenizer.save_pretrained(temporary)
         certificate = {
             "source": folder,
             "system": "ctranslate2",
@@ -113,11 +106,7 @@ def to_ctranslate2(
 
 
 def import_library() -> Any:
-    """The module ctranslate2.
-
-    Raises:
-        ImportError: if it is not installed.
-    """
+    """The module ctranslate2, or ImportError naming the extra to install."""
     try:
         import ctranslate2
         import ctranslate2.specs
@@ -129,11 +118,7 @@ def import_library() -> Any:
 
 
 def register_loader() -> None:
-    """Make `ctranslate2.converters.TransformersConverter` convert trained folders of this model.
-
-    Raises:
-        ImportError: if ctranslate2 is not installed.
-    """
+    """Make `ctranslate2.converters.TransformersConverter` convert trained folders of this model."""
     import_library()
     from ctranslate2.converters import transformers as converters
 
@@ -156,24 +141,9 @@ def vocabularies(tokenizer: Any, config: VanillaTransformerConfig) -> tuple[list
     )
     lists = []
     for vocabulary, size in sides:
-        texts = [f"<unused{token}>" for token in range(size)]
-        for text, token in vocabulary.items():
-            texts[token] = text
-        lists.append(texts)
+        texts = {token: text for text, token in vocabulary.items()}
+        lists.append([texts.get(token, f"<unused{token}>") for token in range(size)])
     return lists[0], lists[1]
-
-
-def digits(config: VanillaTransformerConfig) -> tuple[list[str], list[str]]:
-    """Vocabularies without a tokenizer: the text of a token is its id, or its name if it is special."""
-    sizes = (config.source_vocab_size or config.vocab_size, config.vocab_size)
-    source, target = ([token_text(token, config) for token in range(size)] for size in sizes)
-    return source, target
-
-
-def token_text(token_id: int, config: VanillaTransformerConfig) -> str:
-    """The text of a token in `digits`: `"<pad>"`, `"<s>"`, `"</s>"`, or its id."""
-    special = {config.pad_token_id: "<pad>", config.bos_token_id: "<s>", config.eos_token_id: "</s>"}
-    return special.get(token_id, str(token_id))
 
 
 def compare(
@@ -243,19 +213,16 @@ def specification(
     config, base = model.config, model.model
     require(config, "CTranslate2", stack_layer_norm=False)
     if config.activation_function not in _ACTIVATIONS:
-        raise ValueError(
+        raise InputError(
             f"activation_function is {config.activation_function!r}, but CTranslate2 has {', '.join(_ACTIVATIONS)}."
         )
     specs = import_library().specs
     activation = getattr(specs.Activation, _ACTIVATIONS[config.activation_function])
-    depths = (config.encoder_layers, config.decoder_layers)
     heads = heads_in_one_layer(config)
+    alignment = {"alignment_layer": heads[0][0] if heads else -1, "alignment_heads": len(heads) or 1}
+    options = {"pre_norm": False, "activation": activation, **alignment}
     spec = specs.TransformerSpec.from_config(
-        *(depths, config.num_heads),
-        pre_norm=False,
-        activation=activation,
-        alignment_layer=heads[0][0] if heads else -1,
-        alignment_heads=len(heads) or 1,
+        (config.encoder_layers, config.decoder_layers), config.num_heads, **options
     )
     rows = table_length(config, max_positions)
     no_embeddings, positions = torch.zeros(rows, config.d_model), torch.arange(rows)
@@ -302,12 +269,7 @@ def heads_in_one_layer(config: VanillaTransformerConfig) -> list[tuple[int, int]
 
 
 def with_heads_first(attention: Any, first: list[int]) -> Any:
-    """An attention layer whose first heads are the given ones; its output is the same.
-
-    Args:
-        attention (`VanillaTransformerAttention`): the layer, which does not change.
-        first (`list` of `int`): heads.
-    """
+    """An attention layer that computes the same, whose first heads are `first`; the given layer does not change."""
     order = [*first, *(head for head in range(attention.config.num_heads) if head not in first)]
     if order == sorted(order):
         return attention
@@ -324,19 +286,6 @@ def table_length(config: VanillaTransformerConfig, max_positions: int) -> int:
     """Rows of the table of positions: as asked for, or fewer where positions are learned."""
     is_learned = config.position_embedding_type == "learned"
     return min(max_positions, config.max_position_embeddings) if is_learned else max_positions
-
-
-def write_ctranslate2(model: VanillaTransformerForConditionalGeneration, folder: Path) -> None:
-    """Write a model without a tokenizer, whose tokens are `digits`, into a new folder.
-
-    Raises:
-        FileExistsError: if the folder exists.
-        ImportError: if ctranslate2 is not installed.
-        ValueError: if CTranslate2 cannot hold such a model.
-    """
-    spec = specification(model, *digits(model.config))
-    folder.mkdir(parents=True)
-    spec.save(str(folder))
 
 
 def _set_linear(spec: Any, *layers: Any) -> None:

@@ -15,8 +15,10 @@ import torch
 import transformers
 from transformers import FSMTConfig, FSMTForConditionalGeneration
 
+from ..support.argument_checks import reason_of
+from ..support.user_errors import InputError
 from .config_requirements import refuse, unlike
-from .converted_folder import check_output
+from .converted_folder import Source, check_output
 from .fsmt import MERGES, TOKEN_IDS, VOCABULARIES, write_fsmt
 from .parity_certificate import SENTENCES
 from .source_folder import check_archive, hashes, license_of
@@ -91,20 +93,12 @@ def from_fairseq(
     fsmt = as_fsmt(state, args, [len(each) for each in vocabularies], langs, checkpoint)
     texts = {name: json.dumps(each, ensure_ascii=False) for name, each in zip(VOCABULARIES, vocabularies, strict=True)}
     merges = [line for line in codes.read_text(encoding="utf-8").splitlines() if not line.startswith("#version")]
-    return write_fsmt(
-        fsmt,
-        target,
-        {**texts, MERGES: "".join(f"{line}\n" for line in merges)},
-        langs,
-        sentences,
-        source=Path(input).resolve().name,
-        system="fairseq",
-        oracle=f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights; fairseq "
-        "itself is not installed",
-        sha256=hashes([checkpoint, *dict.fromkeys(dictionaries), codes]),
-        license=license or license_of(checkpoint.parent),
-        force=force,
-    )
+    oracle = f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights"
+    oracle += "; fairseq itself is not installed"
+    name, sha256 = Path(input).resolve().name, hashes([checkpoint, *dict.fromkeys(dictionaries), codes])
+    source = Source(name, "fairseq", oracle, sha256, license or license_of(checkpoint.parent))
+    texts[MERGES] = "".join(f"{line}\n" for line in merges)
+    return write_fsmt(fsmt, target, source, texts, langs, sentences, force)
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -116,7 +110,7 @@ def find_checkpoint(path: Path) -> Path:
     """
     if path.is_file():
         if path.suffix != ".pt":
-            raise ValueError(f"{path} is no .pt of weights; name the folder that fairseq trained in.")
+            raise InputError(f"{path} is no .pt of weights; name the folder that fairseq trained in.")
         return path
     found = {each.name: each for each in path.glob("*.pt")}
     if not found:
@@ -124,7 +118,7 @@ def find_checkpoint(path: Path) -> Path:
         raise FileNotFoundError(f"{path} {fault}; name the folder that fairseq trained in.")
     named = [found[name] for name in _CHECKPOINTS if name in found] or list(found.values())
     if len(named) > 1 and named[0].name not in _CHECKPOINTS:
-        raise ValueError(f"{path} holds {', '.join(sorted(found))}; name one of these files, or average them before.")
+        raise InputError(f"{path} holds {', '.join(sorted(found))}; name one of these files, or average them before.")
     return named[0]
 
 
@@ -141,15 +135,15 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
     except (pickle.UnpicklingError, EOFError, KeyError) as error:
         # torch advises to load without this check.
         if found := re.search(r"GLOBAL (\S+)", str(error)):
-            raise ValueError(f"{path} holds {found[1]}, which could run code; save it without.") from error
-        raise ValueError(f"{path} is no checkpoint of PyTorch; give a complete .pt that fairseq wrote.") from error
+            raise InputError(f"{path} holds {found[1]}, which could run code; save it without.") from error
+        raise InputError(f"{path} is no checkpoint of PyTorch; give a complete .pt that fairseq wrote.") from error
     except Exception as error:  # torch raises many kinds.
-        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split()) or repr(error)}") from error
+        raise InputError(f"{path} cannot be read: {reason_of(error)}") from error
     try:
         args = checkpoint.get("args") or checkpoint["cfg"]["model"]
         state = {name: weight.float() for name, weight in checkpoint["model"].items()}
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no checkpoint of fairseq: it has no model, args or cfg.") from error
+        raise InputError(f"{path} is no checkpoint of fairseq: it has no model, args or cfg.") from error
     return state, vars(args) if isinstance(args, Namespace) else dict(args)
 
 
@@ -157,10 +151,10 @@ def check_arguments(args: dict[str, Any], path: Path) -> None:
     """Raise ValueError naming the training arguments that cannot be carried, or one that is missing."""
     for name in ("source_lang", "target_lang", *(f"{side}_embed_dim" for side in _OLD_NORMS)):
         if name not in args:
-            raise ValueError(f"{path} does not say its {name}, so it is no translation model of fairseq.")
+            raise InputError(f"{path} does not say its {name}, so it is no translation model of fairseq.")
     for lang in (str(args[f"{side}_lang"]) for side in ("source", "target")):
         if Path(lang).name != lang:
-            raise ValueError(f'{path} says that a language is "{lang}"; it must be a code, which names a dictionary.')
+            raise InputError(f'{path} says that a language is "{lang}"; it must be a code, which names a dictionary.')
     # False, 0 and None are the same there.
     unfit = unlike({name: args.get(name) or needed for name, needed in _NEEDED.items()}, _NEEDED)
     widths = ("decoder_embed_dim", "decoder_input_dim", "decoder_output_dim")
@@ -178,13 +172,11 @@ def read_dictionary(path: Path) -> dict[str, int]:
         FileNotFoundError: if there is no such file.
         ValueError: if a line has no count.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist; copy the dictionaries into the folder of the checkpoint.")
     tokens = list(_SPECIAL)
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
         token, separator, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not separator or not count.isdecimal():
-            raise ValueError(f'line {number} of {path} is "{line}"; it must be a token, a space and its count.')
+            raise InputError(f'line {number} of {path} is "{line}"; it must be a token, a space and its count.')
         tokens.append(token.removesuffix("@@") if token.endswith("@@") else f"{token}</w>")
     return {token: index for index, token in enumerate(tokens)}
 
@@ -220,7 +212,7 @@ def as_fsmt(
     given = {name: tuple(weight.shape) for name, weight in state.items()}
     for name in sorted(expected.keys() | given.keys()):
         if expected.get(name) != given.get(name):
-            raise ValueError(
+            raise InputError(
                 f"{name.removeprefix('model.')} of {path} is {given.get(name, 'missing')}; its arguments and "
                 f"dictionaries need {expected.get(name, 'none')}."
             )

@@ -6,6 +6,7 @@ so channels are permuted as for Marian.
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,19 +16,16 @@ import transformers
 from transformers import AutoTokenizer, FSMTConfig, FSMTForConditionalGeneration
 
 from ..model import tokenization_fairseq
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..support.safetensors_layout import read_json
 from .config_requirements import check_config
-from .converted_folder import check_output, write_converted
+from .converted_folder import Source, check_output, write_converted
 from .parity_certificate import SENTENCES, compare
 from .source_folder import hashes, license_of, load_source, source_folder, weight_files
-from .weight_transforms import check_finite, interleaved_channels, permute_channels, widen_feed_forward
+from .weight_transforms import converted_model
 
 
 VOCABULARIES, MERGES = ("vocab-src.json", "vocab-tgt.json"), "merges.txt"
-_EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-_OUTPUT = "model.decoder.output_projection.weight"
 # Of LayerNorm in fairseq and FSMT: torch's default.
 _EPSILON = 1e-5
 # Token ids that fairseq's dictionaries always have.
@@ -39,10 +37,9 @@ def from_fsmt(
     output: str,
     *,
     sentences: Sequence[str] = SENTENCES,
-    revision: str | None = None,
-    token: str | None = None,
     license: str | None = None,
     force: bool = False,
+    **hub: str | None,
 ) -> Path:
     """Convert an `FSMTForConditionalGeneration`, and prove that the result is equal.
 
@@ -53,9 +50,9 @@ def from_fsmt(
         input (`str`): a folder, or a name on the Hub.
         output (`str`): folder to make.
         sentences (`list` of `str`): source sentences for the comparison on real input.
-        revision, token (`str`, *optional*): of the repository on the Hub.
         license (`str`, *optional*): licence of the weights, for the card.
         force (`bool`): write a model that is not equal to its source.
+        **hub: `revision` and `token` of a repository on the Hub.
 
     Returns:
         `Path`: the folder, with `parity.json`.
@@ -65,53 +62,38 @@ def from_fsmt(
         ValueError: if this model cannot hold the source, or the result is not equal.
     """
     target = check_output(output, input)
-    folder = source_folder(input, revision, token)
+    folder = source_folder(input, **hub)
     check_config(FSMTConfig, folder, {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS})
     fsmt = load_source(FSMTForConditionalGeneration, folder, input)
-    for name in (*VOCABULARIES, MERGES):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} holds no {name}; name a folder with the files of its tokenizer.")
     texts = {name: (folder / name).read_text(encoding="utf-8") for name in (*VOCABULARIES, MERGES)}
     settings = folder / "tokenizer_config.json"
     langs = (read_json(settings) if settings.is_file() else {}).get("langs") or fsmt.config.langs
-    return write_fsmt(
-        fsmt,
-        target,
-        texts,
-        list(langs),
-        sentences,
-        source=input,
-        system="fsmt",
-        oracle=f"FSMTForConditionalGeneration of transformers {transformers.__version__}",
-        sha256=hashes(weight_files(folder)),
-        license=license or license_of(folder),
-        force=force,
-    )
+    oracle = f"FSMTForConditionalGeneration of transformers {transformers.__version__}"
+    source = Source(input, "fsmt", oracle, hashes(weight_files(folder)), license or license_of(folder))
+    return write_fsmt(fsmt, target, source, texts, list(langs), sentences, force)
 
 
 def write_fsmt(
     fsmt: FSMTForConditionalGeneration,
     output: Path,
+    source: Source,
     texts: dict[str, str],
     langs: list[str],
     sentences: Sequence[str],
-    *,
-    source: str,
-    oracle: str,
-    **options: Any,
+    force: bool,
 ) -> Path:
     """Convert, compare and write a model with its tokenizer.
 
     Args:
-        fsmt (`FSMTForConditionalGeneration`): the source.
+        fsmt (`FSMTForConditionalGeneration`): the weights of the source.
         output (`Path`): folder to make.
+        source (`Source`): what they are from.
         texts (`dict`): content of the tokenizer's files, by name.
         langs (`list` of `str`): codes of source and target language.
-        sentences, source, oracle: see [`from_fsmt`] and [`~folder.write_converted`].
-        **options: of [`~folder.write_converted`].
+        sentences, force: see [`from_fsmt`].
     """
     is_joint = texts[VOCABULARIES[0]] == texts[VOCABULARIES[1]]
-    model = convert_fsmt(fsmt, source, is_joint)
+    model = convert_fsmt(fsmt, source.name, is_joint)
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for name, text in texts.items():
@@ -127,16 +109,10 @@ def write_fsmt(
         try:
             real = AutoTokenizer.from_pretrained(folder)(list(sentences)).input_ids
         except ImportError:
-            real, oracle = None, f"{oracle}, on random tokens only, because sacremoses is not installed"
-        return write_converted(
-            model,
-            output,
-            source=source,
-            oracle=oracle,
-            parity=compare(model, fsmt, real),
-            files=[*folder.iterdir(), Path(str(tokenization_fairseq.__file__))],
-            **options,
-        )
+            oracle = f"{source.oracle}, on random tokens only, because sacremoses is not installed"
+            real, source = None, replace(source, oracle=oracle)
+        files = [*folder.iterdir(), Path(str(tokenization_fairseq.__file__))]
+        return write_converted(model, output, source, compare(model, fsmt, real), files, force)
 
 
 def convert_fsmt(
@@ -149,41 +125,22 @@ def convert_fsmt(
         name (`str`): of the source, for errors.
         is_joint (`bool`): whether source and target have the same vocabulary.
     """
-    source, state = fsmt.config, fsmt.state_dict()
-    check_finite(state, name)
-    is_tied = torch.equal(state[_EMBEDDINGS[1]], state[_OUTPUT])
+    state = {key: weight for key, weight in fsmt.state_dict().items() if "embed_positions" not in key}
+    state["lm_head.weight"] = state.pop("model.decoder.output_projection.weight")
+    of_source, of_target = (state[f"model.{side}.embed_tokens.weight"] for side in ("encoder", "decoder"))
+    is_tied = torch.equal(of_target, state["lm_head.weight"])
     # With one vocabulary, all embeddings are one matrix, or none is shared.
-    is_joint = is_joint and (not is_tied or torch.equal(*(state[key] for key in _EMBEDDINGS)))
-    d_ff = max(source.encoder_ffn_dim, source.decoder_ffn_dim)
-    config = VanillaTransformerConfig(
-        vocab_size=source.tgt_vocab_size,
-        source_vocab_size=None if is_joint else source.src_vocab_size,
-        encoder_layers=source.encoder_layers,
-        decoder_layers=source.decoder_layers,
-        d_model=source.d_model,
-        d_ff=d_ff,
-        num_heads=source.encoder_attention_heads,
-        dropout=source.dropout,
-        attention_dropout=source.attention_dropout,
-        activation_dropout=source.activation_dropout,
-        activation_function=source.activation_function,
+    is_joint = is_joint and (not is_tied or torch.equal(of_source, of_target))
+    if is_joint and is_tied:
+        state["model.shared.weight"] = of_source
+    return converted_model(
+        fsmt,
+        state,
+        name,
+        vocab_size=fsmt.config.tgt_vocab_size,
+        source_vocab_size=None if is_joint else fsmt.config.src_vocab_size,
         position_embedding_type="sinusoidal_tensor2tensor",
         position_offset=TOKEN_IDS["pad_token_id"] + 1,
         layer_norm_eps=_EPSILON,
         tie_word_embeddings=is_tied,
-        **TOKEN_IDS,
     )
-    model = VanillaTransformerForConditionalGeneration(config).eval()
-    state = {key: weight for key, weight in state.items() if "embed_positions" not in key}
-    state["lm_head.weight"] = state.pop(_OUTPUT)
-    if is_joint and is_tied:
-        state["model.shared.weight"] = state[_EMBEDDINGS[0]]
-    state = permute_channels(widen_feed_forward(state, d_ff), interleaved_channels(source.d_model).argsort())
-    model.load_state_dict(state)
-    model.tie_weights()
-    settings: Any = fsmt.generation_config
-    # The settings of the source, which the mixin would replace if they seemed to come from a configuration.
-    settings._from_model_config = False
-    settings.length_penalty_type, settings.max_length_offset = "hf", None
-    model.generation_config = settings
-    return model

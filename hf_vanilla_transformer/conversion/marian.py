@@ -1,7 +1,6 @@
 """Models that Marian itself trained (marian-nmt, C++): a folder with `.npz` weights and SentencePiece vocabularies."""
 
 import json
-import math
 import zipfile
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -15,11 +14,13 @@ import transformers
 import yaml
 from transformers import MarianConfig, MarianMTModel, MarianTokenizer
 
+from ..support.user_errors import InputError
 from .config_requirements import refuse, unlike
-from .converted_folder import check_output, write_converted
+from .converted_folder import Source, check_output, write_converted
 from .hf_marian import convert_marian, restore_positions
 from .parity_certificate import SENTENCES, compare, excess
-from .source_folder import hashes, license_of
+from .source_folder import check_archive, hashes, license_of
+from .weight_transforms import State
 
 
 # Values that the fields of special:model.yml must have; a field that is missing has this value.
@@ -47,12 +48,10 @@ _ACTIVATIONS = ("relu", "swish")
 _ATTENTIONS = {"self": ("self_attn", "self_attn_layer_norm"), "context": ("encoder_attn", "encoder_attn_layer_norm")}
 # Under a softmax with the others, a token that Marian does not have gets no probability.
 _BELOW_ALL = 30.0
-# Of an array, uncompressed, in multiples of its size in the file.
+# Of all arrays, uncompressed, in multiples of the size of the file.
 _LARGEST_INFLATION = 20
 # Marian truncates a hypothesis at this many times the tokens of the source; it then has no EOS.
 _LONGEST = 3
-
-Arrays = dict[str, np.ndarray]
 
 
 def from_marian(
@@ -102,31 +101,23 @@ def from_marian(
             oracle += "; pymarian, which is Marian itself, is not installed"
         else:
             oracle += ", and n-best lists of pymarian"
-            parity = with_marian(parity, model, tokenizer, weights, vocabularies, sentences)
-        return write_converted(
-            model,
-            target,
-            source=Path(input).resolve().name,
-            system="marian",
-            oracle=oracle,
-            parity=parity,
-            files=[path for path in Path(folder).iterdir() if path.is_file()],
-            sha256=hashes([weights, *vocabularies]),
-            license=license or license_of(weights.parent),
-            force=force,
-        )
+            parity = add_scores(parity, model, tokenizer, n_best_lists(weights, vocabularies, sentences))
+        name, sha256 = Path(input).resolve().name, hashes([weights, *vocabularies])
+        source = Source(name, "marian", oracle, sha256, license or license_of(weights.parent))
+        files = [path for path in Path(folder).iterdir() if path.is_file()]
+        return write_converted(model, target, source, parity, files, force)
 
 
 def find_files(path: Path) -> tuple[Path, list[Path]]:
     """The weights of a training folder, or a file of weights in it, and the vocabularies of source and target.
 
     Raises:
-        FileNotFoundError: if weights or vocabularies are missing.
+        FileNotFoundError: if weights are missing.
         ValueError: if the file is no .npz, or vocabularies are not SentencePiece models inside the folder.
     """
     if path.is_file():
         if path.suffix != ".npz":
-            raise ValueError(f"{path} is no .npz of weights; name the folder that Marian trained in.")
+            raise InputError(f"{path} is no .npz of weights; name the folder that Marian trained in.")
         weights, folder = path, path.parent
     else:
         found = [each for each in path.glob("*.npz") if not each.name.endswith((".optimizer.npz", ".orig.npz"))]
@@ -138,68 +129,45 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
     if settings.is_file():
         names = read_yaml(settings.read_bytes(), settings).get("vocabs") or []
         if not isinstance(names, list):
-            raise ValueError(f"vocabs of {settings} is {names!r}; it must be a list of two names.")
+            raise InputError(f"vocabs of {settings} is {names!r}; it must be a list of two names.")
         # Only names, because the paths were those of the machine that trained.
         vocabularies = [folder / Path(str(name)).name for name in names]
     else:
         vocabularies = 2 * list(folder.glob("*.spm"))
     if len(vocabularies) != 2 or any(each.suffix != ".spm" for each in vocabularies):
         names = ", ".join(each.name for each in vocabularies) or "none"
-        raise ValueError(f"the vocabularies of {folder} are {names}; two SentencePiece models (.spm) are needed.")
-    for vocabulary in vocabularies:
-        if not vocabulary.is_file():
-            raise FileNotFoundError(
-                f"{vocabulary} does not exist; copy the vocabularies into the folder of the weights."
-            )
+        raise InputError(f"the vocabularies of {folder} are {names}; two SentencePiece models (.spm) are needed.")
     return weights, vocabularies
 
 
-def read_arrays(path: Path) -> tuple[Arrays, dict[str, Any]]:
+def read_arrays(path: Path) -> tuple[State, dict[str, Any]]:
     """The arrays of an `.npz`, without pickles, and the settings inside it.
 
     Raises:
         ValueError: if the file is damaged, claims more than it holds, or has no settings.
     """
+    check_archive(path, _LARGEST_INFLATION)
     try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                check_size(archive, entry, path.stat().st_size)
         with np.load(path, allow_pickle=False) as stored:
             arrays = dict(stored)
         settings = read_yaml(bytes(arrays.pop("special:model.yml")).rstrip(b"\0"), path)
+        state = {name: torch.from_numpy(array) for name, array in arrays.items()}
     except KeyError as error:
-        raise ValueError(f"{path} has no special:model.yml; it is not a model of Marian.") from error
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    return arrays, settings
+        raise InputError(f"{path} has no special:model.yml; it is not a model of Marian.") from error
+    except (EOFError, MemoryError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    return state, settings
 
 
 def read_yaml(content: bytes, path: Path) -> dict[str, Any]:
-    """The settings in YAML.
-
-    Raises:
-        ValueError: if there are none.
-    """
+    """The settings in YAML, or ValueError if they are damaged."""
     try:
         settings = yaml.safe_load(content.decode())
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"the settings in {path} are damaged: {' '.join(str(error).split())}") from error
+        raise InputError(f"the settings in {path} are damaged: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
-        raise ValueError(f"the settings in {path} are damaged: they have no fields.")
+        raise InputError(f"the settings in {path} are damaged: they have no fields.")
     return settings
-
-
-def check_size(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, size: int) -> None:
-    """Raise ValueError if an array claims more bytes than it has, before memory is taken for it."""
-    with archive.open(entry) as file:
-        version = np.lib.format.read_magic(file)
-        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
-            version
-        ]
-        shape, _, dtype = read_header(file)
-        claimed = math.prod(shape) * dtype.itemsize
-        if claimed != entry.file_size - file.tell() or entry.file_size > _LARGEST_INFLATION * size:
-            raise ValueError(f"{entry.filename} claims {claimed:,} bytes, but the file holds {size:,}.")
 
 
 def check_settings(settings: dict[str, Any], path: Path) -> None:
@@ -211,7 +179,7 @@ def check_settings(settings: dict[str, Any], path: Path) -> None:
     refuse(path, unfit, "CTranslate2's ct2-marian-converter takes some others, such as pre-norm.")
 
 
-def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: Arrays) -> tuple[Any, int]:
+def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: State) -> tuple[Any, int]:
     """Write the files of a `MarianTokenizer`; returns it and the id of the pad token, which Marian does not have.
 
     Raises:
@@ -226,10 +194,10 @@ def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: Arrays) 
         try:
             processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         except (OSError, RuntimeError) as error:
-            raise ValueError(f"{path} is no model of SentencePiece, or damaged: {error}") from error
+            raise InputError(f"{path} is no model of SentencePiece, or damaged: {error}") from error
         pieces = {processor.id_to_piece(token): token for token in range(processor.get_piece_size())}
         if len(pieces) != len(table):
-            raise ValueError(f"{path} has {len(pieces)} tokens, but the embeddings {len(table)} rows.")
+            raise InputError(f"{path} has {len(pieces)} tokens, but the embeddings {len(table)} rows.")
         (folder / model_name).write_bytes(path.read_bytes())
         (folder / vocabulary_name).write_text(json.dumps({**pieces, "<pad>": pad}), encoding="utf-8")
     is_joint = "Wemb" in arrays
@@ -245,7 +213,7 @@ def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: Arrays) 
     return MarianTokenizer.from_pretrained(folder), pad
 
 
-def as_hf_marian(arrays: Arrays, settings: dict[str, Any], pad: int, path: Path) -> MarianMTModel:
+def as_hf_marian(arrays: State, settings: dict[str, Any], pad: int, path: Path) -> MarianMTModel:
     """A `MarianMTModel` with Marian's weights and positions.
 
     Decoding begins from a zero vector, which is the embedding of the pad token here.
@@ -253,7 +221,7 @@ def as_hf_marian(arrays: Arrays, settings: dict[str, Any], pad: int, path: Path)
     Raises:
         ValueError: if an array is missing or left over.
     """
-    is_joint, rest = "Wemb" in arrays, {name: torch.from_numpy(array) for name, array in arrays.items()}
+    is_joint, rest = "Wemb" in arrays, dict(arrays)
     d_ff = settings["transformer-dim-ffn"]
     config = MarianConfig(
         vocab_size=pad + 1,
@@ -275,7 +243,7 @@ def as_hf_marian(arrays: Arrays, settings: dict[str, Any], pad: int, path: Path)
         tie_word_embeddings=True,
     )
     marian = MarianMTModel._from_config(config, attn_implementation="eager").eval()
-    state: dict[str, torch.Tensor] = {}
+    state: State = {}
     try:
         for name in ("shared",) if is_joint else ("encoder.embed_tokens", "decoder.embed_tokens"):
             table = rest.pop("Wemb" if is_joint else f"{name.partition('.')[0]}_Wemb")
@@ -287,12 +255,10 @@ def as_hf_marian(arrays: Arrays, settings: dict[str, Any], pad: int, path: Path)
             for layer in range(depth):
                 state |= _layer_state(rest, f"{side}_l{layer + 1}", f"model.{side}.layers.{layer}")
     except KeyError as error:
-        raise ValueError(f"{path} lacks the array {error}; use a complete model.") from error
+        raise InputError(f"{path} lacks the array {error}; use a complete model.") from error
     if rest:
-        raise ValueError(f"{path} has {min(rest)}, which cannot be carried: this model has no such weights.")
-    result = marian.load_state_dict(state, strict=False)
-    if result.unexpected_keys:
-        raise ValueError(f"{path} has {result.unexpected_keys[0]}, which cannot be carried.")
+        raise InputError(f"{path} has {min(rest)}, which cannot be carried: this model has no such weights.")
+    marian.load_state_dict(state, strict=False)
     marian.tie_weights()
     restore_positions(marian)
     # Marian generates neither padding nor, by default, <unk>, which is token 1.
@@ -302,7 +268,7 @@ def as_hf_marian(arrays: Arrays, settings: dict[str, Any], pad: int, path: Path)
     return marian
 
 
-def _layer_state(rest: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[str, torch.Tensor]:
+def _layer_state(rest: State, theirs: str, ours: str) -> State:
     """The weights of a layer under transformers' names, taken out of `rest`; Marian's matrices are (in, out)."""
     state = {}
     for kind in ("self", "context") if theirs.startswith("decoder") else ("self",):
@@ -317,20 +283,13 @@ def _layer_state(rest: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[
     return state | _norm_state(rest, f"{theirs}_ffn_ffn_ln", f"{ours}.final_layer_norm")
 
 
-def _norm_state(rest: dict[str, torch.Tensor], theirs: str, ours: str) -> dict[str, torch.Tensor]:
+def _norm_state(rest: State, theirs: str, ours: str) -> State:
     parts = {"weight": "scale", "bias": "bias"}
     return {f"{ours}.{name}": rest.pop(f"{theirs}_{part}").flatten() for name, part in parts.items()}
 
 
-def with_marian(
-    parity: dict[str, Any],
-    model: Any,
-    tokenizer: Any,
-    weights: Path,
-    vocabularies: Sequence[Path],
-    sentences: Sequence[str],
-) -> dict[str, Any]:
-    """The comparison with that of Marian's own n-best lists: the largest difference of a hypothesis, per token."""
+def n_best_lists(weights: Path, vocabularies: Sequence[Path], sentences: Sequence[str]) -> list[tuple[str, str, float]]:
+    """Marian's own translations of sentences, 4 for each, for `add_scores`."""
     import pymarian
 
     translator = pymarian.Translator(
@@ -345,7 +304,7 @@ def with_marian(
         quiet_translation=True,
     )
     rows = [line.split(" ||| ") for line in translator.translate(list(sentences))]
-    return add_scores(parity, model, tokenizer, [(sentences[int(n)], text, float(score)) for n, text, _, score in rows])
+    return [(sentences[int(number)], text, float(score)) for number, text, _, score in rows]
 
 
 @torch.no_grad()

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from ..support.user_errors import InputError
+
 
 # Largest difference of log-probabilities, in nats per token, between models that count as equal.
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-9}
@@ -46,6 +48,12 @@ def compare(model: Any, oracle: Any, real: Rows | None = None, *, in_float64: bo
         for each in (model, oracle):
             each.float()
     return {**parity, "equal": not excess(parity)}
+
+
+def check_equal(parity: dict[str, Any], source: str, force: bool) -> None:
+    """Raise ValueError, without `force`, if a converted model is not equal to its source."""
+    if not (parity["equal"] or force):
+        raise InputError(f"the converted model is not equal to {source}: {excess(parity)}; --force writes it anyway.")
 
 
 def excess(parity: dict[str, Any]) -> str:

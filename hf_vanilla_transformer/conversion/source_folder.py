@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 from ..hub.model_folder import TOKENIZER_FILES
 from ..support.argument_checks import reason_of
 from ..support.safetensors_layout import read_json
+from ..support.user_errors import InputError
 from .converted_folder import CARD
 
 
@@ -50,7 +51,7 @@ def load_source(kind: Any, folder: Path, source: str) -> Any:
     for index in folder.glob("*.index.json"):
         for name in set(read_json(index).get("weight_map", {}).values()):
             if Path(name).name != name:
-                raise ValueError(f'{index} names "{name}", which is not a file of its folder; use a complete model.')
+                raise InputError(f'{index} names "{name}", which is not a file of its folder; use a complete model.')
     for path in folder.glob("*.bin"):
         check_archive(path)
     try:
@@ -59,43 +60,40 @@ def load_source(kind: Any, folder: Path, source: str) -> Any:
     except ImportError:
         raise
     except Exception as error:  # Transformers, torch and safetensors raise many kinds.
-        raise ValueError(f"{source} cannot be read: {reason_of(error)}") from error
+        raise InputError(f"{source} cannot be read: {reason_of(error)}") from error
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
-        raise ValueError(
+        raise InputError(
             f"{len(missing)} weights are not in the files of {source} ({', '.join(missing[:2])}, ...); use a complete "
             "model."
         )
     return model.eval()
 
 
-def check_archive(path: Path) -> None:
-    """Raise ValueError if a file of torch claims more bytes than it has, before memory is taken for them."""
+def check_archive(path: Path, inflation: int = 1) -> None:
+    """Raise ValueError if a file claims more than `inflation` times its bytes, before memory is taken for them.
+
+    torch does not compress its files.
+    """
     if not zipfile.is_zipfile(path):
         return
     size = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
-        # torch does not compress.
         claimed = sum(entry.file_size for entry in archive.infolist())
-    if claimed > size:
-        raise ValueError(
+    if claimed > inflation * size:
+        raise InputError(
             f"{path} claims {claimed:,} bytes, but the file holds {size:,}; convert a complete checkpoint."
         )
 
 
 def load_tokenizer(folder: Path, source: str) -> Any:
-    """The tokenizer of a source.
-
-    Raises:
-        ImportError: if its library is not installed.
-        ValueError: if its files are missing or damaged.
-    """
+    """The tokenizer of a source, or ValueError if its files are missing or damaged."""
     try:
         return AutoTokenizer.from_pretrained(folder)
     except ImportError:
         raise
     except Exception as error:  # Transformers and tokenizers raise many kinds.
-        raise ValueError(f"the tokenizer of {source} cannot be read: {reason_of(error)}") from error
+        raise InputError(f"the tokenizer of {source} cannot be read: {reason_of(error)}") from error
 
 
 def hashes(paths: Iterable[Path]) -> dict[str, str]:

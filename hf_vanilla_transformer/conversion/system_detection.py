@@ -4,6 +4,8 @@ from pathlib import Path
 
 from transformers import PreTrainedConfig
 
+from ..support.user_errors import InputError
+
 
 # By `model_type` of a config.json, and by the ending of files of weights.
 _MODEL_TYPES = {"marian": "hf_marian", "fsmt": "fsmt"}
@@ -16,9 +18,6 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
     Args:
         source (`str`): a folder, a file of weights, or a name on the Hub.
         revision, token (`str`, *optional*): of the repository on the Hub.
-
-    Returns:
-        `str`: `"hf_marian"`, `"fsmt"`, `"marian"` or `"fairseq"`.
 
     Raises:
         FileNotFoundError: if there is no such source.
@@ -33,12 +32,12 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
     if model_type in _MODEL_TYPES:
         found.add(_MODEL_TYPES[model_type])
     if not found:
-        raise ValueError(
+        raise InputError(
             f"{source} has no .npz (marian), no .pt (fairseq), and no config.json whose model_type is "
             f"{' or '.join(_MODEL_TYPES)}{f', but {model_type}' if model_type else ''}; nothing else can be converted."
         )
     if len(found) > 1:
-        raise ValueError(f"{source} holds models of {' and '.join(sorted(found))}; choose one of them with --from.")
+        raise InputError(f"{source} holds models of {' and '.join(sorted(found))}; choose one of them with --from.")
     return found.pop()
 
 
@@ -47,6 +46,6 @@ def _model_type(source: str, **options: str | None) -> str | None:
         fields, _ = PreTrainedConfig.get_config_dict(source, **options)
     except (OSError, ValueError) as error:
         if Path(source).exists():
-            raise ValueError(f"the config.json of {source} cannot be read: {error}") from error
+            raise InputError(f"the config.json of {source} cannot be read: {error}") from error
         raise FileNotFoundError(f"there is no folder {source}, and the Hub answered: {error}") from error
     return fields.get("model_type")

@@ -1,11 +1,22 @@
 """Exact changes of weights between systems: the order of channels, and the inner width of the feed-forward networks."""
 
+from typing import Any
+
 import torch
+
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..support.user_errors import InputError
 
 
 # Parts of the names of weights: (output, d_model) reads the residual stream, (d_model, ...) writes it.
 _READ = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight", "shared", "embed_tokens", "lm_head.weight")
 _WRITE = ("out_proj", "fc2", "layer_norm")
+# Fields that configurations of Marian and FSMT share with this model's.
+SAME_FIELDS = (
+    *("encoder_layers", "decoder_layers", "d_model", "dropout", "attention_dropout", "activation_dropout"),
+    *("activation_function", "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
+)
 
 State = dict[str, torch.Tensor]
 
@@ -46,8 +57,32 @@ def widen_feed_forward(state: State, d_ff: int) -> State:
     return widened
 
 
-def check_finite(state: State, name: str) -> None:
-    """Raise ValueError if a weight of a checkpoint has values that are NaN or infinite."""
+def converted_model(source: Any, state: State, name: str, **fields: Any) -> VanillaTransformerForConditionalGeneration:
+    """A model with the weights and the decoding settings of a Marian or FSMT model of transformers.
+
+    Args:
+        source (`PreTrainedModel`): the model.
+        state (`dict`): its weights under this model's names, but sinusoids with all sines before all cosines.
+        name (`str`): of the source, for errors.
+        **fields: of the configuration, besides those that `source` has, too.
+
+    Raises:
+        ValueError: if a weight has values that are NaN or infinite.
+    """
     for key, weight in state.items():
         if not weight.isfinite().all():
-            raise ValueError(f"{key} in {name} has values that are NaN or infinite; convert another checkpoint.")
+            raise InputError(f"{key} in {name} has values that are NaN or infinite; convert another checkpoint.")
+    given = source.config
+    d_ff = max(given.encoder_ffn_dim, given.decoder_ffn_dim)
+    same = {field: getattr(given, field) for field in SAME_FIELDS}
+    config = VanillaTransformerConfig(**same, d_ff=d_ff, num_heads=given.encoder_attention_heads, **fields)
+    model = VanillaTransformerForConditionalGeneration(config).eval()
+    state = permute_channels(widen_feed_forward(state, d_ff), interleaved_channels(config.d_model).argsort())
+    model.load_state_dict(state)
+    model.tie_weights()
+    settings: Any = source.generation_config
+    # The settings of the source, which the mixin would replace if they seemed to come from a configuration.
+    settings._from_model_config = False
+    settings.length_penalty_type, settings.max_length_offset = "hf", None
+    model.generation_config = settings
+    return model

@@ -12,6 +12,7 @@ from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_number
+from ..support.user_errors import InputError
 from .tokenized_pairs import check_is_dataset
 
 
@@ -51,17 +52,12 @@ def filter_pairs(
         check_number("max_tokens", max_tokens, 1)
     check_is_dataset(data)
     too_long = 0 if max_tokens is None else int((np.maximum(*pair_lengths(data)) > max_tokens).sum())
-    kept = data.with_format("arrow").filter(
-        _fit,
-        batched=True,
-        batch_size=_ROWS_AT_ONCE,
-        writer_batch_size=_ROWS_AT_ONCE,
-        fn_kwargs={"blank_tokens": [_blank_tokens(side) for side in sides_of(tokenizer)], "max_tokens": max_tokens},
-        desc="removing pairs",
-    )
+    rules = {"blank_tokens": [_blank_tokens(side) for side in sides_of(tokenizer)], "max_tokens": max_tokens}
+    sizes = {"batch_size": _ROWS_AT_ONCE, "writer_batch_size": _ROWS_AT_ONCE}
+    kept = data.with_format("arrow").filter(_fit, batched=True, fn_kwargs=rules, desc="removing pairs", **sizes)
     dropped = {"empty": len(data) - len(kept) - too_long, "too long": too_long}
     if not len(kept):
-        raise ValueError(
+        raise InputError(
             f"none of the {len(data)} pairs would remain: {dropped['empty']} are empty on one side and {too_long} "
             f"longer than max_tokens, which is {max_tokens}; raise it, or give other pairs."
         )
@@ -96,7 +92,7 @@ def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[A
     if isinstance(data, Dataset):
         missing = [name for name in _COLUMNS if name not in data.column_names]
         if missing:
-            raise ValueError(
+            raise InputError(
                 f"the data set has the columns {', '.join(data.column_names)}, and not {' and '.join(missing)}; "
                 "tokenize_pairs() makes them."
             )
@@ -113,21 +109,16 @@ def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[A
         )
     source, target = map(np.asarray, data)
     if source.ndim != 1 or source.shape != target.shape:
-        raise ValueError(f"lengths have the shapes {source.shape} and {target.shape}; both must be (pairs,).")
+        raise InputError(f"lengths have the shapes {source.shape} and {target.shape}; both must be (pairs,).")
     if not all(np.issubdtype(side.dtype, np.integer) for side in (source, target)):
         raise TypeError(f"lengths are {source.dtype} and {target.dtype}; they count tokens, so give whole numbers.")
     return source, target
 
 
 def set_model_max_length(tokenizer: PreTrainedTokenizerBase, data: Dataset) -> None:
-    """Make the longest source of the training pairs the tokenizer's `model_max_length`, in tokens.
+    """Make the longest source of training pairs, in tokens, the tokenizer's `model_max_length`, unless it is greater.
 
-    A tokenizer that has a greater one already, of an earlier training, keeps it. It cuts nothing off by itself; see
-    `translate(..., split_sentences=True)`.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): of the pairs.
-        data (`Dataset`): training pairs of [`tokenize_pairs`].
+    It truncates nothing by itself; see `translate(..., split_sentences=True)`.
     """
     longest, earlier = int(pair_lengths(data)[0].max()), tokenizer.model_max_length
     if earlier > LARGE_INTEGER or earlier < longest:  # Without a limit it is a number beyond all lengths.

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import pyarrow as pa
@@ -19,13 +19,13 @@ from datasets.fingerprint import Hasher
 from huggingface_hub.utils import WeakFileLock
 
 from ..support.atomic_files import are_same_file, is_stream, whole_file
+from ..support.user_errors import InputError
 from .number_corpus import number_pairs
 from .text_lines import check_is_input, iterate_lines
 
 
-SPLITS = ("train", "validation", "test")
-# Other names of the validation split on the Hub.
-_VALIDATION_NAMES = ("dev", "valid", "val")
+# Names of the validation split on the Hub; the first that a data set has is it.
+_VALIDATION_NAMES = ("validation", "dev", "valid", "val")
 _LINES_PER_CHUNK = 10_000
 _TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
 _TABLE_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
@@ -81,37 +81,32 @@ def load_pairs(
         ValueError: if a file is empty, malformed or has another number of lines than its partner, or a column is
             missing; the message names the file and, if known, the line.
     """
-    given = zip(SPLITS, (train_files, validation_files, test_files), strict=True)
-    files = {split: _as_paths(split_files) for split, split_files in given if split_files is not None}
+    given = {"train": train_files, "validation": validation_files, "test": test_files}
+    files = {split: _as_paths(split_files) for split, split_files in given.items() if split_files is not None}
     if (dataset is None) == (not files):
-        raise ValueError('give either a data set ("numbers", or a name on the Hub) or files.')
+        raise InputError('give either a data set ("numbers", or a name on the Hub) or files.')
     if options.get("streaming"):
-        raise ValueError("streamed pairs have no length; leave streaming out: memory-mapped pairs need little memory.")
+        raise InputError("streamed pairs have no length; leave streaming out: memory-mapped pairs need little memory.")
     if not isinstance(options.get("split", ""), str):
-        raise ValueError(f'split is {options["split"]!r}; give one, such as "train[:1%]", or leave it out to load all.')
+        raise InputError(f'split is {options["split"]!r}; give one, such as "train[:1%]", or leave it out to load all.')
     if files:
         with TemporaryDirectory() as folder:
-            copied = {split: _with_copies_of_streams(paths, Path(folder, split)) for split, paths in files.items()}
-            return DatasetDict({split: _read_files(paths, source, target, options) for split, paths in copied.items()})
+            readable = {split: [_without_pipe(path, folder) for path in paths] for split, paths in files.items()}
+            return DatasetDict(
+                {split: _read_files(paths, source, target, options) for split, paths in readable.items()}
+            )
     if dataset == "numbers":
         languages = {"source": "en", "target": "de"}
         return number_pairs(languages.get(source, source), languages.get(target, target), **options)
     loaded = load_dataset(dataset, **options)
-    # "train[:1%]" is a part of the split "train".
-    if not isinstance(loaded, dict):
-        name = str(options.get("split", "train")).partition("[")[0]
-        return DatasetDict({name: _select_columns(loaded, source, target, f'{name} of "{dataset}"')})
+    if isinstance(loaded, Dataset):  # "train[:1%]" is a part of the split "train".
+        splits = {str(options.get("split", "train")).partition("[")[0]: loaded}
+    else:
+        validation = next((name for name in _VALIDATION_NAMES if name in loaded), None)
+        splits = {"validation" if name == validation else name: split for name, split in loaded.items()}
     return DatasetDict(
-        {
-            _usual_name(name, loaded): _select_columns(split, source, target, f'{name} of "{dataset}"')
-            for name, split in loaded.items()
-        }
+        {name: _select_columns(split, source, target, f'{name} of "{dataset}"') for name, split in splits.items()}
     )
-
-
-def _usual_name(name: str, splits: dict[str, Dataset]) -> str:
-    others = [each for each in _VALIDATION_NAMES if each in splits]
-    return "validation" if "validation" not in splits and name in others[:1] else name
 
 
 def _as_paths(files: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -119,19 +114,17 @@ def _as_paths(files: str | Path | Sequence[str | Path]) -> list[Path]:
     for path in paths:
         check_is_input(path)
         if path.is_file() and path.stat().st_size == 0:
-            raise ValueError(f"{path} is empty; give a file with sentences.")
+            raise InputError(f"{path} is empty; give a file with sentences.")
     if len(paths) == 2 and are_same_file(*paths):
-        raise ValueError(f"{paths[0]} and {paths[1]} are one file; give the sources and the targets.")
+        raise InputError(f"{paths[0]} and {paths[1]} are one file; give the sources and the targets.")
     return paths
 
 
-def _with_copies_of_streams(paths: list[Path], folder: Path) -> list[Path]:
-    """The paths, with copies in place of pipes, which can be read only once."""
-    folder.mkdir()
-    return [_copy(path, folder / f"{n}{path.suffix}") if is_stream(path) else path for n, path in enumerate(paths)]
-
-
-def _copy(path: Path, copy: Path) -> Path:
+def _without_pipe(path: Path, folder: str) -> Path:
+    """The path, or a copy in `folder` of a pipe, which can be read only once."""
+    if not is_stream(path):
+        return path
+    copy = Path(mkdtemp(dir=folder), path.name)
     with path.open("rb") as stream, copy.open("wb") as file:
         shutil.copyfileobj(stream, file)
     return copy
@@ -142,12 +135,12 @@ def _read_files(paths: list[Path], source: str, target: str, options: dict[str, 
     if len(suffixes) == 1 and suffixes <= set(_TABLE_FORMATS):
         return _read_tables(paths, source, target, options)
     if len(paths) != 2 or suffixes & set(_TABLE_FORMATS):
-        raise ValueError(
+        raise InputError(
             f"one split is in {', '.join(map(str, paths))}; give tables of one format ({', '.join(_TABLE_FORMATS)}), "
             "or two aligned text files."
         )
     if options:
-        raise ValueError(f"{', '.join(options)}: text files take no options; leave them out.")
+        raise InputError(f"{', '.join(options)}: text files take no options; leave them out.")
     return _read_aligned(*paths)
 
 
@@ -162,15 +155,10 @@ def _read_aligned(source_path: Path, target_path: Path) -> Dataset:
     # These values change when a file is written or replaced.
     key = Hasher.hash([(str(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for path, s in states])
     copy = Path(config.HF_DATASETS_CACHE) / "pairs" / f"{key}.arrow"
-    try:
-        copy.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(
-            f"{config.HF_DATASETS_CACHE}, the cache of datasets, cannot be written ({error}); set HF_DATASETS_CACHE to "
-            "a writable folder."
-        ) from error
+    copy.parent.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(copy.with_suffix(".lock")):
         if not copy.is_file():
+            # Dataset.from_generator takes eight times as long.
             with whole_file(copy, binary=True) as file, pa.ipc.new_stream(file, _TEXT) as writer:
                 for table in _aligned_tables(source_path, target_path):
                     writer.write_table(table)
@@ -183,7 +171,7 @@ def _aligned_tables(source_path: Path, target_path: Path) -> Iterator[pa.Table]:
     while True:
         source, target = list(islice(sources, _LINES_PER_CHUNK)), list(islice(targets, _LINES_PER_CHUNK))
         if len(source) != len(target):
-            raise ValueError(
+            raise InputError(
                 f"{source_path} has {begin + len(source) + sum(1 for _ in sources)} lines and {target_path} has "
                 f"{begin + len(target) + sum(1 for _ in targets)}; give files whose lines n translate each other."
             )
@@ -213,18 +201,13 @@ def _read_tables(paths: list[Path], source: str, target: str, options: dict[str,
         files = [glob.escape(str(path)) for path in paths]
         table = load_dataset(kind, data_files=files, split="train", **options)
     except Exception as error:
-        raise ValueError(f"{origin} cannot be read as {kind}: {error.__cause__ or error}") from error
+        raise InputError(f"{origin} cannot be read as {kind}: {error.__cause__ or error}") from error
     pairs = _select_columns(table, source, target, origin)
-    if kind == "csv":
-        _warn_of_numbers(pairs, {"source": source, "target": target}, origin)
-    return pairs
-
-
-def _warn_of_numbers(pairs: Dataset, names: dict[str, str], origin: str) -> None:
-    """Log a warning if a column of CSV, which has no types, holds nothing but numbers."""
-    for column, name in names.items():
+    # CSV has no types.
+    for column, name in (("source", source), ("target", target)) if kind == "csv" else ():
         if pc.all(pc.match_substring_regex(pairs.data.column(column), _NUMBER)).as_py():
             logger.warning('%s: column "%s" holds numbers alone; is it the column of the sentences?', origin, name)
+    return pairs
 
 
 def _check_csv(path: Path, options: dict[str, Any]) -> list[str]:
@@ -245,19 +228,19 @@ def _check_csv(path: Path, options: dict[str, Any]) -> list[str]:
             row = None
             for row in rows:
                 if row and len(row) != len(header):
-                    raise ValueError(
+                    raise InputError(
                         f"{path}, line {rows.line_num}: {len(row)} cells, but the header has {len(header)}; quote "
                         f'cells that contain "{delimiter}".'
                     )
             if row is None:
-                raise ValueError(f"{path} has a header but no rows; give a file with sentences.")
+                raise InputError(f"{path} has a header but no rows; give a file with sentences.")
         except UnicodeDecodeError as error:
-            raise ValueError(
+            raise InputError(
                 f"{path}, line {rows.line_num + 1} or later: {error}; convert it to UTF-8, or give its encoding "
                 "(--encoding latin-1)."
             ) from error
         except csv.Error as error:
-            raise ValueError(
+            raise InputError(
                 f"{path}, line {rows.line_num}: {error}. Quote cells that contain quotation marks and double these; if "
                 "no cell is quoted, give quoting=3 (--quoting 3)."
             ) from error
@@ -271,28 +254,28 @@ def _check_json_lines(path: Path) -> None:
         try:
             row = json.loads(line) if line.strip() else {}
         except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not valid JSON ({error}).") from error
+            raise InputError(f"{path}, line {number}: not valid JSON ({error}).") from error
         if not isinstance(row, dict):
-            raise ValueError(f"{path}, line {number}: a {type(row).__name__}; each line must be a JSON object.")
+            raise InputError(f"{path}, line {number}: a {type(row).__name__}; each line must be a JSON object.")
 
 
 def _select_columns(table: Dataset, source: str, target: str, origin: str) -> Dataset:
     if source == target:
-        raise ValueError(f'source and target are both column "{source}"; give two columns.')
+        raise InputError(f'source and target are both column "{source}"; give two columns.')
     if "translation" in table.column_names and source not in table.column_names:
         table = table.flatten()
         source, target = f"translation.{source}", f"translation.{target}"
     for column in (source, target):
         if column not in table.column_names:
             columns = ", ".join(f'"{name}"' for name in table.column_names)
-            raise ValueError(
+            raise InputError(
                 f'{origin} has no column "{column}"; it has: {columns}. Give two of them as source and target.'
             )
         if getattr(table.features[column], "dtype", None) not in ("string", "large_string"):
-            raise ValueError(f'{origin}: column "{column}" holds {table.features[column]}, not text.')
+            raise InputError(f'{origin}: column "{column}" holds {table.features[column]}, not text.')
     pairs = table.select_columns([source, target]).rename_columns({source: "source", target: "target"})
     for name in pairs.column_names:
         missing = pairs.data.column(name).null_count
         if missing:
-            raise ValueError(f"{origin}: {missing} of {len(pairs)} rows have no {name}; fill or remove them.")
+            raise InputError(f"{origin}: {missing} of {len(pairs)} rows have no {name}; fill or remove them.")
     return pairs

@@ -10,6 +10,7 @@ import random
 from datasets import Dataset, DatasetDict
 
 from ..support.argument_checks import check_number
+from ..support.user_errors import InputError
 
 
 # Most numbers of one length, as a share, that validation and test take together.
@@ -72,9 +73,9 @@ def _check_languages(*languages: str) -> None:
     for language in languages:
         if language not in CONVERTER_CLASSES:
             known = ", ".join(sorted(CONVERTER_CLASSES))
-            raise ValueError(f'num2words has no language "{language}"; use one of: {known}.')
+            raise InputError(f'num2words has no language "{language}"; use one of: {known}.')
     if len(set(languages)) == 1:
-        raise ValueError(f'source and target language are both "{languages[0]}"; give two different ones.')
+        raise InputError(f'source and target language are both "{languages[0]}"; give two different ones.')
 
 
 def _draw_halves(generator: random.Random, lengths: range, size: int, taken: set[int]) -> list[int]:

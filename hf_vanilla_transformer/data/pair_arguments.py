@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..support.user_errors import InputError
 from .language_codes import language_of
 
 
@@ -66,10 +67,10 @@ class DataArguments:
             code = getattr(self, name)
             if code is not None and not (isinstance(code, str) and _LANGUAGE_CODE.fullmatch(code)):
                 column = name.replace("lang", "column")
-                raise ValueError(f"{name} is {code}; give a code such as en or zh_CN, and columns with --{column}.")
+                raise InputError(f"{name} is {code}; give a code such as en or zh_CN, and columns with --{column}.")
         given, of_files = tuple(map(language_of, (self.source_lang, self.target_lang))), self._languages_of_files()
         if any(None not in pair and len(set(pair)) > 1 for pair in zip(given, of_files, strict=True)):
-            raise ValueError(
+            raise InputError(
                 f"source_lang and target_lang are {self.source_lang} and {self.target_lang}, but the files end in "
                 f"{of_files[0]} and {of_files[1]}; name the file of the sources first, and give the languages of the "
                 "files."
@@ -93,7 +94,7 @@ class DataArguments:
         }
         pairs = load_pairs(self.dataset_name, **options, **self._options(split))
         if split is not None and split not in pairs:
-            raise ValueError(f'the data has no split "{split}", only {", ".join(pairs)}.')
+            raise InputError(f'the data has no split "{split}", only {", ".join(pairs)}.')
         return pairs
 
     def paths(self) -> list[str]:

@@ -5,7 +5,9 @@ import zlib
 from collections.abc import Iterable, Iterator
 from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, cast
+from typing import Any
+
+from ..support.user_errors import InputError
 
 
 _ADVICE = "convert it to UTF-8, for example with iconv"
@@ -21,28 +23,20 @@ def check_is_input(path: Path) -> None:
         raise FileNotFoundError(f"{path} does not exist; check the path.")
 
 
-def open_binary(path: Path) -> IO[bytes]:
-    """Open a file or a pipe to read bytes, decompressed if its name ends in .gz.
-
-    Raises:
-        OSError: if there is no such file, or it cannot be read.
-    """
-    check_is_input(path)
-    return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
-
-
 def iterate_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text file or pipe without line ends and byte order mark.
+    """Yield the lines of a UTF-8 text file or pipe without line ends and byte order mark; a .gz is decompressed.
 
     Raises:
         OSError: if there is no such file, or it cannot be read.
         ValueError: if a line is not UTF-8, or the file is not a whole gzip file although its name ends in .gz.
     """
-    with open_binary(path) as file:
+    check_is_input(path)
+    opened: Any = gzip.open if path.suffix.lower() == ".gz" else open
+    with opened(path, "rb") as file:
         try:
             yield from decode_lines(file, str(path))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path} is not a whole gzip file ({error}); compress it again.") from error
+            raise InputError(f"{path} is not a whole gzip file ({error}); compress it again.") from error
 
 
 def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str]]:
@@ -74,11 +68,11 @@ def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             advice = "decompress it" if Path(name).suffix.lower() in _COMPRESSED else _ADVICE
-            raise ValueError(
+            raise InputError(
                 f"{name}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; {advice}."
             ) from error
         if "\0" in text:
-            raise ValueError(f"{name}, line {number}: NUL characters, as in UTF-16; {_ADVICE}.")
+            raise InputError(f"{name}, line {number}: NUL characters, as in UTF-16; {_ADVICE}.")
         yield text.rstrip("\r\n")
 
 

@@ -10,10 +10,11 @@ from accelerate import Accelerator
 from datasets import Dataset
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from ..support.argument_checks import check_number
+from ..support.user_errors import InputError
 from .length_filter import pair_lengths
 
 
@@ -94,11 +95,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
 
     @classmethod
     def use_in(
-        cls,
-        trainer: Trainer,
-        tokens_per_batch: int,
-        *,
-        lengths: tuple[ArrayLike, ArrayLike] | None = None,
+        cls, trainer: Trainer, tokens_per_batch: int, *, lengths: tuple[ArrayLike, ArrayLike] | None = None
     ) -> "TokenBudgetBatchSampler":
         """Make a stock `Trainer` or `Seq2SeqTrainer` train on token-budget batches.
 
@@ -130,7 +127,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
             rank=args.process_index,
         )
         if len(sampler._order) != len(data):
-            raise ValueError(
+            raise InputError(
                 f"{len(sampler._order)} lengths were given for {len(data)} training pairs; give one source and one "
                 "target length for each pair."
             )
@@ -172,17 +169,12 @@ class _Epochs(TrainerCallback):
     """
 
     def __init__(self, sampler: TokenBudgetBatchSampler, trainer: Trainer) -> None:
-        self.sampler = sampler
-        self.trainer = trainer
+        self.sampler, self.trainer = sampler, trainer
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.sampler.set_epoch(int(state.epoch or 0))
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not any("padding_share" in entry for entry in state.log_history):  # It is the same in all epochs.
             self.trainer.log({"padding_share": self.sampler.padding_share()})
 
@@ -199,18 +191,14 @@ def _with_uneven_batches(accelerator: Accelerator, get_dataloader: Callable[[], 
 def _read_lengths(
     data: Dataset | tuple[ArrayLike, ArrayLike], limit: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Source and target lengths in tokens, each `(pairs,)`.
-
-    Raises:
-        ValueError: if there are no pairs, or pairs are empty on one side or longer than `limit`.
-    """
+    """Source and target lengths in tokens, each `(pairs,)`, of pairs that are neither empty nor longer than `limit`."""
     source, target = pair_lengths(data)
     if len(source) == 0:
-        raise ValueError("the data set is empty; give at least one pair.")
+        raise InputError("the data set is empty; give at least one pair.")
     faulty = np.flatnonzero((np.minimum(source, target) < 1) | (np.maximum(source, target) > limit))
     if len(faulty):
         first = faulty[0]
-        raise ValueError(
+        raise InputError(
             f"{len(faulty)} of {len(source)} pairs are empty on one side or longer than tokens_per_batch, which is "
             f"{limit}; the first is pair {first} ({source[first]} source, {target[first]} target tokens). Remove them "
             "with filter_pairs() or --max_tokens, split them, or raise tokens_per_batch."
@@ -248,15 +236,11 @@ def _batch_bounds(longest: NDArray[np.int32], tokens_per_batch: int) -> NDArray[
 
 
 def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.int64]:
-    """Halve the batch with most rows until every process has the same number of batches.
-
-    Raises:
-        ValueError: if there are too few pairs.
-    """
+    """Halve the batch with most rows until every process has the same number of batches."""
     while (len(bounds) - 1) % processes:
         largest = int(np.diff(bounds).argmax())
         if bounds[largest + 1] - bounds[largest] == 1:
-            raise ValueError(
+            raise InputError(
                 f"{bounds[-1]} pairs, each a batch of its own, cannot be split evenly among {processes} processes; "
                 "give more or fewer pairs, or raise tokens_per_batch so that two fit."
             )
@@ -268,15 +252,13 @@ def _halve_until_even(bounds: NDArray[np.int64], processes: int) -> NDArray[np.i
 
 
 def _check_arguments(trainer: Trainer) -> None:
-    """Raise ValueError for arguments that fixed batches break."""
-    if trainer.args.auto_find_batch_size:
-        raise ValueError("auto_find_batch_size cannot change a token budget; leave it out, and lower tokens_per_batch.")
-    if trainer.accelerator.split_batches or trainer.accelerator.dispatch_batches:
-        raise ValueError(
-            "accelerator_config splits or dispatches batches, but each process reads its own batches; leave it out."
-        )
-    if trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1:
-        raise ValueError(
-            "tensor, context and sequence parallelism need the same batch in several processes, but each process gets "
-            "its own; use DDP or FSDP."
-        )
+    """Raise ValueError for arguments that contradict fixed batches, of which each process reads its own."""
+    splits = trainer.accelerator.split_batches or trainer.accelerator.dispatch_batches
+    shares = trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1
+    for name, is_given in (
+        ("auto_find_batch_size", trainer.args.auto_find_batch_size),
+        ("accelerator_config with split or dispatched batches", splits),
+        ("tensor, context or sequence parallelism", shares),
+    ):
+        if is_given:
+            raise InputError(f"{name} contradicts fixed batches, which differ between processes; leave it out.")

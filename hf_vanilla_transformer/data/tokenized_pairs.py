@@ -8,6 +8,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 from ..model.tokenization_two_vocabularies import sides_of
+from ..support.user_errors import InputError
 
 
 # Columns of tokenized pairs.
@@ -42,7 +43,7 @@ def tokenize_pairs(
     check_is_dataset(pairs)
     if not {"source", "target"} <= set(pairs.column_names):
         columns = ", ".join(pairs.column_names)
-        raise ValueError(f"the pairs have the columns {columns}; they need source and target, as from load_pairs().")
+        raise InputError(f"the pairs have the columns {columns}; they need source and target, as from load_pairs().")
     return pairs.map(
         _tokenize,
         batched=True,
@@ -58,28 +59,18 @@ def tokenize_pairs(
 
 
 def check_is_dataset(data: Any) -> None:
-    """Check that `data` is a `datasets.Dataset`.
-
-    Raises:
-        TypeError: if it holds several splits, is a stream, or something else.
-    """
-    if isinstance(data, Dataset):
-        return
-    if isinstance(data, dict):
-        raise TypeError(f'these are the splits {", ".join(map(str, data))}; give one of them, such as data["train"].')
-    raise TypeError(
-        f"the pairs are in a {type(data).__name__}; give a datasets.Dataset, as from load_pairs(), which may be larger "
-        "than memory."
-    )
+    """Raise TypeError if `data` is no `datasets.Dataset` but several splits, a stream, or something else."""
+    if not isinstance(data, Dataset):
+        raise TypeError(
+            f'the pairs are in a {type(data).__name__}; give a datasets.Dataset, such as load_pairs(...)["train"].'
+        )
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Any:
     """Everything that token ids depend on, equal for equal tokenizers in every process.
 
-    The tokenizer itself would not do, because it also holds its path and the padding of its last call.
-
-    Returns:
-        The tokenizer's class, models and settings as text; the tokenizer itself if it is written in Python.
+    These are its class, its models and settings as text, because a tokenizer also holds its path and the padding of its
+    last call; the tokenizer itself if it is written in Python.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:  # Written in Python, so any attribute may matter.
@@ -95,7 +86,6 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Any:
 
 
 def _tokenize(batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
-    # Otherwise a warning says that this model has a limit of length.
-    options: Any = {"return_attention_mask": False, "verbose": False}
-    tokens = tokenizer(batch["source"], text_target=batch["target"], **options)
+    # verbose=False, because a warning would say that this model has a limit of length.
+    tokens = tokenizer(batch["source"], text_target=batch["target"], return_attention_mask=False, verbose=False)
     return {"input_ids": tokens["input_ids"], "labels": tokens["labels"]}

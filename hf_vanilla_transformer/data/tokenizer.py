@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 
-from ..support.argument_checks import check_strings
+from ..support.argument_checks import check_number, check_strings
 
 
 # In the order of their ids, which are the defaults of VanillaTransformerConfig.
@@ -59,16 +59,10 @@ def train_tokenizer(
 
     Raises:
         ValueError: if `vocab_size` is smaller than the number of special tokens plus 256 bytes.
-        TypeError: if `texts` is one string, or contains anything but strings.
+        TypeError: if it is not a whole number, or `texts` is one string or contains anything but strings.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    smallest = len(SPECIAL_TOKENS) + len(alphabet)
-    if vocab_size < smallest:
-        raise ValueError(
-            f"vocab_size is {vocab_size}; it must be at least {smallest}: {len(SPECIAL_TOKENS)} special tokens and "
-            f"{len(alphabet)} bytes."
-        )
-
+    check_number("vocab_size", vocab_size, len(SPECIAL_TOKENS) + len(alphabet))
     tokenizer = Tokenizer(models.BPE())
     if whitespace_words:
         _split_at_spaces(tokenizer)

@@ -19,7 +19,6 @@ from ..conversion.ctranslate2 import QUANTIZATIONS, import_library, to_ctranslat
 from ..conversion.source_folder import hashes, source_folder
 from ..model.fast_path_checks import has_avx512
 from ..model.generation_settings import check_search, length_penalty_of, limits_length
-from ..model.search_memory_check import check_memory
 from ..support.argument_checks import check_number
 from ..support.version import __version__
 from ..translation.engine import Engine
@@ -149,30 +148,34 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         settings = self._settings(kwargs)
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         rows = [ids[real.bool()].tolist() for ids, real in zip(input_ids, mask, strict=True)]
-        longest = max(map(len, rows))
-        self._check_length(longest, "source")
+        sources, longest = self._texts(rows, "source"), max(map(len, rows))
         beams, count = settings.num_beams or 1, settings.num_return_sequences or 1
         if count > beams:
             raise ValueError(f"num_return_sequences is {count}, but there are {beams} num_beams; give fewer.")
-        settings.max_length = 1 + min(self._limit(settings, longest), self.max_positions)
-        check_memory(self, len(rows) * beams, longest, settings)
+        if settings.max_new_tokens:
+            limit = settings.max_new_tokens
+        elif (offset := getattr(settings, "max_length_offset", None)) is not None and not limits_length(settings):
+            limit = longest + offset
+        else:
+            limit = (settings.max_length or GenerationConfig().max_length or self.max_positions) - 1
+        settings.max_length = 1 + min(limit, self.max_positions)
         options = {
             "beam_size": beams,
             "num_hypotheses": beams,
             "max_decoding_length": settings.max_length - 1,
             **{name: getattr(settings, name) for name in _PASSED_ON if getattr(settings, name) is not None},
         }
-        sources = [[self._source[token] for token in row] for row in rows]
         # With length_penalty 1 a score is log P divided by the length, from which the model's own penalty is computed.
         always = {"max_batch_size": 0, "length_penalty": 1, "return_scores": True, "return_end_token": True}
         _, results = self._process(len(rows)).translate(sources, **self._always, **always, **options)
-        penalty = length_penalty_of(settings)
-        best = [token for texts, scores, _ in results for token in self._best(texts, scores, penalty, count)]
-        start = self.config.decoder_start_token_id
-        sequences: Any = pad_sequence(
-            [torch.tensor([start, *row]) for row in best], batch_first=True, padding_value=self.config.pad_token_id
-        )
-        return sequences
+        penalty, sequences = length_penalty_of(settings), list[torch.Tensor]()
+        for texts, scores, _ in results:
+            ranks = [-each * len(text) / penalty(max(1, len(text))) for text, each in zip(texts, scores, strict=True)]
+            for index in sorted(range(len(texts)), key=ranks.__getitem__)[:count]:
+                ids = [self._ids[token] for token in texts[index]]
+                sequences.append(torch.tensor([self.config.decoder_start_token_id, *ids]))
+        found: Any = pad_sequence(sequences, batch_first=True, padding_value=self.config.pad_token_id)
+        return found
 
     def log_probs(self, sources: _Rows, targets: _Rows) -> list[list[float]]:
         """Log-probabilities of the tokens of each target, which ends in `</s>`, in nats.
@@ -181,11 +184,8 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             RuntimeError: if CTranslate2 fails.
             ValueError: if a sentence is longer than its table of positions.
         """
-        self._check_lengths(sources, targets)
-        source = [[self._source[token] for token in row] for row in sources]
-        # CTranslate2 adds the end.
-        target = [[self._target[token] for token in row if token != self.config.eos_token_id] for row in targets]
-        found = self._process(len(sources)).score(source, target)
+        texts = self._texts(sources, "source"), self._texts(targets, "target")
+        found = self._process(len(sources)).score(*texts)
         return [log_probs[: len(row)] for log_probs, row in zip(found, targets, strict=True)]
 
     def attention(self, sources: _Rows, targets: _Rows) -> list[torch.Tensor]:
@@ -201,14 +201,12 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             RuntimeError: if CTranslate2 fails.
             ValueError: if a sentence is longer than its table of positions.
         """
-        self._check_lengths(sources, targets)
-        source = [[self._source[token] for token in row] for row in sources]
-        prefixes = [[self._target[token] for token in row if token != self.config.eos_token_id] for row in targets]
+        texts, prefixes = self._texts(sources, "source"), self._texts(targets, "target")
         # Greedy search after a forced prefix. In a beam search over a batch, the attention of the first step is wrong
         # where the source is padded (CTranslate2 4.8).
         options = {"beam_size": 1, "max_decoding_length": 1 + max(map(len, prefixes)), "max_batch_size": 0}
         always = {"return_attention": True, "return_end_token": True, **self._always}
-        _, found = self._process(len(source)).translate(source, target_prefix=prefixes, **always, **options)
+        _, found = self._process(len(sources)).translate(texts, target_prefix=prefixes, **always, **options)
         return [torch.tensor(each[: len(row)]) for (_, _, (each,)), row in zip(found, targets, strict=True)]
 
     def close(self) -> None:
@@ -235,30 +233,17 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             raise ValueError("do_sample is True, but the engine searches only; use the engine torch.")
         return settings
 
-    def _limit(self, settings: Any, longest: int) -> int:
-        offset = getattr(settings, "max_length_offset", None)
-        if settings.max_new_tokens:
-            return settings.max_new_tokens
-        if offset is not None and not limits_length(settings):
-            return longest + offset
-        return (settings.max_length or GenerationConfig().max_length or self.max_positions) - 1
-
-    def _check_lengths(self, sources: _Rows, targets: _Rows) -> None:
-        for side, rows in (("source", sources), ("target", targets)):
-            self._check_length(max(map(len, rows)), side)
-
-    def _check_length(self, length: int, side: str) -> None:
+    def _texts(self, rows: _Rows, side: str) -> list[list[str]]:
+        """The tokens of sources, or of targets without `</s>`, which CTranslate2 adds."""
+        length = max(map(len, rows))
         if length > self.max_positions:
             raise ValueError(
                 f"a {side} has {length:,} tokens, but the engine has {self.max_positions:,} positions; split the "
                 "sentence, or use the engine torch."
             )
-
-    def _best(self, texts: list[list[str]], scores: list[float], penalty: Any, count: int) -> _Rows:
-        ranked = sorted(
-            zip(texts, scores, strict=True), key=lambda each: -each[1] * len(each[0]) / penalty(max(1, len(each[0])))
-        )
-        return [[self._ids[text] for text in hypothesis] for hypothesis, _ in ranked[:count]]
+        if side == "source":
+            return [[self._source[token] for token in row] for row in rows]
+        return [[self._target[token] for token in row if token != self.config.eos_token_id] for row in rows]
 
     def _process(self, rows: int) -> CTranslate2Process:
         """The process for a batch: sentences in parallel, or threads in parallel where there are few sentences."""

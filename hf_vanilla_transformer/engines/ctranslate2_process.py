@@ -57,28 +57,22 @@ class CTranslate2Process:
     ) -> tuple[float, list[tuple[list[list[str]], list[float], list[list[list[float]]]]]]:
         """Seconds in the child process, and the hypotheses of each source with their scores and attention.
 
-        Scores and attention, per hypothesis (target, source), are empty unless `options` request them.
-
-        With `max_batch_size=0` the sources are one batch, split evenly among the workers.
+        Scores and attention, per hypothesis (target, source), are empty unless `options` request them. With
+        `max_batch_size=0` the sources are one batch, split evenly among the workers.
 
         Raises:
             RuntimeError: if CTranslate2 raises an error, or the process has ended.
         """
         if options.get("max_batch_size") == 0:
             options["max_batch_size"] = -(-len(sources) // self._workers)
-        return self._call("translate_batch", {"source": sources, **options})
+        return self._call("translate_batch", source=sources, **options)
 
     def score(self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> list[list[float]]:
-        """Log-probabilities of the tokens of each target and of its end.
-
-        Raises:
-            RuntimeError: if CTranslate2 raises an error, or the process has ended.
-        """
+        """Log-probabilities of the tokens of each target and of its end; raises RuntimeError as `translate` does."""
         size = -(-len(sources) // self._workers)
-        job = {"source": sources, "target": targets, "max_input_length": 0, "max_batch_size": size}
-        return self._call("score_batch", job)[1]
+        return self._call("score_batch", source=sources, target=targets, max_input_length=0, max_batch_size=size)[1]
 
-    def _call(self, method: str, options: dict[str, Any]) -> Any:
+    def _call(self, method: str, **options: Any) -> Any:
         to_child: Any = self._process.stdin
         from_child: Any = self._process.stdout
         try:
@@ -103,33 +97,26 @@ def main() -> None:
     """Work on jobs from stdin until it ends."""
     # Ctrl-C is for the parent, whose end closes stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    translator, failure = None, ""
-    try:
-        import ctranslate2
-
-        folder, compute_type, workers, threads = sys.argv[1:]
-        translator = ctranslate2.Translator(
-            folder, compute_type=compute_type, inter_threads=int(workers), intra_threads=int(threads)
-        )
-    except Exception as error:  # Each job gets it as its answer.
-        failure = str(error)
+    folder, compute_type, *threads = sys.argv[1:]
+    translator = None
     for line in sys.stdin:
         job = json.loads(line)
-        start = time.perf_counter()
         try:
-            results = getattr(translator, job["method"])(**job["options"]) if translator else None
-            answer = {"error": failure} if results is None else [time.perf_counter() - start, _parts(results)]
+            if translator is None:
+                import ctranslate2
+
+                workers, threads_per_worker = map(int, threads)
+                translator = ctranslate2.Translator(
+                    folder, compute_type=compute_type, inter_threads=workers, intra_threads=threads_per_worker
+                )
+            start = time.perf_counter()
+            results = getattr(translator, job["method"])(**job["options"])
+            seconds, is_score = time.perf_counter() - start, job["method"] == "score_batch"
+            parts = [each.log_probs if is_score else (each.hypotheses, each.scores, each.attention) for each in results]
+            answer: Any = [seconds, parts]
         except Exception as error:  # CTranslate2 raises several kinds; the parent raises them again.
             answer = {"error": str(error)}
-        sys.stdout.write(f"{json.dumps(answer)}\n")
-        sys.stdout.flush()
-
-
-def _parts(results: Sequence[Any]) -> list[Any]:
-    return [
-        each.log_probs if hasattr(each, "log_probs") else (each.hypotheses, each.scores, each.attention)
-        for each in results
-    ]
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,15 @@ from typing import Any
 from ..pictures.curves import plot_curve
 from ..pictures.figure_style import save_figure
 from ..support.atomic_files import write_text
-from .metric_names import METRICS, TOKEN_METRICS
+from ..support.user_errors import InputError
 
 
 logger = logging.getLogger(__name__)
 
 CURVE = "curve.json"
 PLOT = "curve.png"
+# Metrics of target tokens under teacher forcing: nats per token, and percent. They need no translation.
+_TOKEN_METRICS = ("loss", "perplexity", "token_accuracy")
 _TIMES = ("training_seconds", "evaluation_seconds")
 
 
@@ -38,11 +40,14 @@ def write_curve(folder: Path, log_history: Sequence[Mapping[str, Any]]) -> dict[
         start, without evaluations, and `evaluation_seconds`, the total of all evaluations so far; and `training`, the
         same of the training batches between two entries of the log. None, and no file, if the run has no evaluations.
     """
-    points = _points(log_history, "eval_", (*TOKEN_METRICS, *METRICS))
+    # Not at the top, because readers of curves need no metrics.
+    from .metrics import METRICS
+
+    points = _points(log_history, "eval_", (*_TOKEN_METRICS, *METRICS))
     if not points:
         return None
     best = max(points, key=lambda point: (point.get("bleu", -inf), -point.get("loss", inf)))
-    curve = {"best": best, "points": points, "training": _points(log_history, "", TOKEN_METRICS)}
+    curve = {"best": best, "points": points, "training": _points(log_history, "", _TOKEN_METRICS)}
     write_text(folder / CURVE, json.dumps(curve, indent=2) + "\n")
     try:
         save_figure(plot_curve({"validation": curve}), folder / PLOT)
@@ -82,8 +87,8 @@ def read_curve(path: str | os.PathLike[str]) -> dict[str, list[dict[str, float]]
         curve = content.get("curve", content)
         found = {"points": list(curve["points"]), "training": list(curve.get("training", []))}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
+        raise InputError(f"{file} holds no curve; name a {CURVE} or a file of results.") from error
     for point in chain(*found.values()):
         if not isinstance(point, dict) or not all(isinstance(value, (int, float)) for value in point.values()):
-            raise ValueError(f"{file} has the point {repr(point)[:100]}, not an object of numbers; name a {CURVE}.")
+            raise InputError(f"{file} has the point {repr(point)[:100]}, not an object of numbers; name a {CURVE}.")
     return found

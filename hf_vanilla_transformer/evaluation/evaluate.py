@@ -1,6 +1,7 @@
 """What the verb `evaluate` does: translate test pairs, and score the translations."""
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,11 +9,12 @@ from datasets import Dataset
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..data.pair_arguments import DataArguments, Files, file_names
+from ..data.text_lines import one_line
 from ..model.generation_settings import limits_length
+from ..support.user_errors import InputError
 from ..translation.model_loading import load
 from ..translation.translate import translate
-from .metric_names import describe_exact_match
-from .metrics import score_translations
+from .metrics import METRICS, describe_exact_match, score_translations
 from .scoring_arguments import ScoringArguments
 
 
@@ -36,11 +38,9 @@ def evaluate(
     data: str | None = None,
     tokenize: str | None = None,
     lowercase: bool = False,
-    tokens_per_batch: int = 4096,
-    show_progress: bool = True,
-    **generate_kwargs: Any,
+    **translate_kwargs: Any,
 ) -> Evaluation:
-    """Translate the sources of pairs, and compute BLEU, chrF and exact match of the translations.
+    """Translate the sources of pairs, and compute the scores of the translations.
 
     ```python
     evaluate("runs/mine", ["test.en", "test.de"], num_beams=4).scores["bleu"]
@@ -56,9 +56,8 @@ def evaluate(
         tokenize (`str`, *optional*): tokenization of BLEU; by default `"char"` for the number corpus, what sacrebleu
             has for a target language without spaces between words, and `"13a"` for others.
         lowercase (`bool`): ignore case.
-        tokens_per_batch (`int`): maximum number of source tokens in a batch, padding included.
-        show_progress (`bool`): whether to show a progress bar.
-        **generate_kwargs: arguments of `generate()`, such as `num_beams`.
+        **translate_kwargs: arguments of `generate()`, such as `num_beams`; `tokens_per_batch=4096`, the maximum number
+            of source tokens in a batch, padding included; and `show_progress=True`, whether to show a progress bar.
 
     Raises:
         OSError, ValueError: if the model or the files cannot be read; and as `translate` and `score_translations` do.
@@ -71,10 +70,11 @@ def evaluate(
     if isinstance(model, (str, Path)):
         tokenizer, model = load(str(model))
     if tokenizer is None:
-        raise ValueError("a model was given without its tokenizer; give both, or the folder that holds them.")
-    translations = translate(model, tokenizer, pairs["source"], tokens_per_batch, show_progress, **generate_kwargs)
+        raise InputError("a model was given without its tokenizer; give both, or the folder that holds them.")
+    batches = translate_kwargs.pop("tokens_per_batch", 4096), translate_kwargs.pop("show_progress", True)
+    translations = translate(model, tokenizer, pairs["source"], *batches, **translate_kwargs)
     scores = score_translations(translations, pairs["target"], **scoring.options(pairs))
-    scores |= {"data": data or "the given data set", "decoding": describe_search(model, generate_kwargs)}
+    scores |= {"data": data or "the given data set", "decoding": describe_search(model, translate_kwargs)}
     return Evaluation(scores, translations)
 
 
@@ -84,9 +84,22 @@ def describe_scores(scores: dict[str, Any]) -> list[str]:
         f"{scores['sentences']} pairs of {scores['data']}",
         f"decoding: {scores['decoding']}",
         f"exact match: {describe_exact_match(scores)}",
-        f"BLEU: {scores['bleu']:.2f}  {scores['bleu_signature']}",
-        f"chrF: {scores['chrf']:.2f}  {scores['chrf_signature']}",
+        *(f"{metric.label}: {scores[name]:.2f}  {scores[f'{name}_signature']}" for name, metric in METRICS.items()),
     ]
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """At most `wanted` of `count` rows, evenly spread, always the same."""
+    return [index * count // wanted for index in range(wanted)] if wanted < count else list(range(count))
+
+
+def format_examples(sources: Sequence[str], predictions: Sequence[str], references: Sequence[str]) -> str:
+    """Sentences, their translations and their references, three lines each, with an empty line before each three."""
+    lines = []
+    for texts in zip(sources, predictions, references, strict=True):
+        source, prediction, reference = map(one_line, texts)
+        lines += ["", f"source:     {source}", f"prediction: {prediction}", f"reference:  {reference}"]
+    return "\n".join(lines)
 
 
 def describe_search(model: Any, given: dict[str, Any] | None = None) -> str:

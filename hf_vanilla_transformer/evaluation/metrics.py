@@ -1,7 +1,7 @@
-"""BLEU and chrF of sacrebleu as metrics of `evaluate`, without network access."""
+"""BLEU and chrF of sacrebleu as metrics of `evaluate`, without network access, and the registry of metrics."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -10,7 +10,8 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 from transformers import PreTrainedTokenizerBase
 
-from .metric_names import METRICS
+from ..support.argument_checks import check_strings
+from ..support.user_errors import InputError
 
 
 if TYPE_CHECKING:
@@ -34,14 +35,25 @@ _FEATURES = [
 ]
 
 
-class _SacreBleuMetric(evaluate.Metric):
+class SacreBleuMetric(evaluate.Metric):
     """A metric of sacrebleu: `compute(predictions=[...], references=[...])` returns `score` and `signature`.
 
-    Each prediction has one reference string, or a list of them, of the same length for all predictions.
+    Each prediction has one reference string, or a list of them, of the same length for all predictions. Options are
+    those of the scorer.
+
+    Attributes:
+        scorer: the class in sacrebleu.
+        label, hub_type (`str`): the metric's name for readers, and its type on the Hub.
+        options (`tuple[str, ...]`): those of `tokenize` and `lowercase` that the scorer has.
+        higher_is_better (`bool`): whether the highest score is the best.
     """
 
-    scorer: type[BLEU] | type[CHRF]
+    scorer: Any
     citation: str
+    label: str
+    hub_type: str
+    options: tuple[str, ...] = ("lowercase",)
+    higher_is_better = True
 
     def __init__(self, keep_in_memory: bool = True, **kwargs: Any):
         super().__init__(keep_in_memory=keep_in_memory, **kwargs)
@@ -52,30 +64,29 @@ class _SacreBleuMetric(evaluate.Metric):
         )
 
     def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> Any:
-        """As `evaluate.Metric.compute`, whose own checks need a first pair.
+        """As `evaluate.Metric.compute`, which would score the letters of a string as if they were sentences.
 
         Raises:
-            TypeError: if anything but strings, or lists of strings as references, is given.
-            ValueError: if the numbers of predictions and references differ or are 0, or an option is unknown.
+            ValueError: if predictions or references are no list or empty, or differ in number; if an option is unknown.
         """
         # Without both, what `add_batch` collected is computed.
         if predictions is not None or references is not None:
-            _check_texts(predictions, references)
+            for name, texts in (("predictions", predictions), ("references", references)):
+                if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
+                    raise InputError(f"{name} is {texts!r}; give a list of sentences.")
         return super().compute(predictions=predictions, references=references, **kwargs)
 
     def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, float | str]:
-        _check_texts(predictions, references)
-        if options.get("tokenize", "13a") not in BLEU.TOKENIZERS:
-            known = ", ".join(map(str, BLEU.TOKENIZERS))
-            raise ValueError(f"tokenize is {options['tokenize']!r}; choose one of: {known}.")
+        # A list of sacrebleu has one reference of each prediction.
+        lists = [[each] if isinstance(each, str) else each or [] for each in references]
+        if not lists[0] or len({*map(len, lists)}) > 1:
+            raise InputError("each prediction needs a reference, and all as many; give strings, or lists of strings.")
         scorer = self.scorer(**options)
-        per_prediction = [[reference] if isinstance(reference, str) else list(reference) for reference in references]
-        streams = [list(stream) for stream in zip(*per_prediction, strict=True)]
-        result = scorer.corpus_score(list(predictions), streams)
+        result = scorer.corpus_score(predictions, [[*stream] for stream in zip(*lists, strict=True)])
         return {"score": result.score, "signature": str(scorer.get_signature())}
 
 
-class Bleu(_SacreBleuMetric):
+class Bleu(SacreBleuMetric):
     """Corpus BLEU (Papineni et al. 2002) in percent, comparable by its signature.
 
     Options are sacrebleu's, such as `tokenize="13a"` and `lowercase=False`.
@@ -83,13 +94,29 @@ class Bleu(_SacreBleuMetric):
 
     scorer = BLEU
     citation = "Post 2018, A Call for Clarity in Reporting BLEU Scores, W18-6319"
+    label, hub_type = "BLEU", "sacrebleu"
+    options = ("tokenize", "lowercase")
+
+    def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, float | str]:
+        tokenize = options.setdefault("tokenize", "13a")
+        if tokenize not in BLEU.TOKENIZERS:
+            raise InputError(f"tokenize is {tokenize!r}; choose one of: {', '.join(map(str, BLEU.TOKENIZERS))}.")
+        # Turns sacrebleu's warning about tokenized text off where such text is expected.
+        options.setdefault("force", tokenize in ("none", "char"))
+        return super()._compute(predictions, references, **options)
 
 
-class ChrF(_SacreBleuMetric):
+class ChrF(SacreBleuMetric):
     """chrF (Popovic 2015) in percent; options are sacrebleu's."""
 
     scorer = CHRF
     citation = "Popovic 2015, chrF: character n-gram F-score for automatic MT evaluation, W15-3049"
+    label, hub_type = "chrF", "chrf"
+
+
+# The metrics of translations, by the name that scores, logs, cards and files of results give them. An entry with its
+# class is all that another metric needs.
+METRICS: dict[str, type[SacreBleuMetric]] = {"bleu": Bleu, "chrf": ChrF}
 
 
 def bleu_tokenization(language: str | None) -> str | None:
@@ -107,7 +134,7 @@ def bleu_tokenization(language: str | None) -> str | None:
 def make_compute_metrics(
     tokenizer: PreTrainedTokenizerBase, **options: Any
 ) -> "Callable[[EvalPrediction], dict[str, float]]":
-    """`compute_metrics` for `Seq2SeqTrainer` with `predict_with_generate`: BLEU and chrF of the decoded text.
+    """`compute_metrics` for `Seq2SeqTrainer` with `predict_with_generate`: the metrics of the decoded text.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): decodes predictions and labels.
@@ -128,51 +155,43 @@ def make_compute_metrics(
 def score_translations(
     hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a", lowercase: bool = False
 ) -> dict[str, Any]:
-    """Compute BLEU, chrF and exact match of translations.
+    """Compute BLEU, chrF and any other metric of `METRICS`, and the exact match of translations.
 
     Args:
         hypotheses, references (`Sequence[str]`): translations and their references, of equal length.
         tokenize (`str`): sacrebleu's tokenization for BLEU: `"13a"` for plain text, `"none"` for text that is already
             tokenized, `"char"` for sentences with fewer than four words.
-        lowercase (`bool`): whether BLEU and chrF ignore case.
+        lowercase (`bool`): whether the metrics ignore case.
 
     Returns:
         `dict`: `bleu` and `chrf` (percent), `bleu_signature` and `chrf_signature`, `exact_match` (percent of
         hypotheses equal to their reference) and `sentences` (their number).
 
     Raises:
-        TypeError: if anything but strings is given.
+        TypeError: if anything but lists of strings is given.
         ValueError: if the numbers of hypotheses and references differ or are 0, or `tokenize` is unknown.
     """
-    _check_texts(hypotheses, references)
-    corpus = {"predictions": hypotheses, "references": references}
-    # Turns sacrebleu's warning about tokenized text off where such text is expected.
-    force = tokenize in ("none", "char")
-    bleu = Bleu().compute(**corpus, tokenize=tokenize, lowercase=lowercase, force=force)
-    chrf = ChrF().compute(**corpus, lowercase=lowercase)
-    exact = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
-    return {
-        "bleu": bleu["score"],
-        "bleu_signature": bleu["signature"],
-        "chrf": chrf["score"],
-        "chrf_signature": chrf["signature"],
-        "exact_match": 100 * exact / len(references),
-        "sentences": len(references),
-    }
-
-
-def _check_texts(hypotheses: Any, references: Any) -> None:
-    for name, texts in (("translations", hypotheses), ("references", references)):
-        if isinstance(texts, str) or not isinstance(texts, Sequence):
-            raise TypeError(f"{name} is {texts!r}; give a list of sentences.")
-    for name, text in [("translations", text) for text in hypotheses] + [("references", text) for text in references]:
-        parts = text if name == "references" and isinstance(text, (list, tuple)) and text else [text]
-        if not all(isinstance(part, str) for part in parts):
-            raise TypeError(f"{name} contains {text!r}; give strings.")
+    hypotheses, references = [*check_strings("hypotheses", hypotheses)], [*check_strings("references", references)]
     if len(hypotheses) != len(references) or not hypotheses:
-        raise ValueError(
+        raise InputError(
             f"{len(hypotheses)} translations and {len(references)} references were given; give a reference for each."
         )
+    options = {"tokenize": tokenize, "lowercase": lowercase}
+    scores: dict[str, Any] = {}
+    for name, metric in METRICS.items():
+        taken = {option: options[option] for option in metric.options}
+        found = metric().compute(predictions=hypotheses, references=references, **taken)
+        scores |= {name: found["score"], f"{name}_signature": found["signature"]}
+    exact = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
+    return {**scores, "exact_match": 100 * exact / len(references), "sentences": len(references)}
+
+
+def describe_exact_match(scores: Mapping[str, Any]) -> str:
+    """Exact match of `score_translations` in percent and as a count; only if all are exact, it is 100.0 %."""
+    total = scores["sentences"]
+    exact = round(scores["exact_match"] * total / 100)
+    percent = scores["exact_match"] if exact == total else min(scores["exact_match"], 99.9)
+    return f"{percent:.1f} % ({exact:,} of {total:,})"
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:
@@ -180,7 +199,7 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: Any) -> list[str]:
     if isinstance(ids, list):  # One item per batch, with eval_do_concat_batches=False.
         return [text for batch in ids for text in _decode(tokenizer, batch)]
     if np.asarray(ids).ndim != 2:
-        raise ValueError("BLEU needs translations, but the predictions are logits; set predict_with_generate=True.")
+        raise InputError("BLEU needs translations, but the predictions are logits; set predict_with_generate=True.")
     # The Trainer pads with the label that losses ignore, which is not a token id.
     ids = np.where(np.asarray(ids) == IGNORED_LABEL, tokenizer.pad_token_id, ids)
     return tokenizer.batch_decode(ids, skip_special_tokens=True)

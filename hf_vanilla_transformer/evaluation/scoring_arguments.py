@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ..support.user_errors import InputError
+
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -31,12 +33,12 @@ class ScoringArguments:
 
         if self.bleu_tokenize not in BLEU.TOKENIZERS:
             known = ", ".join(str(name) for name in BLEU.TOKENIZERS)
-            raise ValueError(f'bleu_tokenize is "{self.bleu_tokenize}"; choose one of: {known}.')
+            raise InputError(f'bleu_tokenize is "{self.bleu_tokenize}"; choose one of: {known}.')
         # Some tokenizations need an optional dependency; its absence should not show after the training.
         try:
             BLEU(tokenize=self.bleu_tokenize)
         except RuntimeError as error:
-            raise ValueError(
+            raise InputError(
                 f'bleu_tokenize is "{self.bleu_tokenize}": {error} Or give --bleu_tokenize char.'
             ) from error
 

@@ -9,17 +9,13 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig, TrainingArguments
-from transformers.training_args import OptimizerNames
 
 from ..data.language_codes import language_of
-from ..evaluation.metric_names import describe_exact_match
 
 
 # An installed package holds the template itself; a checkout has it in the root folder.
 _TEMPLATE_PATHS = (Path(__file__).parents[1] / "model_card.md", Path(__file__).parents[2] / "model_card.md")
 BUILT_IN = "numbers"
-# Type and display name on the Hub of each metric of `score_translations`.
-_METRICS_ON_THE_HUB = {"bleu": ("sacrebleu", "BLEU"), "chrf": ("chrf", "chrF")}
 
 
 @dataclass(frozen=True)
@@ -37,6 +33,11 @@ class About:
         license (`str`, *optional*): licence of the weights; if None, the card says that it is not stated.
         scores (`dict`, *optional*): scores of [`~hf_vanilla_transformer.score_translations`] on the test pairs, with
             `data` and `decoding`, which describe the pairs and the decoding in words.
+        data (`str`): the training data in words.
+        location (`str`, *optional*): folder or `"user/name"` that the example passes to `from_pretrained`. Default:
+            the title.
+        revision (`str`, *optional*): a branch of that repository, other than `"main"`.
+        example_source (`str`): a sentence for the example.
     """
 
     title: str
@@ -47,37 +48,38 @@ class About:
     base_model: str | None = None
     license: str | None = None
     scores: dict[str, Any] | None = None
+    data: str = "its training data"
+    location: str | None = None
+    revision: str | None = None
+    example_source: str = "A sentence to translate."
 
     def metadata(self) -> ModelCardData:
         """The card's metadata, limited to values that the Hub knows."""
-        languages = [
-            language for language in map(language_of, (self.source_language, self.target_language)) if language
-        ]
-        hub_dataset = _hub_name(self.dataset)
+        languages = map(language_of, (self.source_language, self.target_language))
+        hub_dataset, metrics = _hub_name(self.dataset), _metrics_and_exact_match(self.scores)[0]
         return ModelCardData(
-            language=list(dict.fromkeys(languages)) or None,
+            language=list(dict.fromkeys(filter(None, languages))) or None,
             license=self.license,
             library_name="transformers",
             pipeline_tag="translation",
             tags=["translation", "vanilla-transformer", "arxiv:1706.03762"],
             datasets=[hub_dataset] if hub_dataset else None,
-            metrics=[kind for kind, _ in _METRICS_ON_THE_HUB.values()] if self.scores else None,
+            metrics=[metric.hub_type for metric in metrics.values()] or None,
             base_model=_hub_name(self.base_model),
             model_name=self.title if self.scores else None,
-            eval_results=list(map(self._eval_result, _METRICS_ON_THE_HUB)) if self.scores else None,
+            eval_results=[self._eval_result(*entry) for entry in metrics.items()] or None,
         )
 
-    def _eval_result(self, name: str) -> EvalResult:
+    def _eval_result(self, name: str, metric: Any) -> EvalResult:
         scores: Any = self.scores
-        kind, label = _METRICS_ON_THE_HUB[name]
         return EvalResult(
             task_type="translation",
             dataset_type=_hub_name(self.dataset) or (BUILT_IN if self.dataset == BUILT_IN else "own-files"),
             dataset_name=scores["data"],
             dataset_config=self.dataset_config,
             dataset_split="test",
-            metric_type=kind,
-            metric_name=label,
+            metric_type=metric.hub_type,
+            metric_name=metric.label,
             metric_value=round(scores[name], 2),
             metric_args={"signature": scores[f"{name}_signature"]},
         )
@@ -90,16 +92,7 @@ class About:
 
 
 def fill_model_card(
-    about: About,
-    config: PreTrainedConfig,
-    parameters: int,
-    training_facts: dict[str, Any],
-    *,
-    data: str = "its training data",
-    location: str | None = None,
-    revision: str | None = None,
-    example_source: str = "A sentence to translate.",
-    converted: bool = False,
+    about: About, config: PreTrainedConfig, parameters: int, training_facts: dict[str, Any], *, converted: bool = False
 ) -> ModelCard:
     """Fill the template `model_card.md`.
 
@@ -108,34 +101,41 @@ def fill_model_card(
         config (`PreTrainedConfig`): its configuration.
         parameters (`int`): number of its parameters.
         training_facts (`dict`): rows of the table of its training.
-        data (`str`): the training data in words.
-        location (`str`, *optional*): folder or `"user/name"` that the example passes to `from_pretrained`. Default:
-            the title.
-        revision (`str`, *optional*): a branch of that repository, other than `"main"`.
-        example_source (`str`): a sentence for the example.
         converted (`bool`): the weights come from another system, and `training_facts` are about the conversion.
 
     Returns:
         `ModelCard`: text and metadata; its `content` is the text of README.md.
     """
     base = about.base_model
+    metrics, exact_match = _metrics_and_exact_match(about.scores)
     return ModelCard.from_template(
         about.metadata(),
         template_path=str(next(path for path in _TEMPLATE_PATHS if path.is_file())),
         title=about.title,
-        location=location or about.title,
-        at_revision=f', revision="{revision}"' if revision else "",
-        data=data,
+        location=about.location or about.title,
+        at_revision=f', revision="{about.revision}"' if about.revision else "",
+        data=about.data,
         languages=about.direction(),
         scores=about.scores,
-        exact_match=about.scores and describe_exact_match(about.scores),
-        example_source=json.dumps(example_source, ensure_ascii=False),
+        metrics=metrics,
+        exact_match=exact_match,
+        example_source=json.dumps(about.example_source, ensure_ascii=False),
         model_facts=_model_facts(config, parameters),
         training_facts=training_facts,
         base_model=_hub_name(base) or (base and Path(base).resolve().name),
         license=about.license,
         converted=converted,
     )
+
+
+def _metrics_and_exact_match(scores: dict[str, Any] | None) -> tuple[dict[str, Any], str | None]:
+    """The classes of the metrics by name, and the exact match in words; none for a model without scores."""
+    if not scores:
+        return {}, None
+    # Not at the top, because converted models have no scores.
+    from ..evaluation.metrics import METRICS, describe_exact_match
+
+    return METRICS, describe_exact_match(scores)
 
 
 def average_facts(averaged_from: Sequence[str]) -> dict[str, str]:
@@ -147,22 +147,19 @@ def average_facts(averaged_from: Sequence[str]) -> dict[str, str]:
 
 def argument_facts(args: TrainingArguments) -> dict[str, Any]:
     """The rows of a card that arguments of the Trainer give."""
+    batches, tokens = args.gradient_accumulation_steps * args.world_size, getattr(args, "tokens_per_batch", None)
+    if tokens is None:
+        facts: dict[str, Any] = {"sentences an update": args.train_batch_size * batches}
+    else:
+        facts = {"tokens an update and side, at most": tokens * batches}
     # A value below 1 is a share of all updates.
-    warmup = f"{args.warmup_steps:.3g} of all" if 0 < args.warmup_steps < 1 else int(args.warmup_steps)
-    facts = {**_batch_facts(args), "warm-up updates": warmup}
-    if "adam" in OptimizerNames(args.optim).value:
+    is_share = 0 < args.warmup_steps < 1
+    facts["warm-up updates"] = f"{args.warmup_steps:.3g} of all" if is_share else int(args.warmup_steps)
+    if "adam" in args.optim:
         facts["beta_1, beta_2, epsilon"] = f"{args.adam_beta1}, {args.adam_beta2}, {args.adam_epsilon}"
     if args.label_smoothing_factor:
         facts["label smoothing by the Trainer"] = args.label_smoothing_factor
     return {**facts, "seed": args.seed}
-
-
-def _batch_facts(args: TrainingArguments) -> dict[str, Any]:
-    batches = args.gradient_accumulation_steps * args.world_size
-    tokens = getattr(args, "tokens_per_batch", None)
-    if tokens is not None:
-        return {"tokens an update and side, at most": tokens * batches}
-    return {"sentences an update": args.train_batch_size * batches}
 
 
 def _model_facts(config: PreTrainedConfig, parameters: int) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..support.user_errors import InputError
+
 
 # This package's tokenizers have the first four, other tokenizers the rest.
 TOKENIZER_FILES = (
@@ -57,12 +59,11 @@ def check_links(files: Iterable[Path]) -> None:
     for file in files:
         folder, target = file.parent.resolve(), file.resolve()
         if not any(target.is_relative_to(allowed) for allowed in (folder, folder.parent.parent / "blobs")):
-            raise ValueError(
+            raise InputError(
                 f"{file} is a link to {target}, outside its folder; replace the link by the file if others may have it."
             )
 
 
 def files_of_a_run(folder: Path) -> list[Path]:
     """Files of a run in a folder, without its checkpoints."""
-    found = (path for pattern in FILES_OF_A_RUN for path in sorted(folder.glob(pattern)) if path.is_file())
-    return list(dict.fromkeys(found))
+    return [path for pattern in FILES_OF_A_RUN for path in sorted(folder.glob(pattern)) if path.is_file()]

@@ -1,12 +1,12 @@
 """Push a trained folder to the Hub: check permissions first, then one commit with all files."""
 
 import os
-from fnmatch import fnmatchcase
 from pathlib import Path
 
-from huggingface_hub import CommitOperation, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard, ModelCardData
+from huggingface_hub import HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
 
+from ..support.user_errors import InputError
 from .model_folder import FILES_OF_A_RUN, NOT_TO_SHARE, check_links, files_of_a_run
 
 
@@ -37,7 +37,8 @@ def prepare_repository(
         ValueError: if the Hub rejects the metadata, for example because it does not know the licence.
     """
     api = HfApi(token=token)
-    tokens_page = f"{api.endpoint}/settings/tokens"
+    page = f"{api.endpoint}/settings/tokens"
+    advice = f"create one with write access at {page}, then run `hf auth login` or set HF_TOKEN."
     try:
         api.whoami()
         _check_metadata(metadata)
@@ -46,19 +47,13 @@ def prepare_repository(
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
     except LocalTokenNotFoundError as error:
-        raise PermissionError(
-            f"there is no token to push to {name}; create one with write access at {tokens_page}, then run "
-            "`hf auth login` or set HF_TOKEN."
-        ) from error
+        raise PermissionError(f"there is no token to push to {name}; {advice}") from error
     except HfHubHTTPError as error:
         if error.response.status_code == 401:
-            raise PermissionError(
-                f"the Hub rejects the token to push to {name}; create one with write access at {tokens_page}, then run "
-                "`hf auth login` or set HF_TOKEN."
-            ) from error
+            raise PermissionError(f"the Hub rejects the token to push to {name}; {advice}") from error
         if error.response.status_code == 403:
             raise PermissionError(
-                f"the token has no write access to {name}; create one at {tokens_page}, or name another repository."
+                f"the token has no write access to {name}; create one at {page}, or name another repository."
             ) from error
         raise ConnectionError(f"the Hub rejects {name}: {describe_error(error)}") from error
     except (ConnectionError, HTTPError) as error:
@@ -76,16 +71,11 @@ def _check_metadata(metadata: ModelCardData) -> None:
         # Clients before 2.0 ask huggingface.co, not HF_ENDPOINT, and it may be unreachable.
         return
     except ValueError as error:
-        raise ValueError(f"the Hub rejects the model card's metadata: {' '.join(str(error).split())}") from error
+        raise InputError(f"the Hub rejects the model card's metadata: {' '.join(str(error).split())}") from error
 
 
 def push_run(
-    folder: str | os.PathLike[str],
-    repo_id: str,
-    *,
-    message: str,
-    token: str | None = None,
-    revision: str | None = None,
+    folder: str | os.PathLike[str], repo_id: str, *, message: str, token: str | None = None, revision: str | None = None
 ) -> str:
     """Push a trained folder in one commit: model, code, tokenizer, card and scores; no checkpoints, no pickles.
 
@@ -106,16 +96,20 @@ def push_run(
     """
     files = {path.name: path for path in files_of_a_run(Path(folder)) if path.name != NOT_TO_SHARE}
     if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
-        raise ValueError(f"{folder} has no config.json or no weights; name the folder of a trained model.")
+        raise InputError(f"{folder} has no config.json or no weights; name the folder of a trained model.")
     check_links(files.values())
     api = HfApi(token=token)
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
-    others = set(api.list_repo_files(repo_id, revision=revision)) - files.keys() - {"README.md"}
-    stale = [name for name in sorted(others) if any(fnmatchcase(name, pattern) for pattern in FILES_OF_A_RUN)]
-    operations: list[CommitOperation] = [CommitOperationDelete(name) for name in stale]
-    operations += [CommitOperationAdd(name, path) for name, path in files.items()]
-    return api.create_commit(repo_id, operations, commit_message=message, revision=revision).commit_url
+    commit = api.upload_folder(
+        repo_id=repo_id,
+        folder_path=Path(folder),
+        commit_message=message,
+        revision=revision,
+        allow_patterns=list(files),
+        delete_patterns=[pattern for pattern in FILES_OF_A_RUN if pattern != "README.md"],
+    )
+    return commit.commit_url
 
 
 def describe_error(error: BaseException) -> str:

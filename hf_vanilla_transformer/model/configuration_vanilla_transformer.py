@@ -4,7 +4,7 @@ The paper is arXiv:1706.03762v5; sections, equations and tables are cited from i
 """
 
 from difflib import get_close_matches
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
@@ -35,14 +35,13 @@ PAPER_ROWS: dict[str, dict[str, Any]] = {
     "big": {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
 }
 
-_SIZES = ("vocab_size", "encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads", "max_position_embeddings")
-_OPTIONAL_SIZES = ("source_vocab_size", "d_k", "d_v")
+_LAYERS = ("encoder_layers", "decoder_layers")
+_SIZES = ("vocab_size", "source_vocab_size", "d_model", "d_ff", "num_heads", "d_k", "d_v", "max_position_embeddings")
 # A damaged or malicious config.json would have Python build layers without end, or torch overflow.
 _MOST_LAYERS, _LARGEST_SIZE = 1000, 2**31 - 1
 _RATES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _SOURCE_TOKEN_IDS = ("pad_token_id", "eos_token_id")
-_POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned", "sinusoidal_tensor2tensor")
 # transformers runs the code of saved folders as modules of a package with this name. The installed package registers
 # its own pipeline and ignores a saved folder's, which transformers would prefer.
 _IS_REMOTE_CODE = __name__.startswith("transformers_modules.")
@@ -75,8 +74,9 @@ def _require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _is_below(value: Any, size: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < size
+def _are_below(pair: Any, sizes: tuple[int, int]) -> bool:
+    is_pair = isinstance(pair, (list, tuple)) and len(pair) == 2
+    return is_pair and all(type(value) is int and 0 <= value < size for value, size in zip(pair, sizes, strict=True))
 
 
 @strict
@@ -162,7 +162,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
     label_smoothing: float | int = 0.1
-    position_embedding_type: str = "sinusoidal"
+    position_embedding_type: Literal["sinusoidal", "learned", "sinusoidal_tensor2tensor"] = "sinusoidal"
     position_offset: int = 0
     max_position_embeddings: int = 1024
     tie_word_embeddings: bool = True
@@ -292,15 +292,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         self._check_token_ids()
 
     def _check_ranges(self) -> None:
-        for name in _SIZES:
-            value = getattr(self, name)
-            _require(value >= 1, f"{name} is {value}; it must be at least 1.")
-        for name in _OPTIONAL_SIZES:
-            value = getattr(self, name)
-            _require(value is None or value >= 1, f"{name} is {value}; it must be at least 1, or None.")
-        for name in (*_SIZES, *_OPTIONAL_SIZES):
-            value, most = getattr(self, name), _MOST_LAYERS if name.endswith("_layers") else _LARGEST_SIZE
-            _require(value is None or value <= most, f"{name} is {value}; it must be at most {most}.")
+        for name in (*_LAYERS, *_SIZES):
+            value, most = getattr(self, name), _MOST_LAYERS if name in _LAYERS else _LARGEST_SIZE
+            _require(value is None or 1 <= value <= most, f"{name} is {value}; it must be from 1 to {most}.")
         for name in _RATES:
             value = getattr(self, name)
             _require(0 <= value <= 1, f"{name} is {value}; it must be a rate between 0 and 1.")
@@ -313,25 +307,16 @@ class VanillaTransformerConfig(PreTrainedConfig):
             f"d_model ({self.d_model}) is not divisible by num_heads ({self.num_heads}); choose a number of heads "
             "that divides d_model, or set both d_k and d_v.",
         )
-
-        for pair in self.alignment_heads if self.alignment_heads is not None else [[0, 0]]:
-            sizes = (self.decoder_layers, self.num_heads)
-            _require(
-                isinstance(pair, (list, tuple)) and len(pair) == 2 and all(map(_is_below, pair, sizes)),
-                f"alignment_heads has {pair!r}; give pairs of a decoder layer and a head, from 0, of {sizes[0]} layers "
-                f"with {sizes[1]} heads.",
-            )
+        sizes = (self.decoder_layers, self.num_heads)
         _require(
-            self.alignment_heads != [], "alignment_heads is empty; give pairs of a decoder layer and a head, or None."
+            self.alignment_heads is None
+            or (self.alignment_heads != [] and all(_are_below(pair, sizes) for pair in self.alignment_heads)),
+            f"alignment_heads is {self.alignment_heads!r}; give None, or pairs of a decoder layer and a head, from 0, "
+            f"of {sizes[0]} layers with {sizes[1]} heads.",
         )
 
     def _check_choices(self) -> None:
         _require(self.is_encoder_decoder, "is_encoder_decoder is False; this model has an encoder, so leave it out.")
-        _require(
-            self.position_embedding_type in _POSITION_EMBEDDING_TYPES,
-            f'position_embedding_type is "{self.position_embedding_type}"; choose one of '
-            f"{', '.join(_POSITION_EMBEDDING_TYPES)}.",
-        )
         _require(
             self.position_offset == 0 or (self.position_offset > 0 and self.position_embedding_type != "learned"),
             f"position_offset is {self.position_offset}; it must be at least 0, and 0 for learned positions.",

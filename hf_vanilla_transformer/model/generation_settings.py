@@ -17,8 +17,8 @@ PAPER_MAX_LENGTH_OFFSET = 50
 LARGEST_LENGTH_PENALTY = 100
 # transformers' default, which `Seq2SeqTrainer.predict` writes into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
-# Up to this position, sinusoids are exact to 1e-6.
-_LONGEST = 100_000
+# Limits of settings: sinusoids are exact to 1e-6 up to position 100,000, and memory grows with the hypotheses.
+_MOST = {"num_beams": 10_000, "num_return_sequences": 10_000, "max_new_tokens": 100_000, "max_length": 100_000}
 # Settings of the paper's search, which are saved also where they equal transformers' defaults.
 _SEARCH = ("num_beams", "length_penalty", "early_stopping")
 
@@ -62,13 +62,13 @@ def check_search(settings: Mapping[str, Any]) -> None:
 
     Because a longer translation has a smaller penalty, the lossless stop would not come before an absurd limit.
     """
-    for name in ("num_beams", "num_return_sequences", "max_new_tokens", "max_length"):
+    for name, most in _MOST.items():
         number = settings.get(name)
         if number is not None and (not isinstance(number, int) or number < 1):
             paper = ", the paper's is 4" if name == "num_beams" else ""
             raise ValueError(f"{name} is {number!r}; it must be a whole number of at least 1{paper}.")
-        if name.startswith("max_") and number is not None and number > _LONGEST:
-            raise ValueError(f"{name} is {number:,}; it must be at most {_LONGEST:,}, where positions end to be exact.")
+        if number is not None and number > most:
+            raise ValueError(f"{name} is {number:,}; it must be at most {most:,}.")
 
 
 def check_token_ids(settings: Any, vocab_size: int) -> None:

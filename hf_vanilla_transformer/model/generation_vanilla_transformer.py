@@ -28,9 +28,8 @@ from .generation_settings import (
     limits_length,
     paper_generation_config,
 )
+from .key_value_cache import CACHE, either_cache, tokens_to_read
 from .model_outputs import as_encoder_output
-from .search_memory_check import check_memory
-from .transformers_compatibility import CACHE, either_cache, tokens_to_read
 
 
 logger = logging.getLogger(__name__)
@@ -293,16 +292,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and supports_cpu_decoder(self)
         )
 
-    def _expand_inputs_for_generation(self: Any, expand_size: int = 1, *args: Any, **kwargs: Any) -> Any:
-        encoded = kwargs.get("encoder_outputs")
-        if encoded is not None and expand_size > 1:  # With absurd numbers of beams, already the copies would not fit.
-            rows, source = encoded.last_hidden_state.shape[:2]
-            check_memory(self, rows * expand_size, source, GenerationConfig(num_beams=expand_size, max_length=source))
-        return super()._expand_inputs_for_generation(expand_size, *args, **kwargs)
-
-    def _check_memory(self: Any, input_ids: Any, settings: Any, model_kwargs: dict[str, Any]) -> None:
-        check_memory(self, len(input_ids), model_kwargs["encoder_outputs"].last_hidden_state.shape[1], settings)
-
     @staticmethod
     def _may_prune(processors: LogitsProcessorList, settings: Any) -> bool:
         # Logits processors and sampling depend on the rows of the whole batch.
@@ -324,7 +313,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> Any:
         """Greedy search and sampling, as `GenerationMixin._sample`; by [`CPUDecoder`] where it suffices."""
         settings = generation_config
-        self._check_memory(input_ids, settings, model_kwargs)
         if not self._uses_cpu_decoder(input_ids, settings, synced_gpus, model_kwargs):
             return super()._sample(
                 input_ids, logits_processor, stopping_criteria, settings, synced_gpus, streamer, **model_kwargs
@@ -369,15 +357,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         settings = generation_config
         if settings.low_memory:
             raise ValueError("low_memory is not supported; leave it out, or give fewer num_beams.")
-        self._check_memory(input_ids, settings, model_kwargs)
         prompts = input_ids[:: settings.num_beams]
         search, record = self._new_search(prompts, settings), requested_outputs(settings)
         stops = CandidateStops(stopping_criteria, settings)
-        supports_cpu_decoder = self._uses_cpu_decoder(input_ids, settings, synced_gpus, model_kwargs)
+        uses_cpu_decoder = self._uses_cpu_decoder(input_ids, settings, synced_gpus, model_kwargs)
         steps: Any = ModuleCalls(self, settings, model_kwargs)
-        if supports_cpu_decoder:
+        if uses_cpu_decoder:
             steps = self._cpu_decoder(settings.num_beams, model_kwargs)
-        can_prune = supports_cpu_decoder and stops.are_plain and self._may_prune(logits_processor, settings)
+        can_prune = uses_cpu_decoder and stops.are_plain and self._may_prune(logits_processor, settings)
         is_done = False
         while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
             logits = steps(input_ids).to(dtype=torch.float32, device=input_ids.device)

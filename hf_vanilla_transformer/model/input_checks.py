@@ -18,7 +18,10 @@ def check_ids_or_embeds(stack: nn.Module, input_ids: torch.Tensor | None, inputs
     if input_ids is not None and inputs_embeds is not None:
         raise ValueError(f"token ids and embeddings were both given to {name}; give one of them.")
     if input_ids is None and inputs_embeds is None:
-        raise ValueError(f"neither token ids nor embeddings were given to {name}; give one of them.")
+        raise ValueError(
+            f"neither token ids nor embeddings were given to {name}; give one of them; or, for a loss, give labels to "
+            "VanillaTransformerForConditionalGeneration; or, to translate, call its generate()."
+        )
     if input_ids is not None and input_ids.shape[-1] == 0:
         raise ValueError(f"token ids of shape {tuple(input_ids.shape)} have no token; give at least one each.")
 
@@ -60,15 +63,6 @@ def check_cache(stack: Any, cache: Cache | None) -> None:
         raise ValueError(
             "gradient checkpointing computes layers twice, which would extend the cache twice; leave the cache "
             "out, or call the model under torch.no_grad()."
-        )
-
-
-def check_decoder_inputs(decoder_input_ids: torch.Tensor | None, decoder_inputs_embeds: torch.Tensor | None) -> None:
-    """Raise ValueError if there are no decoder inputs."""
-    if decoder_input_ids is None and decoder_inputs_embeds is None:
-        raise ValueError(
-            "decoder inputs are missing: give decoder_input_ids or decoder_inputs_embeds; or, for a loss, give "
-            "labels to VanillaTransformerForConditionalGeneration; or, to translate, call its generate()."
         )
 
 

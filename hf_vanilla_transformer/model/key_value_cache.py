@@ -1,11 +1,70 @@
-"""Keys and values of earlier calls: those of the target's tokens grow, those of the source are computed once."""
+"""The KV cache: its two names in transformers, and its use by both attentions of the decoder.
 
+The cache, the keys and values of earlier tokens, is `cache` since transformers 5.24, and `past_key_values` before.
+"""
+
+import warnings
+from inspect import signature
 from typing import Any
 
 import torch
+from transformers import GenerationMixin, __version__
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+
+
+# The cache's name in the installed transformers, in `generate()` and in the outputs of models.
+CACHE = "past_key_values"
+if "cache" in signature(GenerationMixin.prepare_inputs_for_generation).parameters:
+    CACHE = "cache"
+
+
+def either_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | None:
+    """The cache that a caller gave by one of its names; by the earlier one with a warning, as transformers gives it.
+
+    Raises:
+        ValueError: if both are given.
+    """
+    if past_key_values is None:
+        return cache
+    if cache is not None:
+        raise ValueError("cache and past_key_values are two names of one argument; give one of them.")
+    if CACHE == "cache" and not torch.compiler.is_compiling():
+        message = "`past_key_values` is deprecated since transformers 5.24; call the argument `cache`."
+        warnings.warn(message, FutureWarning, stacklevel=2)
+    return past_key_values
+
+
+def tokens_to_read(cache: Cache | None, length: int, given: int | None) -> int | None:
+    """How many of the last target tokens the model must read; None for all.
+
+    Args:
+        cache (`Cache`, *optional*): of earlier tokens.
+        length (`int`): target tokens so far.
+        given (`int`, *optional*): the value that transformers' loop passes; None at the first step.
+
+    Raises:
+        ValueError: if the cache holds all tokens.
+        RuntimeError: if transformers leaves out tokens, and gives no cache that holds them.
+    """
+    if cache is None:
+        if given is not None and given < length:
+            # Later releases may give it another name, and the model would continue without the earlier tokens.
+            raise RuntimeError(
+                f"transformers {__version__} gives the cache by a name that this code does not know; install a release "
+                "from 5.17 to 5.24."
+            )
+        return None
+    if given is not None:
+        return given
+    past_length = int(cache.get_seq_length())
+    if length <= past_length:
+        raise ValueError(
+            f"the cache holds {past_length} tokens, but decoder_input_ids has {length}; to continue, give all target "
+            "tokens so far, at least one more than the cache holds."
+        )
+    return length - past_length
 
 
 def encoder_decoder_cache(

@@ -118,11 +118,15 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             part = slice(begin, begin + rows)
             logits = matmul(x[part], w, b)
             precise_part = logits if precise_logits is None else precise_logits[: len(logits)].copy_(logits)
-            log_sum, of_label, is_highest, gradient = _losses_and_gradient(precise_part, labels[part], right)
+            label = labels[part, None]
+            of_label, largest = precise_part.gather(-1, label), precise_part.amax(dim=-1, keepdim=True)
+            softmax = torch.softmax(precise_part, dim=-1, out=precise_part)
+            # The largest probability is at least 1 / V, so its logarithm is accurate and needs no second exponential.
+            log_sum = largest - softmax.amax(dim=-1, keepdim=True).log()
             total += log_sum.sum() - right * of_label.sum()
             plain += (log_sum - of_label).sum()
-            highest += is_highest.sum()
-            gradient = logits.copy_(gradient)
+            highest += (of_label >= largest).sum()
+            gradient = logits.copy_(softmax.scatter_add_(-1, label, softmax.new_full(label.shape, -right)))
             if needs_states:
                 grad_states[part] += matmul(gradient, w.T)
             if needs_weight:
@@ -141,19 +145,3 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         return (*(None if value is None else (value * grad).to(dtype) for value, dtype in gradients), None, None)
-
-
-def _losses_and_gradient(
-    logits: torch.Tensor, labels: torch.Tensor, right: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of each row log(sum(exp(z))), z_y and whether z_y is the highest; and the gradient of the sum over rows.
-
-    The sum is that of log(sum(exp(z))) - right * z_y. Its gradient by z, `(rows, V)`, overwrites the logits.
-    """
-    labels = labels.unsqueeze(-1)
-    of_label, highest = logits.gather(-1, labels).squeeze(-1), logits.amax(dim=-1)
-    softmax = torch.softmax(logits, dim=-1, out=logits)
-    # The largest probability is at least 1 / V, so its logarithm is accurate and needs no second exponential.
-    log_sum = highest - softmax.amax(dim=-1).log()
-    gradient = softmax.scatter_add_(-1, labels, softmax.new_full(labels.shape, -right))
-    return log_sum, of_label, of_label >= highest, gradient

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
 )
 
-from .transformers_compatibility import CACHE
+from .key_value_cache import CACHE
 
 
 @dataclass
@@ -56,19 +56,8 @@ def model_output(encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> Seq2
 
 
 def lm_output(
-    outputs: Any, loss: torch.Tensor | None, logits: torch.Tensor | None, sums: torch.Tensor | None
+    outputs: Seq2SeqModelOutput, loss: torch.Tensor | None, logits: torch.Tensor | None, sums: torch.Tensor | None
 ) -> VanillaTransformerLMOutput:
-    """The outputs of both stacks with the loss, the logits and the `token_sums`."""
-    fields: dict[str, Any] = {CACHE: outputs.get(CACHE)}
-    return VanillaTransformerLMOutput(
-        loss=loss,
-        logits=logits,
-        token_sums=sums,
-        decoder_hidden_states=outputs.decoder_hidden_states,
-        decoder_attentions=outputs.decoder_attentions,
-        cross_attentions=outputs.cross_attentions,
-        encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-        encoder_hidden_states=outputs.encoder_hidden_states,
-        encoder_attentions=outputs.encoder_attentions,
-        **fields,
-    )
+    """The outputs of both stacks with the loss, the logits and the `token_sums`, instead of the decoder's states."""
+    fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+    return VanillaTransformerLMOutput(loss=loss, logits=logits, token_sums=sums, **fields)

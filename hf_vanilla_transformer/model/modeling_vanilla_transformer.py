@@ -33,7 +33,6 @@ from .generation_settings import paper_generation_config
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .input_checks import (
     check_cache,
-    check_decoder_inputs,
     check_ids_or_embeds,
     check_labels,
     check_right_padding,
@@ -42,7 +41,13 @@ from .input_checks import (
     outside_learned_positions,
     outside_vocabulary,
 )
-from .key_value_cache import encoder_decoder_cache, extend_self_attention, store_cross_attention, stored_cross_attention
+from .key_value_cache import (
+    either_cache,
+    encoder_decoder_cache,
+    extend_self_attention,
+    store_cross_attention,
+    stored_cross_attention,
+)
 from .linear_kernels import cast_for_matmul, drop, linear
 from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
 from .model_outputs import VanillaTransformerLMOutput, as_encoder_output, decoder_output, lm_output, model_output
@@ -54,7 +59,6 @@ from .pretrained_model import (
     TIED_EMBEDDINGS,
     VanillaTransformerPreTrainedModel,
 )
-from .transformers_compatibility import either_cache
 
 
 _DEVICES_WITH_FLOAT64 = ("cpu", "cuda", "meta")
@@ -506,7 +510,6 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         Raises:
             ValueError: if there are no decoder inputs, and as both stacks do.
         """
-        check_decoder_inputs(decoder_input_ids, decoder_inputs_embeds)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids,

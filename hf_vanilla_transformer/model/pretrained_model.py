@@ -72,52 +72,16 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         super().__init__(config, *args, **kwargs)
         self.register_load_state_dict_post_hook(leave_out_tied_weights)
 
-    @property
-    def dummy_inputs(self) -> dict[str, torch.Tensor]:
-        """Inputs that the model can be called with, of source and target."""
-        ids = super().dummy_inputs["input_ids"].to(self.device)
-        return {"input_ids": ids, "decoder_input_ids": ids}
-
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a saved model, as `PreTrainedModel.from_pretrained` does.
 
         `quantization_config=Int8Config()` quantizes the weights to int8. `pytorch_model.bin`, a pickle, is read
         with `use_safetensors=False` only.
-
-        Raises:
-            ValueError: if the file of weights is truncated or damaged, or does not match the configuration.
         """
         register_quantizer()
-        output_loading_info = kwargs.pop("output_loading_info", False)
         kwargs.setdefault("use_safetensors", True)
-        try:
-            loaded: Any = super().from_pretrained(
-                pretrained_model_name_or_path, *args, output_loading_info=True, **kwargs
-            )
-        except RuntimeError as error:
-            if "ignore_mismatched_sizes" not in str(error):
-                raise
-            raise ValueError(
-                f"config.json and the weights in {pretrained_model_name_or_path} do not match ({error}); use files "
-                "of one run."
-            ) from error
-        except Exception as error:
-            # By name, because files of saved models import torch and transformers only.
-            if type(error).__name__ != "SafetensorError":
-                raise
-            raise ValueError(
-                f"the weights in {pretrained_model_name_or_path} are truncated or damaged ({error}); copy or download "
-                "them again, or use an earlier checkpoint."
-            ) from error
-        model, info = loaded
-        if any(name.endswith("shared.weight") for name in info["unexpected_keys"]) and info["missing_keys"]:
-            raise ValueError(
-                f"the embeddings in {pretrained_model_name_or_path} are one shared matrix, and would be initialized "
-                "anew as three; load the model without tie_word_embeddings, set "
-                "model.config.tie_word_embeddings = False, and save it."
-            )
-        return (model, info) if output_loading_info else model
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """The requested attention implementation; by default this package's, which chooses by device, dtype and length.

@@ -4,18 +4,16 @@ Without pyplot and without settings that outlive a call. `figure.savefig(path)` 
 whose text stays text in SVG and PDF.
 """
 
-from .attention import draw_attention, plot_attention
+from .attention import plot_attention
 from .curves import plot_curve
 from .figure_style import save_figure
 from .masks import plot_masks
 from .positions import plot_positions
 from .schedule import plot_schedule
-from .token_probabilities import draw_token_probabilities, plot_token_probabilities
+from .token_probabilities import plot_token_probabilities
 
 
 __all__ = [
-    "draw_attention",
-    "draw_token_probabilities",
     "plot_attention",
     "plot_curve",
     "plot_masks",

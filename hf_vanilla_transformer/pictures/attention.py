@@ -1,26 +1,26 @@
 """Attention weights as in the paper's Figures 3 to 5: lines between words, and matrices of one head or of many."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ..support.argument_checks import check_number
+from ..support.user_errors import InputError
 from .figure_style import (
     FONT_SIZE,
     SMALL_FONT_SIZE,
     Theme,
     check_choice,
-    check_matplotlib,
     colour_map,
+    draw_matrix,
     new_figure,
     readable_on,
     styled,
     width_of,
 )
-from .forward_pass import KINDS, ForwardPass, forward_pass
+from .forward_pass import KINDS, forward_pass
 
 
 STYLES = ("lines", "matrix", "heads", "layers")
@@ -34,6 +34,8 @@ _LINE_HEIGHT, _WIDTH_OF_LINES, _MARGIN = 0.26, 2.6, 1.3
 # A matrix of at most so many cells has its numbers.
 _MOST_NUMBERS = 200
 _MOST_HEADS_IN_A_ROW, _WIDTH_OF_SHEET = 4, 14.0
+# The tokens of the queries and of the keys.
+_Words = tuple[list[str], list[str]]
 
 
 def plot_attention(
@@ -75,60 +77,35 @@ def plot_attention(
         TypeError, ValueError: as `forward_pass` does; if `kind`, `style` or `theme` is unknown, the model has no such
             layer or head, or one is given that the style does not draw.
     """
-    check_matplotlib()
-    style = check_style(kind, style, layer, head)
-    found = forward_pass(model, tokenizer, source, target, **generate_kwargs)
-    return draw_attention(found, kind=kind, style=style, layer=layer, head=head, theme=theme)
-
-
-def check_style(kind: str, style: str | None, layer: int | None, head: int | None) -> str:
-    """The style to draw; raises ValueError if it does not go with the other arguments of [`plot_attention`]."""
     style = style or ("heads" if head is None else "matrix")
     check_choice("kind", kind, KINDS)
     check_choice("style", style, STYLES)
     if style in ("heads", "layers") and head is not None:
-        raise ValueError(f'head is {head}, but the style "{style}" draws all heads; choose "lines" or "matrix".')
+        raise InputError(f'head is {head}, but the style "{style}" draws all heads; choose "lines" or "matrix".')
     if style == "layers" and layer is not None:
-        raise ValueError(f'layer is {layer}, but the style "layers" draws all layers; choose "heads" for one.')
-    return style
-
-
-def draw_attention(
-    found: ForwardPass,
-    *,
-    kind: str = "cross",
-    style: str | None = None,
-    layer: int | None = None,
-    head: int | None = None,
-    theme: str = "light",
-) -> Any:
-    """Draw as [`plot_attention`] does, from a forward pass that may give several pictures."""
-    style = check_style(kind, style, layer, head)
-    weights = getattr(found, kind)
+        raise InputError(f'layer is {layer}, but the style "layers" draws all layers; choose "heads" for one.')
+    found = forward_pass(model, tokenizer, source, target, **generate_kwargs)
+    weights, words, title = getattr(found, kind), found.words(kind), _TITLES[kind]
     layer = len(weights) - 1 if layer is None else layer
     check_number("layer", layer, 0, len(weights) - 1)
     check_number("head", head or 0, 0, weights.shape[1] - 1)
-    chosen = weights if style == "layers" else weights[layer : layer + 1]
-    place = f"{_STACKS[kind]}.layers[{layer}]"
-    queries, keys = found.words(kind)
     with styled(theme) as colours:
-        if style in ("heads", "layers"):
-            title = _TITLES[kind] if style == "layers" else f"{_TITLES[kind]}, {place}"
-            return _sheet(chosen, queries, keys, kind, title, colours, style == "layers")
-        title = f"{_TITLES[kind]}, {place}, head {head or 0}"
+        if style == "layers":
+            return _sheet(weights, words, kind, title, colours, has_layers=True)
+        title += f", {_STACKS[kind]}.layers[{layer}]"
+        if style == "heads":
+            return _sheet(weights[layer : layer + 1], words, kind, title, colours, has_layers=False)
         draw = _lines if style == "lines" else _matrix
-        return draw(chosen[0, head or 0], queries, keys, kind, title, colours)
+        return draw(weights[layer, head or 0], words, kind, f"{title}, head {head or 0}", colours)
 
 
-def _lines(
-    weights: np.ndarray, queries: Sequence[str], keys: Sequence[str], kind: str, title: str, theme: Theme
-) -> Any:
+def _lines(weights: np.ndarray, words: _Words, kind: str, title: str, theme: Theme) -> Any:
     """Weights `(queries, keys)` of a head as lines between two columns of words."""
     from matplotlib.collections import LineCollection
 
     rows = max(weights.shape)
-    width = _WIDTH_OF_LINES + width_of(queries) + width_of(keys) + 2 * _MARGIN
-    figure = new_figure(max(width, width_of([title], FONT_SIZE + 2) + 0.4), rows * _LINE_HEIGHT + _MARGIN)
+    width = _WIDTH_OF_LINES + sum(map(width_of, words)) + 2 * _MARGIN
+    figure = new_figure(width, rows * _LINE_HEIGHT + _MARGIN, title)
     axes = figure.add_subplot()
     # Each column is centred.
     places = [(rows - count) / 2 + np.arange(count) for count in weights.shape]
@@ -142,54 +119,38 @@ def _lines(
         cmap=colour_map(theme.sequential),
         linewidths=0.5 + 3 * weights.ravel()[order],
         capstyle="round",
+        clim=(0, 1),
     )
-    lines.set_clim(0, 1)
     axes.add_collection(lines)
     other = axes.twinx()
-    for column, words, label, at in (
-        (axes, queries, _QUERIES[kind], places[0]),
-        (other, keys, _KEYS[kind], places[1]),
-    ):
+    for column, names, label, at in zip((axes, other), words, (_QUERIES[kind], _KEYS[kind]), places, strict=True):
         column.set(xlim=(-0.02, 1.02), ylim=(rows - 0.5, -0.5), xticks=[], ylabel=label)
-        column.set_yticks(at, words)
+        column.set_yticks(at, names)
         column.tick_params(length=0)
         column.spines[:].set_visible(False)
     _colour_bar(figure, lines, [axes, other])
-    figure.suptitle(title)
     return figure
 
 
-def _matrix(
-    weights: np.ndarray, queries: Sequence[str], keys: Sequence[str], kind: str, title: str, theme: Theme
-) -> Any:
+def _matrix(weights: np.ndarray, words: _Words, kind: str, title: str, theme: Theme) -> Any:
     """Weights `(queries, keys)` of a head as a matrix; a small one has its numbers."""
     has_numbers = weights.size <= _MOST_NUMBERS
     cell = _CELL_WITH_NUMBER if has_numbers else _CELL
-    width = weights.shape[1] * cell + width_of(queries) + 2 * _MARGIN
-    height = weights.shape[0] * cell + width_of(keys) + _MARGIN
-    figure = new_figure(max(width, width_of([title], FONT_SIZE + 2) + 0.4), height, layout="compressed")
+    width = weights.shape[1] * cell + width_of(words[0]) + 2 * _MARGIN
+    height = weights.shape[0] * cell + width_of(words[1]) + _MARGIN
+    figure = new_figure(width, height, title, layout="compressed")
     axes = figure.add_subplot()
-    image = _image(axes, weights, theme)
-    _name_tokens(axes, queries, keys, FONT_SIZE)
+    image = draw_matrix(axes, weights, *words, FONT_SIZE, theme.sequential)
     axes.set(xlabel=_KEYS[kind], ylabel=_QUERIES[kind])
     if has_numbers:
         for (row, key), weight in np.ndenumerate(weights):
             colour = readable_on(image.to_rgba(weight)[:3], theme)
             axes.text(key, row, f"{weight:.2f}", size=7, color=colour, ha="center", va="center")
     _colour_bar(figure, image, [axes])
-    figure.suptitle(title)
     return figure
 
 
-def _sheet(
-    weights: np.ndarray,
-    queries: Sequence[str],
-    keys: Sequence[str],
-    kind: str,
-    title: str,
-    theme: Theme,
-    has_layers: bool,
-) -> Any:
+def _sheet(weights: np.ndarray, words: _Words, kind: str, title: str, theme: Theme, has_layers: bool) -> Any:
     """Weights `(layers, heads, queries, keys)` as one small matrix for each head; queries are named on the left.
 
     With `has_layers` each row is a layer.
@@ -201,35 +162,24 @@ def _sheet(
         fitting = min(columns, _MOST_HEADS_IN_A_ROW, max(1, int(_WIDTH_OF_SHEET / wide)))
         columns = math.ceil(columns / math.ceil(columns / fitting))  # As many heads in each row.
     rows = math.ceil(len(panels) / columns)
-    words = [width_of(side, SMALL_FONT_SIZE) for side in (queries, keys)]
-    width = columns * (wide + 0.15) + words[0] + _MARGIN + 0.3
-    height = rows * (high + words[1] + 0.3) + _MARGIN / 2
-    figure = new_figure(max(width, width_of([title], FONT_SIZE + 2) + 0.4), height, layout="compressed")
+    queries, keys = words
+    width = columns * (wide + 0.15) + width_of(queries, SMALL_FONT_SIZE) + _MARGIN + 0.3
+    height = rows * (high + width_of(keys, SMALL_FONT_SIZE) + 0.3) + _MARGIN / 2
+    figure = new_figure(width, height, title, layout="compressed")
     grid = figure.subplots(rows, columns, squeeze=False)
     for index, axes in enumerate(grid.flat):
         if index >= len(panels):
             axes.set_axis_off()
             continue
-        image = _image(axes, panels[index], theme)
+        named = queries if index % columns == 0 else []
+        image = draw_matrix(axes, panels[index], named, keys, SMALL_FONT_SIZE, theme.sequential)
         head = f"head {index % weights.shape[1]}"
         axes.set_title(f"layers[{index // columns}], {head}" if has_layers else head, size=SMALL_FONT_SIZE)
-        _name_tokens(axes, queries if index % columns == 0 else (), keys, SMALL_FONT_SIZE)
         if index + columns >= len(panels):
             axes.set_xlabel(_KEYS[kind], size=SMALL_FONT_SIZE)
     figure.supylabel(_QUERIES[kind], size=SMALL_FONT_SIZE)
     _colour_bar(figure, image, list(grid.flat))
-    figure.suptitle(title)
     return figure
-
-
-def _image(axes: Any, weights: np.ndarray, theme: Theme) -> Any:
-    return axes.imshow(weights, cmap=colour_map(theme.sequential), vmin=0, vmax=1, interpolation="nearest")
-
-
-def _name_tokens(axes: Any, queries: Sequence[str], keys: Sequence[str], size: float) -> None:
-    axes.set_yticks(range(len(queries)), queries, size=size)
-    axes.set_xticks(range(len(keys)), keys, size=size, rotation=90)
-    axes.tick_params(length=0)
 
 
 def _colour_bar(figure: Any, drawn: Any, axes: Any) -> None:

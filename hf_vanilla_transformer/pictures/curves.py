@@ -3,14 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..support.user_errors import InputError
 from .figure_style import new_figure, styled
 from .token_labels import VISIBLE
 
 
 # Of the runs of one colour, in order.
 _MARKERS = (".", "x", "s", "^")
-# The axes of the plot, in order: metric and label.
-_PANELS = {
+# Of the metrics, one for each panel, in order.
+_LABELS = {
     "loss": "loss (nats per token)",
     "perplexity": "perplexity",
     "token_accuracy": "token accuracy (percent)",
@@ -34,47 +35,39 @@ def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
         ImportError: if matplotlib is missing; the message names the extra to install.
         ValueError: if `theme` is unknown, a curve has no points or no times, or no metric is known for all points.
     """
-    panels = _panels_of(curves)
+    for name, curve in curves.items():
+        if not curve["points"] or any("training_seconds" not in point for point in curve["points"]):
+            raise InputError(
+                f"the curve of {name} has no points with training_seconds, so it has no plot; give another run."
+            )
+    points = [point for curve in curves.values() for point in curve["points"]]
+    panels = [metric for metric in _LABELS if all(metric in point for point in points)]
+    if not panels:
+        raise InputError("some points have no BLEU, and some no loss; plot curves that share one of the two.")
     with styled(theme) as colours:
         rows, columns = (len(panels) + 1) // 2, min(len(panels), 2)
         figure = new_figure(5 * columns, 3.5 * rows)
         for number, metric in enumerate(panels, start=1):
             axes = figure.add_subplot(rows, columns, number)
-            for index, curve in enumerate(curves.values()):
-                colour, marker = _style(index, colours.lines)
-                training = {"linestyle": "--", "linewidth": 1, "marker": None if marker == "." else marker}
-                axes.plot(*_series(curve.get("training", []), metric), color=colour, markersize=3, **training)
-                axes.plot(*_series(curve["points"], metric), color=colour, marker=marker)
+            runs = [_draw_run(axes, metric, index, *run, colours.lines) for index, run in enumerate(curves.items())]
             axes.set_xlabel("training time (minutes, without evaluations)")
-            axes.set_ylabel(_PANELS[metric])
+            axes.set_ylabel(_LABELS[metric])
             if metric == "perplexity":
                 axes.set_yscale("log")
             axes.grid(alpha=0.3)
-        _add_legend(figure, curves, colours.lines)
+        has_training = any(curve.get("training") for curve in curves.values())
+        handles = (runs if len(curves) > 1 else []) + (_legend_of_lines() if has_training else [])
+        if handles:
+            figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 
-def _style(index: int, colours: Sequence[str]) -> tuple[str, str]:
-    """Colour and marker of a run."""
-    return colours[index % len(colours)], _MARKERS[index // len(colours) % len(_MARKERS)]
-
-
-def _panels_of(curves: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The metrics that a plot of curves shows: those of all evaluations.
-
-    Raises:
-        ValueError: see [`plot_curve`].
-    """
-    for name, curve in curves.items():
-        if not curve["points"] or any("training_seconds" not in point for point in curve["points"]):
-            raise ValueError(
-                f"the curve of {name} has no points with training_seconds, so it has no plot; give another run."
-            )
-    points = [point for curve in curves.values() for point in curve["points"]]
-    panels = [metric for metric in _PANELS if all(metric in point for point in points)]
-    if not panels:
-        raise ValueError("some points have no BLEU, and some no loss; plot curves that share one of the two.")
-    return panels
+def _draw_run(axes: Any, metric: str, index: int, name: str, curve: Mapping[str, Any], colours: Sequence[str]) -> Any:
+    """Draw a metric of a run; returns the line of validation."""
+    color, marker = colours[index % len(colours)], _MARKERS[index // len(colours) % len(_MARKERS)]
+    training = {"linestyle": "--", "linewidth": 1, "marker": None if marker == "." else marker}
+    axes.plot(*_series(curve.get("training", []), metric), color=color, markersize=3, **training)
+    return axes.plot(*_series(curve["points"], metric), color=color, marker=marker, label=name.translate(VISIBLE))[0]
 
 
 def _series(points: Sequence[Mapping[str, float]], metric: str) -> tuple[list[float], list[float]]:
@@ -83,20 +76,12 @@ def _series(points: Sequence[Mapping[str, float]], metric: str) -> tuple[list[fl
     return [point["training_seconds"] / 60 for point in known], [point[metric] for point in known]
 
 
-def _add_legend(figure: Any, curves: Mapping[str, Mapping[str, Any]], colors: Sequence[str]) -> None:
-    """Name the runs by color, if there are several, and the two kinds of line."""
+def _legend_of_lines() -> list[Any]:
+    """Handles that name the two kinds of line."""
     from matplotlib.lines import Line2D
 
-    handles = []
-    if len(curves) > 1:
-        styles = [_style(index, colors) for index in range(len(curves))]
-        handles = [
-            Line2D([], [], color=color, marker=marker, label=name.translate(VISIBLE))
-            for name, (color, marker) in zip(curves, styles, strict=True)
-        ]
-    if any(curve.get("training") for curve in curves.values()):
-        handles.append(Line2D([], [], color="gray", marker=".", label="validation"))
-        training = "training (with dropout; loss as minimized)"
-        handles.append(Line2D([], [], color="gray", linestyle="--", linewidth=1, label=training))
-    if handles:
-        figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
+    training = "training (with dropout; loss as minimized)"
+    return [
+        Line2D([], [], color="gray", marker=".", label="validation"),
+        Line2D([], [], color="gray", linestyle="--", linewidth=1, label=training),
+    ]

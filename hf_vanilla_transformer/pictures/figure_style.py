@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..support.atomic_files import whole_file
+from ..support.user_errors import InputError
 
 
 DOTS_PER_INCH = 150
@@ -64,7 +67,7 @@ THEMES = {
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
     """Raise ValueError if an argument is none of the values that it may have."""
     if value not in choices:
-        raise ValueError(f'{name} is "{value}"; choose one of {", ".join(choices)}.')
+        raise InputError(f'{name} is "{value}"; choose one of {", ".join(choices)}.')
 
 
 def check_matplotlib() -> None:
@@ -113,11 +116,25 @@ def styled(theme: str) -> Iterator[Theme]:
         yield colours
 
 
-def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
-    """A figure of this size in inches, which belongs to no window; call it in [`styled`]."""
+def new_figure(width: float, height: float, title: str = "", layout: Any = "constrained") -> Any:
+    """A figure of this size in inches, wider for a longer title, which belongs to no window; call it in [`styled`]."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout=layout)
+    width = max(width, width_of([title], FONT_SIZE + 2) + 0.4)
+    figure = Figure(figsize=(width, height), layout=layout)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def draw_matrix(
+    axes: Any, values: np.ndarray, queries: Sequence[str], keys: Sequence[str], size: float, colours: Sequence[str]
+) -> Any:
+    """Draw values from 0 to 1 of queries (rows) and keys as an image with their names; returns the image."""
+    axes.set_yticks(range(len(queries)), queries, size=size)
+    axes.set_xticks(range(len(keys)), keys, size=size, rotation=90)
+    axes.tick_params(length=0)
+    return axes.imshow(values, cmap=colour_map(colours), vmin=0, vmax=1, interpolation="nearest")
 
 
 def colour_map(colours: Sequence[str]) -> Any:
@@ -160,7 +177,7 @@ def check_format(path: str | os.PathLike[str]) -> str:
     name = Path(path).suffix.removeprefix(".").lower() or "png"
     formats = [each for each in FigureCanvasBase.get_supported_filetypes() if each != "pgf"]  # It needs TeX.
     if name not in formats:
-        raise ValueError(f"{path} ends in .{name}, which is no format of figures; choose one of {', '.join(formats)}.")
+        raise InputError(f"{path} ends in .{name}, which is no format of figures; choose one of {', '.join(formats)}.")
     return name
 
 

@@ -1,7 +1,7 @@
 """Sentence pairs through the model, and what pictures draw of them: tokens, attention weights, masks, probabilities."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.pipeline_vanilla_transformer import check_generated, check_vocabulary, evaluating
 from ..support.argument_checks import check_strings
+from ..support.user_errors import InputError
 from ..translation.engine import Engine
 from .token_labels import token_texts
 
@@ -100,9 +101,9 @@ def forward_pass(
             output_attentions=True,
             use_cache=False,
         )
-    attentions = [getattr(output, f"{name}_attentions") for name in KINDS]
-    if not all(layers and layers[0] is not None for layers in attentions):
-        raise ValueError(
+    attentions = {kind: getattr(output, f"{kind}_attentions") for kind in KINDS}
+    if not all(layers and layers[0] is not None for layers in attentions.values()):
+        raise InputError(
             'the model returned no attention weights; load it with attn_implementation="eager", which computes them.'
         )
     log_probs = output.logits[0].float().log_softmax(dim=-1).gather(-1, row[0, 1:, None])[:, 0]
@@ -110,14 +111,9 @@ def forward_pass(
         token_texts(tokenizer, sources[0]),
         token_texts(tokenizer, rows[0][:-1], of_target=True),
         token_texts(tokenizer, rows[0], of_target=True)[1:],
-        **{kind: _stacked(layers) for kind, layers in zip(KINDS, attentions, strict=True)},
+        **{kind: torch.cat(layers).float().cpu().numpy() for kind, layers in attentions.items()},
         log_probs=log_probs.tolist(),
     )
-
-
-def _stacked(layers: Sequence[torch.Tensor]) -> np.ndarray:
-    """The weights of a sentence, `(layers, heads, queries, keys)`."""
-    return torch.stack([layer[0] for layer in layers]).float().cpu().numpy()
 
 
 @torch.inference_mode()
@@ -147,19 +143,17 @@ def masks_of(
     inputs = tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
     decoder = tokenizer.pad({"input_ids": [row[:-1] for row in rows]}, return_tensors="pt").to(model.device)
     with evaluating(model), _received_masks(model) as received:
-        model(
+        output = model(
             **inputs,
             decoder_input_ids=decoder.input_ids,
             decoder_attention_mask=decoder.attention_mask,
             output_attentions=True,
             use_cache=False,
         )
-    lengths = {"source": inputs.input_ids.shape[1], "target": decoder.input_ids.shape[1]}
-    shapes = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("target", "source")}
     return Masks(
         [token_texts(tokenizer, row) for row in inputs.input_ids.tolist()],
         [token_texts(tokenizer, row, of_target=True) for row in decoder.input_ids.tolist()],
-        *(_allowed(received[kind], len(ids), *(lengths[side] for side in shapes[kind])) for kind in KINDS),
+        *(_allowed(received[kind], getattr(output, f"{kind}_attentions")[0][:, 0]) for kind in KINDS),
     )
 
 
@@ -175,16 +169,16 @@ def _token_ids(
         raise TypeError(f"{type(model).__name__} returns no attention weights; give the model in torch.")
     sources = list(check_strings("sources", sources))
     if not sources or not all(source.strip() for source in sources):
-        raise ValueError("a sentence is empty; give sentences with words.")
+        raise InputError("a sentence is empty; give sentences with words.")
     check_vocabulary(model.config, tokenizer)
     ids = tokenizer(sources, verbose=False).input_ids
     if targets is None:
         return ids, [_best_hypothesis(model, tokenizer, row, generate_kwargs) for row in ids]
     targets = list(check_strings("targets", targets))
     if len(targets) != len(sources):
-        raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")
+        raise InputError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")
     if generate_kwargs:
-        raise ValueError(
+        raise InputError(
             f"{', '.join(generate_kwargs)} has no effect on a target that is given; leave out one of them."
         )
     start = model.config.decoder_start_token_id
@@ -212,23 +206,19 @@ def _received_masks(model: Any) -> Iterator[dict[str, torch.Tensor | None]]:
     received: dict[str, torch.Tensor | None] = {}
     decoder = model.model.decoder.layers[0]
     modules = (model.model.encoder.layers[0].self_attn, decoder.self_attn, decoder.encoder_attn)
+    with ExitStack() as hooks:
+        for kind, module in zip(KINDS, modules, strict=True):
 
-    def record(kind: str) -> Any:
-        return lambda module, args, kwargs: received.update({kind: kwargs["attention_mask"]})
+            def record(module: Any, args: Any, kwargs: Any, kind: str = kind) -> None:
+                received[kind] = kwargs["attention_mask"]
 
-    hooks = [
-        module.register_forward_pre_hook(record(kind), with_kwargs=True)
-        for kind, module in zip(KINDS, modules, strict=True)
-    ]
-    try:
+            hooks.enter_context(module.register_forward_pre_hook(record, with_kwargs=True))
         yield received
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
-def _allowed(mask: torch.Tensor | None, *shape: int) -> np.ndarray:
+def _allowed(mask: torch.Tensor | None, weights: torch.Tensor) -> np.ndarray:
+    """Where queries may attend to keys, for weights `(batch, queries, keys)` of a head."""
     if mask is None:
-        return np.ones(shape, dtype=bool)
+        return np.ones(weights.shape, dtype=bool)
     allowed = mask if mask.dtype == torch.bool else mask == 0
-    return allowed[:, 0].expand(*shape).cpu().numpy()
+    return allowed[:, 0].expand(weights.shape).cpu().numpy()

@@ -7,15 +7,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from .figure_style import (
-    SMALL_FONT_SIZE,
-    Theme,
-    check_matplotlib,
-    colour_map,
-    new_figure,
-    styled,
-    width_of,
-)
+from .figure_style import SMALL_FONT_SIZE, Theme, draw_matrix, new_figure, styled, width_of
 from .forward_pass import masks_of
 
 
@@ -51,36 +43,31 @@ def plot_masks(
         ImportError: if matplotlib is missing; the message names the extra to install.
         TypeError, ValueError: as `masks_of` does; if `theme` is unknown.
     """
-    check_matplotlib()
     masks = masks_of(model, tokenizer, sources, targets, **generate_kwargs)
-    source, target = masks.cross.shape[2], masks.cross.shape[1]
-    words = [width_of([*chain(*side)], SMALL_FONT_SIZE) for side in (masks.source_tokens, masks.read_tokens)]
+    target, source = masks.cross.shape[1:]
     with styled(theme) as colours:
+        words = [width_of([*chain(*side)], SMALL_FONT_SIZE) for side in (masks.source_tokens, masks.read_tokens)]
         widths = [max(count * _CELL_OF_MASK, _NARROWEST_MASK) for count in (source, target, source)]
         height = len(masks.encoder) * (max(source, target) * _CELL_OF_MASK + max(words) + 0.6) + 0.8
-        figure = new_figure(sum(widths) + words[0] + 2 * words[1] + 1.8, height)
+        width = sum(widths) + words[0] + 2 * words[1] + 1.8
+        figure = new_figure(width, height, "Masks: coloured where a query may attend to a key")
         grid = figure.subplots(len(masks.encoder), 3, squeeze=False, width_ratios=widths)
         for sentence, row in enumerate(grid):
             of_source, of_target = masks.source_tokens[sentence], masks.read_tokens[sentence]
-            for axes, allowed, queries, keys, title in (
-                (row[0], masks.encoder, of_source, of_source, "encoder self-attention"),
-                (row[1], masks.decoder, of_target, of_target, "decoder self-attention"),
-                (row[2], masks.cross, of_target, of_source, "cross-attention"),
-            ):
-                _draw_mask(axes, allowed[sentence], queries, keys, colours)
-                axes.set_title(title if sentence == 0 else "")
-        figure.suptitle("Masks: coloured where a query may attend to a key")
+            _draw_mask(row[0], masks.encoder[sentence], of_source, of_source, colours)
+            _draw_mask(row[1], masks.decoder[sentence], of_target, of_target, colours)
+            _draw_mask(row[2], masks.cross[sentence], of_target, of_source, colours)
+        for axes, kind in zip(grid[0], ("encoder self-", "decoder self-", "cross-"), strict=True):
+            axes.set_title(f"{kind}attention")
     return figure
 
 
 def _draw_mask(axes: Any, allowed: np.ndarray, queries: Sequence[str], keys: Sequence[str], theme: Theme) -> None:
-    axes.imshow(allowed, cmap=colour_map((theme.background, theme.lines[0])), vmin=0, vmax=1, interpolation="nearest")
-    axes.set_yticks(range(len(queries)), queries, size=SMALL_FONT_SIZE)
-    axes.set_xticks(range(len(keys)), keys, size=SMALL_FONT_SIZE, rotation=90)
+    draw_matrix(axes, allowed, queries, keys, SMALL_FONT_SIZE, (theme.background, theme.lines[0]))
     axes.set_yticks(np.arange(len(queries) + 1) - 0.5, minor=True)
     axes.set_xticks(np.arange(len(keys) + 1) - 0.5, minor=True)
     axes.grid(which="minor", linewidth=0.5)
-    axes.tick_params(which="both", length=0)
+    axes.tick_params(which="minor", length=0)
     axes.set_ylabel("query", size=SMALL_FONT_SIZE)
     axes.set_xlabel("key", size=SMALL_FONT_SIZE)
     axes.set_anchor("N")

@@ -9,12 +9,8 @@ import torch
 from ..model.modeling_vanilla_transformer import sinusoidal_positions
 from ..model.pipeline_vanilla_transformer import evaluating
 from ..support.argument_checks import check_number
-from .figure_style import (
-    DOTS_PER_INCH,
-    colour_map,
-    new_figure,
-    styled,
-)
+from ..support.user_errors import InputError
+from .figure_style import DOTS_PER_INCH, colour_map, new_figure, styled
 
 
 # The dot products are a matrix of all pairs of positions.
@@ -57,9 +53,7 @@ def plot_positions(model: Any = None, *, length: int = 100, d_model: int | None 
 
 
 def _draw_table(axes: Any, values: np.ndarray, colours: Sequence[str], limits: tuple[float, float], label: str) -> None:
-    low, high = limits
-    options: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
-    image = axes.imshow(values, cmap=colour_map(colours), vmin=low, vmax=high, **options)
+    image = axes.imshow(values, cmap=colour_map(colours), aspect="auto", interpolation="nearest", clim=limits)
     axes.set_ylabel("position")
     axes.figure.colorbar(image, ax=axes, label=label)
 
@@ -70,10 +64,10 @@ def _positions(model: Any, length: int, d_model: int | None) -> np.ndarray:
         d_model = 512 if d_model is None else d_model
         check_number("d_model", d_model, 2, _MOST_CHANNELS)
         if d_model % 2:
-            raise ValueError(f"d_model is {d_model}; it must be even: half of the channels are sines, half cosines.")
+            raise InputError(f"d_model is {d_model}; it must be even: half of the channels are sines, half cosines.")
         return sinusoidal_positions(torch.arange(length)[None], d_model)[0].numpy()
     if d_model is not None:
-        raise ValueError(f"d_model is {d_model}, but the model's is drawn; leave out one of the two.")
+        raise InputError(f"d_model is {d_model}, but the model's is drawn; leave out one of the two.")
     encoder = model.get_encoder()
     position_ids = torch.arange(length, device=model.device)[None]
     zeros = torch.zeros(1, length, model.config.d_model, device=model.device)

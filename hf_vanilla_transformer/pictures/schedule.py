@@ -38,20 +38,17 @@ def plot_schedule(
         ValueError: if `theme` is unknown, a number is below 1, or there are more values than colours or line styles.
     """
     check_number("updates", updates, 1)
-    for name, values in {"d_model": d_model, "warmup_steps": warmup_steps}.items():
-        for value in values:
-            check_number(name, value, 1)
     with styled(theme) as colours:
         for name, values, most in (("d_model", d_model, colours.lines), ("warmup_steps", warmup_steps, _LINE_STYLES)):
             check_number(f"the number of values of {name}", len(values), 1, len(most))
+            for value in values:
+                check_number(name, value, 1)
         figure = new_figure(7.5, 4.2)
         axes = figure.add_subplot()
         for colour, width in zip(colours.lines, d_model, strict=False):
             for line, warmup in zip(_LINE_STYLES, warmup_steps, strict=False):
-                # The peak is between two points otherwise.
-                at = sorted(
-                    {*np.linspace(1, updates, min(updates, _POINTS)).astype(int).tolist(), min(warmup, updates)}
-                )
+                points = np.linspace(1, updates, min(updates, _POINTS)).astype(int).tolist()
+                at = sorted({*points, min(warmup, updates)})  # The peak is between two points otherwise.
                 rates = [paper_learning_rate(update, width, warmup) for update in at]
                 axes.plot(at, rates, line, color=colour, label=f"d_model {width}, warm-up {warmup:,}")
         axes.set(xlabel="update", ylabel="learning rate", ylim=(0, None), xlim=(0, updates))

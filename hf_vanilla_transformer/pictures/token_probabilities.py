@@ -5,17 +5,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from .figure_style import (
-    SMALL_FONT_SIZE,
-    Theme,
-    check_matplotlib,
-    colour_map,
-    new_figure,
-    readable_on,
-    styled,
-    width_of,
-)
-from .forward_pass import ForwardPass, forward_pass
+from .figure_style import SMALL_FONT_SIZE, Theme, colour_map, new_figure, readable_on, styled, width_of
+from .forward_pass import forward_pass
 
 
 # Inches.
@@ -50,12 +41,7 @@ def plot_token_probabilities(
         ImportError: if matplotlib is missing; the message names the extra to install.
         TypeError, ValueError: as `forward_pass` does; if `theme` is unknown.
     """
-    check_matplotlib()
-    return draw_token_probabilities(forward_pass(model, tokenizer, source, target, **generate_kwargs), theme=theme)
-
-
-def draw_token_probabilities(found: ForwardPass, *, theme: str = "light") -> Any:
-    """Draw as [`plot_token_probabilities`] does, from a forward pass that may give several pictures."""
+    found = forward_pass(model, tokenizer, source, target, **generate_kwargs)
     with styled(theme) as colours:
         return _token_line(found.target_tokens, found.log_probs, colours)
 
@@ -75,7 +61,8 @@ def _token_line(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme)
         places.append((used, line))
         used += width + _SPACE
     total = max(x + width for (x, _), width in zip(places, widths, strict=True))
-    figure = new_figure(max(total, 4.5) + 0.4, (line + 1) * _LINE_HEIGHT + 1.3)
+    title = f"log P(Y | X) = {sum(log_probs):.2f}"
+    figure = new_figure(max(total, 4.5) + 0.4, (line + 1) * _LINE_HEIGHT + 1.3, title)
     axes = figure.add_subplot()
     for token, log_prob, (x, row), width in zip(tokens, log_probs, places, widths, strict=True):
         y = row * _LINE_HEIGHT
@@ -87,5 +74,4 @@ def _token_line(tokens: Sequence[str], log_probs: Sequence[float], theme: Theme)
     axes.set_axis_off()
     bar = figure.colorbar(colours, ax=axes, location="bottom", fraction=0.12, aspect=40, extend="min")
     bar.set_label("log-probability of the token (nats)")
-    figure.suptitle(f"log P(Y | X) = {sum(log_probs):.2f}")
     return figure

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
 from ..support.argument_checks import check_number
+from ..support.user_errors import InputError
 
 
 _RETRY = {"Retry-After": "1"}
@@ -45,7 +46,7 @@ class ServingSettings:
         for each in fields(self):
             check_number(each.name, getattr(self, each.name), 0 if each.name == "max_wait_ms" else 1)
         if self.max_texts > self.max_in_flight:
-            raise ValueError(
+            raise InputError(
                 f"max_texts is {self.max_texts}, but max_in_flight {self.max_in_flight}; such a request would never be "
                 "accepted, so lower the one or raise the other."
             )

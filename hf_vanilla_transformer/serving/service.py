@@ -12,8 +12,7 @@ from fastapi import HTTPException
 from transformers import PreTrainedTokenizerBase
 
 from ..support.argument_checks import check_strings
-from ..translation.multi_sentence_texts import pieces_of
-from ..translation.sentence_splitting import Piece
+from ..translation.sentence_splitting import Piece, pieces_of
 from ..translation.translate import translate
 from ..translation.translation_details import Translation
 from .batcher import Batch, Batcher

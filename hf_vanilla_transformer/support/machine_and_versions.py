@@ -38,16 +38,17 @@ def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
         "versions": {
             "python": platform.python_version(),
             "hf_vanilla_transformer": __version__,
-            **{package: _version(package) for package in _PACKAGES},
+            **{package: version_of(package) for package in _PACKAGES},
         },
         "commit": _commit(),
     }
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None without it."""
     try:
         return version(package)
-    except PackageNotFoundError:  # In a checkout that is not installed.
+    except PackageNotFoundError:
         return None
 
 

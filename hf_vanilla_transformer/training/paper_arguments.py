@@ -29,7 +29,7 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
 
     learning_rate: float = field(
         default=512**-0.5 * 4000**-0.5,
-        metadata={"help": "Peak learning rate. Default: the schedule of Eq. 3."},
+        metadata={"help": "Peak learning rate (default: the schedule of Eq. 3)."},
     )
     lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "Schedule after the warm-up."})
     warmup_steps: float = field(default=4000, metadata={"help": "Number of warm-up updates."})

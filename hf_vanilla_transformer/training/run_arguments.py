@@ -18,6 +18,8 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.fast_path_checks import cpu_supports_matmul_in
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_optional
+from ..support.argument_types import build
+from ..support.user_errors import InputError
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.loading_arguments import LoadingArguments
 from .paper_arguments import PaperTrainingArguments
@@ -36,12 +38,9 @@ class ModelArguments(LoadingArguments):
         metadata={"help": "Fine-tune this model, a folder or a name on the Hub, with its tokenizer and its sizes."},
     )
     tokenizer_name: str | None = field(
-        default=None,
-        metadata={"help": "Use this tokenizer, a folder or a name on the Hub, instead of training one."},
+        default=None, metadata={"help": "Use this tokenizer, a folder or a name on the Hub, instead of training one."}
     )
-    preset: str = field(
-        default="base", metadata={"help": 'Row of Table 3 to start from: "base", "big", "C N=2", "E", ...'}
-    )
+    preset: str = field(default="base", metadata={"help": 'Row of Table 3: base, big, "C N=2", E, ...'})
     vocab_size: int = field(default=37000, metadata={"help": "Maximum size of the joint BPE vocabulary, or of each."})
     joint_vocabulary: bool = field(
         default=True, metadata={"help": "One vocabulary for both languages, as in the paper, or one for each."}
@@ -49,14 +48,12 @@ class ModelArguments(LoadingArguments):
     whitespace_words: bool = field(
         default=False, metadata={"help": "Split text into words at spaces only, for text that is tokenized already."}
     )
-    num_layers: int | None = field(default=None, metadata={"help": "N of both stacks, instead of the preset's."})
-    d_model: int | None = field(default=None, metadata={"help": "Instead of the preset's."})
-    d_ff: int | None = field(default=None, metadata={"help": "Instead of the preset's."})
-    num_heads: int | None = field(default=None, metadata={"help": "h, instead of the preset's."})
-    dropout: float | None = field(default=None, metadata={"help": "P_drop, instead of the preset's or the model's."})
-    label_smoothing: float | None = field(
-        default=None, metadata={"help": "epsilon_ls, instead of the preset's or the model's."}
-    )
+    num_layers: int | None = field(default=None, metadata={"help": "Layers of each stack (base: 6)."})
+    d_model: int | None = field(default=None, metadata={"help": "Model width (base: 512)."})
+    d_ff: int | None = field(default=None, metadata={"help": "Width of the feed-forward networks (base: 2048)."})
+    num_heads: int | None = field(default=None, metadata={"help": "Attention heads (base: 8)."})
+    dropout: float | None = field(default=None, metadata={"help": "P_drop (base: 0.1)."})
+    label_smoothing: float | None = field(default=None, metadata={"help": "epsilon_ls (base: 0.1)."})
     config_overrides: dict | str | None = field(
         default=None,
         metadata={"help": "Other fields of VanillaTransformerConfig, as JSON: '{\"decoder_layers\": 2}'."},
@@ -64,20 +61,26 @@ class ModelArguments(LoadingArguments):
     attn_implementation: str | None = field(
         default=None, metadata={"help": "Attention implementation of transformers, such as sdpa."}
     )
-    license: str | None = field(default=None, metadata={"help": "Licence of the weights, for the model card."})
+    license: str | None = field(
+        default=None, metadata={"help": "Licence of the weights, for the model card.", "group": "output"}
+    )
     max_tokens: int | None = field(
         default=None,
-        metadata={"help": "Remove training pairs with more tokens on one side; empty pairs are always removed."},
+        metadata={
+            "help": "Remove training pairs with more tokens on one side; empty pairs are always removed.",
+            "group": "data",
+        },
     )
     preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that tokenize the pairs, for large corpora."}
+        default=None, metadata={"help": "Processes that tokenize the pairs, for large corpora.", "group": "data"}
     )
-    overwrite: bool = field(default=False, metadata={"help": "Replace the model in --output_dir."})
+    overwrite: bool = field(default=False, metadata={"help": "Replace the model in --output_dir.", "group": "output"})
     average_last: int | None = field(
         default=None,
         metadata={
             "help": "Save the average of the last N checkpoints instead of the last weights. The paper averages 5, "
-            "and 20 for the big model."
+            "and 20 for the big model.",
+            "group": "output",
         },
     )
 
@@ -90,17 +93,17 @@ class ModelArguments(LoadingArguments):
         known = {each.name for each in fields(VanillaTransformerConfig)} | VanillaTransformerConfig.attribute_map.keys()
         unknown = set(self.config_overrides or {}) - known
         if unknown:
-            raise ValueError(f"config_overrides has {min(unknown)}, which is no field of VanillaTransformerConfig.")
+            raise InputError(f"config_overrides has {min(unknown)}, which is no field of VanillaTransformerConfig.")
         trains_tokenizer = any(getattr(self, name) != getattr(type(self), name) for name in TRAINED)
         if self.tokenizer_name is not None and trains_tokenizer:
-            raise ValueError(
+            raise InputError(
                 f"tokenizer_name is {self.tokenizer_name}, so no tokenizer is trained; leave out "
                 f"{', '.join(f'--{name}' for name in TRAINED)}."
             )
         for name in ("preset", "tokenizer_name", "config_overrides"):
             value = getattr(self, name)
             if self.model_name_or_path is not None and value != getattr(type(self), name):
-                raise ValueError(
+                raise InputError(
                     f"{name} is {value}, but {self.model_name_or_path} has sizes and a tokenizer; leave out one of the "
                     "two."
                 )
@@ -117,7 +120,7 @@ class ModelArguments(LoadingArguments):
         for argument, size in sizes:
             given, actual = getattr(self, argument), getattr(config, size)
             if given not in (None, actual):
-                raise ValueError(f"{argument} is {given}, but {name} has {actual}, which training does not change.")
+                raise InputError(f"{argument} is {given}, but {name} has {actual}, which training does not change.")
 
     def config(self, tokenizer: PreTrainedTokenizerBase | None = None) -> VanillaTransformerConfig:
         """The configuration of a model from scratch; without a tokenizer, with the default vocabulary.
@@ -143,7 +146,7 @@ class ModelArguments(LoadingArguments):
             others = {name for name in of_tokenizer if overrides.get(name, of_tokenizer[name]) != of_tokenizer[name]}
             for name in sorted(fewer | others - {"decoder_start_token_id"}):
                 wanted = rows[name] if name in fewer else of_tokenizer[name]
-                raise ValueError(f"config_overrides has {name} {overrides[name]}, but the tokenizer needs {wanted}.")
+                raise InputError(f"config_overrides has {name} {overrides[name]}, but the tokenizer needs {wanted}.")
         return VanillaTransformerConfig.from_paper(self.preset, **{**given, **overrides})
 
 
@@ -158,7 +161,7 @@ def read_object(name: str, text: str) -> dict[str, Any]:
     except json.JSONDecodeError:
         value = None
     if not isinstance(value, dict):
-        raise ValueError(f"{name} is {text!r}; give a JSON object of names and values, such as '{{\"d_k\": 32}}'.")
+        raise InputError(f"{name} is {text!r}; give a JSON object of names and values, such as '{{\"d_k\": 32}}'.")
     return value
 
 
@@ -169,6 +172,18 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     return {**ids, "decoder_start_token_id": ids.get("bos_token_id", tokenizer.pad_token_id)}
 
 
+# Groups of `train --help`. It shows these and what this class adds; `--help_all` shows the Trainer's others, too.
+_GROUPS = {
+    "training": "per_device_train_batch_size gradient_accumulation_steps num_train_epochs max_steps "
+    "learning_rate lr_scheduler_type warmup_steps optim weight_decay max_grad_norm seed fp16 use_cpu",
+    "evaluation": "eval_strategy eval_steps per_device_eval_batch_size predict_with_generate generation_num_beams "
+    "generation_max_length metric_for_best_model load_best_model_at_end early_stopping_patience",
+    "output": "output_dir results save_strategy save_steps save_total_limit resume_from_checkpoint logging_steps "
+    "report_to",
+    "Hub": "push_to_hub hub_model_id hub_private_repo hub_revision hub_strategy",
+}
+
+
 @dataclass
 class RunArguments(PaperTrainingArguments):
     """`PaperTrainingArguments` of `train`: batches by tokens, R-Drop, early stopping, and one push after the training.
@@ -176,61 +191,46 @@ class RunArguments(PaperTrainingArguments):
     The Trainer pickles an object of this class, so its module must be importable.
     """
 
+    _argument_groups = {name: group for group, names in _GROUPS.items() for name in names.split()}
+
     tokens_per_batch: int | None = field(
         default=None,
-        metadata={
-            "help": "Maximum number of tokens in a batch on each side, padding included, instead of "
-            "--per_device_train_batch_size."
-        },
+        metadata={"help": "Maximum tokens of a batch on each side, with padding; not --per_device_train_batch_size."},
     )
-    r_drop_alpha: float = field(
-        default=0.0, metadata={"help": "Weight of the R-Drop loss, 2 for example; 0 trains without R-Drop."}
-    )
+    r_drop_alpha: float = field(default=0.0, metadata={"help": "Weight of the R-Drop loss, 2 for example."})
     rate_factor: float = field(default=1.0, metadata={"help": "Constant before Eq. 3; the paper's is 1."})
     bf16: bool | None = field(  # type: ignore[assignment]
         default=None,
-        metadata={"help": "bfloat16 autocast; by default where the GPU, or the CPU that trains, computes in bfloat16."},
+        metadata={"help": "bfloat16 autocast (default: where the device that trains computes in bfloat16)."},
     )
     early_stopping_patience: int | None = field(
         default=None,
-        metadata={
-            "help": "Stop after N evaluations in a row without an improvement of --metric_for_best_model, by default "
-            "the loss."
-        },
+        metadata={"help": "Stop after N evaluations in a row without a better --metric_for_best_model (or loss)."},
     )
     resume_from_checkpoint: str | None = field(
         default=None,
         metadata={
-            "help": 'Resume from this checkpoint: a folder, or "last", the newest complete one in --output_dir; "auto" '
-            "is the same, but starts from scratch without one."
+            "help": "Checkpoint folder; last is the newest complete one in --output_dir; auto is the same, but starts "
+            "from scratch without one."
         },
     )
     save_total_limit: int | None = field(
         default=None,
-        metadata={"help": "Checkpoints to keep, including the best; 0 keeps all. 10, or more for --average_last."},
-    )
-    save_every_epochs: int | None = field(
-        default=None,
-        metadata={
-            "help": "Write a checkpoint every N epochs, and at the end, whatever --save_strategy and --save_steps say."
-        },
+        metadata={"help": "Checkpoints to keep, including the best (default: 10, or more for --average_last); 0: all."},
     )
     results: str | None = field(
-        default=None,
-        metadata={"help": "Write settings, scores on validation and test pairs, times and versions to this JSON file."},
+        default=None, metadata={"help": "Write settings, scores, times and versions to this JSON file."}
     )
     hub_strategy: str = field(
         default="end",
-        metadata={"help": 'When --push_to_hub pushes: "end", or a strategy of the Trainer, which push earlier, too.'},
+        metadata={"help": "When --push_to_hub pushes; the Trainer's other strategies push during training, too."},
     )
 
     def __post_init__(self) -> None:
         if not 0 <= self.r_drop_alpha < math.inf:
-            raise ValueError(f"r_drop_alpha is {self.r_drop_alpha}; give 0 for training without R-Drop, or a weight.")
+            raise InputError(f"r_drop_alpha is {self.r_drop_alpha}; give 0 for training without R-Drop, or a weight.")
         if not 0 < self.rate_factor < math.inf:
-            raise ValueError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
-        if self.save_every_epochs is not None:
-            self.save_strategy = "epoch"
+            raise InputError(f"rate_factor is {self.rate_factor}; it must be above 0. The paper's is 1.")
         if self.early_stopping_patience is not None and self.metric_for_best_model is None:
             self.metric_for_best_model = "loss"
         # The Trainer accepts bfloat16 on a CPU only if `use_cpu` is set.
@@ -263,7 +263,6 @@ def computes_in_bfloat16(use_cpu: bool) -> bool:
     return is_x86 and cpu_supports_matmul_in(torch.bfloat16)
 
 
-KINDS = (ModelArguments, DataArguments, DecodingArguments, ScoringArguments, RunArguments)
 # Arguments of the Trainer that would have no effect here, or stop the run.
 _NO_EFFECT = {
     "do_train": "`train` always trains",
@@ -284,6 +283,11 @@ _UNSUPPORTED = {
 }
 REJECTED = {name: f"{name} has no effect, because {why}; leave it out." for name, why in _NO_EFFECT.items()}
 REJECTED |= {name: f"{name} is not supported, because {why}; leave it out." for name, why in _UNSUPPORTED.items()}
+REJECTED |= {
+    "label_smoothing_factor": "label_smoothing_factor has another name; give label_smoothing.",
+    "hub_token": "hub_token has another name; give token.",
+    "early_stopping": "early_stopping belongs to the search of translate and evaluate; give early_stopping_patience.",
+}
 
 
 class Settings(NamedTuple):
@@ -309,21 +313,15 @@ class Settings(NamedTuple):
             ValueError: if an argument is not supported, or has a value that is not possible.
         """
         for name in sorted(arguments.keys() & REJECTED.keys()):
-            raise ValueError(REJECTED[name])
-        names = [{each.name for each in fields(kind) if each.init} for kind in KINDS]
-        for name in sorted(arguments.keys() - set().union(*names)):
-            raise TypeError(f"there is no argument {name}; `hf-vanilla-transformer train --help` lists them.")
+            raise InputError(REJECTED[name])
         if arguments.get("device") == "cpu":  # The Trainer chooses its device by `use_cpu`.
             arguments["use_cpu"] = True
         for name in ("train_file", "validation_file", "test_file"):
             if arguments.get(name) is not None:
                 arguments[name] = file_names(arguments[name])
-        return cls(
-            *(
-                kind(**{name: value for name, value in arguments.items() if name in known})
-                for kind, known in zip(KINDS, names, strict=True)
-            )
-        )
+        settings = build(cls, arguments)
+        settings.args.hub_token = settings.model.token
+        return settings
 
     def for_target_language(self) -> "Settings":
         """The settings with the tokenization of BLEU for the target language, if the run may compute BLEU.

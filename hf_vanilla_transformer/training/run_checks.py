@@ -10,7 +10,7 @@ from datasets import DatasetDict
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, Seq2SeqTrainer
 
 from ..data.length_filter import pair_lengths
-from ..evaluation.metric_names import METRICS
+from ..evaluation.metrics import METRICS
 from ..hub.model_folder import FILES_OF_A_RUN, files_of_a_run
 from ..support.argument_checks import check_number, check_optional
 from ..support.checkpoint_marks import checkpoints_in
@@ -111,7 +111,8 @@ def check_validation(args: RunArguments) -> None:
         ValueError: if the run has no evaluations, or without the metric that decides; or if an evaluation may fall
             between two checkpoints.
     """
-    metric, scores = (args.metric_for_best_model or "loss").removeprefix("eval_"), list(METRICS)
+    metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
+    scores = [name for name, each in METRICS.items() if each.higher_is_better]
     # Not perplexity, whose highest value the Trainer would take for the best.
     if metric not in ("loss", "token_accuracy", *(scores if args.predict_with_generate else ())):
         raise ValueError(

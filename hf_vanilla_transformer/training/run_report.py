@@ -4,6 +4,7 @@ import json
 import logging
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,9 +165,8 @@ def save_card(
         location = {"location": args.hub_model_id, "revision": args.hub_revision}
     # A sentence of the user's data may be private.
     example = {"example_source": pairs["train"][0]["source"]} if settings.data.dataset_name == BUILT_IN else {}
-    card = fill_model_card(
-        about(settings, scores), model.config, model.num_parameters(), facts, data=facts["data"], **location, **example
-    )
+    described = replace(about(settings, scores), data=facts["data"], **location, **example)
+    card = fill_model_card(described, model.config, model.num_parameters(), facts)
     with staged(output) as staging:
         (staging / "README.md").write_text(card.content, encoding="utf-8")
         written = {**(scores or {}), **({"validation": compared} if compared else {})}

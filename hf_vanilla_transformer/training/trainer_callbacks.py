@@ -19,7 +19,7 @@ from transformers import (
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import ExportableState
 
-from ..evaluation.example_translations import format_examples, spread
+from ..evaluation.evaluate import format_examples, spread
 from ..model.prepacked_weights import forget_packed
 from ..support.process_memory import release_freed_memory
 from .paper_arguments import describe_precision

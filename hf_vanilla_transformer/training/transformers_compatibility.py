@@ -1,7 +1,7 @@
 """Private parts of transformers' Trainer that this package uses, and of transformers outside of `model/`.
 
 A test compares [`PARAMETERS`] and [`ATTRIBUTES`] with the installed transformers, and another finds names that are
-missing here. Their form is that of `model/transformers_compatibility.py`.
+missing here. Their form is that of `tests/model/test_transformers_compatibility.py`.
 """
 
 # Methods that this package overrides, replaces or calls, by their class, each with the parameters that it uses: by

@@ -1,21 +1,21 @@
 """`align()`: word alignments, the links between the words of a source and its translation, from cross-attention."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from ..model.pipeline_vanilla_transformer import check_vocabulary, evaluating
-from ..support.argument_checks import check_number, check_strings
+from ..model.pipeline_vanilla_transformer import evaluating
 from .engine import Engine
 from .forced_decoding import forced_decoding
-from .inference_batches import batches
+from .inference import Inference
 from .words_of_tokens import TokenTexts, words_of_tokens
 
 
 Links = list[tuple[int, int]]
+# A text with its token ids.
+Tokenized = tuple[str, list[int]]
 
 
 class Aligner:
@@ -24,24 +24,20 @@ class Aligner:
     Args:
         model (`PreTrainedModel`, or an `Engine` as of `load_engine`): gives `alignment_heads` and `alignment_shift`.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
-        split (`Callable`): splits a text into words; by default at whitespace.
     """
 
-    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, split: Callable[[str], list[str]] = str.split):
+    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase):
         self.heads = alignment_heads(model)
         self._shift = getattr(model.config, "alignment_shift", False)
-        self._split = split
-        self._source_texts, self._target_texts = TokenTexts(tokenizer, False), TokenTexts(tokenizer, True)
+        self._texts = TokenTexts(tokenizer, False), TokenTexts(tokenizer, True)
 
-    def words(self, source: tuple[str, list[int]], target: tuple[str, list[int]]) -> tuple[Any, Any]:
-        """The words of each token of a source and of a target, which are given as text and token ids."""
-        (source_text, source_ids), (target_text, target_ids) = source, target
-        return (
-            words_of_tokens(self._split(source_text), self._source_texts(source_ids)),
-            words_of_tokens(self._split(target_text), self._target_texts(target_ids)),
-        )
+    def words(self, source: Tokenized, target: Tokenized) -> tuple[list[list[int]], list[list[int]]]:
+        """The words that each token of the source, and of the target, belongs to."""
+        sides = zip((source, target), self._texts, strict=True)
+        of_source, of_target = (words_of_tokens(text.split(), texts(ids)) for (text, ids), texts in sides)
+        return of_source, of_target
 
-    def __call__(self, source: tuple[str, list[int]], target: tuple[str, list[int]], attention: torch.Tensor) -> Links:
+    def __call__(self, source: Tokenized, target: Tokenized, attention: torch.Tensor) -> Links:
         """The links of a pair, from its attention, `(heads, target, source)`."""
         return link(attention.mean(dim=0), *self.words(source, target), shift=self._shift)
 
@@ -80,7 +76,7 @@ def align(
     tokenizer: PreTrainedTokenizerBase,
     sources: Iterable[str],
     targets: Iterable[str],
-    batch_tokens: int = 4096,
+    tokens_per_batch: int = 4096,
     show_progress: bool = False,
 ) -> list[Links]:
     """Align the words of sentences and their translations, from the cross-attention of one forward pass per batch.
@@ -91,11 +87,7 @@ def align(
     Args:
         model (`VanillaTransformerForConditionalGeneration`, or an `Engine` as of `load_engine`): runs in evaluation
             mode; its mode is restored afterwards.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
-        sources, targets (`Iterable[str]`): sentences, and one translation of each.
-        batch_tokens (`int`): maximum number of tokens per batch on each side, padding included; a longer pair is its
-            own batch.
-        show_progress (`bool`): whether to show a progress bar, in pairs.
+        tokenizer, sources, targets, tokens_per_batch, show_progress: as in `score`.
 
     Returns:
         `list` of `list` of pairs of `int`: of each sentence pair the linked words, as their indices from 0 in the
@@ -111,35 +103,16 @@ def align(
         is_engine = isinstance(model, Engine)
         reason = "CTranslate2 averages heads of one layer only" if is_engine else "it is no model of this package"
         raise ValueError(f"a {type(model).__name__} gives no attention to align words by: {reason}.")
-    pairs = attention_of_pairs(model, tokenizer, sources, targets, aligner.heads, batch_tokens, show_progress)
-    rows = {row: aligner(source, target, attention) for row, source, target, attention in pairs}
-    return [rows[row] for row in sorted(rows)]
+    inference = Inference(model, tokenizer, tokens_per_batch, show_progress)
+    rows = {row: aligner(*each) for row, *each in attention_of_pairs(inference, sources, targets, aligner.heads)}
+    return [rows[row] for row in range(len(rows))]
 
 
 def attention_of_pairs(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    sources: Iterable[str],
-    targets: Iterable[str],
-    heads: list[tuple[int, int]],
-    batch_tokens: int,
-    show_progress: bool,
-) -> Iterator[tuple[int, tuple[str, list[int]], tuple[str, list[int]], Any]]:
-    """The row of each pair, its texts with their token ids, and its attention, `(heads, target, source)`."""
-    check_number("batch_tokens", batch_tokens, 1)
-    check_vocabulary(model.config, tokenizer)
-    sources, targets = list(check_strings("sources", sources)), list(check_strings("targets", targets))
-    if len(sources) != len(targets):
-        raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")
-    if not sources:
-        return
-    ids = tokenizer(sources, verbose=False).input_ids, tokenizer(text_target=targets, verbose=False).input_ids
-    lengths = [max(map(len, pair)) for pair in zip(*ids, strict=True)]
-    progress = tqdm(total=len(sources), desc="aligning", unit=" pairs", disable=not show_progress)
-    with evaluating(model), progress:
-        for batch in batches(lengths, batch_tokens):
-            source_ids, target_ids = ([side[row] for row in batch] for side in ids)
-            decoded = forced_decoding(model, tokenizer, source_ids, target_ids, heads)
-            for row, forced in zip(batch, decoded, strict=True):
-                yield row, (sources[row], ids[0][row]), (targets[row], ids[1][row]), forced.attention
-            progress.update(len(batch))
+    inference: Inference, sources: Iterable[str], targets: Iterable[str], heads: list[tuple[int, int]]
+) -> Iterator[tuple[int, Tokenized, Tokenized, Any]]:
+    """The row of each pair, its two sides, and its attention, `(heads, target, source)`; longest pairs first."""
+    sources, targets, source_ids, target_ids = inference.tokenize_pairs(sources, targets)
+    with evaluating(inference.model):
+        for row, forced in forced_decoding(inference, source_ids, target_ids, heads, "aligning"):
+            yield row, (sources[row], source_ids[row]), (targets[row], target_ids[row]), forced.attention

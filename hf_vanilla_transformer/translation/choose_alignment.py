@@ -15,6 +15,7 @@ from ..support.atomic_files import write_text
 from .alignment import Aligner, Links, alignment_heads, attention_of_pairs, link
 from .alignment_error_rate import GoldLinks, alignment_error_rate
 from .engine import Engine
+from .inference import Inference
 
 
 # The weight of a word's own frequency in the leave-one-out probabilities of its translations.
@@ -35,13 +36,16 @@ class AlignmentChoice(NamedTuple):
     shift: bool
     cost: float
 
+    def fields(self) -> dict[str, Any]:
+        """The choice as fields of a model's configuration: `model.config.update(choice.fields())`."""
+        return {"alignment_heads": [list(head) for head in self.heads], "alignment_shift": self.shift}
+
 
 def save_choice(folder: Path, choice: AlignmentChoice) -> None:
     """Write a choice into the config.json of a model's folder, whose other entries stay."""
     path = folder / "config.json"
     entries = json.loads(path.read_text(encoding="utf-8"))
-    entries |= {"alignment_heads": choice.heads, "alignment_shift": choice.shift}
-    write_text(path, json.dumps(entries, indent=2) + "\n")
+    write_text(path, json.dumps(entries | choice.fields(), indent=2) + "\n")
 
 
 @torch.inference_mode()
@@ -51,10 +55,10 @@ def choose_alignment(
     sources: Iterable[str],
     targets: Iterable[str],
     gold: Sequence[GoldLinks] | None = None,
-    batch_tokens: int = 4096,
+    tokens_per_batch: int = 4096,
     show_progress: bool = False,
 ) -> list[AlignmentChoice]:
-    """Choose the attention that `align` reads, on held-out pairs, and set it in `model.config`.
+    """Choose the attention that `align` reads, on held-out pairs; `model.config.update(choices[0].fields())` sets it.
 
     Candidates are each head, the average of each layer, and that of all layers, each of the step that predicts a target
     token and of the step that reads it. With true alignments, the best has the lowest error rate. Without, it has the
@@ -63,12 +67,11 @@ def choose_alignment(
     out"). Chen et al. 2020 compare the alignments of two models instead, one per direction.
 
     Args:
-        model (`VanillaTransformerForConditionalGeneration`): `save_pretrained` then saves the choice.
+        model (`VanillaTransformerForConditionalGeneration`): the model, whose configuration stays.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         sources, targets (`Iterable[str]`): some hundreds of held-out pairs.
         gold (`list[GoldLinks]`, *optional*): their true alignments.
-        batch_tokens (`int`): as in `align`.
-        show_progress (`bool`): whether to show a progress bar, in pairs.
+        tokens_per_batch, show_progress: as in `align`.
 
     Returns:
         `list[AlignmentChoice]`: all candidates, best first.
@@ -86,9 +89,8 @@ def choose_alignment(
     candidates = [(group, shift) for group in _groups(heads) for shift in (False, True)]
     found: list[list[Links]] = [[[] for _ in sources] for _ in candidates]
     aligner = Aligner(model, tokenizer)
-    for row, source, target, attention in attention_of_pairs(
-        model, tokenizer, sources, targets, heads, batch_tokens, show_progress
-    ):
+    inference = Inference(model, tokenizer, tokens_per_batch, show_progress)
+    for row, source, target, attention in attention_of_pairs(inference, sources, targets, heads):
         words = aligner.words(source, target)
         for index, (group, shift) in enumerate(candidates):
             average = attention[[heads.index(head) for head in group]].mean(dim=0)
@@ -103,17 +105,13 @@ def choose_alignment(
             "some hundreds of held-out pairs, with words on both sides."
         )
     choices = [AlignmentChoice(*each, cost) for each, cost in zip(candidates, costs, strict=True)]
-    choices.sort(key=lambda choice: choice.cost)
-    model.config.alignment_heads = [list(head) for head in choices[0].heads]
-    model.config.alignment_shift = choices[0].shift
-    return choices
+    return sorted(choices, key=lambda choice: choice.cost)
 
 
 def _groups(heads: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     """Each head, all heads of each layer, and all heads; single ones first."""
-    groups = [[head] for head in heads]
-    groups += [[head for head in heads if head[0] == layer] for layer in sorted({layer for layer, _ in heads})]
-    groups.append(heads)
+    layers = [[head for head in heads if head[0] == layer] for layer in sorted({layer for layer, _ in heads})]
+    groups = [*([head] for head in heads), *layers, heads]
     return [group for index, group in enumerate(groups) if group not in groups[:index]]
 
 

@@ -1,10 +1,11 @@
 """How to search: beam size, length penalty, lengths, stopping rule."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ..model.generation_settings import LARGEST_LENGTH_PENALTY
 from ..support.argument_checks import check_optional
+from ..support.user_errors import InputError
 
 
 # Values of --early_stopping, and of `generate()`.
@@ -17,32 +18,28 @@ class DecodingArguments:
 
     _argument_group_name = "decoding"
 
-    num_beams: int | None = field(default=None, metadata={"help": "Beam size; 1 is greedy search. The paper's is 4."})
-    length_penalty: float | None = field(default=None, metadata={"help": "alpha; the paper's is 0.6."})
-    max_new_tokens: int | None = field(
-        default=None, metadata={"help": "Maximum length of a translation, instead of the paper's input length + 50."}
+    num_beams: int | None = field(default=None, metadata={"help": "Beam size; 1 is greedy search, the paper's is 4."})
+    length_penalty: float | None = field(
+        default=None,
+        metadata={"help": "Length penalty; higher values give longer translations (default: the model's)."},
     )
-
-    early_stopping: str | None = field(
+    max_new_tokens: int | None = field(
+        default=None, metadata={"help": "Maximum length of a translation (default: the source's length + 50)."}
+    )
+    early_stopping: Literal["true", "false", "never"] | None = field(
         default=None,
         metadata={
-            "help": '"never", the paper\'s: no better translation can be missed. "true": a sentence ends when as many '
-            'hypotheses have finished as there are beams, which is faster. "false": when none could be better by '
-            "ending now."
+            "help": "When the search of a sentence ends. never, the paper's: when no better translation can be found. "
+            "true, which is faster: when as many hypotheses have finished as there are beams. false: when no running "
+            "hypothesis could be better by ending now."
         },
     )
 
     def __post_init__(self) -> None:
         for name in ("num_beams", "max_new_tokens"):
             check_optional(self, name)
-        if self.early_stopping is not None:
-            self.early_stopping = self.early_stopping.lower()
-            if self.early_stopping not in _EARLY_STOPPING:
-                raise ValueError(
-                    f'early_stopping is "{self.early_stopping}"; choose one of {", ".join(_EARLY_STOPPING)}.'
-                )
         if self.length_penalty is not None and not abs(self.length_penalty) <= LARGEST_LENGTH_PENALTY:
-            raise ValueError(
+            raise InputError(
                 f"length_penalty is {self.length_penalty}; it must lie between -{LARGEST_LENGTH_PENALTY} and "
                 f"{LARGEST_LENGTH_PENALTY}, the paper's is 0.6."
             )

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from .engine import Engine
+from .inference import Inference
 
 
 class Forced(NamedTuple):
@@ -24,30 +24,40 @@ class Forced(NamedTuple):
 
 
 def forced_decoding(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
+    inference: Inference,
     sources: list[list[int]],
     targets: list[list[int]],
     heads: Sequence[Sequence[int]] = (),
-) -> Iterator[Forced]:
-    """Log-probabilities of the tokens of each target of a batch, from one forward pass.
+    task: str = "",
+) -> Iterator[tuple[int, Forced]]:
+    """Yield the row of each pair and its log-probabilities, from one forward pass per batch; longest pairs first.
 
     Args:
-        model (`PreTrainedModel`, or an `Engine` as of `load_engine`): in evaluation mode.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        inference (`Inference`): its model must be in evaluation mode.
         sources, targets (`list` of `list` of `int`): token ids, without the token that decoding starts from; no row is
             empty.
         heads (pairs of `int`): decoder layer and head, of the attention to return; of a model of this package only. An
             engine returns the average of its own heads as that of one.
+        task (`str`): of the progress bar.
     """
+    lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
+    for batch in inference.batches(lengths, task, "pairs"):
+        source_ids, target_ids = ([side[row] for row in batch] for side in (sources, targets))
+        yield from zip(batch, _decode(inference, source_ids, target_ids, heads), strict=True)
+
+
+def _decode(
+    inference: Inference, sources: list[list[int]], targets: list[list[int]], heads: Sequence[Sequence[int]]
+) -> Iterator[Forced]:
+    model = inference.model
     if isinstance(model, Engine):
         attention = [each[None] for each in model.attention(sources, targets)] if heads else [None] * len(targets)
         yield from map(Forced, model.log_probs(sources, targets), attention)
         return
-    padded = (
-        tokenizer.pad({"input_ids": side}, return_tensors="pt", padding_side="right") for side in (sources, targets)
+    source, target = (
+        inference.tokenizer.pad({"input_ids": side}, return_tensors="pt", padding_side="right").to(model.device)
+        for side in (sources, targets)
     )
-    source, target = (side.to(model.device) for side in padded)
     labels = target.input_ids.masked_fill(target.attention_mask == 0, -100)
     decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
     with _cross_attention_inputs(model, {layer for layer, _ in heads}) as inputs:

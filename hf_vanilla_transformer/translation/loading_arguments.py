@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-
-_OF_THE_HUB = "of the model on the Hub"
+from ..support.user_errors import InputError
 
 
 @dataclass
@@ -16,15 +15,15 @@ class LoadingArguments:
     _argument_group_name = "model"
 
     model_name_or_path: str = field(metadata={"help": "The folder of a saved model, or its name on the Hub."})
-    revision: str | None = field(default=None, metadata={"help": f"Branch, tag or commit {_OF_THE_HUB}."})
+    revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the model on the Hub."})
     token: str | None = field(
-        default=None, metadata={"help": "Access token of the Hub; by default the one that `hf auth login` stored."}
+        default=None, metadata={"help": "Access token of the Hub (default: that of `hf auth login`)."}
     )
     trust_remote_code: bool = field(
-        default=False, metadata={"help": f"Run the code {_OF_THE_HUB}, for models of other architectures."}
+        default=False, metadata={"help": "Run the code of the model on the Hub, for other architectures."}
     )
     device: str | None = field(
-        default=None, metadata={"help": "cpu, cuda, cuda:1, ...; by default the accelerator if torch finds one."}
+        default=None, metadata={"help": "cpu, cuda, cuda:1, ... (default: an accelerator if there is one)."}
     )
 
     def __post_init__(self) -> None:
@@ -42,4 +41,4 @@ def check_device(name: str) -> None:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (AssertionError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"device is {name}, which torch cannot use here; give cpu, or leave it out.") from error
+        raise InputError(f"device is {name}, which torch cannot use here; give cpu, or leave it out.") from error

@@ -16,6 +16,7 @@ from xml.parsers import expat
 from .tag_placement import Element, TagPlacement
 
 
+KINDS = ("html", "xml")
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 # Tags of HTML that end a paragraph.
 _BLOCKS = (

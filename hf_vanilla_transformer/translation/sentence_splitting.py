@@ -1,10 +1,14 @@
-"""Split texts into sentences, and sentences that are too long into parts; join their translations."""
+"""Split texts into sentences, and sentences that are too long into parts; join the translations of those."""
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from heapq import nlargest
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
+
+from .translation_details import Translation
 
 
 # Where a sentence that is too long may be split, best places first: between clauses, at commas and brackets, at words.
@@ -27,10 +31,28 @@ class Piece(NamedTuple):
     is_part: bool = False
 
 
-def source_language(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """The code of the language that a tokenizer encodes, such as `"en"`; None if the tokenizer does not tell."""
-    found = [getattr(tokenizer, name, None) or tokenizer.init_kwargs.get(name) for name in _LANGUAGE]
-    return next((code for code in found if isinstance(code, str) and code), None)
+def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str, language: str | None = None) -> list[Piece]:
+    """The sentences of a text, at least one.
+
+    Sentences with more tokens than any that the model was trained on (the tokenizer's `model_max_length`, `</s>`
+    included) are split at clauses.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        text (`str`): any number of paragraphs.
+        language (`str`, *optional*): code of its language; by default the tokenizer's, or else English.
+
+    Raises:
+        ImportError: if sentencex is not installed.
+    """
+
+    def fits(sentence: str) -> bool:
+        return len(tokenizer(sentence, verbose=False).input_ids) <= tokenizer.model_max_length
+
+    codes = [language, *(getattr(tokenizer, name, None) or tokenizer.init_kwargs.get(name) for name in _LANGUAGE)]
+    return split_text(text, next((code for code in codes if code and isinstance(code, str)), None), fits) or [
+        Piece("", "")
+    ]
 
 
 def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> list[Piece]:
@@ -53,23 +75,6 @@ def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> 
     return [piece for sentence in sentences for piece in _pieces(sentence, fits)]
 
 
-def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
-    """Split a sentence in the middle, between clauses or else between words, until each part fits.
-
-    Returns:
-        `list[str]`: joined, the parts are the sentence. A part of one character may be too long.
-    """
-    if len(sentence.strip()) < 2 or fits(sentence.strip()):
-        return [sentence]
-    end = _best_break(sentence)
-    return split_at_clauses(sentence[:end], fits) + split_at_clauses(sentence[end:], fits)
-
-
-def join_texts(pieces: list[Piece], translations: list[str]) -> str:
-    """The translations of all pieces, with the white space of the text."""
-    return "".join(translation + piece.space for piece, translation in zip(pieces, translations, strict=True))
-
-
 def _sentences(line: str, language: str) -> list[str]:
     try:
         from sentencex import segment
@@ -78,28 +83,98 @@ def _sentences(line: str, language: str) -> list[str]:
             "split_sentences needs sentencex; install it with: pip install '/path/to/the/repository[text]'"
         ) from error
     # sentencex 1.0 fails on white space of several bytes after an initial, such as "A\u00a0."; spaces are as long.
-    sentences, end = [], 0
-    for found in segment(language, re.sub(r"\s", " ", line)):
-        sentences.append(line[end : end + len(found)])
-        end += len(found)
-    return sentences
+    ends = [0, *accumulate(len(found) for found in segment(language, re.sub(r"\s", " ", line)))]
+    return [line[start:end] for start, end in pairwise(ends)]
 
 
 def _pieces(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
     text = sentence.strip()
-    start = sentence.find(text) if text else len(sentence)
-    before = [Piece("", sentence[:start])] if start else []
     if not text:
-        return before
+        return [Piece("", sentence)]
+    start = sentence.find(text)
     parts = split_at_clauses(text, fits)
     spaces = [part[len(part.rstrip()) :] for part in parts[:-1]] + [sentence[start + len(text) :]]
-    return before + [Piece(part.strip(), space, len(parts) > 1) for part, space in zip(parts, spaces, strict=True)]
+    pieces = [Piece(part.strip(), space, len(parts) > 1) for part, space in zip(parts, spaces, strict=True)]
+    return [Piece("", sentence[:start]), *pieces] if start else pieces
 
 
-def _best_break(sentence: str) -> int:
-    """Where to split a sentence: at the best kind of place that it has, nearest to its middle."""
-    middle = len(sentence) // 2
+def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
+    """Split a sentence in the middle, between clauses or else between words, until each part fits.
+
+    Returns:
+        `list[str]`: joined, the parts are the sentence. A part of one character may be too long.
+    """
+    if len(sentence.strip()) < 2 or fits(sentence.strip()):
+        return [sentence]
+    middle = end = len(sentence) // 2
     for pattern in _BREAKS:
         if ends := [found.end() for found in pattern.finditer(sentence) if found.end() < len(sentence)]:
-            return min(ends, key=lambda end: abs(end - middle))
-    return middle
+            end = min(ends, key=lambda end: abs(end - middle))
+            break
+    return split_at_clauses(sentence[:end], fits) + split_at_clauses(sentence[end:], fits)
+
+
+def join_texts(pieces: list[Piece], translations: list[str]) -> str:
+    """The translations of all pieces, with the white space of the text."""
+    return "".join(translation + piece.space for piece, translation in zip(pieces, translations, strict=True))
+
+
+def join(pieces: list[Piece], translations: list[Any]) -> Any:
+    """The translation of a text: that of its sentences with its white space, a string or a [`Translation`].
+
+    Alternatives are the best combinations of the sentences' hypotheses, by the sum of their scores.
+    """
+    if not isinstance(translations[0], Translation):
+        return join_texts(pieces, translations)
+    best, *others = (_joined(pieces, each) for each in _combinations(translations))
+    return best._replace(alternatives=tuple(others))
+
+
+def _combinations(translations: list[Translation]) -> list[list[Translation]]:
+    """The best combinations of one hypothesis of each sentence, best first, as many as a sentence has hypotheses."""
+    count = max(1 + len(translation.alternatives) for translation in translations)
+    best: list[tuple[float, list[Translation]]] = [(0.0, [])]
+    for translation in translations:
+        hypotheses = (translation, *translation.alternatives)
+        # A truncated hypothesis comes after finished ones with lower scores.
+        scores = list(accumulate((each.score for each in hypotheses), min))
+        extended = (
+            (total + score, chosen, each)
+            for total, chosen in best
+            for score, each in zip(scores, hypotheses, strict=True)
+        )
+        best = [(total, [*chosen, each]) for total, chosen, each in nlargest(count, extended, key=lambda new: new[0])]
+    return [chosen for _, chosen in best]
+
+
+def _joined(pieces: list[Piece], translations: list[Translation]) -> Translation:
+    texts = [translation.text for translation in translations]
+    first_words = zip(_first_words(pieces, [piece.text for piece in pieces]), _first_words(pieces, texts), strict=True)
+    alignments = [translation.alignment for translation in translations]
+    links = {
+        (source + one, target + other)
+        for (source, target), alignment in zip(first_words, alignments, strict=True)
+        for one, other in alignment or ()
+    }
+    flags = frozenset().union(*(translation.flags for translation in translations))
+    return Translation(
+        text=join_texts(pieces, texts),
+        score=sum(translation.score for translation in translations),
+        tokens=[token for translation in translations for token in translation.tokens],
+        log_probs=[value for translation in translations for value in translation.log_probs],
+        alignment=None if None in alignments else sorted(links),
+        flags=flags | {"split"} if any(piece.is_part for piece in pieces) else flags,
+    )
+
+
+def _first_words(pieces: list[Piece], texts: list[str]) -> list[int]:
+    """For each piece with its text, the index of its first word in the joined text."""
+    first, count, ends_in_word = [], 0, False
+    for part in (text + piece.space for text, piece in zip(texts, pieces, strict=True)):
+        # Without white space between them, as in Chinese, two parts share a word.
+        if part and ends_in_word and not part[0].isspace():
+            count -= 1
+        first.append(count)
+        count += len(part.split())
+        ends_in_word = not part[-1].isspace() if part else ends_in_word
+    return first

@@ -1,25 +1,29 @@
-"""`translate()`: sentences in, translations out, in batches of similar length and in the order of the sentences."""
+"""`translate()`: sentences in, translations out, in batches of similar length and in the order of the sentences.
+
+Each layer calls the next one: documents with tags, texts of several sentences, sentences, batches of sentences.
+"""
 
 import copy
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, Literal, overload
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
+from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.constrained_beam_search import check_is_beam_search
-from ..model.pipeline_vanilla_transformer import check_generated, check_vocabulary, evaluating
-from ..support.argument_checks import check_number, check_strings
+from ..model.pipeline_vanilla_transformer import check_generated, evaluating
+from ..support.argument_checks import check_strings
 from .alignment import Aligner
 from .engine import Engine
 from .glossary import Glossary, letter_edges, phrases_of
-from .inference_batches import batches
-from .markup import translate_markup
-from .multi_sentence_texts import translate_texts
+from .inference import Inference
+from .markup_document import KINDS, Document
+from .sentence_splitting import join, pieces_of
 from .translation_details import BLANK, Translation, describe
 
 
@@ -33,44 +37,12 @@ _LONG = 2_000
 _SETTINGS = ("num_beams", "do_sample", "length_penalty", "length_penalty_type", "eos_token_id")
 
 
-@overload
-def translate(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    sentences: Iterable[str],
-    batch_tokens: int = ...,
-    show_progress: bool = ...,
-    *,
-    return_details: Literal[False] = ...,
-    split_sentences: bool | str = ...,
-    glossary: Mapping[str, str | Sequence[str]] | Glossary | None = ...,
-    markup: str | None = ...,
-    **generate_kwargs: Any,
-) -> list[str]: ...
-
-
-@overload
-def translate(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    sentences: Iterable[str],
-    batch_tokens: int = ...,
-    show_progress: bool = ...,
-    *,
-    return_details: Literal[True],
-    split_sentences: bool | str = ...,
-    glossary: Mapping[str, str | Sequence[str]] | Glossary | None = ...,
-    markup: str | None = ...,
-    **generate_kwargs: Any,
-) -> list[Translation]: ...
-
-
 @torch.inference_mode()
 def translate(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     sentences: Iterable[str],
-    batch_tokens: int = 4096,
+    tokens_per_batch: int = 4096,
     show_progress: bool = False,
     *,
     return_details: bool = False,
@@ -78,7 +50,7 @@ def translate(
     glossary: Mapping[str, str | Sequence[str]] | Glossary | None = None,
     markup: str | None = None,
     **generate_kwargs: Any,
-) -> list[str] | list[Translation]:
+) -> list[Any]:
     """Translate sentences in batches of similar length; the translations keep the order of the sentences.
 
     A sentence of 2,000 tokens or more gets a warning, because its time grows with the square of its length (Table 1).
@@ -88,8 +60,8 @@ def translate(
             afterwards.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         sentences (`Iterable[str]`): sources; the translation of an empty or blank sentence is empty.
-        batch_tokens (`int`): maximum number of source tokens per batch, padding included; a longer sentence is its own
-            batch. More than 8 beams make batches smaller in proportion.
+        tokens_per_batch (`int`): maximum number of source tokens per batch, padding included; a longer sentence is its
+            own batch. More than 8 beams make batches smaller in proportion.
         show_progress (`bool`): whether to show a progress bar, in sentences, and another one for the tokens of each
             sentence that gets a warning.
         return_details (`bool`): return [`Translation`] objects, with scores, tokens and log-probabilities, instead of
@@ -118,66 +90,115 @@ def translate(
             because weights are NaN or infinite; or if `glossary` has an entry that no translation can have, or the
             model cannot be forced; or with `markup`, if XML is not well-formed, or the model gives no alignments.
     """
-    check_number("batch_tokens", batch_tokens, 1)
-    check_vocabulary(model.config, tokenizer)
-    sentences = list(check_strings("sentences", sentences))
-    options: Any = {"batch_tokens": batch_tokens, "show_progress": show_progress, "glossary": glossary}
-    of_texts: Any = partial(translate, model, tokenizer, **options, **generate_kwargs)
-    if markup is not None:
-        of_texts = partial(of_texts, return_details=True, split_sentences=split_sentences)
-        marked = translate_markup(of_texts, markup, sentences, bool(split_sentences))
-        return marked if return_details else [translation.text for translation in marked]
-    if split_sentences:
-        if generate_kwargs.get("forced_phrases") is not None:
-            raise ValueError("forced_phrases is for sentences, not for texts to split; give a glossary instead.")
-        language = split_sentences if isinstance(split_sentences, str) else None
-        return translate_texts(partial(of_texts, return_details=return_details), tokenizer, sentences, language)
-    phrases = phrases_of(tokenizer, sentences, glossary, generate_kwargs.pop("forced_phrases", None))
-    if glossary is not None or any(phrases):
-        _check_forces_phrases(model)
+    inference = Inference(model, tokenizer, tokens_per_batch, show_progress)
+    documents = list(check_strings("sentences", sentences))
+    forced_phrases = generate_kwargs.pop("forced_phrases", None)
+    if markup not in (None, *KINDS):
+        raise ValueError(f"markup is {markup!r}; choose one of {', '.join(KINDS)}.")
+    if split_sentences and forced_phrases is not None:
+        raise ValueError("forced_phrases is for sentences, not for texts to split; give a glossary instead.")
+    batches = _BatchOptions(inference, return_details or markup is not None, generate_kwargs)
+    texts = _TextOptions(split_sentences, _SentenceOptions(glossary, forced_phrases, batches))
+    if markup is None:
+        return _translate_texts(documents, texts)
+    found = _translate_documents(documents, markup, texts)
+    return found if return_details else [translation.text for translation in found]
+
+
+@dataclass
+class _BatchOptions:
+    inference: Inference
+    return_details: bool
+    generate_kwargs: dict[str, Any]
+
+
+@dataclass
+class _SentenceOptions:
+    glossary: Mapping[str, str | Sequence[str]] | Glossary | None
+    forced_phrases: Sequence[Sequence] | None
+    batches: _BatchOptions
+
+
+@dataclass
+class _TextOptions:
+    split_sentences: bool | str
+    sentences: _SentenceOptions
+
+
+def _translate_documents(documents: list[str], kind: str, options: _TextOptions) -> list[Translation]:
+    """Translate the text of documents, and place their tags; tokens and alignments are those of the text alone."""
+    parsed = [Document(kind, document) for document in documents]
+    texts = [document.text.rstrip() for document in parsed]
+    if kind == "html" and not options.split_sentences:  # Else each block of HTML is a line, and so a text of its own.
+        texts = [text.replace("\n", " ") for text in texts]
+    return [_place_tags(*each) for each in zip(parsed, _translate_texts(texts, options), strict=True)]
+
+
+def _place_tags(document: Document, translation: Translation) -> Translation:
+    if translation.alignment is None and document.elements and translation.text:
+        raise ValueError(
+            "markup is placed by word alignments, which this model does not give; use a single model of this package."
+        )
+    others = tuple(_place_tags(document, other) for other in translation.alternatives)
+    text = document.render(translation.text, translation.alignment or [])
+    return translation._replace(text=text, alternatives=others)
+
+
+def _translate_texts(texts: list[str], options: _TextOptions) -> list[Any]:
+    """Translate texts, as a whole or sentence by sentence; white space and line breaks stay."""
+    if not options.split_sentences:
+        return _translate_sentences(texts, options.sentences)
+    tokenizer = options.sentences.batches.inference.tokenizer
+    language = options.split_sentences if isinstance(options.split_sentences, str) else None
+    pieces = [pieces_of(tokenizer, text, language) for text in texts]
+    translations = iter(_translate_sentences([piece.text for each in pieces for piece in each], options.sentences))
+    return [join(each, list(islice(translations, len(each)))) for each in pieces]
+
+
+def _translate_sentences(sentences: list[str], options: _SentenceOptions) -> list[Any]:
+    """Translate sentences, each with the phrases that its translation must have."""
+    inference, generate_kwargs = options.batches.inference, options.batches.generate_kwargs
+    model = inference.model
+    phrases = phrases_of(inference.tokenizer, sentences, options.glossary, options.forced_phrases)
+    if options.glossary is not None or any(phrases):
+        kind = model.config.model_type
+        if isinstance(model, Engine) or kind != VanillaTransformerConfig.model_type:
+            reason = "another engine than torch" if isinstance(model, Engine) else f'a model of the type "{kind}"'
+            raise ValueError(f"terms and forced_phrases do not work with {reason}; leave them out, or use another.")
         check_is_beam_search(_search_settings(model, generate_kwargs))
-        if glossary is not None:
-            generate_kwargs.setdefault("letter_edges", letter_edges(tokenizer, model.config.vocab_size))
-    return _translate(
-        model, tokenizer, sentences, phrases, batch_tokens, show_progress, return_details, generate_kwargs
-    )
+        if options.glossary is not None:
+            generate_kwargs.setdefault("letter_edges", letter_edges(inference.tokenizer, model.config.vocab_size))
+    return _translate_batches(sentences, phrases, options.batches)
 
 
-def _translate(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    sentences: list[str],
-    phrases: list[list],
-    batch_tokens: int,
-    show_progress: bool,
-    return_details: bool,
-    generate_kwargs: dict[str, Any],
-) -> list[Any]:
-    """Translate sentences in batches of similar length, each with the phrases that its translation must have."""
-    translations: list[Any] = [BLANK if return_details else ""] * len(sentences)
+def _translate_batches(sentences: list[str], phrases: list[list], options: _BatchOptions) -> list[Any]:
+    """Translate sentences in batches of similar length."""
+    inference, generate_kwargs = options.inference, options.generate_kwargs
+    model, tokenizer = inference.model, inference.tokenizer
+    translations: list[Any] = [BLANK if options.return_details else ""] * len(sentences)
     indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
     encoded = tokenizer([sentences[index] for index in indices], verbose=False).input_ids if indices else []
     settings = _search_settings(model, generate_kwargs)
-    aligner = Aligner(model, tokenizer) if return_details else None
+    aligner = Aligner(model, tokenizer) if options.return_details else None
     if isinstance(settings.num_beams, int):  # generate() raises an error for anything else.
-        batch_tokens = max(1, batch_tokens * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams))
-    progress = tqdm(total=len(indices), desc="translating", unit=" sentences", disable=not show_progress)
-    with evaluating(model), progress:
-        for batch in batches([len(ids) for ids in encoded], batch_tokens):
+        budget = inference.tokens_per_batch * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams)
+        inference = replace(inference, tokens_per_batch=max(1, budget))
+    with evaluating(model):
+        for batch in inference.batches([len(ids) for ids in encoded], "translating", "sentences"):
             inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
             forced = [phrases[indices[row]] for row in batch]
-            options = {**generate_kwargs, "forced_phrases": forced} if any(forced) else generate_kwargs
-            output = _generate(model, inputs.to(model.device), show_progress, options)
+            arguments = {**generate_kwargs, "forced_phrases": forced} if any(forced) else generate_kwargs
+            output = _generate(model, inputs.to(model.device), inference.show_progress, arguments)
             sequences = getattr(output, "sequences", output).unflatten(0, (len(batch), -1))
             check_generated(model, tokenizer, sequences[:, 0])
             if aligner is not None:
                 sources = [(sentences[indices[row]], encoded[row]) for row in batch]
-                found: list[Any] = describe(model, tokenizer, sources, sequences, settings, batch_tokens, aligner)
+                silent = replace(inference, show_progress=False)
+                found: list[Any] = describe(silent, aligner, sources, sequences, settings)
             else:
                 found = tokenizer.batch_decode(sequences[:, 0], skip_special_tokens=True)
             for row, translation in zip(batch, found, strict=True):
                 translations[indices[row]] = translation
-            progress.update(len(batch))
     return translations
 
 
@@ -189,37 +210,20 @@ def _generate(model: Any, inputs: Any, show_progress: bool, generate_kwargs: dic
     logger.warning("a sentence has %s tokens; its time grows with the square of that, so split it.", f"{length:,}")
     # Most translations are about as long as their source.
     with tqdm(total=length, desc="a long sentence", unit=" tokens", leave=False, disable=not show_progress) as progress:
-        given = generate_kwargs.get("logits_processor") or []
-        processors = LogitsProcessorList([*given, _StepCounter(progress)])
+
+        def count_step(input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+            progress.update()
+            return scores
+
+        processors = LogitsProcessorList([*(generate_kwargs.get("logits_processor") or []), count_step])
         return model.generate(**inputs, **{**generate_kwargs, "logits_processor": processors})
 
 
 def _search_settings(model: Any, generate_kwargs: dict[str, Any]) -> Any:
     """The model's `generation_config` with the settings of a call of `generate()` that checks and details need."""
     settings = copy.copy(model.generation_config)
-    given = generate_kwargs.get("generation_config")
-    for name in _SETTINGS:
-        for value in (generate_kwargs.get(name), getattr(given, name, None)):
-            if value is not None:
-                setattr(settings, name, value)
-                break
+    for given in (vars(generate_kwargs.get("generation_config") or settings), generate_kwargs):
+        for name in _SETTINGS:
+            if given.get(name) is not None:
+                setattr(settings, name, given[name])
     return settings
-
-
-def _check_forces_phrases(model: Any) -> None:
-    """Raise ValueError if a model's `generate()` has no `forced_phrases`."""
-    kind = model.config.model_type
-    if isinstance(model, Engine) or kind != VanillaTransformerConfig.model_type:
-        reason = "another engine than torch" if isinstance(model, Engine) else f'a model of the type "{kind}"'
-        raise ValueError(f"terms and forced_phrases do not work with {reason}; leave them out, or use another.")
-
-
-class _StepCounter(LogitsProcessor):
-    """Counts decoding steps on a progress bar, and leaves the logits as they are."""
-
-    def __init__(self, progress: Any):
-        self._progress = progress
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        self._progress.update()
-        return scores

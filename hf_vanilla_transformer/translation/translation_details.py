@@ -4,13 +4,12 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from ..model.generation_settings import length_penalty_of
 from ..model.tokenization_two_vocabularies import sides_of
-from .alignment import Aligner
+from .alignment import Aligner, Tokenized
 from .forced_decoding import Forced, forced_decoding
-from .inference_batches import batches
+from .inference import Inference
 
 
 class Translation(NamedTuple):
@@ -46,53 +45,58 @@ BLANK = Translation("", 0.0, [], [], [])
 
 
 def describe(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    sources: list[tuple[str, list[int]]],
-    sequences: torch.Tensor,
-    settings: Any,
-    batch_tokens: int,
-    aligner: Aligner,
+    inference: Inference, aligner: Aligner, sources: list[Tokenized], sequences: torch.Tensor, settings: Any
 ) -> list[Translation]:
     """The details of the hypotheses of some sentences, by forced decoding.
 
     Args:
-        model (`PreTrainedModel`, or an `Engine` as of `load_engine`): in evaluation mode.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        inference (`Inference`): its model must be in evaluation mode.
+        aligner (`Aligner`): makes the alignments.
         sources (`list` of `tuple`): each sentence and its token ids.
         sequences (`torch.LongTensor` of shape `(sentences, hypotheses, target)`): what `generate()` returned, best
             hypothesis first.
         settings (`GenerationConfig`): of the search.
-        batch_tokens (`int`): maximum number of tokens per batch on each side, padding included.
-        aligner (`Aligner`): makes the alignments.
 
     Returns:
         `list[Translation]`: one per sentence, the best, with the others as its alternatives.
     """
+    tokenizer, count = inference.tokenizer, sequences.shape[1]
     eos = settings.eos_token_id
     eos = {eos} if isinstance(eos, int) else set(eos or ())
-    count = sequences.shape[1]
     rows = [_generated(row, eos, tokenizer.pad_token_id) for row in sequences.flatten(0, 1).tolist()]
-    texts = tokenizer.batch_decode(rows, skip_special_tokens=True)
+    sources = [source for source in sources for _ in range(count)]
+    present = [index for index, row in enumerate(rows) if row]
+    sides = [sources[index][1] for index in present], [rows[index] for index in present]
+    decoded = {present[index]: forced for index, forced in forced_decoding(inference, *sides, aligner.heads)}
     penalty, target_side = length_penalty_of(settings), sides_of(tokenizer)[1]
     found = []
-    sources = [source for source in sources for _ in range(count)]
-    decoded = _forced_decoding(model, tokenizer, [ids for _, ids in sources], rows, batch_tokens, aligner.heads)
-    for source, row, text, (scores, attention) in zip(sources, rows, texts, decoded, strict=True):
-        score = sum(scores) / penalty(len(scores)) if scores else -math.inf
+    for index, text in enumerate(tokenizer.batch_decode(rows, skip_special_tokens=True)):
+        source, row = sources[index], rows[index]
+        log_probs, attention = decoded.get(index, Forced([], None))
+        score = sum(log_probs) / penalty(len(log_probs)) if log_probs else -math.inf
         links = None if attention is None else aligner(source, (text, row), attention)
-        flags = _flags(source[1], row, eos, tokenizer.model_max_length)
-        found.append(Translation(text, score, target_side.convert_ids_to_tokens(row), scores, links, flags=flags))
-    return [_best(found[start : start + count]) for start in range(0, len(found), count)]
+        flags = {
+            "truncated": not eos.intersection(row[-1:]),
+            "repetition": has_loop(row) and not has_loop(source[1]),
+            "longer_than_training": len(source[1]) > tokenizer.model_max_length,
+        }
+        raised = frozenset(name for name, is_so in flags.items() if is_so)
+        found.append(Translation(text, score, target_side.convert_ids_to_tokens(row), log_probs, links, flags=raised))
+    return [
+        best._replace(alternatives=tuple(other for other in others if other.tokens))
+        for best, *others in (found[start : start + count] for start in range(0, len(found), count))
+    ]
 
 
-def _flags(source: list[int], row: list[int], eos: set[int], longest: int) -> frozenset[str]:
-    found = {
-        "truncated": not eos.intersection(row[-1:]),
-        "repetition": has_loop(row) and not has_loop(source),
-        "longer_than_training": len(source) > longest,
-    }
-    return frozenset(name for name, is_so in found.items() if is_so)
+def _generated(row: list[int], eos: set[int], pad: int) -> list[int]:
+    """The tokens of a hypothesis, without its start token, up to EOS or to the padding at its end."""
+    ids = row[1:]
+    for position, token in enumerate(ids, start=1):
+        if token in eos:
+            return ids[:position]
+    while ids and ids[-1] == pad:
+        ids.pop()
+    return ids
 
 
 def has_loop(tokens: list[Any], most_tokens: int = 8, least_times: int = 4) -> bool:
@@ -111,40 +115,3 @@ def has_loop(tokens: list[Any], most_tokens: int = 8, least_times: int = 4) -> b
             if repeated >= needed:
                 return True
     return False
-
-
-def _best(hypotheses: list[Translation]) -> Translation:
-    best, *others = hypotheses
-    return best._replace(alternatives=tuple(other for other in others if other.tokens))
-
-
-def _generated(row: list[int], eos: set[int], pad: int) -> list[int]:
-    """The tokens of a hypothesis, without its start token, up to EOS or to the padding at its end."""
-    ids = row[1:]
-    ends = [position + 1 for position, token in enumerate(ids) if token in eos]
-    if ends:
-        return ids[: ends[0]]
-    while ids and ids[-1] == pad:
-        ids.pop()
-    return ids
-
-
-def _forced_decoding(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    sources: list[list[int]],
-    targets: list[list[int]],
-    batch_tokens: int,
-    heads: list[tuple[int, int]],
-) -> list[Forced]:
-    """Forced decoding in batches, in the order of the pairs; of a target without tokens, nothing."""
-    found = [Forced([], None)] * len(targets)
-    present = [row for row, target in enumerate(targets) if target]
-    lengths = [max(len(sources[row]), len(targets[row])) for row in present]
-    for batch in batches(lengths, batch_tokens):
-        rows = [present[index] for index in batch]
-        source_ids, target_ids = ([side[row] for row in rows] for side in (sources, targets))
-        decoded = forced_decoding(model, tokenizer, source_ids, target_ids, heads)
-        for row, each in zip(rows, decoded, strict=True):
-            found[row] = each
-    return found

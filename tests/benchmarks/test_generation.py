@@ -20,7 +20,7 @@ from hf_vanilla_transformer.conversion.hf_marian import new_marian
 from hf_vanilla_transformer.engines import ctranslate2_engine
 from hf_vanilla_transformer.model import prepacked_weights
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
-from hf_vanilla_transformer.model.transformers_compatibility import CACHE
+from hf_vanilla_transformer.model.key_value_cache import CACHE
 
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"

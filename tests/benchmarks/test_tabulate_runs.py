@@ -104,7 +104,7 @@ def test_missing_files_raise(tmp_path):
 def test_the_table_is_also_written_into_a_file(tmp_path, capsys):
     results = str(ROOT / "docs" / "results" / "multi30k_en_de_seed1.json")
     table = tabulate_runs.main([results, "--output", str(tmp_path / "table.md")])
-    assert "| multi30k_en_de | 1 |" in table
+    assert "| multi30k_en_de | 1    |" in table
     assert capsys.readouterr().out == (tmp_path / "table.md").read_text(encoding="utf-8") == table
     with pytest.raises(SystemExit, match=r"error: .*nowhere does not exist; create the folder before writing"):
         tabulate_runs.main([results, "--output", str(tmp_path / "nowhere" / "table.md")])

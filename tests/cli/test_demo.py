@@ -4,6 +4,7 @@ import pytest
 
 from hf_vanilla_transformer.cli import demo
 from tests.cli.tiny_run import recipe
+from tests.models import decisive_model
 from tests.pictures.test_curves import without_matplotlib
 
 
@@ -27,9 +28,9 @@ def test_the_demo_ends_with_a_picture_and_python_that_runs(tmp_path, monkeypatch
         demo.main(arguments)
 
 
-def test_without_matplotlib_the_demo_names_the_extra(monkeypatch, capsys, tmp_path):
+def test_without_matplotlib_the_demo_names_the_extra(monkeypatch, capsys, tmp_path, tokenizer):
     without_matplotlib(monkeypatch)
-    demo.draw_attention(None, None, tmp_path / "attention.png")
+    demo.draw_attention(decisive_model(vocab_size=len(tokenizer)), tokenizer, tmp_path / "attention.png")
     printed = capsys.readouterr().out
     assert printed.startswith("\nthe cross-attention of forty-two is not drawn: plots need matplotlib; install it")
     assert "[plots]" in printed

@@ -9,9 +9,8 @@ from transformers import GenerationConfig
 
 from hf_vanilla_transformer import load_pairs, translate
 from hf_vanilla_transformer.cli import evaluate, train
-from hf_vanilla_transformer.evaluation.evaluate import describe_search
-from hf_vanilla_transformer.evaluation.example_translations import spread
-from hf_vanilla_transformer.evaluation.metric_names import describe_exact_match
+from hf_vanilla_transformer.evaluation.evaluate import describe_search, spread
+from hf_vanilla_transformer.evaluation.metrics import describe_exact_match
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.translation.model_loading import load
 from tests.cli.tiny_run import lines, recipe

@@ -24,7 +24,6 @@ LIBRARIES = {*OF_DATA, "evaluate", "matplotlib", "num2words", "peft", "sacrebleu
 # transformers imports peft with the arguments and callbacks of its Trainer, where peft is installed.
 OF_TRAINER = {"peft"}
 COMMANDS = [[], *([verb] for verb in cli.VERBS), *(["plot", figure] for figure in plot.FIGURES)]
-SCRIPTS = {path.stem: path for path in (ROOT / "scripts").glob("[a-z]*.py")}
 
 
 OF_MODEL = ["--model_name_or_path", "model"]
@@ -85,10 +84,16 @@ def test_help_lists_the_verbs(answers):
     assert all(f"\n  {verb} " in answers["--help"]["output"] for verb in cli.VERBS)
 
 
-def test_every_verb_has_a_script():
-    of_verbs = {"evaluate_model" if verb == "evaluate" else verb for verb in cli.VERBS}
-    assert of_verbs <= set(SCRIPTS)
-    assert all(len(SCRIPTS[name].read_text(encoding="utf-8").splitlines()) <= 10 for name in of_verbs)
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command and command != ["plot"]], ids=" ".join)
+def test_help_shows_two_examples_of_the_verb_itself(answers, command):
+    examples = answers[f"{' '.join(command)} --help"]["output"].partition("\nexamples:\n")[2].splitlines()
+    assert len(examples) == 2
+    assert all(example.startswith(f"  hf-vanilla-transformer {' '.join(command)}") for example in examples)
+
+
+def test_a_verb_runs_from_a_checkout():
+    command = [sys.executable, str(ROOT / "scripts" / "run.py"), "info", "--json"]
+    assert json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["machine"]
 
 
 def test_no_verb_is_help(capsys):

@@ -96,7 +96,7 @@ def test_arguments_of_the_other_figures(monkeypatch, tmp_path):
     [
         (["attention", *MODEL, "--layer", "1"], "layer is 1; it must lie between 0 and 0"),
         (["attention", *MODEL, "--head", "4"], "head is 4; it must lie between 0 and 3"),
-        (["attention", *MODEL, "--kind", "self"], 'kind is "self"; choose one of encoder, decoder, cross'),
+        (["attention", *MODEL, "--kind", "self"], "argument --kind: invalid choice: 'self'"),
         (["attention", *MODEL, "--style", "heads", "--head", "1"], 'head is 1, but the style "heads" draws all heads'),
         (["attention", *MODEL, "a", "b"], "2 sentences are given; the figure shows one, so put it between quotation"),
         (["attention", *MODEL, " "], "a sentence is empty"),
@@ -111,7 +111,7 @@ def test_arguments_of_the_other_figures(monkeypatch, tmp_path):
         (["positions", *MODEL, "--d_model", "8"], "leave out one of the two"),
         (["schedule", "--updates", "0"], "updates is 0; it must be at least 1"),
         (["schedule", "--d_model", "0"], "d_model is 0; it must be at least 1"),
-        (["schedule", "--theme", "blue"], 'theme is "blue"; choose one of light, dark'),
+        (["schedule", "--theme", "blue"], "argument --theme: invalid choice: 'blue'"),
         (["schedule", "--output", "a.txt"], r"a\.txt ends in \.txt, which is no format of figures"),
         (["schedule", "--output", "a.pgf"], r"a\.pgf ends in \.pgf, which .* choose one of ((?!pgf).)*$"),
         (["schedule", "--output", "no/a.png"], "no does not exist; create the folder"),

@@ -46,8 +46,8 @@ def test_json_lines_into_a_file(decisive, files, tmp_path, capsys):
 def test_the_built_in_corpus_and_small_batches(decisive, monkeypatch):
     batches = []
 
-    def note(model, tokenizer, sources, targets, batch_tokens, show_progress):
-        batches.append((len(sources), batch_tokens))
+    def note(model, tokenizer, sources, targets, tokens_per_batch, show_progress):
+        batches.append((len(sources), tokens_per_batch))
         return [Score([], [], 0.0, 0.0)] * len(sources)
 
     monkeypatch.setattr(score, "score", note)
@@ -59,7 +59,7 @@ def test_the_built_in_corpus_and_small_batches(decisive, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--format", "csv"], 'format is "csv"; choose one of text, jsonl'),
+        (["--format", "csv"], "argument --format: invalid choice: 'csv'"),
         (["--output", "nowhere/scores"], "nowhere does not exist; create the folder"),
         (["--split", "train"], 'the data has no split "train", only test'),
         (["--tokens_per_batch", "0"], "tokens_per_batch is 0; it must be at least 1"),

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import train
-from hf_vanilla_transformer.cli.parser import parse
+from hf_vanilla_transformer.cli.parser import given_arguments
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.training import run, run_arguments, run_checks, run_setup
 from tests.cli.tiny_run import TINY_RUN, write_recipe
@@ -331,9 +331,8 @@ def test_the_precision_that_was_chosen_is_recorded(tmp_path, monkeypatch, chosen
 
 
 def test_the_device_of_a_training(tmp_path):
-    settings = run_arguments.Settings(
-        *parse(run_arguments.KINDS, "", [*recipe(tmp_path), "--device", "cpu"], verb="train")
-    )
+    arguments = [*recipe(tmp_path), "--device", "cpu"]
+    settings = run_arguments.Settings.from_arguments(**given_arguments(run_arguments.Settings, "", arguments))
     assert settings.args.use_cpu
     assert settings.args.device == torch.device("cpu")
     on_first = SimpleNamespace(n_gpu=1, device=torch.device("cuda:0"))

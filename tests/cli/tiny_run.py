@@ -37,7 +37,7 @@ def write_recipe(settings: dict[str, Any], folder: Path, **changes: Any) -> list
     """The command line of a run in a folder, by a file of arguments there."""
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump({**settings, "output_dir": str(folder / "run"), **changes}))
-    return [str(path)]
+    return ["--config", str(path)]
 
 
 TINY = {**TINY_RUN, "target_lang": "fr", "max_steps": 6, "save_steps": 3}

@@ -1,4 +1,4 @@
-"""CTranslate2 finds the same tokens with the same weights."""
+"""Trained folders go out to CTranslate2 equal, or not at all."""
 
 import json
 import re
@@ -10,18 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from benchmarks import generation
-from benchmarks.peers.ctranslate2_processes import CTranslate2Processes
-from hf_vanilla_transformer import (
-    TwoVocabularyTokenizer,
-    VanillaTransformerConfig,
-    VanillaTransformerForConditionalGeneration,
-    train_tokenizer,
-    translate,
-)
+from hf_vanilla_transformer import TwoVocabularyTokenizer, train_tokenizer, translate
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.conversion import ctranslate2
-from hf_vanilla_transformer.conversion.ctranslate2 import to_ctranslate2, token_text, write_ctranslate2
+from hf_vanilla_transformer.conversion.ctranslate2 import to_ctranslate2
 from hf_vanilla_transformer.conversion.parity_certificate import SENTENCES
 from hf_vanilla_transformer.conversion.source_folder import hashes
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoder
@@ -34,47 +26,19 @@ from tests.models import decisive_model, small_model
 needs_ctranslate2 = pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
 
 
-@needs_ctranslate2
-@torch.no_grad()
-def test_the_same_weights_give_the_same_tokens(tmp_path):
-    torch.manual_seed(0)
-    config = VanillaTransformerConfig(
-        vocab_size=50, d_model=32, d_ff=48, num_heads=4, encoder_layers=2, decoder_layers=3, tie_word_embeddings=False
-    )
-    model = VanillaTransformerForConditionalGeneration(config).eval()
-    model.lm_head.weight.mul_(5)
-    write_ctranslate2(model, tmp_path / "model")
-    job = generation.make_job(3, 1, source=7, new=9)
-    job.sources %= 40
-    job.sources += 3
-    processes = CTranslate2Processes(tmp_path / "model", "float32", 2)
-    implementation = generation.InCTranslate2(config, processes)
-    with pytest.raises(ValueError, match="no setting is chosen"):
-        implementation.run(job)
-    assert "Setting(workers=" in implementation.prepare(job)["setting"]
-    _, found = implementation.run(job)
-    processes.close()
-    assert found == generation.InTransformers(model).run(job)[1]
-
-
-def test_texts_of_tokens():
-    config = VanillaTransformerConfig()
-    assert [token_text(token, config) for token in range(5)] == ["<pad>", "<s>", "</s>", "3", "4"]
-
-
-def test_models_that_ctranslate2_cannot_hold_raise(tmp_path):
+def test_models_that_ctranslate2_cannot_hold_raise():
     for fields, message in (
         ({"stack_layer_norm": True}, "stack_layer_norm is True, but CTranslate2 needs False"),
         ({"activation_function": "tanh"}, "activation_function is 'tanh', but CTranslate2 has relu, gelu, swish, silu"),
     ):
         with pytest.raises(ValueError, match=message):
-            write_ctranslate2(small_model(d_k=None, d_v=None, **fields), tmp_path / "model")
+            ctranslate2.specification(small_model(d_k=None, d_v=None, **fields), [], [])
 
 
 def test_a_missing_library_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(ImportError, match=r"CTranslate2 needs ctranslate2; install it with: .*\[ctranslate2\]"):
-        write_ctranslate2(small_model(d_k=None, d_v=None), tmp_path / "model")
+        to_ctranslate2(str(FIXTURE), str(tmp_path / "model"))
     assert not (tmp_path / "model").exists()
 
 
@@ -200,7 +164,7 @@ def test_a_wrong_conversion_is_not_written(tmp_path, monkeypatch, change):
         # The table has two dimensions, batches have three.
         shifted = lambda self, x, positions: add(self, x, positions + (x.ndim == 2))  # noqa: E731
         monkeypatch.setattr(VanillaTransformerEncoder, "add_positions", shifted)
-    with pytest.raises(ValueError, match="the model for CTranslate2 is not equal to"):
+    with pytest.raises(ValueError, match="the converted model is not equal to"):
         to_ctranslate2(str(FIXTURE), str(tmp_path / "ct2"), sentences=NUMBERS)
     assert not (tmp_path / "ct2").exists()
 

@@ -178,7 +178,7 @@ def test_a_wrong_conversion_is_not_written(source, tmp_path, monkeypatch, change
         change(state)
         return state
 
-    monkeypatch.setattr(conversion, "permute_channels", wrong)
+    monkeypatch.setattr(weight_transforms, "permute_channels", wrong)
     with pytest.raises(ValueError, match="the converted model is not equal to"):
         from_fsmt(str(source[0]), str(tmp_path / "model"))
     assert not (tmp_path / "model").exists()
@@ -186,12 +186,12 @@ def test_a_wrong_conversion_is_not_written(source, tmp_path, monkeypatch, change
 
 @pytest.mark.parametrize("position", [("sinusoidal", 2), ("sinusoidal_tensor2tensor", 1)])
 def test_other_positions_are_not_equal(source, tmp_path, monkeypatch, position):
-    config_class = conversion.VanillaTransformerConfig
+    config_class = weight_transforms.VanillaTransformerConfig
 
     def wrong(**fields):
         return config_class(**{**fields, "position_embedding_type": position[0], "position_offset": position[1]})
 
-    monkeypatch.setattr(conversion, "VanillaTransformerConfig", wrong)
+    monkeypatch.setattr(weight_transforms, "VanillaTransformerConfig", wrong)
     with pytest.raises(ValueError, match="the converted model is not equal to"):
         from_fsmt(str(source[0]), str(tmp_path / "model"))
 
@@ -215,7 +215,7 @@ def test_what_cannot_be_carried_is_named(tmp_path, fields, message):
 def test_a_missing_file_of_the_tokenizer(tmp_path):
     saved(tmp_path / "fsmt")
     (tmp_path / "fsmt" / "merges.txt").unlink()
-    with pytest.raises(FileNotFoundError, match=r"holds no merges\.txt; name a folder with the files of its tokenizer"):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: .*merges\.txt"):
         from_fsmt(str(tmp_path / "fsmt"), str(tmp_path / "model"))
 
 

@@ -14,6 +14,7 @@ from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.conversion import hf_marian, parity_certificate, weight_transforms
 from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
 from hf_vanilla_transformer.conversion.source_folder import license_of
+from hf_vanilla_transformer.conversion.weight_transforms import permute_channels
 from tests.conversion.marian import SENTENCES, VOCABULARY, write_tokenizer
 from tests.conversion.texts import texts
 from tests.conversion.tuning import check_fine_tuning
@@ -196,7 +197,7 @@ def swap(one, other):
 def swap_channels(state):
     channels = torch.arange(32)
     channels[[4, 6]] = channels[[6, 4]]
-    return weight_transforms.permute_channels(state, channels)
+    return permute_channels(state, channels)
 
 
 def forget_a_bias(state):
@@ -207,8 +208,7 @@ def forget_a_bias(state):
     "mistake", [swap("q_proj", "k_proj"), swap_channels, forget_a_bias], ids=["qk", "channels", "bias"]
 )
 def test_a_mistake_is_found_and_nothing_is_written(source, tmp_path, monkeypatch, mistake):
-    permute = weight_transforms.permute_channels
-    monkeypatch.setattr(hf_marian, "permute_channels", lambda state, channels: mistake(permute(state, channels)))
+    monkeypatch.setattr(weight_transforms, "permute_channels", lambda *args: mistake(permute_channels(*args)))
     with pytest.raises(
         ValueError, match=r"is not equal to .*: log-probabilities in float\d\d differ by .*; --force writes"
     ):
@@ -229,8 +229,9 @@ def test_a_mistake_is_found_and_nothing_is_written(source, tmp_path, monkeypatch
     ids=["shifted positions", "other positions", "another epsilon"],
 )
 def test_a_mistake_in_the_configuration_is_found(source, tmp_path, monkeypatch, fields, precision):
-    config_class = hf_marian.VanillaTransformerConfig
-    monkeypatch.setattr(hf_marian, "VanillaTransformerConfig", lambda **given: config_class(**{**given, **fields}))
+    config_class = weight_transforms.VanillaTransformerConfig
+    changed = lambda **given: config_class(**{**given, **fields})  # noqa: E731
+    monkeypatch.setattr(weight_transforms, "VanillaTransformerConfig", changed)
     with pytest.raises(ValueError, match=f"log-probabilities in {precision} differ by .*, more than "):
         from_hf_marian(str(source[0]), str(tmp_path / "model"))
     assert not (tmp_path / "model").exists()

@@ -209,7 +209,33 @@ def test_an_array_that_claims_a_terabyte(tmp_path):
         header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (274877906944,), }\n"
         header = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
         archive.writestr("Wemb.npy", header + bytes(16))
-    with pytest.raises(ValueError, match=r"Wemb\.npy claims 1,099,511,627,776 bytes, but the file holds"):
+    with pytest.raises(ValueError, match=r"model\.npz cannot be read: (Unable to allocate 1\.00 TiB|EOF)"):
+        from_marian(str(folder), str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x93NUMPY"])
+def test_files_that_hold_no_arrays(tmp_path, content):
+    folder = copied(tmp_path)
+    (folder / "model.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.npz cannot be read: "):
+        from_marian(str(folder), str(tmp_path / "model"))
+    np.save(folder / "model.npy", np.zeros(3))
+    (folder / "model.npy").rename(folder / "model.npz")
+    with pytest.raises(ValueError, match=r"model\.npz cannot be read: "):
+        from_marian(str(folder), str(tmp_path / "model"))
+    with np.load(FIXTURES / "tied_relu" / "model.npz") as stored:
+        settings = stored["special:model.yml"]
+    np.savez(folder / "model.npz", **{"special:model.yml": settings})
+    with zipfile.ZipFile(folder / "model.npz", "a") as archive:
+        archive.writestr("Wemb", content)
+    with pytest.raises(ValueError, match=r"model\.npz cannot be read: "):
+        from_marian(str(folder), str(tmp_path / "model"))
+
+
+def test_arrays_that_are_packed_too_well(tmp_path):
+    folder = copied(tmp_path)
+    np.savez_compressed(folder / "model.npz", Wemb=np.zeros(2**22, np.float32))
+    with pytest.raises(ValueError, match=r"model\.npz claims 16,[\d,]* bytes, but the file holds"):
         from_marian(str(folder), str(tmp_path / "model"))
 
 

@@ -130,7 +130,7 @@ def test_wrong_limits(data, tokenizer, limit, error, message):
 
 
 def test_several_splits(data, tokenizer):
-    with pytest.raises(TypeError, match=r"these are the splits train, test; give one of them, such as data"):
+    with pytest.raises(TypeError, match=r"in a DatasetDict; give a datasets\.Dataset, such as load_pairs"):
         filter_pairs(DatasetDict(train=data, test=data), tokenizer, 9)
 
 

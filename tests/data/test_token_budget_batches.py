@@ -397,8 +397,8 @@ def test_a_data_set_that_is_no_table(tmp_path, tokenizer):
     ("arguments", "message"),
     [
         ({"auto_find_batch_size": True}, "auto_find_batch_size"),
-        ({"accelerator_config": {"dispatch_batches": True}}, "accelerator_config splits or dispatches"),
-        ({"accelerator_config": {"split_batches": True}}, "accelerator_config splits or dispatches"),
+        ({"accelerator_config": {"dispatch_batches": True}}, "accelerator_config with split or dispatched batches"),
+        ({"accelerator_config": {"split_batches": True}}, "accelerator_config with split or dispatched batches"),
     ],
 )
 def test_settings_that_rule_it_out(tmp_path, tokenizer, arguments, message):
@@ -416,5 +416,5 @@ def test_data_that_cannot_be_planned(tmp_path, tokenizer):
     with pytest.raises(TypeError, match="a NoneType does not know the lengths of its pairs"):
         TokenBudgetBatchSampler.use_in(trainer, BUDGET)
     trainer.train_dataset, trainer.model._tp_size = data, 2
-    with pytest.raises(ValueError, match="tensor, context and sequence parallelism"):
+    with pytest.raises(ValueError, match="tensor, context or sequence parallelism contradicts"):
         TokenBudgetBatchSampler.use_in(trainer, BUDGET)

@@ -8,8 +8,8 @@ import torch
 from transformers import AutoTokenizer, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from hf_vanilla_transformer.model.key_value_cache import CACHE
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
-from hf_vanilla_transformer.model.transformers_compatibility import CACHE
 from tests.ecosystem.documentation import FIXTURE, blocks, run
 from tests.models import IMPORTED, pad, sentences, small_model
 

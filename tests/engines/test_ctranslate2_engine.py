@@ -67,7 +67,7 @@ def test_translations_are_the_model_s(engine, model, tokenizer, beams):
     assert ours == translate(model, tokenizer, NUMBERS, num_beams=beams, early_stopping=True)
     assert ours[3] == ""
     # In batches of one, so with threads in parallel instead of sentences.
-    assert translate(engine, tokenizer, NUMBERS, batch_tokens=1, num_beams=beams) == ours
+    assert translate(engine, tokenizer, NUMBERS, tokens_per_batch=1, num_beams=beams) == ours
 
 
 def test_scores_are_the_model_s(engine, model, tokenizer):
@@ -222,7 +222,7 @@ def test_the_commands(cache, tmp_path, capsys):
         totals.append([float(line) for line in capsys.readouterr().out.split()])
     assert totals[0] == pytest.approx(totals[1], abs=1e-3)
     for given, message in (
-        (["--engine", "onnx"], 'engine is "onnx"; choose one of torch, ctranslate2'),
+        (["--engine", "onnx"], "argument --engine: invalid choice: 'onnx'"),
         (["--compute_type", "int8"], "compute_type is int8, but has no effect without --engine ctranslate2"),
         ([*engine[:2], "--device", "meta"], "device is meta, but --engine ctranslate2 runs on the CPU"),
         ([*engine[:2], "--compute_type", "int3"], 'compute_type is "int3"; choose one of float32'),

@@ -1,17 +1,27 @@
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
 import sacrebleu
-from sacrebleu.metrics import BLEU
+from datasets import Dataset
+from sacrebleu.metrics import BLEU, TER
 from transformers import EvalPrediction
 
 from hf_vanilla_transformer import Bleu, ChrF, make_compute_metrics, score_translations
-from hf_vanilla_transformer.evaluation.metric_names import METRICS, describe_exact_match
-from hf_vanilla_transformer.evaluation.metrics import bleu_tokenization
-from hf_vanilla_transformer.hub.model_card import _METRICS_ON_THE_HUB
+from hf_vanilla_transformer.evaluation.curve_files import write_curve
+from hf_vanilla_transformer.evaluation.evaluate import describe_scores, evaluate
+from hf_vanilla_transformer.evaluation.metrics import (
+    METRICS,
+    SacreBleuMetric,
+    bleu_tokenization,
+    describe_exact_match,
+)
+from hf_vanilla_transformer.hub.model_card import About, fill_model_card
+from tests.models import small_model
 
 
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
 HYPOTHESES = ["the small house is old .", "two dogs run through the field"]
 REFERENCES = ["the small house is very old .", "Two dogs run across the field"]
 
@@ -68,11 +78,33 @@ def test_only_if_all_translations_are_exact_the_exact_match_is_100(exact, total,
     assert describe_exact_match(scores) == expected
 
 
-def test_metrics_have_scores_signatures_and_names_on_the_hub():
-    scores = score_translations(HYPOTHESES, REFERENCES)
-    assert {name.removesuffix("_signature") for name in scores if name.endswith("_signature")} == set(METRICS)
-    assert set(METRICS) <= scores.keys()
-    assert tuple(_METRICS_ON_THE_HUB) == METRICS
+class Ter(SacreBleuMetric):
+    """The translation edit rate."""
+
+    scorer = TER
+    citation = "Snover et al. 2006"
+    label, hub_type = "TER", "ter"
+    options = ()
+    higher_is_better = False
+
+
+def test_another_metric_is_a_class_and_an_entry(monkeypatch, tokenizer, tmp_path):
+    monkeypatch.setitem(METRICS, "ter", Ter)
+    pairs = Dataset.from_dict({"source": ["one", "two"], "target": ["eins", "zwanzig"]})
+    scores, translations = evaluate(FIXTURE, pairs, show_progress=False)
+    expected = sacrebleu.corpus_ter(translations, [pairs["target"]])
+    assert [name for name in scores if f"{name}_signature" in scores] == ["bleu", "chrf", "ter"]
+    assert (scores["ter"], expected.score > 0) == (expected.score, True)
+    assert f"TER: {expected.score:.2f}  {scores['ter_signature']}" in describe_scores(scores)
+    ids = np.array(tokenizer(REFERENCES, padding=True).input_ids)
+    measured = make_compute_metrics(tokenizer)(EvalPrediction(predictions=ids, label_ids=ids))
+    assert measured == {"bleu": pytest.approx(100), "chrf": pytest.approx(100), "ter": 0}
+    card = fill_model_card(About("name", scores=scores), small_model().config, 1, {})
+    assert f"\n| TER | {expected.score:.2f} |\n| exact match" in card.content
+    assert f"\n- TER: `{scores['ter_signature']}`\n" in card.content
+    assert [result.metric_type for result in card.data.eval_results] == ["sacrebleu", "chrf", "ter"]
+    points = [{"step": 1, "eval_ter": 3.0, "eval_loss": 2.0}]
+    assert write_curve(tmp_path, points)["points"] == [{"updates": 1, "loss": 2.0, "ter": 3.0}]
 
 
 @pytest.mark.parametrize(
@@ -138,22 +170,30 @@ def test_tokenized_text_logs_a_warning(caplog, tokenize, warns):
 
 @pytest.mark.parametrize("metric", [Bleu, ChrF])
 @pytest.mark.parametrize(
-    ("predictions", "references", "error", "message"),
+    ("predictions", "references", "message"),
     [
-        ([], [], ValueError, "0 translations and 0 references were given"),
-        (["a"], [], ValueError, "1 translations and 0 references were given"),
-        (["a"], ["b", "c"], ValueError, "1 translations and 2 references were given"),
-        ("a", ["a"], TypeError, "translations is 'a'; give a list of sentences"),
-        (["a"], "a", TypeError, "references is 'a'; give a list of sentences"),
-        (["a"], None, TypeError, "references is None; give a list of sentences"),
-        ([None], ["a"], TypeError, "translations contains None; give strings"),
-        (["a"], [[None]], TypeError, r"references contains \[None\]; give strings"),
-        (["a"], [[]], TypeError, r"references contains \[\]; give strings"),
+        ([], [], r"predictions is \[\]; give a list of sentences"),
+        (["a"], [], r"references is \[\]; give a list of sentences"),
+        ("a", ["a"], "predictions is 'a'; give a list of sentences"),
+        (["a"], "a", "references is 'a'; give a list of sentences"),
+        (["a"], None, "references is None; give a list of sentences"),
+        (["a"], ["b", "c"], r"Mismatch in the number of predictions \(1\) and references \(2\)"),
+        ([None], ["a"], "Input predictions: None"),
+        (["a"], [[None]], r"Input references: \[None\]"),
+        (["a"], [[]], "each prediction needs a reference"),
+        (["a", "b"], ["c", None], "each prediction needs a reference"),
+        (["a", "b"], [["c"], ["d", "e"]], "each prediction needs a reference, and all as many"),
     ],
 )
-def test_texts_that_cannot_be_scored(metric, predictions, references, error, message):
-    with pytest.raises(error, match=message):
+def test_texts_that_cannot_be_scored(metric, predictions, references, message):
+    with pytest.raises(ValueError, match=message):
         metric().compute(predictions=predictions, references=references)
+
+
+@pytest.mark.parametrize("texts", [["a", None], ["a", 3], "ab", None])
+def test_texts_that_are_no_strings(texts):
+    with pytest.raises(TypeError, match=r"references (contains|is)"):
+        score_translations(["a", "b"], texts)
 
 
 def test_an_unknown_tokenization_is_named():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StaticCache
 
-from hf_vanilla_transformer.model.transformers_compatibility import CACHE
+from hf_vanilla_transformer.model.key_value_cache import CACHE
 from tests.generation.by_hand import BOS, forced_logits, greedy_search
 from tests.generation.conftest import (
     ALL_MODES,

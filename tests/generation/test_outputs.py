@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 
-from hf_vanilla_transformer.model.transformers_compatibility import CACHE
+from hf_vanilla_transformer.model.key_value_cache import CACHE
 from tests.generation.by_hand import (
     BOS,
     EOS,

@@ -514,10 +514,18 @@ def test_numbers_of_the_search_are_whole_and_positive(name, value):
 
 
 @NEVER_BY_STEPS
-@pytest.mark.parametrize("name", ["max_new_tokens", "max_length"])
-def test_a_limit_that_no_search_reaches(name):
-    with pytest.raises(ValueError, match=f"{name} is 1,000,000,000,000; it must be at most 100,000"):
-        small_model().generate(torch.tensor([[5, 6, 2]]), **{name: 10**12})
+@pytest.mark.parametrize(
+    ("name", "most", "options"),
+    [
+        ("max_new_tokens", "100,000", {}),
+        ("max_length", "100,000", {}),
+        ("num_beams", "10,000", {}),
+        ("num_return_sequences", "10,000", {"do_sample": True}),
+    ],
+)
+def test_a_limit_that_no_search_reaches(name, most, options):
+    with pytest.raises(ValueError, match=f"{name} is 1,000,000,000,000; it must be at most {most}"):
+        small_model().generate(torch.tensor([[5, 6, 2]]), **{name: 10**12, **options})
 
 
 @NEVER_BY_STEPS

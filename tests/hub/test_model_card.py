@@ -24,10 +24,9 @@ SCORES = {
 }
 
 
-def make_card(tmp_path, location=None, revision=None, example_source="A sentence.", **about) -> ModelCard:
+def make_card(tmp_path, **about) -> ModelCard:
     model = small_model()
-    where = {"location": location, "revision": revision, "example_source": example_source}
-    return fill_model_card(About("name", **about), model.config, model.num_parameters(), {}, **where)
+    return fill_model_card(About("name", **about), model.config, model.num_parameters(), {})
 
 
 def test_all_metadata(tmp_path):

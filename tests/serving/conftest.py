@@ -59,7 +59,7 @@ def model_that_waits(monkeypatch):
 
     may_go_on, begun = threading.Event(), []
 
-    def answer(model, tokenizer, texts, batch_tokens, **options):
+    def answer(model, tokenizer, texts, tokens_per_batch, **options):
         begun.append(texts)
         assert may_go_on.wait(30)
         return [text.upper() for text in texts]

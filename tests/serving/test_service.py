@@ -32,7 +32,7 @@ def test_a_model_that_fails(service_of, monkeypatch):
     from hf_vanilla_transformer.serving import service
     from tests.serving.support import call, serving
 
-    def fail(model, tokenizer, texts, batch_tokens, **options):
+    def fail(model, tokenizer, texts, tokens_per_batch, **options):
         if "bad" in texts:
             raise RuntimeError("secret path")
         return texts

@@ -76,9 +76,10 @@ def test_alignments_are_better_than_the_diagonal_and_the_average_of_all_heads(mo
     rates["default"] = alignment_error_rate(align(model, tokenizer, sources, targets), true)
     choices = {}
     for name, known in (("without gold", None), ("with gold", pairs(100, seed=2)[2])):
-        model.config.alignment_heads = None
+        before = model.config.to_dict()
         (best, *_) = choices[name] = choose_alignment(model, tokenizer, *pairs(100, seed=2)[:2], gold=known)
-        assert (model.config.alignment_heads, model.config.alignment_shift) == ([*map(list, best.heads)], best.shift)
+        assert model.config.to_dict() == before
+        model.config.update(best.fields())
         assert [each.cost for each in choices[name]] == sorted(each.cost for each in choices[name])
         assert len(choices[name]) == 2 * (8 + 2 + 1)
         rates[name] = alignment_error_rate(align(model, tokenizer, sources, targets), true)
@@ -115,11 +116,11 @@ def test_alignments_by_hand(model, tokenizer):
             assert align(model, tokenizer, [source], [target]) == [sorted(expected)]
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 30, 4096])
-def test_batches_do_not_matter(model, tokenizer, batch_tokens):
+@pytest.mark.parametrize("tokens_per_batch", [1, 30, 4096])
+def test_batches_do_not_matter(model, tokenizer, tokens_per_batch):
     sources, targets, _ = pairs(20, seed=3)
     sources, targets = ["", *sources, "two"], ["zwei", *targets, ""]
-    found = align(model, tokenizer, sources, targets, batch_tokens=batch_tokens)
+    found = align(model, tokenizer, sources, targets, tokens_per_batch=tokens_per_batch)
     expected = [align(model, tokenizer, [one], [other])[0] for one, other in zip(sources, targets, strict=True)]
     assert found == expected
     assert found[0] == found[-1] == []

@@ -197,17 +197,17 @@ def model(tokenizer):
     return model
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 4096])
-def test_translations_have_the_terms_as_whole_words(model, tokenizer, batch_tokens):
-    free = translate(model, tokenizer, SENTENCES, batch_tokens)
-    found = translate(model, tokenizer, SENTENCES, batch_tokens, glossary=GLOSSARY)
+@pytest.mark.parametrize("tokens_per_batch", [1, 4096])
+def test_translations_have_the_terms_as_whole_words(model, tokenizer, tokens_per_batch):
+    free = translate(model, tokenizer, SENTENCES, tokens_per_batch)
+    found = translate(model, tokenizer, SENTENCES, tokens_per_batch, glossary=GLOSSARY)
     assert not {"Haus", "Häuser", "zwei"} & set(said(" ".join(free)))
     assert {"Haus", "Häuser"} & set(said(found[0]))
     assert found[1] == ""
     assert "zwei" in said(found[2])
     assert "zwei" in said(found[3])
     assert sum(word in GLOSSARY["house"] for word in said(found[3])) >= 2
-    assert translate(model, tokenizer, SENTENCES, batch_tokens, glossary={"houses": "Häuser"})[:3] == free[:3]
+    assert translate(model, tokenizer, SENTENCES, tokens_per_batch, glossary={"houses": "Häuser"})[:3] == free[:3]
 
 
 def test_details_of_forced_translations(model, tokenizer):

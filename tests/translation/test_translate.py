@@ -8,7 +8,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import TranslationPipeline, align, score, translate
 from hf_vanilla_transformer.pictures.forward_pass import forward_pass
-from hf_vanilla_transformer.translation.inference_batches import batches
+from hf_vanilla_transformer.translation.inference import Inference
 from tests.ecosystem.documentation import FIXTURE
 from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
 from tests.models import decisive_model, small_model
@@ -30,16 +30,16 @@ def alone(model, tokenizer, sentence):
     return tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 8, 4096])
-def test_order_is_kept_whatever_the_batches(model, tokenizer, batch_tokens):
+@pytest.mark.parametrize("tokens_per_batch", [1, 8, 4096])
+def test_order_is_kept_whatever_the_batches(model, tokenizer, tokens_per_batch):
     expected = [alone(model, tokenizer, sentence) if sentence.strip() else "" for sentence in SENTENCES]
     assert len(set(expected)) > 2
-    assert translate(model, tokenizer, SENTENCES, batch_tokens=batch_tokens) == expected
+    assert translate(model, tokenizer, SENTENCES, tokens_per_batch=tokens_per_batch) == expected
 
 
-def test_batches_are_as_full_as_their_longest_sentence_lets_them_be():
+def test_batches_are_as_full_as_their_longest_sentence_lets_them_be(model, tokenizer):
     lengths = [3, 12, 4, 4, 7, 1, 2, 5, 4]
-    found = list(batches(lengths, 10))
+    found = list(Inference(model, tokenizer, 10).batches(lengths, "working", "sentences"))
     # Of 12, 7, 5 and 4, 4 and 4, and 3, 2 and 1 tokens.
     assert found == [[1], [4], [7, 2], [3, 8], [0, 6, 5]]
 
@@ -50,14 +50,14 @@ def score_themselves(model, tokenizer, sentences, **kwargs):
 
 @pytest.mark.parametrize("work", [translate, score_themselves])
 def test_no_batch_is_larger_than_asked_for(model, tokenizer, work):
-    shapes, batch_tokens = [], 2 * len(tokenizer("two small houses").input_ids)
+    shapes, tokens_per_batch = [], 2 * len(tokenizer("two small houses").input_ids)
     hook = model.get_encoder().register_forward_pre_hook(
         lambda module, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
     )
-    work(model, tokenizer, SENTENCES, batch_tokens=batch_tokens)
+    work(model, tokenizer, SENTENCES, tokens_per_batch=tokens_per_batch)
     hook.remove()
     assert max(rows for rows, _ in shapes) > 1
-    assert all(rows == 1 or rows * length <= batch_tokens for rows, length in shapes)
+    assert all(rows == 1 or rows * length <= tokens_per_batch for rows, length in shapes)
 
 
 def test_nothing_to_translate(model, tokenizer):
@@ -115,9 +115,9 @@ def test_any_iterable(model, tokenizer):
 @pytest.mark.parametrize(("work", "count"), [(translate, 4), (score_themselves, 6)])
 def test_progress_is_shown_to_those_who_ask(model, tokenizer, capsys, work, count):
     """In sentences, of which blank ones are not translated."""
-    work(model, tokenizer, SENTENCES, batch_tokens=8)
+    work(model, tokenizer, SENTENCES, tokens_per_batch=8)
     assert f"/{count}" not in capsys.readouterr().err
-    work(model, tokenizer, SENTENCES, batch_tokens=8, show_progress=True)
+    work(model, tokenizer, SENTENCES, tokens_per_batch=8, show_progress=True)
     assert f"{count}/{count}" in capsys.readouterr().err
 
 
@@ -162,11 +162,11 @@ def test_scores_are_those_of_the_beams(options):
     assert found > 6
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 8, 4096])
-def test_scores_are_log_probabilities_of_each_token(model, tokenizer, batch_tokens):
+@pytest.mark.parametrize("tokens_per_batch", [1, 8, 4096])
+def test_scores_are_log_probabilities_of_each_token(model, tokenizer, tokens_per_batch):
     targets = ["a small house", "", "two", "two small houses a", "house", "small"]
     for source, target, found in zip(
-        SENTENCES, targets, score(model, tokenizer, SENTENCES, targets, batch_tokens=batch_tokens), strict=True
+        SENTENCES, targets, score(model, tokenizer, SENTENCES, targets, tokens_per_batch=tokens_per_batch), strict=True
     ):
         ids = torch.tensor([1, *tokenizer(text_target=target).input_ids])
         expected = forced_log_probabilities(model, tokenizer([source], return_tensors="pt").input_ids[0], ids)
@@ -192,16 +192,16 @@ def test_threads_stay_as_they_are(model, tokenizer):
     """torch's fused attention slows down for the rest of a process that has called `torch.set_num_threads`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "set_num_threads", None)
-        translate(model, tokenizer, ["one two three"] * 50, batch_tokens=16)
+        translate(model, tokenizer, ["one two three"] * 50, tokens_per_batch=16)
 
 
-@pytest.mark.parametrize("batch_tokens", [-5, 0])
-def test_the_token_budget_is_checked(model, tokenizer, batch_tokens):
-    message = f"batch_tokens is {batch_tokens}; it must be at least 1"
+@pytest.mark.parametrize("tokens_per_batch", [-5, 0])
+def test_the_token_budget_is_checked(model, tokenizer, tokens_per_batch):
+    message = f"tokens_per_batch is {tokens_per_batch}; it must be at least 1"
     with pytest.raises(ValueError, match=message):
-        translate(model, tokenizer, ["a"], batch_tokens)
+        translate(model, tokenizer, ["a"], tokens_per_batch)
     with pytest.raises(ValueError, match=message):
-        score(model, tokenizer, ["a"], ["b"], batch_tokens)
+        score(model, tokenizer, ["a"], ["b"], tokens_per_batch)
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udcff"])
@@ -223,7 +223,7 @@ def test_batches_are_smaller_with_many_beams(monkeypatch, tokenizer, num_beams, 
         return input_ids
 
     monkeypatch.setattr(model, "generate", record)
-    translate(model, tokenizer, texts, batch_tokens=4 * length, num_beams=num_beams)
+    translate(model, tokenizer, texts, tokens_per_batch=4 * length, num_beams=num_beams)
     assert seen == batches
 
 
@@ -307,7 +307,7 @@ def test_a_long_sentence_gets_a_warning_and_a_progress_bar(monkeypatch, caplog, 
     assert not caplog.records
     length = len(tokenizer(texts[1]).input_ids)
     monkeypatch.setattr("hf_vanilla_transformer.translation.translate._LONG", length)
-    assert translate(model, tokenizer, texts, batch_tokens=1, show_progress=True, **options) == expected
+    assert translate(model, tokenizer, texts, tokens_per_batch=1, show_progress=True, **options) == expected
     assert [record.getMessage() for record in caplog.records] == [
         f"a sentence has {length} tokens; its time grows with the square of that, so split it."
     ]

@@ -29,7 +29,7 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(FIXTURE)
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 1}, {"batch_tokens": 9}, {"num_return_sequences": 3}])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 1}, {"tokens_per_batch": 9}, {"num_return_sequences": 3}])
 def test_texts_and_scores_are_those_of_translate_and_score(model, tokenizer, options):
     found = translate(model, tokenizer, SENTENCES, return_details=True, **options)
     texts = [each.text for each in found]
@@ -95,16 +95,22 @@ def test_a_search_that_finds_no_hypothesis(model, tokenizer, caplog):
 
 def test_forced_decoding_keeps_the_token_budget(model, tokenizer):
     """Also of several hypotheses per sentence."""
-    shapes, batch_tokens = [], 12
+    shapes, tokens_per_batch = [], 12
     hook = model.get_decoder().register_forward_pre_hook(
         lambda module, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True
     )
     translate(
-        model, tokenizer, SENTENCES, return_details=True, batch_tokens=batch_tokens, num_beams=3, num_return_sequences=3
+        model,
+        tokenizer,
+        SENTENCES,
+        return_details=True,
+        tokens_per_batch=tokens_per_batch,
+        num_beams=3,
+        num_return_sequences=3,
     )
     hook.remove()
     assert any(rows > 1 for rows, _ in shapes)
-    assert all(rows == 1 or rows * length <= batch_tokens for rows, length in shapes)
+    assert all(rows == 1 or rows * length <= tokens_per_batch for rows, length in shapes)
 
 
 @pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")

@@ -6,6 +6,7 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
+from ...support.user_errors import InputError
 from ..limits import ServingSettings
 from .header_and_body_limits import MOST_HEADER_BYTES, protocol_with
 
@@ -18,7 +19,7 @@ def listen(host: str, port: int) -> socket.socket:
         ValueError: if the port is impossible.
     """
     if not 0 <= port <= 65535:
-        raise ValueError(f"port is {port}; it must lie between 0, for any free one, and 65535.")
+        raise InputError(f"port is {port}; it must lie between 0, for any free one, and 65535.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)

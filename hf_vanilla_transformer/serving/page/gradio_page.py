@@ -10,12 +10,12 @@ from fastapi import FastAPI, HTTPException
 from fastapi.responses import RedirectResponse
 
 from ...model.tokenization_two_vocabularies import sides_of
-from ...pictures.attention import draw_attention
-from ...pictures.forward_pass import KINDS, forward_pass
+from ...pictures.attention import plot_attention
+from ...pictures.forward_pass import KINDS
 from ...pictures.token_labels import token_texts
 from ...translation.engine import Engine
 from ...translation.glossary import terms_of
-from ...translation.multi_sentence_texts import join
+from ...translation.sentence_splitting import join
 from ...translation.translation_details import Translation
 from ..service import Service
 
@@ -128,8 +128,8 @@ def _add_attention(service: Service, page: gr.Blocks, sentences: gr.State, chose
     page.load(None, None, is_dark, js="() => document.body.classList.contains('dark')")
 
     def picture(source: str, target: str, kind: str, layer: int, head: Any, theme: str) -> Any:
-        found = forward_pass(service.model, service.tokenizer, source, target)
-        return draw_attention(found, kind=kind, layer=layer, head=None if head == "all" else head, theme=theme)
+        options: Any = {"kind": kind, "layer": layer, "head": None if head == "all" else head, "theme": theme}
+        return plot_attention(service.model, service.tokenizer, source, target, **options)
 
     async def draw(pairs: list[Any], index: int | None, kind: str, layer: int, head: int | str, is_dark: bool) -> Any:
         if index is None or index >= len(pairs) or not pairs[index][1].text.strip():

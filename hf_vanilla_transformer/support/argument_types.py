@@ -1,0 +1,29 @@
+"""Objects of arguments from values by name: a dataclass, or a `NamedTuple` of several dataclasses."""
+
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar, get_type_hints
+
+
+T = TypeVar("T")
+
+
+def kinds_of(kind: type) -> list[type]:
+    """The dataclass itself, or the dataclasses that a `NamedTuple` consists of."""
+    return [kind] if is_dataclass(kind) else list(get_type_hints(kind).values())
+
+
+def build(kind: type[T], given: dict[str, Any]) -> T:
+    """An object of a class from values by name; names that are not given get their defaults.
+
+    Raises:
+        TypeError: if the class has no argument of a name, or a required one is missing.
+    """
+    kinds = kinds_of(kind)
+    names = [{each.name for each in fields(part) if each.init} for part in kinds]
+    for name in sorted(given.keys() - set().union(*names)):
+        raise TypeError(f"there is no argument {name}.")
+    parts = [
+        part(**{name: value for name, value in given.items() if name in known})
+        for part, known in zip(kinds, names, strict=True)
+    ]
+    return parts[0] if is_dataclass(kind) else kind(*parts)

@@ -1,0 +1,66 @@
+"""What translating, scoring and aligning share: checks of their arguments, and batches of similar length."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tqdm.auto import tqdm
+from transformers import PreTrainedTokenizerBase
+
+from ..model.pipeline_vanilla_transformer import check_vocabulary
+from ..support.argument_checks import check_number, check_strings
+
+
+class TokenizedPairs(NamedTuple):
+    """Sentence pairs with the token ids of each sentence."""
+
+    sources: list[str]
+    targets: list[str]
+    source_ids: list[list[int]]
+    target_ids: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A model with its tokenizer, and the size of the batches that it gets; a longer sentence is its own batch.
+
+    Raises:
+        TypeError: if `tokens_per_batch` is not a whole number.
+        ValueError: if it is below 1, or the tokenizer belongs to another model.
+    """
+
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+    tokens_per_batch: int
+    show_progress: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("tokens_per_batch", self.tokens_per_batch, 1)
+        check_vocabulary(self.model.config, self.tokenizer)
+
+    def tokenize_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> TokenizedPairs:
+        """Check and tokenize sentences and their translations.
+
+        Raises:
+            TypeError: if a side is one string, or contains anything but strings.
+            ValueError: if the numbers of sources and targets differ, or a text has lone surrogates.
+        """
+        sources, targets = list(check_strings("sources", sources)), list(check_strings("targets", targets))
+        if len(sources) != len(targets):
+            raise ValueError(
+                f"there are {len(sources)} sources and {len(targets)} targets; give one target per source."
+            )
+        if not sources:
+            return TokenizedPairs([], [], [], [])
+        target_ids = self.tokenizer(text_target=targets, verbose=False).input_ids
+        return TokenizedPairs(sources, targets, self.tokenizer(sources, verbose=False).input_ids, target_ids)
+
+    def batches(self, lengths: list[int], task: str, unit: str) -> Iterator[list[int]]:
+        """Rows in batches, longest first, so that running out of memory shows at once; with a progress bar."""
+        rows, start = sorted(range(len(lengths)), key=lambda row: -lengths[row]), 0
+        with tqdm(total=len(rows), desc=task, unit=f" {unit}", disable=not self.show_progress) as progress:
+            while start < len(rows):
+                batch = rows[start : start + max(1, self.tokens_per_batch // max(1, lengths[rows[start]]))]
+                yield batch
+                progress.update(len(batch))
+                start += len(batch)
