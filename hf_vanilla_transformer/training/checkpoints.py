@@ -19,6 +19,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..support.checkpoint_marks import MARK, checkpoints_in, complete_checkpoints, fault_of, mark_complete, step_of
+from ..support.user_errors import InputError
 from .trainer_callbacks import RecordFacts, evaluations_without_improvement
 
 
@@ -118,7 +119,7 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
         return str(checkpoint)
     unmarked = [each.name for each in checkpoints_in(Path(output_dir)) if _is_finished_without_mark(each)]
     if unmarked:
-        raise ValueError(
+        raise InputError(
             f"no checkpoint in {output_dir} is marked as complete, but {unmarked[-1]} may be: give its path as "
             "resume_from_checkpoint to resume from it, or remove it to start from scratch."
         )
@@ -139,14 +140,14 @@ def find_checkpoint(wanted: str, folder: Path) -> Path | None:
     if wanted in ("last", "auto"):
         last = last_complete_checkpoint(folder)
         if last is None and wanted == "last":
-            raise ValueError(f"{folder} holds no complete checkpoint; leave out --resume_from_checkpoint.")
+            raise InputError(f"{folder} holds no complete checkpoint; leave out --resume_from_checkpoint.")
         return None if last is None else Path(last)
     checkpoint = Path(wanted)
     if not checkpoint.is_dir():
-        raise ValueError(f'{wanted} is not a folder; give the path of a checkpoint, "last" or "auto".')
+        raise InputError(f'{wanted} is not a folder; give the path of a checkpoint, "last" or "auto".')
     fault = fault_of(checkpoint) if (checkpoint / MARK).is_file() else _visible_fault(checkpoint)
     if fault is not None:
-        raise ValueError(f"{wanted} cannot be resumed from: {fault}; use an earlier checkpoint.")
+        raise InputError(f"{wanted} cannot be resumed from: {fault}; use an earlier checkpoint.")
     return checkpoint
 
 

@@ -19,6 +19,7 @@ from ..support.atomic_files import locked
 from ..support.disk_errors import is_disk_error
 from ..support.process_memory import peak_memory
 from ..support.recipes import read_recipe
+from ..support.user_errors import InputError
 from .checkpoints import find_checkpoint, is_finished, remove_checkpoints, remove_later_marks
 from .run_arguments import Settings
 from .run_checks import check_settings
@@ -114,7 +115,7 @@ def checkpoint_of_all_processes(settings: Settings) -> Path | None:
     checkpoint = find_checkpoint(str(settings.args.resume_from_checkpoint), settings.output)
     (of_the_first,) = broadcast_object_list([checkpoint])
     if checkpoint != of_the_first:
-        raise ValueError(
+        raise InputError(
             f"the first process resumes from {of_the_first or 'no checkpoint'}, but this one from "
             f"{checkpoint or 'no checkpoint'}; give all machines one folder, or copy the checkpoint to each."
         )
@@ -134,7 +135,7 @@ def gather_facts(settings: Settings, checkpoint: Path | None) -> RecordFacts:
         base = str(Path(base).resolve())  # An absolute path cannot be taken for a name on the Hub.
     facts.base_model = settings.model.model_name_or_path = base or facts.base_model
     if facts.optimizer not in (None, optimizer):
-        raise ValueError(
+        raise InputError(
             f"{checkpoint} was written with another optimizer ({facts.optimizer}, not {optimizer}); resume with the "
             "same learning_rate, lr_scheduler_type, optim, rate_factor and weight_decay."
         )
