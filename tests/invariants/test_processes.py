@@ -41,8 +41,19 @@ def launched(tmp_path_factory, recipe):
     """The folder of a run that accelerate launched, and the finished command."""
     folder = tmp_path_factory.mktemp("two") / "run"
     launch = ["-m", "accelerate.commands.launch", "--config_file", str(DDP), "--num_processes", "2"]
+    launch += ["-m", "hf_vanilla_transformer"]
     result = subprocess.run(
-        [sys.executable, *launch, "-m", "hf_vanilla_transformer", "train", recipe, "--output_dir", str(folder)],
+        [
+            sys.executable,
+            *launch,
+            "-m",
+            "hf_vanilla_transformer",
+            "train",
+            "--config",
+            recipe,
+            "--output_dir",
+            str(folder),
+        ],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -77,7 +88,7 @@ def test_the_second_process_writes_its_random_state_and_nothing_else(tmp_path, r
     # To replace an earlier run's files, too, is left to the main process.
     folders[1].mkdir()
     (folders[1] / "scores.json").touch()
-    codes = run_of_two([[recipe, "--output_dir", str(folder), "--overwrite"] for folder in folders], logs)
+    codes = run_of_two([["--config", recipe, "--output_dir", str(folder), "--overwrite"] for folder in folders], logs)
     assert codes == [0, 0], logs[0].read_text() + logs[1].read_text()
     written = {str(path.relative_to(folders[1])) for path in folders[1].rglob("*") if path.is_file()}
     assert written == {"scores.json", *(f"checkpoint-{step}/rng_state_1.pth" for step in (3, 6, 9))}
@@ -87,7 +98,7 @@ def test_the_second_process_writes_its_random_state_and_nothing_else(tmp_path, r
 
 def test_a_process_that_dies_leaves_no_checkpoint_that_looks_complete(tmp_path, recipe, launched):
     run, logs = tmp_path / "run", [tmp_path / "log0", tmp_path / "log1"]
-    arguments = [recipe, "--output_dir", str(run)]
+    arguments = ["--config", recipe, "--output_dir", str(run)]
     first, second = run_of_two([arguments] * 2, logs, place_of_the_second="before the random state")
     assert second == -9
     assert first != 0

@@ -82,14 +82,14 @@ def test_sentences_of_equal_length_together(tmp_path, whole_stock_run, grouped_r
 @pytest.fixture(scope="module")
 def whole_script_run(tmp_path_factory, recipe):
     folder = tmp_path_factory.mktemp("script")
-    run_to_the_end(train.main, [recipe, "--output_dir", str(folder / "run")], log=folder / "log")
+    run_to_the_end(train.main, ["--config", recipe, "--output_dir", str(folder / "run")], log=folder / "log")
     return folder / "run"
 
 
 @pytest.mark.parametrize("place", ["in the middle of a step", "half of the weights", "before the model is saved"])
 def test_script(tmp_path, recipe, whole_script_run, place):
     run, log = tmp_path / "run", tmp_path / "log"
-    arguments = [recipe, "--output_dir", str(run)]
+    arguments = ["--config", recipe, "--output_dir", str(run)]
     run_and_die(train.main, arguments, log=log, place=place)
     run_to_the_end(train.main, [*arguments, "--resume_from_checkpoint", "last"], log=log)
     passed_over = re.findall(r"(checkpoint-\d): it has no mark \(complete\.json\)", log.read_text())
