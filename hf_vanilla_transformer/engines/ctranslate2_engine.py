@@ -98,12 +98,6 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     Its search differs from the model's: a sentence ends when as many hypotheses have finished as there are beams
     (`early_stopping=True`), only those among the best `num_beams` candidates may finish, and the length limit of a
     batch is that of its longest source. Of the finished hypotheses, the best by the model's length penalty comes first.
-
-    Args:
-        folder (`Path`): the trained folder.
-        converted (`Path`): the same model for CTranslate2.
-        compute_type (`str`): such as `"float32"` or `"int8"`.
-        threads (`int`): number of threads.
     """
 
     device = torch.device("cpu")
@@ -178,28 +172,15 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return found
 
     def log_probs(self, sources: _Rows, targets: _Rows) -> list[list[float]]:
-        """Log-probabilities of the tokens of each target, which ends in `</s>`, in nats.
-
-        Raises:
-            RuntimeError: if CTranslate2 fails.
-            ValueError: if a sentence is longer than its table of positions.
-        """
+        """Log-probabilities of the tokens of each target, which ends in `</s>`, in nats; raises as `generate` does."""
         texts = self._texts(sources, "source"), self._texts(targets, "target")
         found = self._process(len(sources)).score(*texts)
         return [log_probs[: len(row)] for log_probs, row in zip(found, targets, strict=True)]
 
     def attention(self, sources: _Rows, targets: _Rows) -> list[torch.Tensor]:
-        """The cross-attention of `alignment_heads`, averaged, in the step that predicts each target token.
+        """The cross-attention `(target, source)` of `alignment_heads`, averaged, in the step that predicts each token.
 
-        Args:
-            sources, targets (`list` of `list` of `int`): token ids; a target need not end in `</s>`.
-
-        Returns:
-            `list` of `torch.FloatTensor` of shape `(target, source)`.
-
-        Raises:
-            RuntimeError: if CTranslate2 fails.
-            ValueError: if a sentence is longer than its table of positions.
+        A target need not end in `</s>`. Raises as `generate` does.
         """
         texts, prefixes = self._texts(sources, "source"), self._texts(targets, "target")
         # Greedy search after a forced prefix. In a beam search over a batch, the attention of the first step is wrong

@@ -19,12 +19,7 @@ Tokenized = tuple[str, list[int]]
 
 
 class Aligner:
-    """Turns cross-attention into links of words, by the configuration of a model.
-
-    Args:
-        model (`PreTrainedModel`, or an `Engine` as of `load_engine`): gives `alignment_heads` and `alignment_shift`.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
-    """
+    """Turns cross-attention into links of words, by `alignment_heads` and `alignment_shift` of a model or an engine."""
 
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase):
         self.heads = alignment_heads(model)
@@ -34,8 +29,8 @@ class Aligner:
     def words(self, source: Tokenized, target: Tokenized) -> tuple[list[list[int]], list[list[int]]]:
         """The words that each token of the source, and of the target, belongs to."""
         sides = zip((source, target), self._texts, strict=True)
-        of_source, of_target = (words_of_tokens(text.split(), texts(ids)) for (text, ids), texts in sides)
-        return of_source, of_target
+        source_words, target_words = (words_of_tokens(text.split(), texts(ids)) for (text, ids), texts in sides)
+        return source_words, target_words
 
     def __call__(self, source: Tokenized, target: Tokenized, attention: torch.Tensor) -> Links:
         """The links of a pair, from its attention, `(heads, target, source)`."""

@@ -35,11 +35,11 @@ def alignment_error_rate(found: Sequence[Links], gold: Sequence[GoldLinks]) -> f
     total = sum(len(links) + len(true.sure) for links, true in zip(found, gold, strict=True))
     if not total:
         raise ValueError("there are no links to compare; give pairs that are not empty.")
-    right = sum(
+    shared = sum(
         len(true.sure.intersection(links)) + len((true.sure | true.possible).intersection(links))
         for links, true in zip(found, gold, strict=True)
     )
-    return 1 - right / total
+    return 1 - shared / total
 
 
 def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> list[GoldLinks]:

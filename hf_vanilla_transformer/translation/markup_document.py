@@ -144,11 +144,7 @@ class Document:
         """The translation of the text with the elements around the words that are linked with theirs.
 
         Every element comes out once. Where its words are apart in the translation, it is around the part that has more
-        of them than of others.
-
-        Args:
-            translation (`str`): of `text`.
-            links (`list` of pairs of `int`): words of the text and of the translation, from `align`.
+        of them than of others. The links are those of `align`.
         """
         if self._kind == "xml":
             translation = _NOT_IN_XML.sub(" ", translation)

@@ -19,16 +19,11 @@ from ..support.process_memory import keep_freed_memory
 from ..support.safetensors_layout import read_layout
 
 
-MODEL_AND_TOKENIZER = ("config.json", "tokenizer_config.json")
-
-
 @contextmanager
-def explaining_missing_files(name: str | Path, files: Sequence[str] = MODEL_AND_TOKENIZER) -> Iterator[None]:
-    """Explain in one sentence why a model or a tokenizer cannot be loaded.
-
-    Args:
-        name: a folder or a name on the Hub.
-        files: what a folder must hold.
+def explaining_missing_files(
+    name: str | Path, files: Sequence[str] = ("config.json", "tokenizer_config.json")
+) -> Iterator[None]:
+    """Explain in one sentence why a model or a tokenizer cannot be loaded from a folder or the Hub.
 
     Raises:
         FileNotFoundError: if a folder lacks one of the files, or if neither a folder nor a repository exists.
@@ -67,20 +62,17 @@ def explaining_missing_files(name: str | Path, files: Sequence[str] = MODEL_AND_
 def load(
     name: str, device: str | torch.device | None = None, **options: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """Load tokenizer and model.
+    """Load tokenizer and model; by default onto the accelerator, if torch finds one.
 
-    Args:
-        name: a folder or a name on the Hub.
-        device: where the model goes; by default the accelerator if torch finds one.
-        **options: arguments of `from_pretrained`.
+    `options` are arguments of `from_pretrained`.
     """
     with explaining_missing_files(name):
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
         model = load_model(name, **options)
         check_vocabulary(model.config, tokenizer)
-    if device is None:
-        # `current_accelerator` names the accelerator that torch was built for, even without one.
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    # `current_accelerator` names the accelerator that torch was built for, even without one.
+    if device is None and torch.accelerator.is_available():
+        device = torch.accelerator.current_accelerator()
     device = torch.device(device or "cpu")
     if device.type == "cpu":
         # Logits are large; without this the allocator returns their memory to the OS at every step.
