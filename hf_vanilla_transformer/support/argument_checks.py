@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from numbers import Integral
 from typing import Any
 
+from .user_errors import InputError
+
 
 def check_number(name: str, value: Any, least: int, most: int | None = None) -> None:
     """Raise TypeError if an argument is not a whole number, as `True` is none; ValueError if it is out of range."""
@@ -11,7 +13,7 @@ def check_number(name: str, value: Any, least: int, most: int | None = None) -> 
         raise TypeError(f"{name} is {value!r}; give a whole number.")
     if int(value) < least or (most is not None and int(value) > most):
         bounds = f"be at least {least}" if most is None else f"lie between {least} and {most}"
-        raise ValueError(f"{name} is {int(value)}; it must {bounds}.")
+        raise InputError(f"{name} is {int(value)}; it must {bounds}.")
 
 
 def reason_of(error: Exception) -> str:
@@ -39,7 +41,7 @@ def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ValueError(
+            raise InputError(
                 f"{name} contains {text!r}, which is not UTF-8 text; decode it with its encoding."
             ) from None
         yield text

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .atomic_files import are_same_file, is_stream, whole_file
+from .user_errors import InputError
 
 
 # What loading reads from the folder of a model.
@@ -31,7 +32,7 @@ def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = ()
     given = [path for path in paths if path is not None and not is_stream(path)]
     for one, other in combinations(given, 2):
         if are_same_file(one, other):
-            raise ValueError(f"{one} and {other} are one file; write to different files.")
+            raise InputError(f"{one} and {other} are one file; write to different files.")
     read = [Path(each) for each in inputs if each is not None]
     read += [file for folder in read for pattern in _MODEL_FILES for file in folder.glob(pattern)]
     for path in given:
@@ -46,7 +47,7 @@ def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = ()
             raise PermissionError(f"{target.parent} is read-only; choose another folder for {target.name}.")
         for file in read:
             if are_same_file(path, file):
-                raise ValueError(f"{path} is also an input, {file}; write to another file.")
+                raise InputError(f"{path} is also an input, {file}; write to another file.")
 
 
 @contextmanager

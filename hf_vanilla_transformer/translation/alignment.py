@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..model.pipeline_vanilla_transformer import evaluating
+from ..support.user_errors import InputError
 from .engine import Engine
 from .forced_decoding import forced_decoding
 from .inference import Inference
@@ -97,7 +98,7 @@ def align(
     if not aligner.heads:
         is_engine = isinstance(model, Engine)
         reason = "CTranslate2 averages heads of one layer only" if is_engine else "it is no model of this package"
-        raise ValueError(f"a {type(model).__name__} gives no attention to align words by: {reason}.")
+        raise InputError(f"a {type(model).__name__} gives no attention to align words by: {reason}.")
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress)
     rows = {row: aligner(*each) for row, *each in attention_of_pairs(inference, sources, targets, aligner.heads)}
     return [rows[row] for row in range(len(rows))]

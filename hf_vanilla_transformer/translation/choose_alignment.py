@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..support.argument_checks import check_strings
 from ..support.atomic_files import write_text
+from ..support.user_errors import InputError
 from .alignment import Aligner, Links, alignment_heads, attention_of_pairs, link
 from .alignment_error_rate import GoldLinks, alignment_error_rate
 from .engine import Engine
@@ -80,10 +81,10 @@ def choose_alignment(
         TypeError, ValueError: as `align`; or if there are no pairs, not as many true alignments, or all candidates tie.
     """
     if isinstance(model, Engine) or not alignment_heads(model):
-        raise ValueError(f"a {type(model).__name__} does not give the attention of each head; choose with the model.")
+        raise InputError(f"a {type(model).__name__} does not give the attention of each head; choose with the model.")
     sources, targets = list(check_strings("sources", sources)), list(check_strings("targets", targets))
     if not sources:
-        raise ValueError("there are no pairs to choose by; give some hundreds of held-out pairs.")
+        raise InputError("there are no pairs to choose by; give some hundreds of held-out pairs.")
     layers = [[(layer, head) for head in range(model.config.num_heads)] for layer in range(model.config.decoder_layers)]
     heads = [head for layer in layers for head in layer]
     groups = [*([head] for head in heads), *layers, heads]
@@ -103,7 +104,7 @@ def choose_alignment(
         for links in found
     ]
     if math.isclose(min(costs), max(costs)):
-        raise ValueError(
+        raise InputError(
             f"all {len(costs)} candidates cost {costs[0]:.3f}, so these pairs ({len(sources)}) show no best one; give "
             "some hundreds of held-out pairs, with words on both sides."
         )

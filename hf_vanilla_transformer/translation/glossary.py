@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..data.text_lines import iterate_lines
+from ..support.user_errors import InputError
 
 
 # Characters of words. Text in these scripts has no spaces between words, so that their ends are unknown.
@@ -50,10 +51,10 @@ class Glossary:
             if not all(isinstance(each, str) for each in [term, *forms]):
                 raise TypeError(f"glossary has {given!r} for {term!r}; give texts.")
             if not (forms and all(each.strip() for each in [term, *forms])):
-                raise ValueError(f"glossary has {given!r} for {term!r}; give texts that are not blank.")
+                raise InputError(f"glossary has {given!r} for {term!r}; give texts that are not blank.")
             key = _spelling(term)
             if key in self._phrases:
-                raise ValueError(f"glossary has {key!r} twice; give all of its translations as one list.")
+                raise InputError(f"glossary has {key!r} twice; give all of its translations as one list.")
             self._phrases[key] = [tokens for form in forms for tokens in tokenizations(tokenizer, form)]
         self._pattern = regex.compile(rf"{_BEGIN}\L<terms>{_END}", flags=regex.V1, terms=list(self._phrases))
 
@@ -76,7 +77,7 @@ def phrases_of(
     """
     given = [[] for _ in sentences] if forced is None else [list(each) for each in forced]
     if len(given) != len(sentences):
-        raise ValueError(
+        raise InputError(
             f"forced_phrases has {len(given)} lists for {len(sentences)} sentences; give a list for each sentence, "
             "empty where it has no phrase."
         )
@@ -105,7 +106,7 @@ def tokenizations(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[in
         if ids and whole[: len(begin)] == begin and tokenizer.unk_token_id not in ids and ids not in found:
             found.append(ids)
     if not found:
-        raise ValueError(f"the vocabulary has no tokens for {text!r}; choose another translation.")
+        raise InputError(f"the vocabulary has no tokens for {text!r}; choose another translation.")
     return found
 
 
@@ -151,8 +152,8 @@ def terms_of(
             continue
         term, *forms = (cell.strip() for cell in re.split(separator, line))
         if not (term and forms and all(forms)):
-            raise ValueError(f"{name}, line {number}: {line!r}; write a term, {separator_name}, and its translation.")
+            raise InputError(f"{name}, line {number}: {line!r}; write a term, {separator_name}, and its translation.")
         if term in terms:
-            raise ValueError(f"{name}, line {number}: {term!r} has an earlier line; write all translations in one.")
+            raise InputError(f"{name}, line {number}: {term!r} has an earlier line; write all translations in one.")
         terms[term] = forms
     return terms

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..model.pipeline_vanilla_transformer import check_vocabulary
 from ..support.argument_checks import check_number, check_strings
+from ..support.user_errors import InputError
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Inference:
         """
         sources, targets = list(check_strings("sources", sources)), list(check_strings("targets", targets))
         if len(sources) != len(targets):
-            raise ValueError(
+            raise InputError(
                 f"there are {len(sources)} sources and {len(targets)} targets; give one target per source."
             )
         if not sources:

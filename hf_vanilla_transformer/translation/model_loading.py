@@ -17,6 +17,7 @@ from ..support.argument_checks import reason_of
 from ..support.checkpoint_marks import newest_complete
 from ..support.process_memory import keep_freed_memory
 from ..support.safetensors_layout import read_layout
+from ..support.user_errors import InputError
 
 
 @contextmanager
@@ -44,19 +45,19 @@ def explaining_missing_files(
             raise
         raise FileNotFoundError(f"there is no folder {folder}, and the Hub answered: {error}") from error
     except pickle.UnpicklingError as error:
-        raise ValueError(
+        raise InputError(
             f"{name} holds a pickle that torch does not load, because it may run code; use a model whose weights are "
             "in model.safetensors."
         ) from error
     except SafetensorError as error:
-        raise ValueError(
+        raise InputError(
             f"the weights in {name} are truncated or damaged ({error}); copy or download them again, or use an earlier "
             "checkpoint."
         ) from error
     except Exception as error:  # Transformers, tokenizers and safetensors raise many kinds, often without a name.
         if isinstance(error, ImportError) or str(name) in str(error):
             raise
-        raise ValueError(f"{name} cannot be loaded: {reason_of(error)}") from error
+        raise InputError(f"{name} cannot be loaded: {reason_of(error)}") from error
 
 
 def load(
@@ -93,7 +94,7 @@ def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(name, **options)
     except RuntimeError as error:
-        raise ValueError(f"{name} cannot be loaded as a {config.model_type}: {reason_of(error)}") from error
+        raise InputError(f"{name} cannot be loaded as a {config.model_type}: {reason_of(error)}") from error
     check_weights(model)
     return model
 
@@ -113,7 +114,7 @@ def check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
     for key, fault in {"missing_keys": "are not in", "unexpected_keys": "are left over in"}.items():
         if report[key]:
             names = ", ".join(sorted(report[key])[:2])
-            raise ValueError(
+            raise InputError(
                 f"{len(report[key])} weights {fault} the files of {name} ({names}, ...): they belong to another "
                 "config.json, or were cut; use a complete model."
             )
