@@ -20,6 +20,7 @@ from ..support.argument_checks import check_number
 from ..support.atomic_files import locked
 from ..support.checkpoint_marks import MARK, checkpoints_in, complete_checkpoints, fault_of
 from ..support.safetensors_layout import INDEX, WEIGHTS, read_json, read_layout
+from ..support.user_errors import InputError
 
 
 _OTHER_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES, "*.py")
@@ -118,9 +119,9 @@ def _read_matching(paths: Iterable[str | os.PathLike[str]]) -> list[_Checkpoint]
     """Read all but the weights of each checkpoint, and check that the checkpoints can be averaged."""
     folders = [Path(path) for path in paths]
     if not folders:
-        raise ValueError("no checkpoint is given; name at least one checkpoint or saved model.")
+        raise InputError("no checkpoint is given; name at least one checkpoint or saved model.")
     if len({folder.resolve() for folder in folders}) < len(folders):
-        raise ValueError(f"one of {', '.join(map(str, folders))} is given twice; name each checkpoint once.")
+        raise InputError(f"one of {', '.join(map(str, folders))} is given twice; name each checkpoint once.")
     checkpoints = [_read_checkpoint(folder) for folder in folders]
     for checkpoint in checkpoints[:-1]:
         _check_match(checkpoint, checkpoints[-1])
@@ -132,7 +133,7 @@ def _read_checkpoint(folder: Path) -> _Checkpoint:
     check_links(path for pattern in _OTHER_FILES for path in folder.glob(pattern))
     fields = read_json(folder / "config.json")
     if fields.get("model_type") != VanillaTransformerConfig.model_type:
-        raise ValueError(
+        raise InputError(
             f"{folder} holds a {fields.get('model_type')} model; give {VanillaTransformerConfig.model_type} models."
         )
     files, layout = read_layout(folder)
@@ -162,7 +163,7 @@ def _check_mark(folder: Path) -> None:
     run_marks = path in of_the_run and any((checkpoint / MARK).exists() for checkpoint in of_the_run)
     fault = fault_of(folder) if run_marks or (folder / MARK).exists() else None
     if fault is not None:
-        raise ValueError(f"{folder} is not complete: {fault}; use another checkpoint.")
+        raise InputError(f"{folder} is not complete: {fault}; use another checkpoint.")
 
 
 def _check_match(one: _Checkpoint, last: _Checkpoint) -> None:
@@ -172,7 +173,7 @@ def _check_match(one: _Checkpoint, last: _Checkpoint) -> None:
         if values[0] != values[1]:
             # The content of a tokenizer is long.
             what = "" if name in TOKENIZER_FILES else f": {values[0]} and {values[1]}"
-            raise ValueError(
+            raise InputError(
                 f"{one.folder} and {last.folder} differ in {name}{what}; average checkpoints of one model."
             )
 
@@ -198,7 +199,7 @@ def _mean(files: Sequence[Path], name: str) -> torch.Tensor:
         total += _read_tensor(file, name)
     if not total.isfinite().all():
         spoiled = next((file for file in files if not _read_tensor(file, name).isfinite().all()), files[-1])
-        raise ValueError(f"{name} in {spoiled} has values that are NaN or infinite; leave this checkpoint out.")
+        raise InputError(f"{name} in {spoiled} has values that are NaN or infinite; leave this checkpoint out.")
     return total.div_(len(files)).to(dtype)
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..support.checkpoint_marks import MARK, checkpoints_in, complete_checkpoints, fault_of, mark_complete, step_of
+from ..support.user_errors import InputError
 from .trainer_callbacks import RecordFacts, evaluations_without_improvement
 
 
@@ -54,9 +55,7 @@ class CompleteCheckpoints(TrainerCallback):
         ValueError: at the start of a hyper-parameter search, because each trial has its own folder.
     """
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_hyper_param_search:
             raise ValueError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
         if args.should_save:
@@ -66,15 +65,8 @@ class CompleteCheckpoints(TrainerCallback):
         elif args.save_total_limit is not None:
             args.save_total_limit = -abs(args.save_total_limit)
 
-    def on_epoch_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        train_dataloader: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        batches = getattr(train_dataloader, "batch_sampler", None)
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        batches = getattr(kwargs["train_dataloader"], "batch_sampler", None)
         # With several processes accelerate wraps the sampler of batches.
         batches = getattr(batches, "batch_sampler", batches)
         sampler = getattr(batches, "sampler", None)
@@ -82,7 +74,7 @@ class CompleteCheckpoints(TrainerCallback):
             seed = args.seed if args.data_seed is None else args.data_seed
             sampler.generator = torch.Generator().manual_seed(seed + int(state.epoch or 0))
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if args.save_only_model:
             return
         # Other processes may still be writing their files, such as random states.
@@ -93,9 +85,7 @@ class CompleteCheckpoints(TrainerCallback):
             best = [Path(state.best_model_checkpoint)] if state.best_model_checkpoint else []
             _remove_surplus(newest.parent, abs(args.save_total_limit or 0), keep=[newest, *best])
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if args.save_total_limit is not None:
             args.save_total_limit = abs(args.save_total_limit)
 
@@ -129,7 +119,7 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
         return str(checkpoint)
     unmarked = [each.name for each in checkpoints_in(Path(output_dir)) if _is_finished_without_mark(each)]
     if unmarked:
-        raise ValueError(
+        raise InputError(
             f"no checkpoint in {output_dir} is marked as complete, but {unmarked[-1]} may be: give its path as "
             "resume_from_checkpoint to resume from it, or remove it to start from scratch."
         )
@@ -150,14 +140,14 @@ def find_checkpoint(wanted: str, folder: Path) -> Path | None:
     if wanted in ("last", "auto"):
         last = last_complete_checkpoint(folder)
         if last is None and wanted == "last":
-            raise ValueError(f"{folder} holds no complete checkpoint; leave out --resume_from_checkpoint.")
+            raise InputError(f"{folder} holds no complete checkpoint; leave out --resume_from_checkpoint.")
         return None if last is None else Path(last)
     checkpoint = Path(wanted)
     if not checkpoint.is_dir():
-        raise ValueError(f'{wanted} is not a folder; give the path of a checkpoint, "last" or "auto".')
+        raise InputError(f'{wanted} is not a folder; give the path of a checkpoint, "last" or "auto".')
     fault = fault_of(checkpoint) if (checkpoint / MARK).is_file() else _visible_fault(checkpoint)
     if fault is not None:
-        raise ValueError(f"{wanted} cannot be resumed from: {fault}; use an earlier checkpoint.")
+        raise InputError(f"{wanted} cannot be resumed from: {fault}; use an earlier checkpoint.")
     return checkpoint
 
 

@@ -7,6 +7,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, TrainingArguments
 
 from ..support.paper_schedule import paper_learning_rate
+from ..support.user_errors import InputError
 
 
 def paper_optimizers(
@@ -32,7 +33,7 @@ def paper_optimizers(
     """
     warmup_steps = args.warmup_steps
     if warmup_steps < 1 or warmup_steps != int(warmup_steps):
-        raise ValueError(f"warmup_steps is {warmup_steps}; give a whole number of updates, such as 4000.")
+        raise InputError(f"warmup_steps is {warmup_steps}; give a whole number of updates, such as 4000.")
     trained: list[Any] = [parameter for parameter in model.parameters() if parameter.requires_grad]
     betas = args.adam_beta1, args.adam_beta2
     options: dict[str, Any] = {"lr": factor, "betas": betas, "eps": args.adam_epsilon, "fused": True}

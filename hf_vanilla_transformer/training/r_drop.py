@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from ..model.input_checks import check_labels
 from ..model.loss_kernels import per_token
+from ..support.user_errors import InputError
 from .token_metrics import TokenMetricsTrainer
 
 
@@ -104,14 +105,14 @@ class RDropTrainer(TokenMetricsTrainer):
 
     def __init__(self, *args: Any, r_drop_alpha: float, **kwargs: Any):
         if not r_drop_alpha > 0:
-            raise ValueError(
+            raise InputError(
                 f"r_drop_alpha is {r_drop_alpha}; it must be above 0. Use Seq2SeqTrainer to train without R-Drop."
             )
         if kwargs.get("compute_loss_func") is not None:
             raise ValueError("compute_loss_func was given, but RDropTrainer has its own loss; use Seq2SeqTrainer.")
         super().__init__(*args, **kwargs)
         if self.args.label_smoothing_factor:
-            raise ValueError(
+            raise InputError(
                 f"label_smoothing_factor is {self.args.label_smoothing_factor}, but R-Drop uses the model's rate; set "
                 "config.label_smoothing, or --label_smoothing on the command line."
             )

@@ -5,7 +5,7 @@ import pickle
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ..support.atomic_files import locked
 from ..support.disk_errors import is_disk_error
 from ..support.process_memory import peak_memory
 from ..support.recipes import read_recipe
+from ..support.user_errors import InputError
 from .checkpoints import find_checkpoint, is_finished, remove_checkpoints, remove_later_marks
 from .run_arguments import Settings
 from .run_checks import check_settings
@@ -114,7 +115,7 @@ def checkpoint_of_all_processes(settings: Settings) -> Path | None:
     checkpoint = find_checkpoint(str(settings.args.resume_from_checkpoint), settings.output)
     (of_the_first,) = broadcast_object_list([checkpoint])
     if checkpoint != of_the_first:
-        raise ValueError(
+        raise InputError(
             f"the first process resumes from {of_the_first or 'no checkpoint'}, but this one from "
             f"{checkpoint or 'no checkpoint'}; give all machines one folder, or copy the checkpoint to each."
         )
@@ -134,7 +135,7 @@ def gather_facts(settings: Settings, checkpoint: Path | None) -> RecordFacts:
         base = str(Path(base).resolve())  # An absolute path cannot be taken for a name on the Hub.
     facts.base_model = settings.model.model_name_or_path = base or facts.base_model
     if facts.optimizer not in (None, optimizer):
-        raise ValueError(
+        raise InputError(
             f"{checkpoint} was written with another optimizer ({facts.optimizer}, not {optimizer}); resume with the "
             "same learning_rate, lr_scheduler_type, optim, rate_factor and weight_decay."
         )
@@ -149,19 +150,16 @@ def holding(folder: Path) -> Iterator[None]:
     Raises:
         OSError: if the folder cannot be made or written, or another process writes it.
     """
-    with ExitStack() as stack:
-        if not folder.exists():
-            stack.callback(remove_if_empty, folder)
-        folder.mkdir(parents=True, exist_ok=True)
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
         with tempfile.TemporaryDirectory(dir=folder):
             pass  # Raises if the folder is read-only.
-        stack.enter_context(locked(folder))
-        yield
-
-
-def remove_if_empty(folder: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+        with locked(folder):
+            yield
+    finally:
+        if is_new and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def finish(

@@ -1,5 +1,6 @@
 """Checks of `train` before any work: what would stop the run later, do silently wrong, or overwrite another run."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from ..support.argument_checks import check_number, check_optional
 from ..support.checkpoint_marks import checkpoints_in
 from ..support.disk_errors import check_free_space
 from ..support.output_files import check_can_write
-from .checkpoints import are_all_unfinished, is_finished
+from ..support.user_errors import InputError
+from .checkpoints import are_all_unfinished
 from .run_arguments import RunArguments, Settings
 
 
@@ -40,24 +42,19 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
     """
     model_args, args, output = settings.model, settings.args, settings.output
     if not args.output_dir:
-        raise ValueError("output_dir is empty; name a folder for the trained model.")
+        raise InputError("output_dir is empty; name a folder for the trained model.")
     check_numbers(args)
     check_schedule(args)
     check_validation(args)
     check_device(model_args.device, args)
     if model_args.average_last is not None:
         check_average(args, model_args.average_last)
-        if checkpoint is not None and not resumes and is_finished(args, checkpoint):
-            raise ValueError(
-                f"{checkpoint} is the end of the run, so {args.output_dir} would get no checkpoints to average; "
-                "average those of the earlier run with `hf-vanilla-transformer average`."
-            )
     base, folder = model_args.model_name_or_path, output.resolve()
     if base is None and checkpoint is None:
         # Checks the preset and the sizes; the vocabulary is not known yet.
         model_args.config()
     if base is not None and not resumes and Path(base).is_dir() and Path(base).resolve().is_relative_to(folder):
-        raise ValueError(f"{base} lies in {output}, which the run replaces; name another --output_dir.")
+        raise InputError(f"{base} lies in {output}, which the run replaces; name another --output_dir.")
     # A job that was killed during its first checkpoint starts again.
     has_nothing = are_all_unfinished(output) and not files_of_a_run(output)
     starts_again = args.resume_from_checkpoint == "auto" and has_nothing
@@ -67,7 +64,7 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
         check_can_write(args.results, inputs=[*settings.data.paths(), base, model_args.tokenizer_name])
         path = Path(args.results)
         if path.absolute().parent.resolve() == folder and any(map(path.match, FILES_OF_A_RUN)):
-            raise ValueError(f"{path} is a file of the trained model; write the results to another file.")
+            raise InputError(f"{path} is a file of the trained model; write the results to another file.")
 
 
 def check_holds_no_run(folder: Path) -> None:
@@ -86,23 +83,23 @@ def check_numbers(args: RunArguments) -> None:
         check_optional(args, name)
     for name in _AT_LEAST_0:
         if not 0 <= (getattr(args, name) or 0) < math.inf:
-            raise ValueError(f"{name} is {getattr(args, name)}; it must be a number of at least 0.")
+            raise InputError(f"{name} is {getattr(args, name)}; it must be a number of at least 0.")
     if args.max_steps != -1:
         check_number("max_steps", args.max_steps, 1)
     elif args.num_train_epochs == 0:
-        raise ValueError("num_train_epochs is 0; give a number above 0, or --max_steps.")
+        raise InputError("num_train_epochs is 0; give a number above 0, or --max_steps.")
 
 
 def check_schedule(args: RunArguments) -> None:
     """Raise ValueError if an option of the schedule would have no effect."""
     if args.rate_factor != 1 and not args.uses_paper_schedule:
-        raise ValueError(
+        raise InputError(
             f"rate_factor is {args.rate_factor}, but the learning rate does not follow Eq. 3; leave it out, or leave "
             "out learning_rate, lr_scheduler_type and optim."
         )
     for name in ("optim_args", "lr_scheduler_kwargs"):
         if getattr(args, name) and args.uses_paper_schedule:
-            raise ValueError(
+            raise InputError(
                 f"{name} is {getattr(args, name)}, but optimizer and learning rate follow section 5.3, without "
                 "options; give --learning_rate, --lr_scheduler_type or --optim, too, or leave it out."
             )
@@ -116,24 +113,21 @@ def check_validation(args: RunArguments) -> None:
             between two checkpoints.
     """
     metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
+    scores = [name for name, each in METRICS.items() if each.higher_is_better]
     # Not perplexity, whose highest value the Trainer would take for the best.
-    known = ("loss", "token_accuracy", *(name for name, each in METRICS.items() if each.higher_is_better))
-    if metric not in known:
-        names = ", ".join(f'"{name}"' for name in known)
-        raise ValueError(f"metric_for_best_model is {args.metric_for_best_model}; choose one of {names}.")
-    if metric in METRICS and not args.predict_with_generate:
-        raise ValueError(
-            f"metric_for_best_model is {args.metric_for_best_model}, which needs translations; add "
-            "--predict_with_generate."
+    if metric not in ("loss", "token_accuracy", *(scores if args.predict_with_generate else ())):
+        raise InputError(
+            f'metric_for_best_model is {args.metric_for_best_model}; choose "loss" or "token_accuracy", or with '
+            f"--predict_with_generate {' or '.join(map(json.dumps, scores))}."
         )
     # The Trainer accepts a multiple, and then loses a best model that it did not save.
     if args.load_best_model_at_end and args.save_strategy == "steps" and args.save_steps != args.eval_steps:
-        raise ValueError(
+        raise InputError(
             f"load_best_model_at_end is set, but save_steps is {args.save_steps} and eval_steps {args.eval_steps}, so "
             "the best model may not be saved; give both the same number."
         )
     if args.early_stopping_patience is not None and args.eval_strategy == "no":
-        raise ValueError(
+        raise InputError(
             f"early_stopping_patience is {args.early_stopping_patience}, but the run has no evaluations; give "
             '--eval_strategy "steps" or "epoch".'
         )
@@ -146,17 +140,17 @@ def check_average(args: RunArguments, count: int) -> None:
         ValueError: if it does not, as far as the arguments tell.
     """
     if args.save_strategy not in ("steps", "epoch") or args.save_only_model:
-        raise ValueError(
+        raise InputError(
             f'average_last is {count}, which needs complete checkpoints; give --save_strategy "steps" or "epoch", and '
             "leave out --save_only_model."
         )
     if args.load_best_model_at_end:
-        raise ValueError("average_last and load_best_model_at_end choose different weights; give one of the two.")
+        raise InputError("average_last and load_best_model_at_end choose different weights; give one of the two.")
     # The best checkpoint takes the slot of a newer one.
     kept = count + (args.metric_for_best_model is not None)
     # 0 keeps all of them.
     if args.save_total_limit and args.save_total_limit < kept:
-        raise ValueError(
+        raise InputError(
             f"average_last is {count}, but save_total_limit {args.save_total_limit}; it must be at least {kept}."
         )
 
@@ -169,14 +163,14 @@ def check_device(given: str | None, args: Any) -> None:
             changes the loss of R-Drop.
     """
     if args.n_gpu > 1:
-        raise ValueError(
+        raise InputError(
             f"there are {args.n_gpu} GPUs for one process; launch one for each, torchrun --standalone "
             f"--nproc-per-node {args.n_gpu} -m hf_vanilla_transformer train ..., or choose one with "
             "CUDA_VISIBLE_DEVICES=0."
         )
     device = torch.device(given or args.device)
     if device.type != args.device.type or device.index not in (None, args.device.index):
-        raise ValueError(
+        raise InputError(
             f"device is {given}, but the Trainer uses {args.device}; choose a GPU with CUDA_VISIBLE_DEVICES, such as "
             "CUDA_VISIBLE_DEVICES=1, or give --device cpu."
         )
@@ -200,7 +194,7 @@ def check_lengths(config: PreTrainedConfig, data: DatasetDict) -> None:
     for name, split in data.items():
         longest = max(int(side.max(initial=0)) for side in pair_lengths(split))
         if longest > config.max_position_embeddings:
-            raise ValueError(
+            raise InputError(
                 f"the longest sentence of {name} has {longest} tokens, but the model {config.max_position_embeddings} "
                 "learned positions; remove or split it, or train with sinusoidal positions."
             )
@@ -210,7 +204,7 @@ def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise ValueError if a tokenizer has no pad token, or does not append EOS: a model would not learn to stop."""
     appends_eos = tokenizer.eos_token is not None and tokenizer("a").input_ids[-1] == tokenizer.eos_token_id
     if tokenizer.pad_token is None or not appends_eos:
-        raise ValueError(
+        raise InputError(
             f"the tokenizer of {name} has no pad_token, or does not append an eos_token; use one that does, or leave "
             "out --tokenizer_name."
         )

@@ -11,13 +11,14 @@ from ..hub.model_folder import NOT_TO_SHARE
 from ..hub.staged_folder import staged
 from ..support.checkpoint_marks import newest_complete
 from ..support.disk_errors import is_disk_error
+from ..support.user_errors import UserError
 from .checkpoint_averaging import last_checkpoints, write_average
 
 
 logger = logging.getLogger(__name__)
 
 
-class RunStoppedError(RuntimeError):
+class RunStoppedError(UserError, RuntimeError):
     """Raised if training stops early or outputs cannot be written; the message gives the reason and the next step."""
 
 

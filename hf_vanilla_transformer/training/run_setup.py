@@ -31,6 +31,7 @@ from ..model.modeling_vanilla_transformer import VanillaTransformerForConditiona
 from ..model.pipeline_vanilla_transformer import check_vocabulary
 from ..model.tokenization_two_vocabularies import TwoVocabularyTokenizer
 from ..support.process_memory import keep_freed_memory
+from ..support.user_errors import InputError
 from ..translation.model_loading import explaining_missing_files, load_model
 from .checkpoints import CompleteCheckpoints
 from .optimizer_and_schedule import paper_optimizers
@@ -39,14 +40,7 @@ from .run_arguments import ModelArguments, RunArguments, Settings
 from .run_checks import check_lengths, check_space, check_tokenizer
 from .run_report import prepare_push
 from .token_metrics import TokenMetricsTrainer
-from .trainer_callbacks import (
-    EarlyStopping,
-    LogExamples,
-    LogRunSizes,
-    RecordFacts,
-    ReleaseMemory,
-    StopWhenDiverged,
-)
+from .trainer_callbacks import EarlyStopping, LogExamples, LogRunSizes, RecordFacts, ReleaseMemory, StopWhenDiverged
 
 
 # The default of save_total_limit, because the checkpoints of a long run would fill a disk.
@@ -103,10 +97,10 @@ def load_training_pairs(args: RunArguments, data_args: DataArguments) -> Dataset
     with args.main_process_first(desc="loading the pairs"):
         pairs = data_args.load()
     if "train" not in pairs:
-        raise ValueError(f"the data has no training pairs, only {', '.join(pairs)}; give --train_file.")
+        raise InputError(f"the data has no training pairs, only {', '.join(pairs)}; give --train_file.")
     strategy = IntervalStrategy(args.eval_strategy).value
     if strategy != "no" and "validation" not in pairs:
-        raise ValueError(
+        raise InputError(
             f"eval_strategy is {strategy}, but the data has no validation pairs, only {', '.join(pairs)}; give "
             "--validation_file, or leave it out."
         )
@@ -127,7 +121,7 @@ def make_model(
     with explaining_missing_files(existing):
         config = AutoConfig.from_pretrained(existing, **options)
     if config.model_type != VanillaTransformerConfig.model_type:
-        raise ValueError(
+        raise InputError(
             f"{existing} is a {config.model_type} model; this command trains {VanillaTransformerConfig.model_type}."
         )
     model_args.check_sizes(config, existing)
@@ -205,7 +199,7 @@ def make_trainer(
     )
     if optimizers is not None:
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-            raise ValueError(
+            raise InputError(
                 f"{'FSDP' if trainer.is_fsdp_enabled else 'DeepSpeed'} needs an optimizer that the Trainer makes, so "
                 "the learning rate of Eq. 3 is not available; give --learning_rate, and --lr_scheduler_type and "
                 "--warmup_steps as you like."

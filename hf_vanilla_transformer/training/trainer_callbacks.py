@@ -14,9 +14,7 @@ from transformers import (
     SchedulerType,
     Seq2SeqTrainer,
     TrainerCallback,
-    TrainerControl,
     TrainerState,
-    TrainingArguments,
 )
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import ExportableState
@@ -49,9 +47,7 @@ class StopWhenDiverged(TrainerCallback):
         DivergedError: out of `trainer.train()`.
     """
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         loss = logs.get("loss", logs.get("train_loss", 0.0))
         if not math.isfinite(loss):
             raise DivergedError(
@@ -74,11 +70,11 @@ class ReleaseMemory(TrainerCallback):
     def __init__(self, updates: int = 50):
         self.updates = updates
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.global_step % self.updates == 0:
             release_freed_memory()
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         forget_packed()
         release_freed_memory()
 
@@ -86,9 +82,7 @@ class ReleaseMemory(TrainerCallback):
 class EarlyStopping(EarlyStoppingCallback):
     """`EarlyStoppingCallback` that continues the count of the checkpoint that a run resumes from, if that has one."""
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
         self.early_stopping_patience_counter = evaluations_without_improvement(state)
         save_with_checkpoints(self, state)
@@ -139,23 +133,17 @@ class RecordFacts(TrainerCallback, ExportableState):
         """Training time in seconds, before and after the resume."""
         return self._seconds_before + max(0, time.monotonic() - self._started)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._started = time.monotonic()
         save_with_checkpoints(self, state)
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Add to the log `training_seconds`, without evaluations, and `evaluation_seconds`, since the start."""
         self.evaluation_seconds += logs.get("eval_runtime", 0)
         times = {"training_seconds": self.seconds - self.evaluation_seconds}
         state.log_history[-1] |= times | {"evaluation_seconds": self.evaluation_seconds}
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self._seconds_before, self._started = self.seconds, math.inf
 
     def state(self) -> dict[str, Any]:
@@ -174,7 +162,7 @@ class LogRunSizes(TrainerCallback):
     def __init__(self, parameters: int, pairs: int):
         self.parameters, self.pairs = parameters, pairs
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.logging_steps >= state.max_steps:
             state.logging_steps = max(1, state.max_steps // 10)
         batches = args.gradient_accumulation_steps * args.world_size
@@ -203,7 +191,7 @@ class LogExamples(TrainerCallback):
         self.trainer, self.tokenizer = trainer, tokenizer
         self.examples = pairs.select(spread(len(pairs), SHOWN))
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         # A model whose training diverged may have no translation.
         if not math.isfinite(kwargs["metrics"].get("eval_loss", 0)):
             return
