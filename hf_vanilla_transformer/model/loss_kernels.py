@@ -101,7 +101,6 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         needs = ctx.needs_input_grad[:3]
         needs_states, needs_weight, needs_bias = needs
         grad_weight = (-everywhere * sum_of_x).repeat(len(w) if needs_weight else 0, 1)
-        of_part = torch.empty_like(grad_weight)
         grad_bias = grad_weight.new_full([len(w) if needs_bias else 0], -everywhere * len(x))
         if b is not None:
             total = total - everywhere * len(x) * b.sum(dtype=precise)
@@ -125,7 +124,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             if needs_states:
                 grad_states[part] += matmul(gradient, w.T)
             if needs_weight:
-                grad_weight += of_part.copy_(matmul(gradient.T, x[part].T))
+                grad_weight += matmul(gradient.T, x[part].T)
             if needs_bias:
                 grad_bias += gradient.sum(dim=0, dtype=precise)
         gradients = zip((grad_states, grad_weight, grad_bias), needs, strict=True)
