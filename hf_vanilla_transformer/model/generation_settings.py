@@ -18,7 +18,13 @@ LARGEST_LENGTH_PENALTY = 100
 # transformers' default, which `Seq2SeqTrainer.predict` writes into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
 # Limits of settings: sinusoids are exact to 1e-6 up to position 100,000, and memory grows with the hypotheses.
-_MOST = {"num_beams": 10_000, "num_return_sequences": 10_000, "max_new_tokens": 100_000, "max_length": 100_000}
+_LIMITS = {
+    "num_beams": (1, 10_000),
+    "num_return_sequences": (1, 10_000),
+    "max_new_tokens": (1, 100_000),
+    "max_length": (1, 100_000),
+    "max_length_offset": (0, 100_000),
+}
 # Settings of the paper's search, which are saved also where they equal transformers' defaults.
 _SEARCH = ("num_beams", "length_penalty", "early_stopping")
 
@@ -58,15 +64,15 @@ def has_defaults_of_predict(settings: GenerationConfig) -> bool:
 
 
 def check_search(settings: Mapping[str, Any]) -> None:
-    """Raise ValueError if a number of hypotheses or tokens in settings is no whole number of at least 1, or absurd.
+    """Raise ValueError if a number of hypotheses or tokens in settings is no whole number, too small, or absurd.
 
     Because a longer translation has a smaller penalty, the lossless stop would not come before an absurd limit.
     """
-    for name, most in _MOST.items():
+    for name, (least, most) in _LIMITS.items():
         number = settings.get(name)
-        if number is not None and (not isinstance(number, int) or number < 1):
-            paper = ", the paper's is 4" if name == "num_beams" else ""
-            raise ValueError(f"{name} is {number!r}; it must be a whole number of at least 1{paper}.")
+        if number is not None and (not isinstance(number, int) or number < least):
+            paper = {"num_beams": ", the paper's is 4", "max_length_offset": ", the paper's is 50"}.get(name, "")
+            raise ValueError(f"{name} is {number!r}; it must be a whole number of at least {least}{paper}.")
         if number is not None and number > most:
             raise ValueError(f"{name} is {number:,}; it must be at most {most:,}.")
 

@@ -147,11 +147,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         length_penalty_of(generation_config)
         check_search(vars(generation_config))
         check_token_ids(generation_config, self.config.vocab_size)
-        offset = getattr(generation_config, "max_length_offset", None)
-        if offset is not None and (not isinstance(offset, int) or offset < 0):
-            raise ValueError(
-                f"max_length_offset is {offset!r}; it must be a non-negative whole number of tokens, like 50."
-            )
         if getattr(generation_config, "prefill_chunk_size", None) is not None:
             # transformers would truncate the source's mask as if it were the target's.
             raise ValueError("prefill_chunk_size is for decoder-only models; leave it out.")

@@ -75,7 +75,7 @@ def check_shape_of_labels(labels: torch.Tensor, states: torch.Tensor) -> None:
         )
 
 
-def check_labels(labels: torch.Tensor, vocab_size: int, ignore_index: int = -100) -> None:
+def check_labels(labels: torch.Tensor, vocab_size: int) -> None:
     """Check that labels are in the vocabulary, in eager mode on CPUs.
 
     Raises:
@@ -83,12 +83,12 @@ def check_labels(labels: torch.Tensor, vocab_size: int, ignore_index: int = -100
     """
     if not is_plain_cpu_tensor(labels) or labels.numel() == 0:
         return
-    lowest, highest = labels.masked_fill(labels == ignore_index, 0).aminmax()
+    lowest, highest = labels.masked_fill(labels == -100, 0).aminmax()
     if lowest < 0 or highest >= vocab_size:
         raise ValueError(
             f"labels range from {int(lowest)} to {int(highest)}, but the target vocabulary has ids 0 to "
-            f"{vocab_size - 1}; use the tokenizer that the model was trained with, and {ignore_index} where there "
-            "is no target."
+            f"{vocab_size - 1}; use the tokenizer that the model was trained with, and -100 where there is no "
+            "target."
         )
 
 

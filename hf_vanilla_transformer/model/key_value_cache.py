@@ -4,6 +4,7 @@ The cache, the keys and values of earlier tokens, is `cache` since transformers 
 """
 
 import warnings
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -79,29 +80,15 @@ def encoder_decoder_cache(
     return EncoderDecoderCache(self_attention_cache, DynamicCache(config=config))
 
 
-def extend_self_attention(
-    cache: EncoderDecoderCache | None, layer_idx: int, key: torch.Tensor, value: torch.Tensor
+def keys_values_of_source(
+    cache: EncoderDecoderCache | None, layer_idx: int, project: Callable[[], tuple[torch.Tensor, torch.Tensor]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Append keys and values of new tokens; returns those of all tokens, `(batch, heads, past + target, d)`."""
-    return (key, value) if cache is None else cache.self_attention_cache.update(key, value, layer_idx)
-
-
-def stored_cross_attention(
-    cache: EncoderDecoderCache | None, layer_idx: int
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Keys and values of the source, `(batch, heads, source, d)`; None if they are not stored yet."""
-    if cache is None or not cache.is_updated.get(layer_idx):
-        return None
+    """Keys and values of the source, `(batch, heads, source, d)`: of the cache, or else computed, and stored there."""
+    if cache is None:
+        return project()
+    if not cache.is_updated.get(layer_idx):
+        cache.is_updated[layer_idx] = True
+        return cache.cross_attention_cache.update(*project(), layer_idx)
     layer: Any = cache.cross_attention_cache.layers[layer_idx]
     layer.prefetch()  # An offloading cache may hold it on another device.
     return layer.keys, layer.values
-
-
-def store_cross_attention(
-    cache: EncoderDecoderCache | None, layer_idx: int, key: torch.Tensor, value: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Store keys and values of the source, `(batch, heads, source, d)`, and return them."""
-    if cache is None:
-        return key, value
-    cache.is_updated[layer_idx] = True
-    return cache.cross_attention_cache.update(key, value, layer_idx)
