@@ -8,6 +8,7 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedConfig
 
 from .beam_search import LENGTH_PENALTIES
+from .input_error import InputError
 
 
 # Section 6.1.
@@ -72,9 +73,9 @@ def check_search(settings: Mapping[str, Any]) -> None:
         number = settings.get(name)
         if number is not None and (not isinstance(number, int) or number < least):
             paper = {"num_beams": ", the paper's is 4", "max_length_offset": ", the paper's is 50"}.get(name, "")
-            raise ValueError(f"{name} is {number!r}; it must be a whole number of at least {least}{paper}.")
+            raise InputError(f"{name} is {number!r}; it must be a whole number of at least {least}{paper}.")
         if number is not None and number > most:
-            raise ValueError(f"{name} is {number:,}; it must be at most {most:,}.")
+            raise InputError(f"{name} is {number:,}; it must be at most {most:,}.")
 
 
 def check_token_ids(settings: Any, vocab_size: int) -> None:
@@ -82,12 +83,12 @@ def check_token_ids(settings: Any, vocab_size: int) -> None:
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
         ids = getattr(settings, name)
         if any(isinstance(each, float) for each in (ids if isinstance(ids, list) else [ids])):
-            raise ValueError(f"{name} is {ids}; give the number of a token.")
+            raise InputError(f"{name} is {ids}; give the number of a token.")
     for name in ("forced_bos_token_id", "forced_eos_token_id"):
         ids = getattr(settings, name)
         given = [each for each in (ids if isinstance(ids, list) else [ids]) if each is not None]
         if not all(isinstance(each, int) and 0 <= each < vocab_size for each in given):
-            raise ValueError(f"{name} is {ids}, but the vocabulary has ids 0 to {vocab_size - 1}; give one of them.")
+            raise InputError(f"{name} is {ids}, but the vocabulary has ids 0 to {vocab_size - 1}; give one of them.")
 
 
 def limits_length(settings: GenerationConfig) -> bool:
@@ -134,10 +135,10 @@ def length_penalty_of(settings: GenerationConfig) -> Callable:
     alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
     kind = getattr(settings, "length_penalty_type", "hf")
     if not (isinstance(alpha, (int, float)) and abs(alpha) <= LARGEST_LENGTH_PENALTY):
-        raise ValueError(
+        raise InputError(
             f"length_penalty is {alpha!r}; it must lie between -{LARGEST_LENGTH_PENALTY} and {LARGEST_LENGTH_PENALTY}, "
             "the paper's is 0.6."
         )
     if kind not in LENGTH_PENALTIES:
-        raise ValueError(f'length_penalty_type is "{kind}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).')
+        raise InputError(f'length_penalty_type is "{kind}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).')
     return partial(LENGTH_PENALTIES[kind], alpha=alpha)

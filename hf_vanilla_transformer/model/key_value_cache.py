@@ -13,6 +13,7 @@ from transformers import GenerationMixin, __version__
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .input_error import InputError
 
 
 # The cache's name in the installed transformers, in `generate()` and in the outputs of models.
@@ -30,7 +31,7 @@ def either_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | 
     if past_key_values is None:
         return cache
     if cache is not None:
-        raise ValueError("cache and past_key_values are two names of one argument; give one of them.")
+        raise InputError("cache and past_key_values are two names of one argument; give one of them.")
     if CACHE == "cache" and not torch.compiler.is_compiling():
         message = "`past_key_values` is deprecated since transformers 5.24; call the argument `cache`."
         warnings.warn(message, FutureWarning, stacklevel=2)
@@ -61,7 +62,7 @@ def tokens_to_read(cache: Cache | None, length: int, given: int | None) -> int |
         return given
     past_length = int(cache.get_seq_length())
     if length <= past_length:
-        raise ValueError(
+        raise InputError(
             f"the cache holds {past_length} tokens, but decoder_input_ids has {length}; to continue, give all target "
             "tokens so far, at least one more than the cache holds."
         )

@@ -42,6 +42,7 @@ from .input_checks import (
     outside_learned_positions,
     outside_vocabulary,
 )
+from .input_error import InputError
 from .key_value_cache import either_cache, encoder_decoder_cache, keys_values_of_source
 from .linear_kernels import cast_for_matmul, drop, linear
 from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
@@ -99,7 +100,7 @@ def count_positions(attention_mask: torch.Tensor | None, length: int, past_lengt
         return (torch.arange(length, device=device) + past_length).unsqueeze(0)
     # A static cache counts in a tensor; reading it would break the compiled graph.
     if isinstance(past_length, int) and attention_mask.shape[1] != past_length + length:
-        raise ValueError(
+        raise InputError(
             f"the mask has {attention_mask.shape[1]} columns, but there are {past_length} tokens in the cache and "
             f"{length} new ones; give one column per token."
         )
@@ -654,7 +655,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         """
         pad, start = self.config.pad_token_id, self.config.decoder_start_token_id
         if pad is None or start is None:
-            raise ValueError(f"pad_token_id is {pad} and decoder_start_token_id is {start}; training needs both.")
+            raise InputError(f"pad_token_id is {pad} and decoder_start_token_id is {start}; training needs both.")
         check_right_padding(labels)
         return shift_right(labels, pad, start)
 
