@@ -15,6 +15,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import HfArgumentParser
 
+from ..model.input_error import InputError as ModelInputError
 from ..support.argument_types import build, kinds_of
 from ..support.atomic_files import are_same_file
 from ..support.recipes import read_recipe, recipes
@@ -39,12 +40,14 @@ _LONG = 60
 def errors_in_one_line(shows_traceback: bool = False) -> Iterator[None]:
     """End the program with the message of an error that is for users; others keep their traceback.
 
+    For users are the package's own errors, and those of the machine: files, network, missing libraries, memory.
+
     Args:
         shows_traceback: whether errors for users keep their traceback, too.
     """
     try:
         yield
-    except (UserError, ImportError, OSError, StrictDataclassError, TypeError, ValueError) as error:
+    except (UserError, ModelInputError, StrictDataclassError, ImportError, OSError) as error:
         if shows_traceback:
             raise
         sys.exit(f"error: {in_one_line(error)}")

@@ -17,7 +17,7 @@ from ..serving.limits import ServingSettings
 from ..serving.model_card_facts import CardFacts, read_card
 from ..serving.page.hub_space import write_space
 from ..support.argument_checks import check_number, check_optional
-from ..support.user_errors import InputError, MissingExtraError
+from ..support.user_errors import InputError
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.glossary import Glossary
 from ..translation.loading_arguments import LoadingArguments
@@ -126,6 +126,6 @@ def _naming_the_extra(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
+        raise ImportError(
             f"serve needs {error.name}; install it with: pip install '/path/to/the/repository[{extra}]'"
         ) from error

@@ -20,6 +20,7 @@ from ..conversion.source_folder import hashes, source_folder
 from ..model.fast_path_checks import has_avx512
 from ..model.generation_settings import check_search, length_penalty_of, limits_length
 from ..support.argument_checks import check_number
+from ..support.user_errors import InputError
 from ..support.version import __version__
 from ..translation.engine import Engine
 from .ctranslate2_process import CTranslate2Process, Setting
@@ -66,11 +67,11 @@ def load_engine(
             or the converted model is not equal to it.
     """
     if engine not in ENGINES:
-        raise ValueError(f'engine is "{engine}"; choose one of {", ".join(ENGINES)}.')
+        raise InputError(f'engine is "{engine}"; choose one of {", ".join(ENGINES)}.')
     kind = compute_type or "float32"
     types = [name for name in QUANTIZATIONS if name in import_library().get_supported_compute_types("cpu")]
     if kind not in types:
-        raise ValueError(f'compute_type is "{kind}"; choose one of {", ".join(types)}, which this processor has.')
+        raise InputError(f'compute_type is "{kind}"; choose one of {", ".join(types)}, which this processor has.')
     if threads is not None:
         check_number("threads", threads, 1)
     local = source_folder(folder, revision, token)
@@ -98,12 +99,6 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     Its search differs from the model's: a sentence ends when as many hypotheses have finished as there are beams
     (`early_stopping=True`), only those among the best `num_beams` candidates may finish, and the length limit of a
     batch is that of its longest source. Of the finished hypotheses, the best by the model's length penalty comes first.
-
-    Args:
-        folder (`Path`): the trained folder.
-        converted (`Path`): the same model for CTranslate2.
-        compute_type (`str`): such as `"float32"` or `"int8"`.
-        threads (`int`): number of threads.
     """
 
     device = torch.device("cpu")
@@ -151,7 +146,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         sources, longest = self._texts(rows, "source"), max(map(len, rows))
         beams, count = settings.num_beams or 1, settings.num_return_sequences or 1
         if count > beams:
-            raise ValueError(f"num_return_sequences is {count}, but there are {beams} num_beams; give fewer.")
+            raise InputError(f"num_return_sequences is {count}, but there are {beams} num_beams; give fewer.")
         if settings.max_new_tokens:
             limit = settings.max_new_tokens
         elif (offset := getattr(settings, "max_length_offset", None)) is not None and not limits_length(settings):
@@ -178,28 +173,15 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return found
 
     def log_probs(self, sources: _Rows, targets: _Rows) -> list[list[float]]:
-        """Log-probabilities of the tokens of each target, which ends in `</s>`, in nats.
-
-        Raises:
-            RuntimeError: if CTranslate2 fails.
-            ValueError: if a sentence is longer than its table of positions.
-        """
+        """Log-probabilities of the tokens of each target, which ends in `</s>`, in nats; raises as `generate` does."""
         texts = self._texts(sources, "source"), self._texts(targets, "target")
         found = self._process(len(sources)).score(*texts)
         return [log_probs[: len(row)] for log_probs, row in zip(found, targets, strict=True)]
 
     def attention(self, sources: _Rows, targets: _Rows) -> list[torch.Tensor]:
-        """The cross-attention of `alignment_heads`, averaged, in the step that predicts each target token.
+        """The cross-attention `(target, source)` of `alignment_heads`, averaged, in the step that predicts each token.
 
-        Args:
-            sources, targets (`list` of `list` of `int`): token ids; a target need not end in `</s>`.
-
-        Returns:
-            `list` of `torch.FloatTensor` of shape `(target, source)`.
-
-        Raises:
-            RuntimeError: if CTranslate2 fails.
-            ValueError: if a sentence is longer than its table of positions.
+        A target need not end in `</s>`. Raises as `generate` does.
         """
         texts, prefixes = self._texts(sources, "source"), self._texts(targets, "target")
         # Greedy search after a forced prefix. In a beam search over a batch, the attention of the first step is wrong
@@ -217,7 +199,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     def _settings(self, given: dict[str, Any]) -> Any:
         for name, value in given.items():
             if name not in _ARGUMENTS and not (name == "do_sample" and not value):
-                raise ValueError(f"{name} is {value!r}, but the engine has {', '.join(_ARGUMENTS)} only.")
+                raise InputError(f"{name} is {value!r}, but the engine has {', '.join(_ARGUMENTS)} only.")
         settings = copy.copy(self.generation_config)
         if any(given.get(name) for name in ("max_length", "max_new_tokens", "max_length_offset")):
             settings.max_length = settings.max_new_tokens = settings.max_length_offset = None
@@ -225,19 +207,19 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             setattr(settings, name, value)
         check_search(vars(settings))
         if settings.early_stopping is not True:
-            raise ValueError(
+            raise InputError(
                 f"early_stopping is {settings.early_stopping!r}, but CTranslate2 ends a sentence when as many "
                 "hypotheses have finished as there are beams, which is True; leave it out, or use the engine torch."
             )
         if settings.do_sample:
-            raise ValueError("do_sample is True, but the engine searches only; use the engine torch.")
+            raise InputError("do_sample is True, but the engine searches only; use the engine torch.")
         return settings
 
     def _texts(self, rows: _Rows, side: str) -> list[list[str]]:
         """The tokens of sources, or of targets without `</s>`, which CTranslate2 adds."""
         length = max(map(len, rows))
         if length > self.max_positions:
-            raise ValueError(
+            raise InputError(
                 f"a {side} has {length:,} tokens, but the engine has {self.max_positions:,} positions; split the "
                 "sentence, or use the engine torch."
             )

@@ -20,13 +20,7 @@ KEEP_FREED_MEMORY = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1000000
 
 
 class Setting(NamedTuple):
-    """Parallelism and instruction set of CTranslate2.
-
-    Attributes:
-        workers: batches translated in parallel.
-        threads: threads per worker.
-        instructions: for example `"AVX512"`; empty for CTranslate2's default.
-    """
+    """Batches in parallel, threads for each, and CTranslate2's instruction set: `"AVX512"`; empty for its default."""
 
     workers: int
     threads: int
@@ -34,13 +28,7 @@ class Setting(NamedTuple):
 
 
 class CTranslate2Process:
-    """A CTranslate2 translator in a child process.
-
-    Args:
-        folder (`Path`): a model of CTranslate2.
-        compute_type (`str`): such as `"float32"` or `"int8"`.
-        setting (`Setting`): parallelism and instruction set.
-    """
+    """A CTranslate2 translator in a child process, with a compute type such as `"float32"` or `"int8"`."""
 
     def __init__(self, folder: Path, compute_type: str, setting: Setting):
         command = [sys.executable, __file__, str(folder), compute_type, str(setting.workers), str(setting.threads)]

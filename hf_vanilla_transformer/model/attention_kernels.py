@@ -24,8 +24,6 @@ ATTENTION = "vanilla_transformer"
 # faster. In float32 it is slower where torch leaves its matmuls to oneDNN.
 _LONGEST_UNFUSED = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 256}
 _LONGEST_UNFUSED_WITH_ONEDNN = 256
-# On other CPUs, for training in float32 alone: there only the backward pass of unfused attention is faster.
-_LONGEST_UNFUSED_WITHOUT_AVX512 = 32
 # Flash attention computes float32 input in this dtype.
 _FLASH_DTYPE = torch.bfloat16
 # On CPUs, torch's softmax over fewer elements takes ten times as long.
@@ -61,7 +59,7 @@ def attention(
     """
     if attention_mask is not None and not attention_mask.is_floating_point():
         attention_mask = attention_mask.bool()
-    if not _unfused_is_faster(module, query, key):
+    if not _unfused_is_faster(query, key):
         if attention_mask is not None and is_plain_cpu_tensor(query):
             # For a query that may attend to nothing torch returns 0, and the formula the mean of all values.
             attention_mask = additive(attention_mask, query.dtype)
@@ -138,13 +136,10 @@ def _softmax(scores: torch.Tensor) -> torch.Tensor:
     return torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))[..., :source]
 
 
-def _unfused_is_faster(module: nn.Module, query: torch.Tensor, key: torch.Tensor) -> bool:
+def _unfused_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:
     # A compiled or exported model must not depend on the lengths of its example inputs.
-    if query.device.type != "cpu" or is_traced():
+    if query.device.type != "cpu" or is_traced() or not has_avx512():
         return False
-    if not has_avx512():
-        # Not by gradients: reentrant checkpointing first runs without them, and must drop the same elements again.
-        return module.training and query.dtype == torch.float32 and key.shape[2] <= _LONGEST_UNFUSED_WITHOUT_AVX512
     longest = _LONGEST_UNFUSED.get(query.dtype, 0)
     if query.dtype == torch.float32 and not float32_matmuls_are_precise():
         longest = _LONGEST_UNFUSED_WITH_ONEDNN

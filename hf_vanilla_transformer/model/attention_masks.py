@@ -12,6 +12,7 @@ from transformers.masking_utils import (
 )
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .input_error import InputError
 
 
 # These mask functions of transformers pass a 4D mask through unchanged, and their attention misreads it.
@@ -33,7 +34,7 @@ def mask_config(
     name = config._attn_implementation
     takes_padding_only = ALL_MASK_ATTENTION_FUNCTIONS.get(name) in _PADDING_MASKS_ONLY
     if takes_padding_only and any(mask is not None and mask.ndim > 2 for mask in masks):
-        raise ValueError(
+        raise InputError(
             f'a mask has more dimensions than (batch, length), but "{name}" takes padding masks only; give a 2D '
             'mask, or load the model with attn_implementation="sdpa".'
         )
@@ -57,7 +58,7 @@ def look_ahead_mask(
     makes_masks = ALL_MASK_ATTENTION_FUNCTIONS.get(config._attn_implementation)
     if makes_masks is flex_attention_mask and cache is not None and cache.is_compileable:
         # The mask reads the static cache's length during attention, when the cache has already grown.
-        raise ValueError(
+        raise InputError(
             'flex attention does not work with a static cache; use another cache, or attn_implementation="sdpa".'
         )
     if makes_masks is flash_attention_mask and cache is not None and attention_mask is None:

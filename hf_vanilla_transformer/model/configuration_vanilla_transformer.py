@@ -10,6 +10,8 @@ from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 
+from .input_error import InputError
+
 
 # Table 3: what each row changes from the base model, whose values are the fields' defaults.
 PAPER_ROWS: dict[str, dict[str, Any]] = {
@@ -71,7 +73,7 @@ def _reference(shipped: type) -> str:
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
-        raise ValueError(message)
+        raise InputError(message)
 
 
 def _are_below(pair: Any, sizes: tuple[int, int]) -> bool:
@@ -242,7 +244,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         """
         if row not in PAPER_ROWS:
             names = ", ".join(f'"{name}"' for name in PAPER_ROWS)
-            raise ValueError(f'"{row}" is no row of Table 3; choose one of: {names}.')
+            raise InputError(f'"{row}" is no row of Table 3; choose one of: {names}.')
         defaults = cls()
         for name in overrides:
             if not hasattr(defaults, name) and name != "attn_implementation":

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .beam_search import NO_HYPOTHESIS, BeamSearch, exists, top_tokens
+from .input_error import InputError
 
 
 _SHAPE = "give a list of phrases for each sentence; a phrase is a list of token ids, or a list of such alternatives"
@@ -61,7 +62,7 @@ def check_is_beam_search(settings: Any) -> None:
     """Raise ValueError if settings, a `GenerationConfig`, are not those of a beam search."""
     if settings.do_sample or (settings.num_beams or 1) < 2:
         fault = "do_sample is True" if settings.do_sample else f"num_beams is {settings.num_beams or 1}"
-        raise ValueError(
+        raise InputError(
             f"forced_phrases and glossaries need beam search, but {fault}; give num_beams of 2 or more, no sampling."
         )
 
@@ -69,7 +70,7 @@ def check_is_beam_search(settings: Any) -> None:
 def _letter_edges(given: Any, vocab_size: int) -> torch.Tensor:
     edges = torch.zeros(3, vocab_size, dtype=torch.bool) if given is None else torch.as_tensor(given)
     if edges.shape != (3, vocab_size) or edges.dtype != torch.bool:
-        raise ValueError(
+        raise InputError(
             f"letter_edges is of shape {tuple(edges.shape)} and {edges.dtype}; give a bool tensor of shape "
             f"(3, {vocab_size})."
         )
@@ -89,11 +90,11 @@ def _as_phrase(given: Any, vocab_size: int, unusable: set[int | None]) -> Phrase
         if not isinstance(token, int) or isinstance(token, bool):
             raise TypeError(f"forced_phrases contains {token!r} in the place of a token id; {_SHAPE}.")
         if not 0 <= token < vocab_size or token in unusable:
-            raise ValueError(
+            raise InputError(
                 f"forced_phrases contains token {token}; give ids from 0 to {vocab_size - 1} without </s> and padding."
             )
     if not all(alternatives):
-        raise ValueError(f"forced_phrases contains an empty phrase, {given!r}; give at least one token.")
+        raise InputError(f"forced_phrases contains an empty phrase, {given!r}; give at least one token.")
     return alternatives
 
 
@@ -101,7 +102,7 @@ def _allowed(phrase: Phrase, forbidden: Sequence[Sequence[int]]) -> Phrase:
     """A phrase without the alternatives that contain a forbidden sequence of tokens."""
     allowed = tuple(each for each in phrase if not any(_contains(each, tuple(other)) for other in forbidden))
     if not allowed:
-        raise ValueError(
+        raise InputError(
             f"forced_phrases contains {[list(each) for each in phrase]}, which bad_words_ids or suppress_tokens "
             "forbids; remove it from one of them."
         )
@@ -286,7 +287,7 @@ class ConstrainedBeamSearch(BeamSearch):
     ):
         super().__init__(num_beams, num_eos=len(eos), **options)
         if len(phrases) != len(prompts):
-            raise ValueError(
+            raise InputError(
                 f"forced_phrases has {len(phrases)} lists for {len(prompts)} sentences; give a list for each sentence, "
                 "empty where it has no phrase."
             )
@@ -306,7 +307,7 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def _check_limits(self, needed: torch.Tensor) -> None:
         for sentence in (needed > self.limits).nonzero()[:1, 0].tolist():
-            raise ValueError(
+            raise InputError(
                 f"the phrases of sentence {sentence} of the batch take up to {int(needed[sentence])} tokens, </s> "
                 f"included, but its limit is {int(self.limits[sentence])}; give more max_new_tokens or fewer phrases."
             )

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedConfig
 
 from .beam_search import LENGTH_PENALTIES
+from .input_error import InputError
 
 
 # Section 6.1.
@@ -18,7 +19,13 @@ LARGEST_LENGTH_PENALTY = 100
 # transformers' default, which `Seq2SeqTrainer.predict` writes into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
 # Limits of settings: sinusoids are exact to 1e-6 up to position 100,000, and memory grows with the hypotheses.
-_MOST = {"num_beams": 10_000, "num_return_sequences": 10_000, "max_new_tokens": 100_000, "max_length": 100_000}
+_LIMITS = {
+    "num_beams": (1, 10_000),
+    "num_return_sequences": (1, 10_000),
+    "max_new_tokens": (1, 100_000),
+    "max_length": (1, 100_000),
+    "max_length_offset": (0, 100_000),
+}
 # Settings of the paper's search, which are saved also where they equal transformers' defaults.
 _SEARCH = ("num_beams", "length_penalty", "early_stopping")
 
@@ -58,17 +65,17 @@ def has_defaults_of_predict(settings: GenerationConfig) -> bool:
 
 
 def check_search(settings: Mapping[str, Any]) -> None:
-    """Raise ValueError if a number of hypotheses or tokens in settings is no whole number of at least 1, or absurd.
+    """Raise ValueError if a number of hypotheses or tokens in settings is no whole number, too small, or absurd.
 
     Because a longer translation has a smaller penalty, the lossless stop would not come before an absurd limit.
     """
-    for name, most in _MOST.items():
+    for name, (least, most) in _LIMITS.items():
         number = settings.get(name)
-        if number is not None and (not isinstance(number, int) or number < 1):
-            paper = ", the paper's is 4" if name == "num_beams" else ""
-            raise ValueError(f"{name} is {number!r}; it must be a whole number of at least 1{paper}.")
+        if number is not None and (not isinstance(number, int) or number < least):
+            paper = {"num_beams": ", the paper's is 4", "max_length_offset": ", the paper's is 50"}.get(name, "")
+            raise InputError(f"{name} is {number!r}; it must be a whole number of at least {least}{paper}.")
         if number is not None and number > most:
-            raise ValueError(f"{name} is {number:,}; it must be at most {most:,}.")
+            raise InputError(f"{name} is {number:,}; it must be at most {most:,}.")
 
 
 def check_token_ids(settings: Any, vocab_size: int) -> None:
@@ -76,12 +83,12 @@ def check_token_ids(settings: Any, vocab_size: int) -> None:
     for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
         ids = getattr(settings, name)
         if any(isinstance(each, float) for each in (ids if isinstance(ids, list) else [ids])):
-            raise ValueError(f"{name} is {ids}; give the number of a token.")
+            raise InputError(f"{name} is {ids}; give the number of a token.")
     for name in ("forced_bos_token_id", "forced_eos_token_id"):
         ids = getattr(settings, name)
         given = [each for each in (ids if isinstance(ids, list) else [ids]) if each is not None]
         if not all(isinstance(each, int) and 0 <= each < vocab_size for each in given):
-            raise ValueError(f"{name} is {ids}, but the vocabulary has ids 0 to {vocab_size - 1}; give one of them.")
+            raise InputError(f"{name} is {ids}, but the vocabulary has ids 0 to {vocab_size - 1}; give one of them.")
 
 
 def limits_length(settings: GenerationConfig) -> bool:
@@ -128,10 +135,10 @@ def length_penalty_of(settings: GenerationConfig) -> Callable:
     alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
     kind = getattr(settings, "length_penalty_type", "hf")
     if not (isinstance(alpha, (int, float)) and abs(alpha) <= LARGEST_LENGTH_PENALTY):
-        raise ValueError(
+        raise InputError(
             f"length_penalty is {alpha!r}; it must lie between -{LARGEST_LENGTH_PENALTY} and {LARGEST_LENGTH_PENALTY}, "
             "the paper's is 0.6."
         )
     if kind not in LENGTH_PENALTIES:
-        raise ValueError(f'length_penalty_type is "{kind}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).')
+        raise InputError(f'length_penalty_type is "{kind}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).')
     return partial(LENGTH_PENALTIES[kind], alpha=alpha)

@@ -28,6 +28,7 @@ from .generation_settings import (
     limits_length,
     paper_generation_config,
 )
+from .input_error import InputError
 from .key_value_cache import CACHE, either_cache, tokens_to_read
 from .model_outputs import as_encoder_output
 
@@ -147,14 +148,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         length_penalty_of(generation_config)
         check_search(vars(generation_config))
         check_token_ids(generation_config, self.config.vocab_size)
-        offset = getattr(generation_config, "max_length_offset", None)
-        if offset is not None and (not isinstance(offset, int) or offset < 0):
-            raise ValueError(
-                f"max_length_offset is {offset!r}; it must be a non-negative whole number of tokens, like 50."
-            )
         if getattr(generation_config, "prefill_chunk_size", None) is not None:
             # transformers would truncate the source's mask as if it were the target's.
-            raise ValueError("prefill_chunk_size is for decoder-only models; leave it out.")
+            raise InputError("prefill_chunk_size is for decoder-only models; leave it out.")
         prepare_phrases(generation_config, self.config.vocab_size)
         if length_is_given:
             generation_config.max_length_offset = None
@@ -189,7 +185,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         prepared = super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
         if prepared[0].numel() == 0:
             shape = tuple(prepared[0].shape)
-            raise ValueError(f"the batch is empty; give at least one sentence of one token, not inputs of {shape}.")
+            raise InputError(f"the batch is empty; give at least one sentence of one token, not inputs of {shape}.")
         return prepared
 
     def _prepare_decoder_input_ids_for_generation(
@@ -200,7 +196,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if mask is not None:
             if prefix is None or mask.shape != prefix.shape:
                 given = "is missing" if prefix is None else f"is of shape {tuple(prefix.shape)}"
-                raise ValueError(
+                raise InputError(
                     f"decoder_attention_mask is of shape {tuple(mask.shape)}, but decoder_input_ids {given}; give a "
                     "column for each token, 1 for real tokens and 0 for padding."
                 )
@@ -353,10 +349,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> Any:
         """The loop around [`BeamSearch`], with the arguments and outputs of `GenerationMixin._beam_search`."""
         if model_kwargs.pop("streamer", None) is not None:
-            raise ValueError("beam search cannot stream, because the best beam is known at the end; give num_beams=1.")
+            raise InputError("beam search cannot stream, because the best beam is known at the end; give num_beams=1.")
         settings = generation_config
         if settings.low_memory:
-            raise ValueError("low_memory is not supported; leave it out, or give fewer num_beams.")
+            raise InputError("low_memory is not supported; leave it out, or give fewer num_beams.")
         prompts = input_ids[:: settings.num_beams]
         search, record = self._new_search(prompts, settings), requested_outputs(settings)
         stops = CandidateStops(stopping_criteria, settings)

@@ -10,20 +10,21 @@ from torch import nn
 from transformers import Cache
 
 from .fast_path_checks import is_plain_cpu_tensor
+from .input_error import InputError
 
 
 def check_ids_or_embeds(stack: nn.Module, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> None:
     """Raise ValueError if a stack is given both token ids and embeddings, or neither, or ids without a token."""
     name = type(stack).__name__
     if input_ids is not None and inputs_embeds is not None:
-        raise ValueError(f"token ids and embeddings were both given to {name}; give one of them.")
+        raise InputError(f"token ids and embeddings were both given to {name}; give one of them.")
     if input_ids is None and inputs_embeds is None:
-        raise ValueError(
+        raise InputError(
             f"neither token ids nor embeddings were given to {name}; give one of them; or, for a loss, give labels to "
             "VanillaTransformerForConditionalGeneration; or, to translate, call its generate()."
         )
     if input_ids is not None and input_ids.shape[-1] == 0:
-        raise ValueError(f"token ids of shape {tuple(input_ids.shape)} have no token; give at least one each.")
+        raise InputError(f"token ids of shape {tuple(input_ids.shape)} have no token; give at least one each.")
 
 
 def outside_vocabulary(stack: Any, input_ids: Any) -> ValueError:
@@ -47,10 +48,10 @@ def outside_learned_positions(position_ids: torch.Tensor, most: int) -> ValueErr
 def check_source(states: torch.Tensor | None, attention_mask: torch.Tensor | None) -> None:
     """Raise ValueError if the encoder's output is missing, or differs in length from its mask."""
     if states is None:
-        raise ValueError("the decoder attends to the encoder's output; give it as encoder_hidden_states.")
+        raise InputError("the decoder attends to the encoder's output; give it as encoder_hidden_states.")
     source = states.shape[1]
     if attention_mask is not None and attention_mask.shape[-1] != source:
-        raise ValueError(
+        raise InputError(
             f"the source's mask has length {attention_mask.shape[-1]}, and the encoder's output has length "
             f"{source}; give the mask of the encoder's input."
         )
@@ -60,7 +61,7 @@ def check_cache(stack: Any, cache: Cache | None) -> None:
     """Raise ValueError for a cache in training with gradient checkpointing."""
     if cache is not None and stack.gradient_checkpointing and stack.training and torch.is_grad_enabled():
         # The second time, during backward, would extend the cache again.
-        raise ValueError(
+        raise InputError(
             "gradient checkpointing computes layers twice, which would extend the cache twice; leave the cache "
             "out, or call the model under torch.no_grad()."
         )
@@ -69,13 +70,13 @@ def check_cache(stack: Any, cache: Cache | None) -> None:
 def check_shape_of_labels(labels: torch.Tensor, states: torch.Tensor) -> None:
     """Raise ValueError unless labels `(batch, target)` have one entry for each state `(batch, target, d_model)`."""
     if labels.shape != states.shape[:2]:
-        raise ValueError(
+        raise InputError(
             f"labels have shape {tuple(labels.shape)}, and the decoder's inputs {tuple(states.shape[:2])}; "
             "give one label per position, -100 where there is no target."
         )
 
 
-def check_labels(labels: torch.Tensor, vocab_size: int, ignore_index: int = -100) -> None:
+def check_labels(labels: torch.Tensor, vocab_size: int) -> None:
     """Check that labels are in the vocabulary, in eager mode on CPUs.
 
     Raises:
@@ -83,12 +84,12 @@ def check_labels(labels: torch.Tensor, vocab_size: int, ignore_index: int = -100
     """
     if not is_plain_cpu_tensor(labels) or labels.numel() == 0:
         return
-    lowest, highest = labels.masked_fill(labels == ignore_index, 0).aminmax()
+    lowest, highest = labels.masked_fill(labels == -100, 0).aminmax()
     if lowest < 0 or highest >= vocab_size:
-        raise ValueError(
+        raise InputError(
             f"labels range from {int(lowest)} to {int(highest)}, but the target vocabulary has ids 0 to "
-            f"{vocab_size - 1}; use the tokenizer that the model was trained with, and {ignore_index} where there "
-            "is no target."
+            f"{vocab_size - 1}; use the tokenizer that the model was trained with, and -100 where there is no "
+            "target."
         )
 
 
@@ -97,7 +98,7 @@ def check_right_padding(labels: torch.Tensor) -> None:
     if is_plain_cpu_tensor(labels):
         ignored = labels == -100
         if (ignored[:, :-1] & ~ignored[:, 1:]).any():
-            raise ValueError(
+            raise InputError(
                 "labels are padded on the left or have gaps; pad targets on the right (tokenizer.padding_side), or "
                 "give decoder_input_ids and decoder_attention_mask yourself."
             )

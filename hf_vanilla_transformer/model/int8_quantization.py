@@ -10,6 +10,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from .fast_path_checks import is_plain_cpu_tensor
+from .input_error import InputError
 from .prepacked_weights import Int8PackedLinear, pack
 
 
@@ -96,7 +97,7 @@ class Int8Quantizer(HfQuantizer):
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
         if not hasattr(model, "state_dict_to_save"):
-            raise ValueError(
+            raise InputError(
                 f"Int8Config is for the models of hf_vanilla_transformer, and {type(model).__name__} is not one; use "
                 "another quantization_config, such as TorchAoConfig."
             )
@@ -114,7 +115,7 @@ class Int8Quantizer(HfQuantizer):
             return model
         devices = set((getattr(model, "hf_device_map", None) or {}).values())
         if len(devices) > 1:
-            raise ValueError(
+            raise InputError(
                 f"device_map spreads the model over {', '.join(map(str, devices))}, but quantization needs one "
                 "device; load the model without device_map, save it, and load the saved folder with device_map."
             )

@@ -4,6 +4,7 @@ The cache, the keys and values of earlier tokens, is `cache` since transformers 
 """
 
 import warnings
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import GenerationMixin, __version__
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .input_error import InputError
 
 
 # The cache's name in the installed transformers, in `generate()` and in the outputs of models.
@@ -29,7 +31,7 @@ def either_cache(cache: Cache | None, past_key_values: Cache | None) -> Cache | 
     if past_key_values is None:
         return cache
     if cache is not None:
-        raise ValueError("cache and past_key_values are two names of one argument; give one of them.")
+        raise InputError("cache and past_key_values are two names of one argument; give one of them.")
     if CACHE == "cache" and not torch.compiler.is_compiling():
         message = "`past_key_values` is deprecated since transformers 5.24; call the argument `cache`."
         warnings.warn(message, FutureWarning, stacklevel=2)
@@ -60,7 +62,7 @@ def tokens_to_read(cache: Cache | None, length: int, given: int | None) -> int |
         return given
     past_length = int(cache.get_seq_length())
     if length <= past_length:
-        raise ValueError(
+        raise InputError(
             f"the cache holds {past_length} tokens, but decoder_input_ids has {length}; to continue, give all target "
             "tokens so far, at least one more than the cache holds."
         )
@@ -79,29 +81,15 @@ def encoder_decoder_cache(
     return EncoderDecoderCache(self_attention_cache, DynamicCache(config=config))
 
 
-def extend_self_attention(
-    cache: EncoderDecoderCache | None, layer_idx: int, key: torch.Tensor, value: torch.Tensor
+def keys_values_of_source(
+    cache: EncoderDecoderCache | None, layer_idx: int, project: Callable[[], tuple[torch.Tensor, torch.Tensor]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Append keys and values of new tokens; returns those of all tokens, `(batch, heads, past + target, d)`."""
-    return (key, value) if cache is None else cache.self_attention_cache.update(key, value, layer_idx)
-
-
-def stored_cross_attention(
-    cache: EncoderDecoderCache | None, layer_idx: int
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Keys and values of the source, `(batch, heads, source, d)`; None if they are not stored yet."""
-    if cache is None or not cache.is_updated.get(layer_idx):
-        return None
+    """Keys and values of the source, `(batch, heads, source, d)`: of the cache, or else computed, and stored there."""
+    if cache is None:
+        return project()
+    if not cache.is_updated.get(layer_idx):
+        cache.is_updated[layer_idx] = True
+        return cache.cross_attention_cache.update(*project(), layer_idx)
     layer: Any = cache.cross_attention_cache.layers[layer_idx]
     layer.prefetch()  # An offloading cache may hold it on another device.
     return layer.keys, layer.values
-
-
-def store_cross_attention(
-    cache: EncoderDecoderCache | None, layer_idx: int, key: torch.Tensor, value: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Store keys and values of the source, `(batch, heads, source, d)`, and return them."""
-    if cache is None:
-        return key, value
-    cache.is_updated[layer_idx] = True
-    return cache.cross_attention_cache.update(key, value, layer_idx)

@@ -19,7 +19,6 @@ def smoothed_cross_entropy_of_states(
     weight: torch.Tensor,
     labels: torch.Tensor,
     label_smoothing: float,
-    ignore_index: int = -100,
     bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Section 5.4: sum of `cross_entropy(states @ weight.T + bias, labels, label_smoothing)`, without all logits.
@@ -29,9 +28,8 @@ def smoothed_cross_entropy_of_states(
     Args:
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output.
         weight (`torch.Tensor` of shape `(vocabulary, d_model)`): of the output projection.
-        labels (`torch.LongTensor` of shape `(batch, target)`): `ignore_index` where there is no target.
+        labels (`torch.LongTensor` of shape `(batch, target)`): -100 where there is no target.
         label_smoothing (`float`): epsilon_ls.
-        ignore_index (`int`): the label of positions without a target.
         bias (`torch.Tensor` of shape `(vocabulary,)`, *optional*): of the output projection.
 
     Returns:
@@ -39,7 +37,7 @@ def smoothed_cross_entropy_of_states(
             once; and the sums of [`token_sums`] over all rows, `(3,)`.
     """
     labels = labels.to(states.device).flatten()
-    rows = (labels != ignore_index).nonzero()[:, 0]
+    rows = (labels != -100).nonzero()[:, 0]
     states, labels = states.flatten(0, 1)[rows], labels[rows]
     if not torch.is_grad_enabled():
         # An autograd function sees `requires_grad` of a parameter also in `no_grad` mode.
@@ -48,20 +46,19 @@ def smoothed_cross_entropy_of_states(
     return _SmoothedCrossEntropy.apply(states, weight, bias, labels, label_smoothing)
 
 
-def token_sums(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
+def token_sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Sums over the target tokens of each sentence, from which perplexity and token accuracy follow.
 
     Args:
         logits (`torch.Tensor` of shape `(batch, target, vocabulary)`).
-        labels (`torch.LongTensor` of shape `(batch, target)`): `ignore_index` where there is no target.
-        ignore_index (`int`): the label of positions without a target.
+        labels (`torch.LongTensor` of shape `(batch, target)`): -100 where there is no target.
 
     Returns:
         `torch.Tensor` of shape `(batch, 3)`, at least in float32, without a gradient: the cross-entropy without label
             smoothing in nats, the number of tokens whose label has the highest logit, ties included, and the number of
             tokens.
     """
-    labels, is_target = labels.to(logits.device), labels.to(logits.device) != ignore_index
+    labels, is_target = labels.to(logits.device), labels.to(logits.device) != -100
     z = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
     of_label = z.gather(-1, labels.masked_fill(~is_target, 0)[..., None])[..., 0]
     cross_entropy = (z.logsumexp(dim=-1) - of_label).masked_fill(~is_target, 0)
@@ -69,12 +66,10 @@ def token_sums(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -
     return torch.stack([each.sum(dim=-1).to(z.dtype) for each in (cross_entropy, is_highest, is_target)], dim=-1)
 
 
-def per_token(
-    total: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None, ignore_index: int = -100
-) -> torch.Tensor:
+def per_token(total: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor:
     """A sum over target tokens divided by their number: `num_items_in_batch`, or the number of `labels`."""
     if num_items_in_batch is None:
-        num_items_in_batch = (labels != ignore_index).sum()
+        num_items_in_batch = (labels != -100).sum()
     return total / torch.as_tensor(num_items_in_batch, device=total.device).clamp(min=1)
 
 
@@ -106,7 +101,6 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         needs = ctx.needs_input_grad[:3]
         needs_states, needs_weight, needs_bias = needs
         grad_weight = (-everywhere * sum_of_x).repeat(len(w) if needs_weight else 0, 1)
-        of_part = torch.empty_like(grad_weight)
         grad_bias = grad_weight.new_full([len(w) if needs_bias else 0], -everywhere * len(x))
         if b is not None:
             total = total - everywhere * len(x) * b.sum(dtype=precise)
@@ -130,7 +124,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             if needs_states:
                 grad_states[part] += matmul(gradient, w.T)
             if needs_weight:
-                grad_weight += of_part.copy_(matmul(gradient.T, x[part].T))
+                grad_weight += matmul(gradient.T, x[part].T)
             if needs_bias:
                 grad_bias += gradient.sum(dim=0, dtype=precise)
         gradients = zip((grad_states, grad_weight, grad_bias), needs, strict=True)

@@ -9,6 +9,7 @@ Shapes have named axes: batch, source and target (lengths in tokens), heads (h),
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,13 +42,8 @@ from .input_checks import (
     outside_learned_positions,
     outside_vocabulary,
 )
-from .key_value_cache import (
-    either_cache,
-    encoder_decoder_cache,
-    extend_self_attention,
-    store_cross_attention,
-    stored_cross_attention,
-)
+from .input_error import InputError
+from .key_value_cache import either_cache, encoder_decoder_cache, keys_values_of_source
 from .linear_kernels import cast_for_matmul, drop, linear
 from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
 from .model_outputs import VanillaTransformerLMOutput, as_encoder_output, decoder_output, lm_output, model_output
@@ -104,7 +100,7 @@ def count_positions(attention_mask: torch.Tensor | None, length: int, past_lengt
         return (torch.arange(length, device=device) + past_length).unsqueeze(0)
     # A static cache counts in a tensor; reading it would break the compiled graph.
     if isinstance(past_length, int) and attention_mask.shape[1] != past_length + length:
-        raise ValueError(
+        raise InputError(
             f"the mask has {attention_mask.shape[1]} columns, but there are {past_length} tokens in the cache and "
             f"{length} new ones; give one column per token."
         )
@@ -191,11 +187,11 @@ class VanillaTransformerAttention(nn.Module):
         hidden_states = cast_for_matmul(hidden_states)
         query = self._split_heads(linear(self.q_proj, hidden_states), self.key_dim)
         if key_value_states is None:
-            key, value = extend_self_attention(cache, self.layer_idx, *self._project(hidden_states))
+            key, value = self._project(hidden_states)
+            if cache is not None:
+                key, value = cache.self_attention_cache.update(key, value, self.layer_idx)
         else:
-            key, value = stored_cross_attention(cache, self.layer_idx) or store_cross_attention(
-                cache, self.layer_idx, *self._project(key_value_states)
-            )
+            key, value = keys_values_of_source(cache, self.layer_idx, partial(self._project, key_value_states))
 
         implementation = "eager" if kwargs.get("output_attentions") else self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
@@ -659,7 +655,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         """
         pad, start = self.config.pad_token_id, self.config.decoder_start_token_id
         if pad is None or start is None:
-            raise ValueError(f"pad_token_id is {pad} and decoder_start_token_id is {start}; training needs both.")
+            raise InputError(f"pad_token_id is {pad} and decoder_start_token_id is {start}; training needs both.")
         check_right_padding(labels)
         return shift_right(labels, pad, start)
 
@@ -670,7 +666,6 @@ def label_smoothed_cross_entropy(
     vocab_size: int,
     num_items_in_batch: torch.Tensor | int | None = None,
     label_smoothing: float = 0.0,
-    ignore_index: int = -100,
     **kwargs: Any,
 ) -> torch.Tensor:
     """Section 5.4: cross-entropy with label smoothing, in nats per target token.
@@ -678,12 +673,11 @@ def label_smoothed_cross_entropy(
     The target distribution gives the label 1 - epsilon + epsilon / V, and every other token epsilon / V.
 
     Args:
-        logits (`(batch, target, vocabulary)`), labels (`(batch, target)`): `ignore_index` where there is no target.
+        logits (`(batch, target, vocabulary)`), labels (`(batch, target)`): -100 where there is no target.
         vocab_size (`int`): V.
         num_items_in_batch (`int`, *optional*): number of target tokens to divide by, of all batches that one update
             accumulates; `None` for those in `labels`.
         label_smoothing (`float`): epsilon_ls.
-        ignore_index (`int`): the label of positions without a target.
 
     Returns:
         `torch.Tensor`: a scalar, at least in float32.
@@ -692,12 +686,11 @@ def label_smoothed_cross_entropy(
         ValueError: if a label is outside the vocabulary.
     """
     labels = labels.to(logits.device)
-    check_labels(labels, vocab_size, ignore_index)
+    check_labels(labels, vocab_size)
     total = nn.functional.cross_entropy(
         logits.to(torch.promote_types(logits.dtype, torch.float32)).view(-1, vocab_size),
         labels.reshape(-1),
-        ignore_index=ignore_index,
         reduction="sum",
         label_smoothing=label_smoothing,
     )
-    return per_token(total, labels, num_items_in_batch, ignore_index)
+    return per_token(total, labels, num_items_in_batch)

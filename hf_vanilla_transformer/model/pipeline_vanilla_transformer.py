@@ -8,6 +8,7 @@ import torch
 from transformers import Pipeline, PreTrainedConfig, PreTrainedTokenizerBase
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .input_error import InputError
 from .tokenization_two_vocabularies import sides_of
 
 
@@ -38,9 +39,9 @@ class TranslationPipeline(Pipeline):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if self.tokenizer is None or self.tokenizer.pad_token_id is None:
-            raise ValueError("a translation pipeline needs the model's tokenizer, with a pad token.")
+            raise InputError("a translation pipeline needs the model's tokenizer, with a pad token.")
         if not self.model.can_generate():
-            raise ValueError(
+            raise InputError(
                 f"{type(self.model).__name__} has no generate(); load an encoder-decoder by "
                 "AutoModelForSeq2SeqLM.from_pretrained()."
             )
@@ -94,7 +95,7 @@ class TranslationPipeline(Pipeline):
                 'dataset["source"] of a dataset.'
             )
         if any("\ud800" <= character <= "\udfff" for character in input_):
-            raise ValueError(f"the input is {input_!r}, which is not UTF-8 text; decode it with its encoding.")
+            raise InputError(f"the input is {input_!r}, which is not UTF-8 text; decode it with its encoding.")
         # Otherwise a warning says that this model has a limit of length.
         encoded = self.tokenizer(input_, return_tensors="pt", verbose=False)
         return {**encoded, "is_blank": torch.tensor([not input_.strip()])}
@@ -144,14 +145,14 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     counts = (len(source), len(getattr(target, "target_encoder", target)))
     for (name, rows), count in zip(sizes, counts, strict=True):
         if count > rows:
-            raise ValueError(
+            raise InputError(
                 f"the tokenizer has {count} tokens, but the model's {name} {rows}; "
                 "use a model with the tokenizer that it was trained with."
             )
     for token in ("pad_token_id", "eos_token_id"):
         of_the_model = getattr(config, token)
         if getattr(tokenizer, token) not in (of_the_model if isinstance(of_the_model, list) else [of_the_model]):
-            raise ValueError(
+            raise InputError(
                 f"{token} is {getattr(tokenizer, token)} in the tokenizer and {of_the_model} in the model; "
                 "use a model with the tokenizer that it was trained with."
             )
@@ -170,4 +171,4 @@ def check_weights(model: Any) -> None:
     """Raise ValueError if a weight is NaN or infinite."""
     for name, values in model.named_parameters():
         if values.is_floating_point() and not values.isfinite().all():
-            raise ValueError(f"{name} has values that are NaN or infinite; use an earlier checkpoint.")
+            raise InputError(f"{name} has values that are NaN or infinite; use an earlier checkpoint.")

@@ -10,6 +10,7 @@ from transformers.modeling_utils import PreTrainedModel
 
 from .attention_kernels import ATTENTION
 from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .input_error import InputError
 from .int8_quantization import Int8Linear, register_quantizer
 
 
@@ -100,7 +101,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         """
         tp_size, num_heads = getattr(distributed_config, "tp_size", 1), model.config.num_heads
         if num_heads % tp_size != 0:
-            raise ValueError(
+            raise InputError(
                 f"tp_size is {tp_size}, but num_heads is {num_heads}; tensor parallelism assigns whole heads to "
                 "processes, so choose a tp_size that divides num_heads."
             )
@@ -136,7 +137,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         The paper is silent. An untied LM head is initialized like the embeddings, to which section 3.4 ties it.
         """
         if isinstance(module, Int8Linear):
-            raise ValueError(
+            raise InputError(
                 "the file of weights lacks int8 matrices that this class has; load an int8 model with the class that "
                 "saved it, or with a class without an LM head."
             )
@@ -177,9 +178,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             ValueError: if source and target have separate vocabularies, or the weights are int8.
         """
         if isinstance(self.get_output_embeddings(), Int8Linear):
-            raise ValueError("the LM head is int8; call dequantize() and then resize the embeddings.")
+            raise InputError("the LM head is int8; call dequantize() and then resize the embeddings.")
         if not self.config.has_joint_vocabulary:
-            raise ValueError(
+            raise InputError(
                 "source and target have separate vocabularies, and resize_token_embeddings() does not name one; build "
                 "a model of the new sizes and copy the weights."
             )

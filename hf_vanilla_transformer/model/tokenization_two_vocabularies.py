@@ -5,6 +5,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase, TokenizersBackend
 
+from .input_error import InputError
+
 
 _SPECIAL_TOKENS = ("pad_token", "bos_token", "eos_token", "unk_token")
 
@@ -41,7 +43,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
     ):
         for side, given in {"source": source_file or source_object, "target": target_file or target_object}.items():
             if given is None:
-                raise ValueError(f"there is no {side}_tokenizer.json; a tokenizer with two vocabularies needs both.")
+                raise InputError(f"there is no {side}_tokenizer.json; a tokenizer with two vocabularies needs both.")
         # A tokenizer.json would be of another model.
         kwargs = {name: value for name, value in kwargs.items() if name not in ("tokenizer_file", "tokenizer_object")}
         of_both = {name: kwargs[name] for name in (*_SPECIAL_TOKENS, "split_special_tokens") if name in kwargs}
@@ -52,7 +54,7 @@ class TwoVocabularyTokenizer(TokenizersBackend):
         for token in (name for name in _SPECIAL_TOKENS if getattr(self, name) is not None):
             ids = [getattr(side, f"{token}_id") for side in (self, self.target_tokenizer)]
             if ids[0] != ids[1]:
-                raise ValueError(
+                raise InputError(
                     f"{token} is {ids[0]} in the vocabulary of the source and {ids[1]} in that of the target; train "
                     "both tokenizers with the same special tokens."
                 )

@@ -18,27 +18,20 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._requests = Histogram(
-            *("translation_request_seconds", "Seconds from a request's headers to its response.", ["route", "status"]),
-            buckets=_SECONDS,
-            registry=registry,
-        )
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
+            return Histogram(name, text, labels, buckets=buckets, registry=registry)
+
+        text = "Seconds from a request's headers to its response."
+        self._requests = histogram("translation_request_seconds", text, _SECONDS, ("route", "status"))
         self._texts = Counter("translation_texts", "Texts that were translated.", registry=registry)
         self.in_flight = Gauge("translation_texts_in_flight", "Texts that wait or are translated.", registry=registry)
-        self._batch_texts = Histogram(
-            "translation_batch_texts", "Texts of a batch.", buckets=_POWERS_OF_TWO, registry=registry
-        )
-        self._batch_tokens = Histogram(
-            *("translation_batch_tokens", "Source tokens of a batch, padding included."),
-            buckets=_POWERS_OF_TWO,
-            registry=registry,
-        )
-        self._batch_seconds = Histogram(
-            "translation_batch_seconds", "Seconds in which a batch is translated.", buckets=_SECONDS, registry=registry
-        )
-        self._waited = Histogram(
-            "translation_wait_seconds", "Seconds that a text waits for its batch.", buckets=_SECONDS, registry=registry
-        )
+        self._batch_texts = histogram("translation_batch_texts", "Texts of a batch.", _POWERS_OF_TWO)
+        text = "Source tokens of a batch, padding included."
+        self._batch_tokens = histogram("translation_batch_tokens", text, _POWERS_OF_TWO)
+        text = "Seconds in which a batch is translated."
+        self._batch_seconds = histogram("translation_batch_seconds", text, _SECONDS)
+        self._waited = histogram("translation_wait_seconds", "Seconds that a text waits for its batch.", _SECONDS)
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""

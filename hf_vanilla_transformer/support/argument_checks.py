@@ -4,26 +4,16 @@ from collections.abc import Iterable, Iterator
 from numbers import Integral
 from typing import Any
 
+from .user_errors import InputError
+
 
 def check_number(name: str, value: Any, least: int, most: int | None = None) -> None:
-    """Check that an argument is a whole number of at least `least` and, if given, at most `most`.
-
-    Args:
-        name (`str`): the argument's name, for the error.
-        value: the argument.
-        least, most (`int`): the smallest and the largest number allowed.
-
-    Raises:
-        TypeError: if `value` is not a whole number; `True` and `False` are none.
-        ValueError: if it is out of range.
-    """
+    """Raise TypeError if an argument is not a whole number, as `True` is none; ValueError if it is out of range."""
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}; give a whole number.")
-    number = int(value)
-    if most is None and number < least:
-        raise ValueError(f"{name} is {number}; it must be at least {least}.")
-    if most is not None and not least <= number <= most:
-        raise ValueError(f"{name} is {number}; it must lie between {least} and {most}.")
+    if int(value) < least or (most is not None and int(value) > most):
+        bounds = f"be at least {least}" if most is None else f"lie between {least} and {most}"
+        raise InputError(f"{name} is {int(value)}; it must {bounds}.")
 
 
 def reason_of(error: Exception) -> str:
@@ -36,23 +26,22 @@ def reason_of(error: Exception) -> str:
 
 
 def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts of an argument, and check each.
+    """Yield the texts of an argument.
 
     Raises:
         TypeError: if `texts` is one string or no list, or contains anything but strings.
         ValueError: if a text has lone surrogates, which stand for bytes that are not UTF-8.
     """
-    if isinstance(texts, str):
-        raise TypeError(f"{name} is one string; give a list of sentences.")
-    if not isinstance(texts, Iterable):
-        raise TypeError(f"{name} is {texts!r}; give a list of sentences.")
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        given = "one string" if isinstance(texts, str) else repr(texts)
+        raise TypeError(f"{name} is {given}; give a list of sentences.")
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"{name} contains {text!r}, a {type(text).__name__}; give strings.")
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ValueError(
+            raise InputError(
                 f"{name} contains {text!r}, which is not UTF-8 text; decode it with its encoding."
             ) from None
         yield text

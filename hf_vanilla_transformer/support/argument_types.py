@@ -3,6 +3,8 @@
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
+from .user_errors import InputError
+
 
 T = TypeVar("T")
 
@@ -16,14 +18,18 @@ def build(kind: type[T], given: dict[str, Any]) -> T:
     """An object of a class from values by name; names that are not given get their defaults.
 
     Raises:
+        InputError: if a class does not accept its values.
         TypeError: if the class has no argument of a name, or a required one is missing.
     """
     kinds = kinds_of(kind)
     names = [{each.name for each in fields(part) if each.init} for part in kinds]
     for name in sorted(given.keys() - set().union(*names)):
         raise TypeError(f"there is no argument {name}.")
-    parts = [
-        part(**{name: value for name, value in given.items() if name in known})
-        for part, known in zip(kinds, names, strict=True)
-    ]
+    try:
+        parts = [
+            part(**{name: value for name, value in given.items() if name in known})
+            for part, known in zip(kinds, names, strict=True)
+        ]
+    except ValueError as error:  # Of transformers' own classes.
+        raise InputError(str(error)) from error
     return parts[0] if is_dataclass(kind) else kind(*parts)

@@ -55,18 +55,11 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix(_PREFIX))
 
 
-def _marked_sizes(checkpoint: Path) -> dict[str, int] | None:
-    """Size in bytes of each file that the mark lists; None if the mark is missing or truncated."""
-    try:
-        return dict(json.loads((checkpoint / MARK).read_text(encoding="utf-8"))["files"])
-    except (FileNotFoundError, KeyError, TypeError, ValueError):
-        return None
-
-
 def fault_of(checkpoint: Path) -> str | None:
     """Why a checkpoint is not complete; None if it is."""
-    sizes = _marked_sizes(checkpoint)
-    if sizes is None:
+    try:
+        sizes = dict(json.loads((checkpoint / MARK).read_text(encoding="utf-8"))["files"])
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
         return f"it has no mark ({MARK}): the run stopped while writing it, or did not use CompleteCheckpoints"
     files = {name: checkpoint / name for name in sizes}
     wrong = [name for name, path in files.items() if not path.is_file() or path.stat().st_size != sizes[name]]

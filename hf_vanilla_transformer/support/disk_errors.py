@@ -16,9 +16,9 @@ def is_disk_error(error: BaseException) -> bool:
         return error.errno in DISK_ERRORS
     if isinstance(error.__cause__, OSError):  # The error says more than its cause.
         return is_disk_error(error.__cause__)
-    of_rust = re.search(r"\(os error (\d+)\)", str(error))
-    if of_rust:
-        return int(of_rust[1]) in DISK_ERRORS
+    rust_error = re.search(r"\(os error (\d+)\)", str(error))
+    if rust_error:
+        return int(rust_error[1]) in DISK_ERRORS
     frames = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
     return isinstance(error, RuntimeError) and frames[-1:] == ["torch.serialization"]
 

@@ -5,12 +5,13 @@ import io
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import combinations
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any
 
 from .atomic_files import are_same_file, is_stream, whole_file
+from .user_errors import InputError
 
 
 # What loading reads from the folder of a model.
@@ -31,48 +32,35 @@ def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = ()
     given = [path for path in paths if path is not None and not is_stream(path)]
     for one, other in combinations(given, 2):
         if are_same_file(one, other):
-            raise ValueError(f"{one} and {other} are one file; write to different files.")
+            raise InputError(f"{one} and {other} are one file; write to different files.")
+    read = [Path(each) for each in inputs if each is not None]
+    read += [file for folder in read for pattern in _MODEL_FILES for file in folder.glob(pattern)]
     for path in given:
-        _check_target(path)
-        for read in _files_of(inputs):
-            if are_same_file(path, read):
-                raise ValueError(f"{path} is also an input, {read}; write to another file.")
-
-
-def _check_target(path: str) -> None:
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise IsADirectoryError(f"{path or 'an empty path'} is a folder; name a file to write.")
-    if target.is_symlink():
-        raise OSError(f"{path} is a link to itself; name a file to write.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"{Path(path).parent} does not exist; create the folder before writing {path}.")
-    if not os.access(target.parent, os.W_OK):
-        raise PermissionError(f"{target.parent} is read-only; choose another folder for {target.name}.")
-
-
-def _files_of(inputs: Iterable[str | Path | None]) -> Iterator[Path]:
-    for path in (Path(each) for each in inputs if each is not None):
-        if path.is_dir():
-            yield from (file for pattern in _MODEL_FILES for file in path.glob(pattern))
-        else:
-            yield path
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise IsADirectoryError(f"{path or 'an empty path'} is a folder; name a file to write.")
+        if target.is_symlink():
+            raise OSError(f"{path} is a link to itself; name a file to write.")
+        if not target.parent.is_dir():
+            raise FileNotFoundError(f"{Path(path).parent} does not exist; create the folder before writing {path}.")
+        if not os.access(target.parent, os.W_OK):
+            raise PermissionError(f"{target.parent} is read-only; choose another folder for {target.name}.")
+        for file in read:
+            if are_same_file(path, file):
+                raise InputError(f"{path} is also an input, {file}; write to another file.")
 
 
 @contextmanager
-def open_output(path: str | None) -> Iterator[IO[str]]:
+def open_output(path: str | None) -> Iterator[IO[Any]]:
     """A file that appears when it is complete, compressed if its name ends in .gz, or standard output."""
-    if path is not None and path.lower().endswith(".gz"):
-        with (
-            whole_file(path, binary=True, keeps_part=True) as file,
-            gzip.open(file, "wt", encoding="utf-8") as compressed,
-        ):
-            yield cast(IO[str], compressed)
+    if path is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")
+        yield sys.stdout
         return
-    if path is not None:
-        with whole_file(path, keeps_part=True) as file:
-            yield file
-        return
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")
-    yield sys.stdout
+    is_gzip = path.lower().endswith(".gz")
+    with (
+        whole_file(path, binary=is_gzip, keeps_part=True) as file,
+        gzip.open(file, "wt", encoding="utf-8") if is_gzip else nullcontext(file) as opened,
+    ):
+        yield opened

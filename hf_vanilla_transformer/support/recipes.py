@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from .user_errors import InputError
+
 
 RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -39,9 +41,9 @@ def read_recipe(config: str) -> dict[str, Any]:
     try:
         settings = yaml.load(_read(config), _Loader)
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{config} is neither YAML nor JSON: {error}") from error
+        raise InputError(f"{config} is neither YAML nor JSON: {error}") from error
     if not isinstance(settings, dict):
-        raise ValueError(f"{config} must hold names and values.")
+        raise InputError(f"{config} must hold names and values.")
     return settings
 
 
@@ -51,7 +53,7 @@ def _read(config: str) -> str:
             raise FileNotFoundError(f"{config} does not exist; name a YAML or JSON file of arguments.")
         return Path(config).read_text(encoding="utf-8")
     if config not in recipes():
-        raise ValueError(
+        raise InputError(
             f'config is "{config}"; give a file that ends in .yaml or .json, or a recipe: {", ".join(recipes())}.'
         )
     return files("hf_vanilla_transformer").joinpath("recipes", f"{config}.yaml").read_text(encoding="utf-8")

@@ -6,6 +6,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from .user_errors import InputError
+
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -27,10 +29,10 @@ def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple]]:
                     part = stored.get_slice(name)
                     files[name], layout[name] = file, (part.get_dtype(), *part.get_shape())
         except (OSError, SafetensorError) as error:
-            raise ValueError(f"{file} is missing, truncated or damaged ({error}); use another checkpoint.") from error
+            raise InputError(f"{file} is missing, truncated or damaged ({error}); use another checkpoint.") from error
     for name, (dtype, *_) in layout.items():
         if dtype not in _DTYPES:
-            raise ValueError(
+            raise InputError(
                 f"{name} in {folder} has the dtype {dtype}; weights must have one of {', '.join(_DTYPES)}."
             )
     return files, layout
@@ -55,4 +57,4 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
-        raise ValueError(f"{path} is truncated or damaged ({error}); use another checkpoint.") from error
+        raise InputError(f"{path} is truncated or damaged ({error}); use another checkpoint.") from error

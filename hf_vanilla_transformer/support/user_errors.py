@@ -6,12 +6,4 @@ class UserError(Exception):
 
 
 class InputError(UserError, ValueError):
-    """An argument or a file that cannot be used."""
-
-
-class InputFileError(UserError, OSError):
-    """A file or a folder that cannot be read or written."""
-
-
-class MissingExtraError(UserError, ImportError):
-    """An optional dependency that is not installed."""
+    """An argument, a file or a model that cannot be used."""

@@ -57,7 +57,7 @@ class CompleteCheckpoints(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_hyper_param_search:
-            raise ValueError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
+            raise InputError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
         if args.should_save:
             remove_later_marks(Path(str(args.output_dir)), state.global_step)
         if args.save_only_model:

@@ -109,7 +109,7 @@ class RDropTrainer(TokenMetricsTrainer):
                 f"r_drop_alpha is {r_drop_alpha}; it must be above 0. Use Seq2SeqTrainer to train without R-Drop."
             )
         if kwargs.get("compute_loss_func") is not None:
-            raise ValueError("compute_loss_func was given, but RDropTrainer has its own loss; use Seq2SeqTrainer.")
+            raise InputError("compute_loss_func was given, but RDropTrainer has its own loss; use Seq2SeqTrainer.")
         super().__init__(*args, **kwargs)
         if self.args.label_smoothing_factor:
             raise InputError(

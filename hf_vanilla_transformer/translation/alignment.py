@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..model.pipeline_vanilla_transformer import evaluating
+from ..support.user_errors import InputError
 from .engine import Engine
 from .forced_decoding import forced_decoding
 from .inference import Inference
@@ -19,12 +20,7 @@ Tokenized = tuple[str, list[int]]
 
 
 class Aligner:
-    """Turns cross-attention into links of words, by the configuration of a model.
-
-    Args:
-        model (`PreTrainedModel`, or an `Engine` as of `load_engine`): gives `alignment_heads` and `alignment_shift`.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
-    """
+    """Turns cross-attention into links of words, by `alignment_heads` and `alignment_shift` of a model or an engine."""
 
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase):
         self.heads = alignment_heads(model)
@@ -34,8 +30,8 @@ class Aligner:
     def words(self, source: Tokenized, target: Tokenized) -> tuple[list[list[int]], list[list[int]]]:
         """The words that each token of the source, and of the target, belongs to."""
         sides = zip((source, target), self._texts, strict=True)
-        of_source, of_target = (words_of_tokens(text.split(), texts(ids)) for (text, ids), texts in sides)
-        return of_source, of_target
+        source_words, target_words = (words_of_tokens(text.split(), texts(ids)) for (text, ids), texts in sides)
+        return source_words, target_words
 
     def __call__(self, source: Tokenized, target: Tokenized, attention: torch.Tensor) -> Links:
         """The links of a pair, from its attention, `(heads, target, source)`."""
@@ -102,7 +98,7 @@ def align(
     if not aligner.heads:
         is_engine = isinstance(model, Engine)
         reason = "CTranslate2 averages heads of one layer only" if is_engine else "it is no model of this package"
-        raise ValueError(f"a {type(model).__name__} gives no attention to align words by: {reason}.")
+        raise InputError(f"a {type(model).__name__} gives no attention to align words by: {reason}.")
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress)
     rows = {row: aligner(*each) for row, *each in attention_of_pairs(inference, sources, targets, aligner.heads)}
     return [rows[row] for row in range(len(rows))]

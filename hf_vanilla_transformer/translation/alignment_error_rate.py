@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..data.text_lines import check_is_input, iterate_lines
+from ..support.user_errors import InputError
 from .alignment import Links
 
 
@@ -31,15 +32,15 @@ def alignment_error_rate(found: Sequence[Links], gold: Sequence[GoldLinks]) -> f
         ValueError: if the numbers of alignments differ, or there are no links.
     """
     if len(found) != len(gold):
-        raise ValueError(f"there are {len(found)} alignments and {len(gold)} true ones; give one for each pair.")
+        raise InputError(f"there are {len(found)} alignments and {len(gold)} true ones; give one for each pair.")
     total = sum(len(links) + len(true.sure) for links, true in zip(found, gold, strict=True))
     if not total:
-        raise ValueError("there are no links to compare; give pairs that are not empty.")
-    right = sum(
+        raise InputError("there are no links to compare; give pairs that are not empty.")
+    shared = sum(
         len(true.sure.intersection(links)) + len((true.sure | true.possible).intersection(links))
         for links, true in zip(found, gold, strict=True)
     )
-    return 1 - right / total
+    return 1 - shared / total
 
 
 def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> list[GoldLinks]:
@@ -52,11 +53,11 @@ def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> lis
     check_is_input(path)
     found, lines = [], list(iterate_lines(path))
     if len(lines) != len(sources):
-        raise ValueError(f"{path} has {len(lines)} lines, but there are {len(sources)} pairs; give one line per pair.")
+        raise InputError(f"{path} has {len(lines)} lines, but there are {len(sources)} pairs; give one line per pair.")
     for number, (line, *pair) in enumerate(zip(lines, sources, targets, strict=True), start=1):
         links = [_LINK.fullmatch(link) for link in line.split()]
         if None in links:
-            raise ValueError(
+            raise InputError(
                 f"{path}, line {number} is {line!r}; give links such as 0-0 1-2, and 1?2 for possible ones."
             )
         sure, possible = (
@@ -66,7 +67,7 @@ def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> lis
         words, others = (len(text.split()) for text in pair)
         for one, other in sure | possible:
             if one >= words or other >= others:
-                raise ValueError(
+                raise InputError(
                     f"{path}, line {number} links {one}-{other}, but its pair has {words} source and {others} target "
                     "words; links count from 0, so subtract 1 from those of a file that counts from 1."
                 )

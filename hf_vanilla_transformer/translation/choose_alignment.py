@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..support.argument_checks import check_strings
 from ..support.atomic_files import write_text
+from ..support.user_errors import InputError
 from .alignment import Aligner, Links, alignment_heads, attention_of_pairs, link
 from .alignment_error_rate import GoldLinks, alignment_error_rate
 from .engine import Engine
@@ -80,13 +81,16 @@ def choose_alignment(
         TypeError, ValueError: as `align`; or if there are no pairs, not as many true alignments, or all candidates tie.
     """
     if isinstance(model, Engine) or not alignment_heads(model):
-        raise ValueError(f"a {type(model).__name__} does not give the attention of each head; choose with the model.")
+        raise InputError(f"a {type(model).__name__} does not give the attention of each head; choose with the model.")
     sources, targets = list(check_strings("sources", sources)), list(check_strings("targets", targets))
     if not sources:
-        raise ValueError("there are no pairs to choose by; give some hundreds of held-out pairs.")
-    layers, size = range(model.config.decoder_layers), model.config.num_heads
-    heads = [(layer, head) for layer in layers for head in range(size)]
-    candidates = [(group, shift) for group in _groups(heads) for shift in (False, True)]
+        raise InputError("there are no pairs to choose by; give some hundreds of held-out pairs.")
+    layers = [[(layer, head) for head in range(model.config.num_heads)] for layer in range(model.config.decoder_layers)]
+    heads = [head for layer in layers for head in layer]
+    groups = [*([head] for head in heads), *layers, heads]
+    # With one head or one layer, some of them are the same.
+    groups = [group for index, group in enumerate(groups) if group not in groups[:index]]
+    candidates = [(group, shift) for group in groups for shift in (False, True)]
     found: list[list[Links]] = [[[] for _ in sources] for _ in candidates]
     aligner = Aligner(model, tokenizer)
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress)
@@ -100,19 +104,12 @@ def choose_alignment(
         for links in found
     ]
     if math.isclose(min(costs), max(costs)):
-        raise ValueError(
+        raise InputError(
             f"all {len(costs)} candidates cost {costs[0]:.3f}, so these pairs ({len(sources)}) show no best one; give "
             "some hundreds of held-out pairs, with words on both sides."
         )
     choices = [AlignmentChoice(*each, cost) for each, cost in zip(candidates, costs, strict=True)]
     return sorted(choices, key=lambda choice: choice.cost)
-
-
-def _groups(heads: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Each head, all heads of each layer, and all heads; single ones first."""
-    layers = [[head for head in heads if head[0] == layer] for layer in sorted({layer for layer, _ in heads})]
-    groups = [*([head] for head in heads), *layers, heads]
-    return [group for index, group in enumerate(groups) if group not in groups[:index]]
 
 
 def _lexical_cross_entropy(alignments: list[Links], sources: list[str], targets: list[str]) -> float:

@@ -67,8 +67,8 @@ def _decode(
     # Row by row, because all log-probabilities take as much memory as the logits.
     for row, (source_ids, ids) in enumerate(zip(sources, targets, strict=True)):
         log_probs = logits[row].float().log_softmax(dim=-1).gather(-1, target.input_ids[row, :, None])
-        of_heads = [weights[layer][row, head, : len(ids), : len(source_ids)] for layer, head in heads]
-        yield Forced(log_probs[: len(ids), 0].tolist(), torch.stack(of_heads).float().cpu() if of_heads else None)
+        chosen = [weights[layer][row, head, : len(ids), : len(source_ids)] for layer, head in heads]
+        yield Forced(log_probs[: len(ids), 0].tolist(), torch.stack(chosen).float().cpu() if chosen else None)
 
 
 @contextmanager

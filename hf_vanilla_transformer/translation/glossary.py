@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..data.text_lines import iterate_lines
+from ..support.user_errors import InputError
 
 
 # Characters of words. Text in these scripts has no spaces between words, so that their ends are unknown.
@@ -50,10 +51,10 @@ class Glossary:
             if not all(isinstance(each, str) for each in [term, *forms]):
                 raise TypeError(f"glossary has {given!r} for {term!r}; give texts.")
             if not (forms and all(each.strip() for each in [term, *forms])):
-                raise ValueError(f"glossary has {given!r} for {term!r}; give texts that are not blank.")
+                raise InputError(f"glossary has {given!r} for {term!r}; give texts that are not blank.")
             key = _spelling(term)
             if key in self._phrases:
-                raise ValueError(f"glossary has {key!r} twice; give all of its translations as one list.")
+                raise InputError(f"glossary has {key!r} twice; give all of its translations as one list.")
             self._phrases[key] = [tokens for form in forms for tokens in tokenizations(tokenizer, form)]
         self._pattern = regex.compile(rf"{_BEGIN}\L<terms>{_END}", flags=regex.V1, terms=list(self._phrases))
 
@@ -72,13 +73,11 @@ def phrases_of(
 ) -> list[list]:
     """The phrases that each sentence's translation must have: those given for it, and those of its terms.
 
-    Raises:
-        TypeError: as [`Glossary`].
-        ValueError: as [`Glossary`]; or if phrases are not given for each sentence.
+    Raises ValueError if phrases are not given for each sentence, and what [`Glossary`] raises.
     """
     given = [[] for _ in sentences] if forced is None else [list(each) for each in forced]
     if len(given) != len(sentences):
-        raise ValueError(
+        raise InputError(
             f"forced_phrases has {len(given)} lists for {len(sentences)} sentences; give a list for each sentence, "
             "empty where it has no phrase."
         )
@@ -98,17 +97,17 @@ def tokenizations(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[in
     Raises:
         ValueError: if each of them has unknown tokens.
     """
-    text, found = " ".join(text.split()), {}
+    text, found = " ".join(text.split()), list[list[int]]()
     for context, before in _CONTEXTS.items():
         begin, whole = (
             tokenizer(text_target=each, add_special_tokens=False).input_ids for each in (before, context + text)
         )
-        ids = tuple(whole[len(begin) :])
-        if ids and whole[: len(begin)] == begin and tokenizer.unk_token_id not in ids:
-            found[ids] = list(ids)
+        ids = whole[len(begin) :]
+        if ids and whole[: len(begin)] == begin and tokenizer.unk_token_id not in ids and ids not in found:
+            found.append(ids)
     if not found:
-        raise ValueError(f"the vocabulary has no tokens for {text!r}; choose another translation.")
-    return list(found.values())
+        raise InputError(f"the vocabulary has no tokens for {text!r}; choose another translation.")
+    return found
 
 
 @lru_cache(maxsize=8)
@@ -135,24 +134,17 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
 def read_terms(path: Path) -> dict[str, list[str]]:
     """Read a glossary: UTF-8, in each line a term, a tab, and its translation, or several forms, each after a tab.
 
-    Raises:
-        OSError: if there is no such file, or it cannot be read.
-        ValueError: if a line is not UTF-8 or has other columns, or a term has two lines.
+    Raises OSError if the file cannot be read, and ValueError if a line is not UTF-8, or as in [`terms_of`].
     """
     return terms_of(iterate_lines(path), str(path))
 
 
-def terms_of(lines: Iterable[str], name: str, separator: str = "\t", called: str = "a tab") -> dict[str, list[str]]:
-    """The terms of some lines, as [`read_terms`] reads them.
+def terms_of(
+    lines: Iterable[str], name: str, separator: str = "\t", separator_name: str = "a tab"
+) -> dict[str, list[str]]:
+    """The terms of some lines, with a separator, a regular expression that errors name as `separator_name`.
 
-    Args:
-        lines (`Iterable[str]`): with a term and its translations each.
-        name (`str`): of the lines, for errors.
-        separator (`str`): a regular expression of what is between a term and its translations.
-        called (`str`): the same in words.
-
-    Raises:
-        ValueError: if a line has other columns, or a term has two lines.
+    Raises ValueError, with the name of the lines, if a line has other columns, or a term has two lines.
     """
     terms: dict[str, list[str]] = {}
     for number, line in enumerate(lines, start=1):
@@ -160,8 +152,8 @@ def terms_of(lines: Iterable[str], name: str, separator: str = "\t", called: str
             continue
         term, *forms = (cell.strip() for cell in re.split(separator, line))
         if not (term and forms and all(forms)):
-            raise ValueError(f"{name}, line {number}: {line!r}; write a term, {called}, and its translation.")
+            raise InputError(f"{name}, line {number}: {line!r}; write a term, {separator_name}, and its translation.")
         if term in terms:
-            raise ValueError(f"{name}, line {number}: {term!r} has an earlier line; write all translations in one.")
+            raise InputError(f"{name}, line {number}: {term!r} has an earlier line; write all translations in one.")
         terms[term] = forms
     return terms

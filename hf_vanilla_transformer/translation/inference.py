@@ -2,22 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..model.pipeline_vanilla_transformer import check_vocabulary
 from ..support.argument_checks import check_number, check_strings
-
-
-class TokenizedPairs(NamedTuple):
-    """Sentence pairs with the token ids of each sentence."""
-
-    sources: list[str]
-    targets: list[str]
-    source_ids: list[list[int]]
-    target_ids: list[list[int]]
+from ..support.user_errors import InputError
 
 
 @dataclass(frozen=True)
@@ -38,8 +30,10 @@ class Inference:
         check_number("tokens_per_batch", self.tokens_per_batch, 1)
         check_vocabulary(self.model.config, self.tokenizer)
 
-    def tokenize_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> TokenizedPairs:
-        """Check and tokenize sentences and their translations.
+    def tokenize_pairs(
+        self, sources: Iterable[str], targets: Iterable[str]
+    ) -> tuple[list[str], list[str], list[list[int]], list[list[int]]]:
+        """Sentences and their translations, and the token ids of each of them.
 
         Raises:
             TypeError: if a side is one string, or contains anything but strings.
@@ -47,13 +41,13 @@ class Inference:
         """
         sources, targets = list(check_strings("sources", sources)), list(check_strings("targets", targets))
         if len(sources) != len(targets):
-            raise ValueError(
+            raise InputError(
                 f"there are {len(sources)} sources and {len(targets)} targets; give one target per source."
             )
         if not sources:
-            return TokenizedPairs([], [], [], [])
-        target_ids = self.tokenizer(text_target=targets, verbose=False).input_ids
-        return TokenizedPairs(sources, targets, self.tokenizer(sources, verbose=False).input_ids, target_ids)
+            return [], [], [], []
+        source_ids = self.tokenizer(sources, verbose=False).input_ids
+        return sources, targets, source_ids, self.tokenizer(text_target=targets, verbose=False).input_ids
 
     def batches(self, lengths: list[int], task: str, unit: str) -> Iterator[list[int]]:
         """Rows in batches, longest first, so that running out of memory shows at once; with a progress bar."""

@@ -13,6 +13,7 @@ from textwrap import shorten
 from typing import Any
 from xml.parsers import expat
 
+from ..support.user_errors import InputError
 from .tag_placement import Element, TagPlacement
 
 
@@ -101,7 +102,7 @@ class Document:
         (self._open[-1][1].children if self._open else self.elements).append(element)
         self._open.append((name, element))
         if len(self._open) > _DEEPEST:
-            raise ValueError(f"more than {_DEEPEST} tags are inside each other, the last one {opening!r}; close them.")
+            raise InputError(f"more than {_DEEPEST} tags are inside each other, the last one {opening!r}; close them.")
 
     def end(self, name: str) -> None:
         """Close an element, and open those again that it crosses, unless they end with it or have no text after it."""
@@ -144,11 +145,7 @@ class Document:
         """The translation of the text with the elements around the words that are linked with theirs.
 
         Every element comes out once. Where its words are apart in the translation, it is around the part that has more
-        of them than of others.
-
-        Args:
-            translation (`str`): of `text`.
-            links (`list` of pairs of `int`): words of the text and of the translation, from `align`.
+        of them than of others. The links are those of `align`.
         """
         if self._kind == "xml":
             translation = _NOT_IN_XML.sub(" ", translation)
@@ -249,7 +246,7 @@ def _read_xml(document: Document, markup: str) -> None:
     except expat.ExpatError as error:
         place = error.offset + 1 - (len(root) if error.lineno == 1 else 0)
         line = f"line {error.lineno}, " if "\n" in markup else ""
-        raise ValueError(
+        raise InputError(
             f"{shorten(markup, _SHOWN)!r} is not well-formed XML: {expat.ErrorString(error.code)} at {line}character "
             f'{place}; correct it, or give markup="html", which repairs tags.'
         ) from None

@@ -17,18 +17,14 @@ from ..support.argument_checks import reason_of
 from ..support.checkpoint_marks import newest_complete
 from ..support.process_memory import keep_freed_memory
 from ..support.safetensors_layout import read_layout
-
-
-MODEL_AND_TOKENIZER = ("config.json", "tokenizer_config.json")
+from ..support.user_errors import InputError
 
 
 @contextmanager
-def explaining_missing_files(name: str | Path, files: Sequence[str] = MODEL_AND_TOKENIZER) -> Iterator[None]:
-    """Explain in one sentence why a model or a tokenizer cannot be loaded.
-
-    Args:
-        name: a folder or a name on the Hub.
-        files: what a folder must hold.
+def explaining_missing_files(
+    name: str | Path, files: Sequence[str] = ("config.json", "tokenizer_config.json")
+) -> Iterator[None]:
+    """Explain in one sentence why a model or a tokenizer cannot be loaded from a folder or the Hub.
 
     Raises:
         FileNotFoundError: if a folder lacks one of the files, or if neither a folder nor a repository exists.
@@ -49,38 +45,35 @@ def explaining_missing_files(name: str | Path, files: Sequence[str] = MODEL_AND_
             raise
         raise FileNotFoundError(f"there is no folder {folder}, and the Hub answered: {error}") from error
     except pickle.UnpicklingError as error:
-        raise ValueError(
+        raise InputError(
             f"{name} holds a pickle that torch does not load, because it may run code; use a model whose weights are "
             "in model.safetensors."
         ) from error
     except SafetensorError as error:
-        raise ValueError(
+        raise InputError(
             f"the weights in {name} are truncated or damaged ({error}); copy or download them again, or use an earlier "
             "checkpoint."
         ) from error
     except Exception as error:  # Transformers, tokenizers and safetensors raise many kinds, often without a name.
         if isinstance(error, ImportError) or str(name) in str(error):
             raise
-        raise ValueError(f"{name} cannot be loaded: {reason_of(error)}") from error
+        raise InputError(f"{name} cannot be loaded: {reason_of(error)}") from error
 
 
 def load(
     name: str, device: str | torch.device | None = None, **options: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """Load tokenizer and model.
+    """Load tokenizer and model; by default onto the accelerator, if torch finds one.
 
-    Args:
-        name: a folder or a name on the Hub.
-        device: where the model goes; by default the accelerator if torch finds one.
-        **options: arguments of `from_pretrained`.
+    `options` are arguments of `from_pretrained`.
     """
     with explaining_missing_files(name):
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
         model = load_model(name, **options)
         check_vocabulary(model.config, tokenizer)
-    if device is None:
-        # `current_accelerator` names the accelerator that torch was built for, even without one.
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    # `current_accelerator` names the accelerator that torch was built for, even without one.
+    if device is None and torch.accelerator.is_available():
+        device = torch.accelerator.current_accelerator()
     device = torch.device(device or "cpu")
     if device.type == "cpu":
         # Logits are large; without this the allocator returns their memory to the OS at every step.
@@ -101,7 +94,7 @@ def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(name, **options)
     except RuntimeError as error:
-        raise ValueError(f"{name} cannot be loaded as a {config.model_type}: {reason_of(error)}") from error
+        raise InputError(f"{name} cannot be loaded as a {config.model_type}: {reason_of(error)}") from error
     check_weights(model)
     return model
 
@@ -121,7 +114,7 @@ def check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
     for key, fault in {"missing_keys": "are not in", "unexpected_keys": "are left over in"}.items():
         if report[key]:
             names = ", ".join(sorted(report[key])[:2])
-            raise ValueError(
+            raise InputError(
                 f"{len(report[key])} weights {fault} the files of {name} ({names}, ...): they belong to another "
                 "config.json, or were cut; use a complete model."
             )

@@ -60,14 +60,14 @@ def score(
             weights are NaN or infinite.
     """
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress)
-    pairs = inference.tokenize_pairs(sources, targets)
+    _, _, source_ids, target_ids = inference.tokenize_pairs(sources, targets)
     penalty, target_side = length_penalty_of(model.generation_config), sides_of(tokenizer)[1]
     scores: dict[int, Score] = {}
     with evaluating(model):
-        for row, (log_probs, _) in forced_decoding(inference, pairs.source_ids, pairs.target_ids, task="scoring"):
+        for row, (log_probs, _) in forced_decoding(inference, source_ids, target_ids, task="scoring"):
             total = sum(log_probs)
             if math.isnan(total):
                 check_weights(model)
-            tokens: Any = target_side.convert_ids_to_tokens(pairs.target_ids[row])
+            tokens: Any = target_side.convert_ids_to_tokens(target_ids[row])
             scores[row] = Score(tokens, log_probs, total, total / penalty(len(log_probs)))
     return [scores[row] for row in range(len(scores))]

@@ -18,13 +18,7 @@ _LANGUAGE = ("source_lang", "src_lang")
 
 
 class Piece(NamedTuple):
-    """A sentence, or a part of one, and the white space that follows it.
-
-    Args:
-        text (`str`): what to translate; it neither begins nor ends with white space, and may be empty.
-        space (`str`): white space, line breaks included.
-        is_part (`bool`): whether the sentence was too long, so that this is a part of it.
-    """
+    """A sentence, or a part of one that was too long, without white space at its ends, and the one that follows it."""
 
     text: str
     space: str
@@ -32,18 +26,10 @@ class Piece(NamedTuple):
 
 
 def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str, language: str | None = None) -> list[Piece]:
-    """The sentences of a text, at least one.
+    """The sentences of a text in a language, by default the tokenizer's or else English; at least one.
 
     Sentences with more tokens than any that the model was trained on (the tokenizer's `model_max_length`, `</s>`
     included) are split at clauses.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
-        text (`str`): any number of paragraphs.
-        language (`str`, *optional*): code of its language; by default the tokenizer's, or else English.
-
-    Raises:
-        ImportError: if sentencex is not installed.
     """
 
     def fits(sentence: str) -> bool:
@@ -58,15 +44,8 @@ def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str, language: str | Non
 def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> list[Piece]:
     """Split a text into sentences, and sentences that are too long into parts.
 
-    A line break ends a sentence, because inside a translation it would have no place.
-
-    Args:
-        text (`str`): any number of paragraphs.
-        language (`str`, *optional*): code of its language, whose abbreviations do not end a sentence; English if None.
-        fits (`Callable`): whether a sentence is short enough for the model.
-
-    Returns:
-        `list[Piece]`: joined, the text and the white space of all pieces are `text`.
+    A line break ends a sentence, because inside a translation it would have no place; an abbreviation of the language
+    does not. Joined, the text and the white space of all pieces are `text`.
 
     Raises:
         ImportError: if sentencex is not installed.
@@ -99,11 +78,7 @@ def _pieces(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
 
 
 def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
-    """Split a sentence in the middle, between clauses or else between words, until each part fits.
-
-    Returns:
-        `list[str]`: joined, the parts are the sentence. A part of one character may be too long.
-    """
+    """Split a sentence in the middle, between clauses or else between words, until each part fits or is a character."""
     if len(sentence.strip()) < 2 or fits(sentence.strip()):
         return [sentence]
     middle = end = len(sentence) // 2

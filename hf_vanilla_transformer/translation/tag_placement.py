@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from typing import NamedTuple
 
 
 # Words of a translation that are linked with none count a little against a tag that reaches over them.
@@ -36,29 +35,15 @@ class Element:
     is_opened_again: bool = False
 
 
-class _Word(NamedTuple):
-    start: int
-    end: int
-
-
-def _words(text: str) -> list[_Word]:
-    return [_Word(*found.span()) for found in re.finditer(r"\S+", text)]
-
-
 class TagPlacement:
-    """Where elements go in a translation, in words first, and then in characters.
-
-    Args:
-        source, target (`str`): a text and its translation.
-        links (`list` of pairs of `int`): their words that are linked.
-    """
+    """Where elements go in the translation of a text whose words are linked, in words first, then in characters."""
 
     def __init__(self, source: str, target: str, links: list[tuple[int, int]]):
         self._source, self._target = source, target
-        self._source_words, self._target_words = _words(source), _words(target)
+        self._source_words, self._target_words = (list(re.finditer(r"\S+", text)) for text in (source, target))
         self._links: list[set[int]] = [set() for _ in self._target_words]
-        for of_source, of_target in links:
-            self._links[of_target].add(of_source)
+        for source_word, target_word in links:
+            self._links[target_word].add(source_word)
 
     def render(self, elements: list[Element]) -> str:
         """The translation with the tags of the elements."""
@@ -111,7 +96,7 @@ class TagPlacement:
         return {
             index
             for index, word in enumerate(self._source_words)
-            if max(word.start, element.start) < min(word.end, element.end)
+            if max(word.start(), element.start) < min(word.end(), element.end)
         }
 
     def _best_range(self, covered: set[int], free: list[int], is_strict: bool) -> tuple[int, int]:
@@ -132,22 +117,18 @@ class TagPlacement:
     def _place_of_point(self, parent: Element, element: Element, first: int, last: int) -> int:
         """The word before which an element without words goes: that of the source word which follows it."""
         words = sorted(self._covered(parent))
-        before = [word for word in words if self._source_words[word].start < element.start]
-        after = [word for word in words if word not in before]
-        if not before:
-            return first
-        if after:
-            for word in after:
-                if linked := [place for place in range(first, last) if word in self._links[place]]:
-                    return linked[0]
-            for word in reversed(before):
-                if linked := [place for place in range(first, last) if word in self._links[place]]:
-                    return linked[-1] + 1
+        before = [word for word in words if self._source_words[word].start() < element.start]
+        after = words[len(before) :]
+        if not (before and after):
+            return last if before else first
+        for word in (*after, *reversed(before)):
+            if linked := [place for place in range(first, last) if word in self._links[place]]:
+                return linked[0] if word in after else linked[-1] + 1
         return last
 
     def _characters(self, element: Element, low: int, high: int) -> tuple[int, int]:
         """The characters of words, without the punctuation around them that is outside of the element in the source."""
-        start, end = self._target_words[low].start, self._target_words[high - 1].end
+        start, end = self._target_words[low].start(), self._target_words[high - 1].end()
         before = re.search(r"\S*$", self._source[: element.start])
         after = re.match(r"\S*", self._source[element.end :])
         if before and _is_punctuation(before[0]):
@@ -161,8 +142,8 @@ class TagPlacement:
     def _point(self, element: Element, place: int) -> int:
         """The character before which an element without words goes, next to the word before it or after it."""
         if place == len(self._target_words) or (place and not element.has_space_before):
-            return self._target_words[place - 1].end if place else 0
-        return self._target_words[place].start
+            return self._target_words[place - 1].end() if place else 0
+        return self._target_words[place].start()
 
     def _spaces(self, element: Element, place: int) -> tuple[str, str]:
         """The space before and after an element without words, as in the source, that the translation lacks."""

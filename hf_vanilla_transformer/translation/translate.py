@@ -18,6 +18,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.constrained_beam_search import check_is_beam_search
 from ..model.pipeline_vanilla_transformer import check_generated, evaluating
 from ..support.argument_checks import check_strings
+from ..support.user_errors import InputError
 from .alignment import Aligner
 from .engine import Engine
 from .glossary import Glossary, letter_edges, phrases_of
@@ -94,9 +95,9 @@ def translate(
     documents = list(check_strings("sentences", sentences))
     forced_phrases = generate_kwargs.pop("forced_phrases", None)
     if markup not in (None, *KINDS):
-        raise ValueError(f"markup is {markup!r}; choose one of {', '.join(KINDS)}.")
+        raise InputError(f"markup is {markup!r}; choose one of {', '.join(KINDS)}.")
     if split_sentences and forced_phrases is not None:
-        raise ValueError("forced_phrases is for sentences, not for texts to split; give a glossary instead.")
+        raise InputError("forced_phrases is for sentences, not for texts to split; give a glossary instead.")
     batches = _BatchOptions(inference, return_details or markup is not None, generate_kwargs)
     texts = _TextOptions(split_sentences, _SentenceOptions(glossary, forced_phrases, batches))
     if markup is None:
@@ -136,7 +137,7 @@ def _translate_documents(documents: list[str], kind: str, options: _TextOptions)
 
 def _place_tags(document: Document, translation: Translation) -> Translation:
     if translation.alignment is None and document.elements and translation.text:
-        raise ValueError(
+        raise InputError(
             "markup is placed by word alignments, which this model does not give; use a single model of this package."
         )
     others = tuple(_place_tags(document, other) for other in translation.alternatives)
@@ -164,7 +165,7 @@ def _translate_sentences(sentences: list[str], options: _SentenceOptions) -> lis
         kind = model.config.model_type
         if isinstance(model, Engine) or kind != VanillaTransformerConfig.model_type:
             reason = "another engine than torch" if isinstance(model, Engine) else f'a model of the type "{kind}"'
-            raise ValueError(f"terms and forced_phrases do not work with {reason}; leave them out, or use another.")
+            raise InputError(f"terms and forced_phrases do not work with {reason}; leave them out, or use another.")
         check_is_beam_search(_search_settings(model, generate_kwargs))
         if options.glossary is not None:
             generate_kwargs.setdefault("letter_edges", letter_edges(inference.tokenizer, model.config.vocab_size))

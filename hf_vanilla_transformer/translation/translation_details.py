@@ -47,18 +47,9 @@ BLANK = Translation("", 0.0, [], [], [])
 def describe(
     inference: Inference, aligner: Aligner, sources: list[Tokenized], sequences: torch.Tensor, settings: Any
 ) -> list[Translation]:
-    """The details of the hypotheses of some sentences, by forced decoding.
+    """The best hypothesis of each sentence with its details, by forced decoding, and the others as its alternatives.
 
-    Args:
-        inference (`Inference`): its model must be in evaluation mode.
-        aligner (`Aligner`): makes the alignments.
-        sources (`list` of `tuple`): each sentence and its token ids.
-        sequences (`torch.LongTensor` of shape `(sentences, hypotheses, target)`): what `generate()` returned, best
-            hypothesis first.
-        settings (`GenerationConfig`): of the search.
-
-    Returns:
-        `list[Translation]`: one per sentence, the best, with the others as its alternatives.
+    `sequences`, `(sentences, hypotheses, target)`, are those of a search with these settings, best hypothesis first.
     """
     tokenizer, count = inference.tokenizer, sequences.shape[1]
     eos = settings.eos_token_id
@@ -102,10 +93,7 @@ def _generated(row: list[int], eos: set[int], pad: int) -> list[int]:
 def has_loop(tokens: list[Any], most_tokens: int = 8, least_times: int = 4) -> bool:
     """Whether some tokens are repeated in a row so often that a model is likely to have been caught in a loop.
 
-    Args:
-        tokens (`list`): of a sentence or its translation.
-        most_tokens (`int`): longest sequence that counts.
-        least_times (`int`): how often it must occur in a row; sequences of one or two tokens, three times as often.
+    At most `most_tokens` must occur `least_times` in a row; one or two tokens, three times as often.
     """
     for length in range(1, most_tokens + 1):
         repeated = 0

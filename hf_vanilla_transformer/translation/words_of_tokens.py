@@ -14,6 +14,8 @@ from ..model.tokenization_two_vocabularies import sides_of
 
 # What byte-pair encodings and SentencePiece add to a token where a word begins or ends.
 _MARKERS = ("\N{LOWER ONE EIGHTH BLOCK}", "</w>", "@@")
+# The byte of each character with which byte-level vocabularies spell it.
+_BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}
 # Stands for a token that the vocabulary lacks; no text contains this byte.
 _UNKNOWN = b"\xff"
 # White space that is not ASCII.
@@ -24,10 +26,6 @@ class TokenTexts:
     """The bytes of text that each token of one side of a tokenizer stands for.
 
     Tokens are read instead of `offset_mapping`, which slow tokenizers lack, and generated tokens too.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
-        is_target (`bool`): whether tokens are of targets, for tokenizers with two vocabularies.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, is_target: bool):
@@ -53,7 +51,7 @@ class TokenTexts:
             return b""
         name = self._names.get(token, "")
         if self._is_byte_level and token not in self._added:
-            return bytes(map(_bytes_of_characters().__getitem__, name))
+            return bytes(map(_BYTE_OF.__getitem__, name))
         if len(name) == 6 and name.startswith("<0x"):  # A byte, in SentencePiece.
             return bytes([int(name[3:5], 16)])
         for marker in _MARKERS:
@@ -61,18 +59,11 @@ class TokenTexts:
         return (unescape(name) if self._is_moses else name).encode()
 
 
-@lru_cache
-def _bytes_of_characters() -> dict[str, int]:
-    return {character: byte for byte, character in bytes_to_unicode().items()}
-
-
 def words_of_tokens(words: list[str], tokens: list[bytes]) -> list[list[int]]:
-    """The indices of the words that each token belongs to; several if a token reaches across their border.
+    """The indices of the words that each token of [`TokenTexts`] belongs to; several if it reaches across their border.
 
-    Args:
-        words (`list[str]`): of a sentence, without whitespace.
-        tokens (`list[bytes]`): of [`TokenTexts`]. Where a tokenizer changes the text (Unicode normalization, lower
-            case, escapes), tokens are matched with what the text has in their place.
+    Where a tokenizer changes the text (Unicode normalization, lower case, escapes), tokens are matched with what the
+    text has in their place.
     """
     word_of = [index for index, word in enumerate(words) for _ in word.encode()]
     positions = iter(_positions(b"".join(tokens), "".join(words).encode()))

@@ -461,7 +461,7 @@ def test_penalty_type_is_checked():
 @NEVER_BY_STEPS
 @pytest.mark.parametrize("offset", [-1, 2.5, "a"])
 def test_offset_is_checked(offset):
-    with pytest.raises(ValueError, match=r"max_length_offset is .*; it must be a non-negative whole number of tokens"):
+    with pytest.raises(ValueError, match=r"max_length_offset is .*; it must be a whole number of at least 0"):
         small_model().generate(torch.stack(sentences(5)), max_length_offset=offset)
 
 

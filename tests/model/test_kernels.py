@@ -126,14 +126,10 @@ class TestAttention:
             attention(Asker(), *queries_keys_values(source=source), None, scaling=0.5)
         assert fused_calls == [longest + 1]
 
-    def test_without_avx512_products_are_for_training_on_short_sentences(self, fused_calls, monkeypatch):
+    def test_without_avx512_torch_computes_all(self, fused_calls, monkeypatch):
         patch_everywhere(monkeypatch, "has_avx512", lambda: False)
-        longest = attention_module._LONGEST_UNFUSED_WITHOUT_AVX512
-        for source in (longest, longest + 1):
-            attention(Asker(), *queries_keys_values(source=source), None, 0.5)
-        assert fused_calls == [longest + 1]
-        attention(Asker().eval(), *queries_keys_values(), None, 0.5)
-        assert fused_calls == [longest + 1, 7]
+        attention(Asker(), *queries_keys_values(), None, 0.5)
+        assert fused_calls == [7]
 
     def test_a_query_that_may_look_nowhere_gets_the_mean_of_the_values(self, monkeypatch):
         for has_avx512 in (True, False):

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from babel import Locale, UnknownLocaleError
 from fastapi import FastAPI, HTTPException, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -13,7 +14,6 @@ from ..prometheus_metrics import CountRequests
 from ..service import Service
 from .error_responses import ERRORS, add_error_handlers
 from .header_and_body_limits import RequestLimits
-from .language_names import english_name
 from .request_bodies import FORM, read_libre_request
 from .schemas import Health, HubRequest, HubTranslation, LibreLanguage, LibreRequest, LibreTranslation, as_list
 
@@ -79,7 +79,15 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         if source is None or target is None:
             return []
         targets: dict[str, list[str]] = {source: [target], target: []}
-        return [LibreLanguage(code=code, name=english_name(code), targets=targets[code]) for code in targets]
+        return [LibreLanguage(code=code, name=_english_name(code), targets=targets[code]) for code in targets]
+
+
+def _english_name(code: str) -> str:
+    """The English name of a language; its code, if it is unknown."""
+    try:
+        return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
+    except (UnknownLocaleError, ValueError):
+        return code
 
 
 def _add_monitoring(app: FastAPI, service: Service) -> None:

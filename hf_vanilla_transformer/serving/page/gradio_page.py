@@ -1,7 +1,6 @@
 """The page of `serve --page`: a translation, its beams, the probabilities of its tokens, and attention."""
 
 import math
-from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -162,10 +161,8 @@ async def _asking(work: Any) -> Any:
     """The result of the service's work; its errors as messages of the page."""
     try:
         return await work
-    except HTTPException as error:
-        raise gr.Error(str(error.detail), duration=None) from error
-    except ValueError as error:
-        raise gr.Error(str(error), duration=None) from error
+    except (HTTPException, ValueError) as error:
+        raise gr.Error(str(getattr(error, "detail", error)), duration=None) from error
 
 
 def _label(text: str, language: str | None) -> str:
@@ -184,15 +181,11 @@ def _hypotheses(best: Translation) -> str:
 
 def _tokens(service: Service, found: Translation) -> str:
     """Tokens with their probabilities, the less probable the redder."""
+    ids = sides_of(service.tokenizer)[1].convert_tokens_to_ids(found.tokens)
+    texts = token_texts(service.tokenizer, ids, of_target=True)
     spans = [
         f'<span style="background: rgb(220 38 38 / {0.6 * (1 - probability):.2f})">{escape(text)}'
         f"<small>{probability:.0%}</small></span>"
-        for text, probability in _probabilities(service, found)
+        for text, probability in zip(texts, map(math.exp, found.log_probs), strict=True)
     ]
     return f'<div class="tokens">{"".join(spans)}</div>'
-
-
-def _probabilities(service: Service, found: Translation) -> Sequence[tuple[str, float]]:
-    ids = sides_of(service.tokenizer)[1].convert_tokens_to_ids(found.tokens)
-    texts = token_texts(service.tokenizer, ids, of_target=True)
-    return [(text, math.exp(log_prob)) for text, log_prob in zip(texts, found.log_probs, strict=True)]
