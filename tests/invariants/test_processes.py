@@ -43,17 +43,7 @@ def launched(tmp_path_factory, recipe):
     launch = ["-m", "accelerate.commands.launch", "--config_file", str(DDP), "--num_processes", "2"]
     launch += ["-m", "hf_vanilla_transformer"]
     result = subprocess.run(
-        [
-            sys.executable,
-            *launch,
-            "-m",
-            "hf_vanilla_transformer",
-            "train",
-            "--config",
-            recipe,
-            "--output_dir",
-            str(folder),
-        ],
+        [sys.executable, *launch, "train", "--config", recipe, "--output_dir", str(folder)],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
