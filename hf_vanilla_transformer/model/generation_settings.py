@@ -86,7 +86,7 @@ def check_token_ids(settings: Any, vocab_size: int) -> None:
             raise InputError(f"{name} is {ids}; give the number of a token.")
     for name in ("forced_bos_token_id", "forced_eos_token_id"):
         ids = getattr(settings, name)
-        given = [each for each in (ids if isinstance(ids, list) else [ids]) if each is not None]
+        given = ids if isinstance(ids, list) else [] if ids is None else [ids]
         if not all(isinstance(each, int) and 0 <= each < vocab_size for each in given):
             raise InputError(f"{name} is {ids}, but the vocabulary has ids 0 to {vocab_size - 1}; give one of them.")
 

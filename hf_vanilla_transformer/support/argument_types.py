@@ -3,7 +3,7 @@
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
-from .user_errors import InputError
+from .user_errors import input_errors
 
 
 T = TypeVar("T")
@@ -25,11 +25,9 @@ def build(kind: type[T], given: dict[str, Any]) -> T:
     names = [{each.name for each in fields(part) if each.init} for part in kinds]
     for name in sorted(given.keys() - set().union(*names)):
         raise TypeError(f"there is no argument {name}.")
-    try:
+    with input_errors():
         parts = [
             part(**{name: value for name, value in given.items() if name in known})
             for part, known in zip(kinds, names, strict=True)
         ]
-    except ValueError as error:  # Of transformers' own classes.
-        raise InputError(str(error)) from error
     return parts[0] if is_dataclass(kind) else kind(*parts)

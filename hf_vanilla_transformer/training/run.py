@@ -19,7 +19,7 @@ from ..support.atomic_files import locked
 from ..support.disk_errors import is_disk_error
 from ..support.process_memory import peak_memory
 from ..support.recipes import read_recipe
-from ..support.user_errors import InputError
+from ..support.user_errors import InputError, input_errors
 from .checkpoints import find_checkpoint, is_finished, remove_checkpoints, remove_later_marks
 from .run_arguments import Settings
 from .run_checks import check_settings
@@ -91,7 +91,8 @@ def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
     if args.process_index > 0:  # The main process reports.
         disable_progress_bars()
         logging.getLogger("hf_vanilla_transformer").setLevel(logging.ERROR)
-    set_seed(args.seed)
+    with input_errors():
+        set_seed(args.seed)
     checkpoint = checkpoint_of_all_processes(settings) if args.resume_from_checkpoint else None
     resumes = checkpoint is not None and checkpoint.resolve().parent == output.resolve()
     check_settings(settings, checkpoint, resumes)
@@ -100,7 +101,8 @@ def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
         # Before the training, because the Trainer changes its arguments. A resumed run has no total duration, because
         # that of the run that wrote the checkpoint is unknown.
         record = {**describe_run(settings), "started": None if checkpoint else started}
-        pairs, trainer = build_trainer(settings, checkpoint, facts)
+        with input_errors():
+            pairs, trainer = build_trainer(settings, checkpoint, facts)
         if args.process_index == 0 and not resumes:
             remove_checkpoints(output)
         yield partial(finish, settings, checkpoint, pairs, trainer, record)

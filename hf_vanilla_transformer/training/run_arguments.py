@@ -273,7 +273,6 @@ _NO_EFFECT = {
     "length_column_name": "lengths are counted from the tokens",
     "include_for_metrics": "BLEU and chrF need translations only",
     "use_liger_kernel": "Liger has no kernels for this model",
-    "liger_kernel_config": "Liger has no kernels for this model",
 }
 _UNSUPPORTED = {
     "batch_eval_metrics": "BLEU needs all translations",

@@ -530,7 +530,9 @@ def test_a_limit_that_no_search_reaches(name, most, options):
 
 @NEVER_BY_STEPS
 @pytest.mark.parametrize("name", ["forced_bos_token_id", "forced_eos_token_id"])
-@pytest.mark.parametrize("value", [99999, [3, 99999], -1, 0.0, "1"])
+@pytest.mark.parametrize("value", [99999, [3, 99999], [None], -1, 0.0, "1"])
 def test_forced_tokens_are_in_the_vocabulary(name, value):
-    with pytest.raises(ValueError, match=rf"{name} is .*[019]\]?, but the vocabulary has ids 0 to \d+; give one"):
+    with pytest.raises(
+        ValueError, match=rf"{name} is .*([019]\]?|\[None\]), but the vocabulary has ids 0 to \d+; give one"
+    ):
         small_model().generate(torch.tensor([[5, 6, 2]]), **{name: value})
