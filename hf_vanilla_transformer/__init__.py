@@ -4,7 +4,6 @@ Importing this package makes `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM` 
 `pipeline("translation")` work.
 """
 
-import ast
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,8 @@ from .registration import register
 from .support.version import __version__ as __version__
 
 
-# The public names. Type checkers read these imports; each runs on first use of its name, because inference needs no
-# datasets, evaluate and sacrebleu.
+# The public names for type checkers. Each is imported on first use, because inference needs no datasets, evaluate and
+# sacrebleu.
 if TYPE_CHECKING:
     from .data.length_filter import filter_pairs as filter_pairs
     from .data.load_pairs import load_pairs as load_pairs
@@ -55,19 +54,52 @@ if TYPE_CHECKING:
     from .translation.score import score as score
     from .translation.translate import translate as translate
     from .translation.translation_details import Translation as Translation
-else:
-    # As transformers' `_LazyModule`, which hides the error of an import that fails.
-    _block = next(node for node in ast.parse(__spec__.loader.get_source(__name__)).body if isinstance(node, ast.If))
-    _MODULE_OF = {alias.name: each.module for each in _block.body for alias in each.names}
-    __all__ = sorted(_MODULE_OF)
 
-    def __getattr__(name: str) -> Any:
-        if name not in _MODULE_OF:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
 
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+# The same names for the interpreter, as for transformers' `_LazyModule`, which hides the error of an import that fails.
+_NAMES_OF = {
+    "data.length_filter": ["filter_pairs"],
+    "data.load_pairs": ["load_pairs"],
+    "data.token_budget_batches": ["TokenBudgetBatchSampler"],
+    "data.tokenized_pairs": ["tokenize_pairs"],
+    "data.tokenizer": ["VanillaTransformerTokenizer", "train_tokenizer"],
+    "engines.ctranslate2_engine": ["load_engine"],
+    "evaluation.metrics": ["Bleu", "ChrF", "make_compute_metrics", "score_translations"],
+    "hub.push_to_hub": ["push_run"],
+    "model.configuration_vanilla_transformer": ["VanillaTransformerConfig"],
+    "model.int8_quantization": ["Int8Config"],
+    "model.modeling_vanilla_transformer": ["VanillaTransformerForConditionalGeneration", "VanillaTransformerModel"],
+    "model.pipeline_vanilla_transformer": ["TranslationPipeline"],
+    "model.prepacked_weights": ["forget_packed"],
+    "model.tokenization_two_vocabularies": ["TwoVocabularyTokenizer"],
+    "support.paper_schedule": ["paper_learning_rate"],
+    "support.process_memory": ["keep_freed_memory"],
+    "training.checkpoint_averaging": ["average_checkpoints"],
+    "training.checkpoints": ["CompleteCheckpoints", "last_complete_checkpoint"],
+    "training.optimizer_and_schedule": ["paper_optimizers"],
+    "training.paper_arguments": ["PaperTrainingArguments"],
+    "training.r_drop": ["RDropTrainer"],
+    "training.token_metrics": ["TokenMetricsTrainer"],
+    "training.trainer_callbacks": ["DivergedError", "ReleaseMemory", "StopWhenDiverged"],
+    "translation.alignment": ["align"],
+    "translation.alignment_error_rate": ["GoldLinks", "alignment_error_rate"],
+    "translation.choose_alignment": ["choose_alignment"],
+    "translation.score": ["score"],
+    "translation.translate": ["translate"],
+    "translation.translation_details": ["Translation"],
+}
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 register()

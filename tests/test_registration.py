@@ -1,5 +1,7 @@
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
@@ -32,6 +34,13 @@ def test_public_names_exist():
     assert names["Bleu"] is hf_vanilla_transformer.Bleu is metrics.Bleu
     with pytest.raises(AttributeError, match="module 'hf_vanilla_transformer' has no attribute 'BLEU'"):
         hf_vanilla_transformer.BLEU  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse(Path(hf_vanilla_transformer.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imported = {alias.asname: each.module for each in block.body for alias in each.names}
+    assert imported == hf_vanilla_transformer._MODULE_OF
 
 
 def test_each_name_is_imported_on_first_use():
