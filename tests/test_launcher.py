@@ -246,7 +246,7 @@ class TestProcesses:
         assert errors.endswith("interrupted\n")
 
     def test_a_usage_error(self, environment):
-        command = [sys.executable, ROOT / "scripts" / "run.py", "translate", "--model_name_or_path"]
+        command = [sys.executable, ROOT / "scripts" / "command_line.py", "translate", "--model_name_or_path"]
         result = subprocess.run(
             command, env={**environment, "OMP_DISPLAY_ENV": "VERBOSE"}, capture_output=True, text=True
         )

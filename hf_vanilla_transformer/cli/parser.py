@@ -16,8 +16,8 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import HfArgumentParser
 
 from ..model.input_error import InputError as ModelInputError
-from ..support.argument_types import build, kinds_of
 from ..support.atomic_files import are_same_file
+from ..support.build_arguments import build, kinds_of
 from ..support.recipes import read_recipe, recipes
 from ..support.user_errors import InputError, UserError
 from ..support.version import __version__

@@ -18,7 +18,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.fast_path_checks import cpu_supports_matmul_in
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_optional
-from ..support.argument_types import build
+from ..support.build_arguments import build
 from ..support.user_errors import InputError
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.loading_arguments import LoadingArguments

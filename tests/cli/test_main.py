@@ -92,7 +92,7 @@ def test_help_shows_two_examples_of_the_verb_itself(answers, command):
 
 
 def test_a_verb_runs_from_a_checkout():
-    command = [sys.executable, str(ROOT / "scripts" / "run.py"), "info", "--json"]
+    command = [sys.executable, str(ROOT / "scripts" / "command_line.py"), "info", "--json"]
     assert json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["machine"]
 
 
