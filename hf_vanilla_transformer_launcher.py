@@ -22,7 +22,7 @@ def is_about_waiting(name: str) -> bool:
 
 def reason_against(arguments: Sequence[str]) -> str:
     """Why the command line does not set the variable; empty if it does."""
-    if not {*arguments[:1]} & {*COMPUTING} or {"-h", "--help", "--version"} & {*arguments}:
+    if not {*arguments[:1]} & {*COMPUTING} or {"-h", "--help", "--help_all", "--version"} & {*arguments}:
         return "the command does not compute"
     if sys.platform != "linux":
         return "torch has GNU's OpenMP on Linux only"

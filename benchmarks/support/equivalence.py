@@ -8,6 +8,7 @@ from torch import nn
 
 from benchmarks.support.training_implementations import MODELS, SAME_MODEL, Batch
 from hf_vanilla_transformer import VanillaTransformerConfig
+from hf_vanilla_transformer.support.user_errors import InputError
 
 
 TOLERANCE = 1e-5
@@ -35,7 +36,7 @@ def check_same_model(
         losses[name], norms[name] = _loss_and_norm(model.train(), batch)
         for quantity, values in (("loss", losses), ("gradient norm", norms)):
             if abs(values[name] / values["ours"] - 1) > TOLERANCE:
-                raise ValueError(
+                raise InputError(
                     f"with the same weights the {quantity} of {name} is {values[name]:.7f} and ours is "
                     f"{values['ours']:.7f}; they are different models, so their times do not compare."
                 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
+from hf_vanilla_transformer.support.user_errors import InputError
 
 
 REPORT = "report"
@@ -43,7 +44,7 @@ def run_modes(
     modes = [*measure, REPORT]
     unknown = [mode for mode in chosen if mode not in modes]
     if unknown:
-        raise ValueError(f'there is no mode "{unknown[0]}"; choose among: {", ".join(modes)}.')
+        raise InputError(f'there is no mode "{unknown[0]}"; choose among: {", ".join(modes)}.')
     path = Path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
     check_can_write(output, str(path.with_suffix(".md")))
@@ -51,7 +52,7 @@ def run_modes(
     figures = {RENAMED.get(mode, mode): section for mode, section in stored.items()}
     for mode in chosen or modes[:1]:
         if mode == REPORT and not figures:
-            raise ValueError(f"there are no figures in {output}; measure first, or name another --output.")
+            raise InputError(f"there are no figures in {output}; measure first, or name another --output.")
         for measured in measure[mode]() if mode != REPORT else ():
             figures[mode] = measured
             write_text(path, json.dumps(figures, indent=2) + "\n")

@@ -15,6 +15,7 @@ from benchmarks.peers.torch_nn import TorchNN
 from benchmarks.peers.tunz import Tunz
 from benchmarks.peers.x_transformers import XTransformers
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer.support.user_errors import InputError
 
 
 Batch = dict[str, torch.Tensor]
@@ -136,7 +137,7 @@ def choose_implementations(names: list[str] | None) -> list[Implementation]:
     known = {each.name for each in found} | {each.model for each in found}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f'there is no implementation "{unknown[0]}"; choose among: {", ".join(sorted(known))}.')
+        raise InputError(f'there is no implementation "{unknown[0]}"; choose among: {", ".join(sorted(known))}.')
     return [each for each in found if {each.name, each.model} & set(names)]
 
 

@@ -56,7 +56,7 @@ def errors_in_one_line(shows_traceback: bool = False) -> Iterator[None]:
         if shows_traceback or not is_memory:
             raise
         reason = str(error).partition("\n")[0]
-        sys.exit(f"error: not enough memory ({reason}); give fewer --num_beams or a smaller --tokens_per_batch.")
+        sys.exit(f"error: not enough memory ({reason}); give smaller batches, or fewer --num_beams in a search.")
 
 
 def in_one_line(error: Exception) -> str:
@@ -221,15 +221,15 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
             super().add_argument(action)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        has_none = action.default in (None, False) or action.nargs == 0 or "default:" in (action.help or "")
-        return action.help if has_none else super()._get_help_string(action)
+        has_none = action.default is None or action.default is False or action.nargs == 0
+        return action.help if has_none or "default:" in (action.help or "") else super()._get_help_string(action)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         spellings = [spelling for spelling in action.option_strings if "-" not in spelling.removeprefix("--")]
         if not spellings or action.nargs == 0:
             return ", ".join(spellings) or super()._format_action_invocation(action)
         if action.nargs == "?":
-            return f"--no_{action.dest}" if action.default is True else spellings[0]
+            return f"{spellings[0]}{' {true,false}' if action.default is True else ''}"
         name = "N" if action.type is int else "X" if action.type is float else "VALUE"
         if action.choices is not None and len(choices := ",".join(map(str, action.choices))) < _LONG:
             name = f"{{{choices}}}"
@@ -276,6 +276,7 @@ def _converted(parser: HfArgumentParser, name: str, value: Any) -> Any:
     text = json.dumps(value) if isinstance(value, (bool, dict)) else value
     arguments = [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={text}"]
     namespace, rest = parser.parse_known_args(arguments)
-    if rest:
+    found = getattr(namespace, name)
+    if rest or (isinstance(value, list) and not isinstance(found, list)):
         raise InputError("one value is needed")
-    return getattr(namespace, name)
+    return found

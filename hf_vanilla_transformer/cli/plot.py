@@ -6,6 +6,9 @@ schedule       the learning rate of Equation 3
 masks          the padding and look-ahead masks of a batch
 probabilities  the log-probability of each token of a translation
 curve          loss, perplexity, token accuracy and BLEU of runs
+
+hf-vanilla-transformer plot curve runs/mine
+hf-vanilla-transformer plot attention --model_name_or_path runs/mine "two dogs"
 """
 
 from collections.abc import Callable, Sequence

@@ -23,7 +23,7 @@ class Sentence(NamedTuple):
     fields: dict[str, Any] | None = None
 
 
-# Fields of an output beside the translation.
+# Other fields of an output than the translation.
 DETAILS = ("score", "alternatives", "flags")
 
 

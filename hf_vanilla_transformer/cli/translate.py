@@ -48,7 +48,7 @@ class TranslationArguments:
     target_column: str = field(default="translation", metadata={"help": "Field of JSON lines for translations."})
     split_sentences: bool = field(
         default=False,
-        metadata={"help": "Lines are texts: translate each sentence of theirs, and keep the white space between them."},
+        metadata={"help": "Lines are texts: translate each of their sentences, and keep the white space between them."},
     )
     source_lang: str | None = field(
         default=None, metadata={"help": "Language code of the texts to split; by default that of the tokenizer."}
@@ -69,7 +69,7 @@ class TranslationArguments:
         if self.source_column == self.target_column:
             raise InputError(f'source_column and target_column are both "{self.source_column}"; give two names.')
         if self.target_column in DETAILS:
-            raise InputError(f"target_column is {self.target_column}, which the output has beside it; give another.")
+            raise InputError(f"target_column is {self.target_column}, another field of the output; give another name.")
         if self.json_lines and self.input is not None and self.output is not None:
             raise InputError("json_lines is for standard input and output, and has no effect on files; leave it out.")
         columns, is_json_used = (self.source_column, self.target_column), self.input_fields() or self.output_fields()

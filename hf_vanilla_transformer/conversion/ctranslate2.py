@@ -47,7 +47,7 @@ def to_ctranslate2(
 ) -> Path:
     """Write a trained folder for CTranslate2, and compare both.
 
-    The vocabulary of the result is that of the tokenizer, whose files are written beside it. Sources end in `</s>`, as
+    The vocabulary of the result is that of the tokenizer, whose files are written next to it. Sources end in `</s>`, as
     the tokenizer encodes them.
 
     Args:

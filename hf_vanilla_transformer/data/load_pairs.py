@@ -19,7 +19,7 @@ from datasets.fingerprint import Hasher
 from huggingface_hub.utils import WeakFileLock
 
 from ..support.atomic_files import are_same_file, is_stream, whole_file
-from ..support.user_errors import InputError
+from ..support.user_errors import InputError, input_errors
 from .number_corpus import number_pairs
 from .text_lines import check_is_input, iterate_lines
 
@@ -98,7 +98,8 @@ def load_pairs(
     if dataset == "numbers":
         languages = {"source": "en", "target": "de"}
         return number_pairs(languages.get(source, source), languages.get(target, target), **options)
-    loaded = load_dataset(dataset, **options)
+    with input_errors():
+        loaded = load_dataset(dataset, **options)
     if isinstance(loaded, Dataset):  # "train[:1%]" is a part of the split "train".
         splits = {str(options.get("split", "train")).partition("[")[0]: loaded}
     else:

@@ -255,10 +255,14 @@ def _check_arguments(trainer: Trainer) -> None:
     """Raise ValueError for arguments that contradict fixed batches, of which each process reads its own."""
     splits = trainer.accelerator.split_batches or trainer.accelerator.dispatch_batches
     shares = trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1
-    for name, is_given in (
-        ("auto_find_batch_size", trainer.args.auto_find_batch_size),
-        ("accelerator_config with split or dispatched batches", splits),
-        ("tensor, context or sequence parallelism", shares),
+    for name, is_given, why in (
+        ("auto_find_batch_size", trainer.args.auto_find_batch_size, "have a size; give a smaller tokens_per_batch"),
+        ("accelerator_config", splits, "are not split or dispatched; leave these two options out"),
+        (
+            "parallelism",
+            shares,
+            "differ between processes; use DDP or FSDP, no other parallelism",
+        ),
     ):
         if is_given:
-            raise InputError(f"{name} contradicts fixed batches, which differ between processes; leave it out.")
+            raise InputError(f"{name} contradicts batches by tokens, which {why}.")

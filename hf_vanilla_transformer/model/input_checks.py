@@ -27,18 +27,18 @@ def check_ids_or_embeds(stack: nn.Module, input_ids: torch.Tensor | None, inputs
         raise InputError(f"token ids of shape {tuple(input_ids.shape)} have no token; give at least one each.")
 
 
-def outside_vocabulary(stack: Any, input_ids: Any) -> ValueError:
+def outside_vocabulary(stack: Any, input_ids: Any) -> InputError:
     """The error for token ids that a stack has no embedding for."""
-    return ValueError(
+    return InputError(
         f"token ids range from {int(input_ids.min())} to {int(input_ids.max())}, but the vocabulary of "
         f"{type(stack).__name__} has ids 0 to {stack.embed_tokens.num_embeddings - 1}; use the tokenizer that the "
         "model was trained with, or resize_token_embeddings()."
     )
 
 
-def outside_learned_positions(position_ids: torch.Tensor, most: int) -> ValueError:
+def outside_learned_positions(position_ids: torch.Tensor, most: int) -> InputError:
     """The error for a sequence that is longer than a table of `most` learned positions."""
-    return ValueError(
+    return InputError(
         f"a sequence of {int(position_ids.max()) + 1} tokens was given, but this model has learned "
         f"{most} positions (max_position_embeddings); truncate or split it, "
         "or train a model with sinusoidal positions, which have no limit."

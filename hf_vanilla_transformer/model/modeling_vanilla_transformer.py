@@ -666,6 +666,7 @@ def label_smoothed_cross_entropy(
     vocab_size: int,
     num_items_in_batch: torch.Tensor | int | None = None,
     label_smoothing: float = 0.0,
+    ignore_index: int = -100,
     **kwargs: Any,
 ) -> torch.Tensor:
     """Section 5.4: cross-entropy with label smoothing, in nats per target token.
@@ -673,11 +674,12 @@ def label_smoothed_cross_entropy(
     The target distribution gives the label 1 - epsilon + epsilon / V, and every other token epsilon / V.
 
     Args:
-        logits (`(batch, target, vocabulary)`), labels (`(batch, target)`): -100 where there is no target.
+        logits (`(batch, target, vocabulary)`), labels (`(batch, target)`): `ignore_index` where there is no target.
         vocab_size (`int`): V.
         num_items_in_batch (`int`, *optional*): number of target tokens to divide by, of all batches that one update
             accumulates; `None` for those in `labels`.
         label_smoothing (`float`): epsilon_ls.
+        ignore_index (`int`): transformers' name of the label without a target.
 
     Returns:
         `torch.Tensor`: a scalar, at least in float32.
@@ -686,6 +688,7 @@ def label_smoothed_cross_entropy(
         ValueError: if a label is outside the vocabulary.
     """
     labels = labels.to(logits.device)
+    labels = labels.masked_fill(labels == ignore_index, -100)
     check_labels(labels, vocab_size)
     total = nn.functional.cross_entropy(
         logits.to(torch.promote_types(logits.dtype, torch.float32)).view(-1, vocab_size),

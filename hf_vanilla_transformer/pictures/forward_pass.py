@@ -134,11 +134,12 @@ def masks_of(
         **generate_kwargs: arguments of `generate()`, such as `num_beams`.
 
     Raises:
-        TypeError: as [`forward_pass`] does, and if the model is of another architecture.
-        ValueError: as [`forward_pass`] does, and if the numbers of sources and targets differ.
+        TypeError: as [`forward_pass`] does.
+        ValueError: as [`forward_pass`] does; if the model is of another architecture, or the numbers of sources and
+            targets differ.
     """
     if model.config.model_type != VanillaTransformerConfig.model_type:
-        raise TypeError(f"{type(model).__name__} is another architecture; give a VanillaTransformer model.")
+        raise InputError(f"{type(model).__name__} is another architecture; give a VanillaTransformer model.")
     ids, rows = _token_ids(model, tokenizer, sources, targets, generate_kwargs)
     inputs = tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
     decoder = tokenizer.pad({"input_ids": [row[:-1] for row in rows]}, return_tensors="pt").to(model.device)
@@ -166,7 +167,7 @@ def _token_ids(
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Token ids of the sources, and of the targets from the decoder's start token on."""
     if isinstance(model, Engine):
-        raise TypeError(f"{type(model).__name__} returns no attention weights; give the model in torch.")
+        raise InputError(f"{type(model).__name__} returns no attention weights; give the model in torch.")
     sources = list(check_strings("sources", sources))
     if not sources or not all(source.strip() for source in sources):
         raise InputError("a sentence is empty; give sentences with words.")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import sinusoidal_positions
 from ..model.pipeline_vanilla_transformer import evaluating
 from ..support.argument_checks import check_number
@@ -68,6 +69,8 @@ def _positions(model: Any, length: int, d_model: int | None) -> np.ndarray:
         return sinusoidal_positions(torch.arange(length)[None], d_model)[0].numpy()
     if d_model is not None:
         raise InputError(f"d_model is {d_model}, but the model's is drawn; leave out one of the two.")
+    if model.config.model_type != VanillaTransformerConfig.model_type:
+        raise InputError(f"{type(model).__name__} is another architecture; give a VanillaTransformer model.")
     encoder = model.get_encoder()
     position_ids = torch.arange(length, device=model.device)[None]
     zeros = torch.zeros(1, length, model.config.d_model, device=model.device)

@@ -14,10 +14,10 @@ class InputError(UserError, ValueError):
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """Raise what other libraries say of settings and data, a ValueError, as an InputError."""
+    """Raise what other libraries say of settings and data, in a TypeError or ValueError, as an InputError."""
     try:
         yield
-    except InputError:
+    except UserError:
         raise
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise InputError(str(error)) from error

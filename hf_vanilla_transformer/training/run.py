@@ -225,6 +225,12 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
             f"{checkpoint} holds a pickle that torch does not load, because it may run code; resume from a "
             "checkpoint of your own."
         ) from error
+    except (KeyError, ValueError) as error:
+        if checkpoint is None or "parameter group" not in str(error):
+            raise
+        raise RunStoppedError(
+            f"{checkpoint} was written with another optimizer ({error}); resume with the same one."
+        ) from error
     except Exception as error:
         if not is_disk_error(error):
             raise

@@ -201,7 +201,7 @@ class RunArguments(PaperTrainingArguments):
     rate_factor: float = field(default=1.0, metadata={"help": "Constant before Eq. 3; the paper's is 1."})
     bf16: bool | None = field(  # type: ignore[assignment]
         default=None,
-        metadata={"help": "bfloat16 autocast (default: where the device that trains computes in bfloat16)."},
+        metadata={"help": "bfloat16 autocast, true or false (default: true where the device computes in it)."},
     )
     early_stopping_patience: int | None = field(
         default=None,
@@ -247,11 +247,15 @@ class RunArguments(PaperTrainingArguments):
 
     def describe_optimizer(self) -> str:
         """Optimizer and schedule in words."""
+        others = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
+        values = (self.adam_beta1, self.adam_beta2, self.adam_epsilon)
+        if values != tuple(getattr(PaperTrainingArguments, f"adam_{name}") for name in ("beta1", "beta2", "epsilon")):
+            others += f", betas {values[0]:g} and {values[1]:g}, epsilon {values[2]:g}"
         if self.uses_paper_schedule:
             factor = "" if self.rate_factor == 1 else f" times {self.rate_factor:.3g}"
-            return f"{'AdamW' if self.weight_decay else 'Adam'}, learning rate of Eq. 3{factor}"
+            return f"{'AdamW' if self.weight_decay else 'Adam'}, learning rate of Eq. 3{factor}{others}"
         optimizer, schedule = OptimizerNames(self.optim).value, SchedulerType(self.lr_scheduler_type).value
-        return f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}"
+        return f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}{others}"
 
 
 def computes_in_bfloat16(use_cpu: bool) -> bool:

@@ -17,7 +17,7 @@ from ..support.checkpoint_marks import checkpoints_in
 from ..support.disk_errors import check_free_space
 from ..support.output_files import check_can_write
 from ..support.user_errors import InputError
-from .checkpoints import are_all_unfinished
+from .checkpoints import are_all_unfinished, is_finished
 from .run_arguments import RunArguments, Settings
 
 
@@ -26,7 +26,7 @@ _AT_LEAST_1 = ["gradient_accumulation_steps", "per_device_train_batch_size", "pe
 _AT_LEAST_1 += ["eval_accumulation_steps", "generation_max_length", "generation_num_beams"]
 _AT_LEAST_1 += ["tokens_per_batch", "early_stopping_patience"]
 _AT_LEAST_0 = ["learning_rate", "max_grad_norm", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"]
-_AT_LEAST_0 += ["save_total_limit"]
+_AT_LEAST_0 += ["save_total_limit", "weight_decay", "adam_epsilon", "warmup_steps", "dataloader_num_workers"]
 
 
 def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -> None:
@@ -49,6 +49,11 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
     check_device(model_args.device, args)
     if model_args.average_last is not None:
         check_average(args, model_args.average_last)
+        if checkpoint is not None and not resumes and is_finished(args, checkpoint):
+            raise InputError(
+                f"{checkpoint} is the end of the run, so {args.output_dir} would get no checkpoints to average; "
+                "average those of the earlier run with `hf-vanilla-transformer average`."
+            )
     base, folder = model_args.model_name_or_path, output.resolve()
     if base is None and checkpoint is None:
         # Checks the preset and the sizes; the vocabulary is not known yet.
@@ -84,6 +89,9 @@ def check_numbers(args: RunArguments) -> None:
     for name in _AT_LEAST_0:
         if not 0 <= (getattr(args, name) or 0) < math.inf:
             raise InputError(f"{name} is {getattr(args, name)}; it must be a number of at least 0.")
+    for name in ("adam_beta1", "adam_beta2"):
+        if not 0 <= getattr(args, name) < 1:
+            raise InputError(f"{name} is {getattr(args, name)}; it must be at least 0 and below 1.")
     if args.max_steps != -1:
         check_number("max_steps", args.max_steps, 1)
     elif args.num_train_epochs == 0:

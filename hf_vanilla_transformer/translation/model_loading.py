@@ -17,7 +17,7 @@ from ..support.argument_checks import reason_of
 from ..support.checkpoint_marks import newest_complete
 from ..support.process_memory import keep_freed_memory
 from ..support.safetensors_layout import read_layout
-from ..support.user_errors import InputError
+from ..support.user_errors import InputError, UserError
 
 
 @contextmanager
@@ -55,9 +55,10 @@ def explaining_missing_files(
             "checkpoint."
         ) from error
     except Exception as error:  # Transformers, tokenizers and safetensors raise many kinds, often without a name.
-        if isinstance(error, ImportError) or str(name) in str(error):
+        if isinstance(error, (ImportError, UserError)):
             raise
-        raise InputError(f"{name} cannot be loaded: {reason_of(error)}") from error
+        reason = reason_of(error)
+        raise InputError(reason if str(name) in reason else f"{name} cannot be loaded: {reason}") from error
 
 
 def load(
@@ -116,7 +117,7 @@ def check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
             names = ", ".join(sorted(report[key])[:2])
             raise InputError(
                 f"{len(report[key])} weights {fault} the files of {name} ({names}, ...): they belong to another "
-                "config.json, or were cut; use a complete model."
+                "config.json, or were truncated; use a complete model."
             )
     if Path(name).is_dir() and not is_quantized:
         read_layout(Path(name))

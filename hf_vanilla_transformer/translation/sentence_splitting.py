@@ -108,18 +108,25 @@ def join(pieces: list[Piece], translations: list[Any]) -> Any:
 def _combinations(translations: list[Translation]) -> list[list[Translation]]:
     """The best combinations of one hypothesis of each sentence, best first, as many as a sentence has hypotheses."""
     count = max(1 + len(translation.alternatives) for translation in translations)
-    best: list[tuple[float, list[Translation]]] = [(0.0, [])]
+    # The score, and the last hypothesis with the combination before it; copies of lists would take quadratic time.
+    best: list[tuple[float, Any]] = [(0.0, None)]
     for translation in translations:
         hypotheses = (translation, *translation.alternatives)
         # A truncated hypothesis comes after finished ones with lower scores.
         scores = list(accumulate((each.score for each in hypotheses), min))
         extended = (
-            (total + score, chosen, each)
-            for total, chosen in best
+            (total + score, (each, before))
+            for total, before in best
             for score, each in zip(scores, hypotheses, strict=True)
         )
-        best = [(total, [*chosen, each]) for total, chosen, each in nlargest(count, extended, key=lambda new: new[0])]
-    return [chosen for _, chosen in best]
+        best = nlargest(count, extended, key=lambda new: new[0])
+    found: list[list[Translation]] = [[] for _ in best]
+    for chosen, (_, last) in zip(found, best, strict=True):
+        while last is not None:
+            each, last = last
+            chosen.append(each)
+        chosen.reverse()
+    return found
 
 
 def _joined(pieces: list[Piece], translations: list[Translation]) -> Translation:

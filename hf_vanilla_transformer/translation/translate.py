@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from tqdm.auto import tqdm
@@ -18,7 +18,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.constrained_beam_search import check_is_beam_search
 from ..model.pipeline_vanilla_transformer import check_generated, evaluating
 from ..support.argument_checks import check_strings
-from ..support.user_errors import InputError
+from ..support.user_errors import InputError, input_errors
 from .alignment import Aligner
 from .engine import Engine
 from .glossary import Glossary, letter_edges, phrases_of
@@ -36,6 +36,30 @@ _USUAL_BEAMS = 8
 _LONG = 2_000
 # Settings of a search that say how to read its result.
 _SETTINGS = ("num_beams", "do_sample", "length_penalty", "length_penalty_type", "eos_token_id")
+
+
+@overload
+def translate(
+    model: Any,
+    tokenizer: Any,
+    sentences: Iterable[str],
+    tokens_per_batch: int = ...,
+    show_progress: bool = ...,
+    *,
+    return_details: Literal[True],
+    **kwargs: Any,
+) -> list[Translation]: ...
+
+
+@overload
+def translate(
+    model: Any,
+    tokenizer: Any,
+    sentences: Iterable[str],
+    tokens_per_batch: int = ...,
+    show_progress: bool = ...,
+    **kwargs: Any,
+) -> list[str]: ...
 
 
 @torch.inference_mode()
@@ -207,7 +231,9 @@ def _generate(model: Any, inputs: Any, show_progress: bool, generate_kwargs: dic
     """Call `generate()`, with a warning and a progress bar in tokens if a sentence is long."""
     length = inputs["input_ids"].shape[1]
     if length < _LONG or isinstance(model, Engine):
-        return model.generate(**inputs, **generate_kwargs)
+        # transformers checks some settings of a generation_config.json where it uses them.
+        with input_errors():
+            return model.generate(**inputs, **generate_kwargs)
     logger.warning("a sentence has %s tokens; its time grows with the square of that, so split it.", f"{length:,}")
     # Most translations are about as long as their source.
     with tqdm(total=length, desc="a long sentence", unit=" tokens", leave=False, disable=not show_progress) as progress:

@@ -37,7 +37,7 @@ DOORS = 21
 # Arguments of generate() that take numbers; not those of length, which take time.
 SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping")
 CASES = int(os.environ.get("FUZZ_CASES", "300"))
-# Errors that the command line tells in one sentence, see `plain_errors`.
+# Errors of Python's functions for wrong values; those of the command line end in SystemExit.
 ERRORS = (ImportError, OSError, StrictDataclassError, TypeError, ValueError)
 
 
