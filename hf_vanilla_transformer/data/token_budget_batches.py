@@ -257,7 +257,7 @@ def _check_arguments(trainer: Trainer) -> None:
     shares = trainer.get_tp_size() * trainer.get_cp_size() * trainer.get_sp_size() > 1
     for name, is_given, why in (
         ("auto_find_batch_size", trainer.args.auto_find_batch_size, "have a size; give a smaller tokens_per_batch"),
-        ("accelerator_config", splits, "are not split or dispatched; leave these two options out"),
+        ("accelerator_config with split or dispatched batches", splits, "are fixed; leave it out"),
         (
             "parallelism",
             shares,

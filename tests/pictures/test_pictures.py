@@ -434,7 +434,7 @@ def test_input_that_cannot_be_drawn(model, tokenizer):
     with pytest.raises(ValueError, match=r"ends in \.foo, which is no format of figures"):
         pictures.save_figure(pictures.plot_schedule(), "a.foo")
     engine = ConstantEngine(tokenizer)
-    with pytest.raises(TypeError, match="Engine returns no attention weights; give the model in torch"):
+    with pytest.raises(ValueError, match="Engine returns no attention weights; give the model in torch"):
         forward_pass(engine, tokenizer, "a")
 
 
