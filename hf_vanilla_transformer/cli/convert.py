@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from .. import conversion
 from ..conversion.system_detection import recognize
-from ..support.user_errors import InputError
+from ..support.user_errors import InputError, input_errors
 from .parser import parse, program
 
 
@@ -89,6 +89,7 @@ def main(arguments: list[str]) -> Path:
         print(f"{args.input} is a model of {args.from_system}", file=sys.stderr)
     convert = getattr(conversion, f"{'from' if args.from_system else 'to'}_{args.system()}")
     options = {name: getattr(args, name) for name in args.known() if getattr(args, name) is not None}
-    folder = Path(convert(args.input, args.output, force=args.force, **options))
+    with input_errors():
+        folder = Path(convert(args.input, args.output, force=args.force, **options))
     print(f"the model is in {folder}; {folder / 'parity.json'} says how it was compared with {args.input}")
     return folder

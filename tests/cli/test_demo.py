@@ -10,7 +10,7 @@ from tests.pictures.test_curves import without_matplotlib
 
 def test_the_demo_ends_with_a_picture_and_python_that_runs(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
-    (path,) = recipe(tmp_path, target_lang="de", max_steps=2)
+    _, path = recipe(tmp_path, target_lang="de", max_steps=2)
     monkeypatch.setattr(demo, "RECIPE", path)
     arguments = ["--output_dir", str(tmp_path / "demo"), "--seed", "3"]
     demo.main(arguments)

@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.cli import train
+from hf_vanilla_transformer.support.user_errors import InputError
 from hf_vanilla_transformer.training import run as train_run
 from hf_vanilla_transformer.training import run_report, run_setup
 from hf_vanilla_transformer.training.run_arguments import RunArguments, Settings
@@ -324,7 +325,7 @@ def test_without_arguments_it_is_the_recipe_of_the_number_corpus(monkeypatch):
 
     def stop(settings):
         given.append(settings)
-        raise ValueError("it would train now")
+        raise InputError("it would train now")
 
     monkeypatch.setattr(train_run, "prepared", stop)
     with pytest.raises(SystemExit, match="it would train now"):

@@ -15,6 +15,7 @@ import torch
 
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import evaluate, translate
+from hf_vanilla_transformer.support.user_errors import InputError
 from hf_vanilla_transformer.translation.model_loading import load
 from tests.cli.tiny_run import lines
 
@@ -82,7 +83,7 @@ def test_what_is_translated_before_an_error_is_kept(decisive, tmp_path, monkeypa
 
     def fail_at_last(model, tokenizer, sentences, *args, **kwargs):
         if sentences == ["three"]:
-            raise ValueError("no more")
+            raise InputError("no more")
         return translate_sentences(model, tokenizer, sentences, *args, **kwargs)
 
     monkeypatch.setattr(translate, "translate", fail_at_last)

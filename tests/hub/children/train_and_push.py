@@ -47,17 +47,17 @@ def main() -> None:
     """Runs that end before they train, and runs that push."""
     os.chdir(sys.argv[1])
     refused = {
-        "unreachable": ("user/refused", "--hub_token", "hf_writer"),
+        "unreachable": ("user/refused", "--token", "hf_writer"),
         "no-token": ("user/refused",),
-        "wrong-token": ("user/refused", "--hub_token", "hf_wrong"),
-        "reader": ("user/refused", "--hub_token", "hf_reader"),
-        "reader-of-what-is-there": ("user/there", "--hub_token", "hf_reader"),
-        "someone-else": ("other/refused", "--hub_token", "hf_writer"),
-        "no-data": ("user/refused", "--hub_token", "hf_writer", "--train_file", "nope.en", "nope.de"),
-        "licence": ("user/licence", "--hub_token", "hf_writer", "--license", "my own"),
+        "wrong-token": ("user/refused", "--token", "hf_wrong"),
+        "reader": ("user/refused", "--token", "hf_reader"),
+        "reader-of-what-is-there": ("user/there", "--token", "hf_reader"),
+        "someone-else": ("other/refused", "--token", "hf_writer"),
+        "no-data": ("user/refused", "--token", "hf_writer", "--train_file", "nope.en", "nope.de"),
+        "licence": ("user/licence", "--token", "hf_writer", "--license", "my own"),
     }
     results = {name: run(name, *PUSH, *arguments) for name, arguments in refused.items()}
-    token = ("--hub_token", "hf_writer")
+    token = ("--token", "hf_writer")
     own = ("--license", "cc-by-4.0", "--hub_revision", "small")
     results["whole"] = run("whole", *PUSH, "user/whole", *token, *own)
     private = ("--hub_private_repo", "true", "--max_steps", "1")
