@@ -258,11 +258,7 @@ def _check_arguments(trainer: Trainer) -> None:
     for name, is_given, why in (
         ("auto_find_batch_size", trainer.args.auto_find_batch_size, "have a size; give a smaller tokens_per_batch"),
         ("accelerator_config with split or dispatched batches", splits, "are fixed; leave it out"),
-        (
-            "parallelism",
-            shares,
-            "differ between processes; use DDP or FSDP, no other parallelism",
-        ),
+        ("tensor, context or sequence parallelism", shares, "differ between processes; use DDP or FSDP"),
     ):
         if is_given:
             raise InputError(f"{name} contradicts batches by tokens, which {why}.")

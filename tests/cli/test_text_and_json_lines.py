@@ -130,7 +130,7 @@ def test_fields_that_an_output_of_text_does_not_have(run):
         ),
         (["--num_return_sequences", "0", "--json_lines"], "num_return_sequences is 0; it must be at least 1"),
         (["--source_lang", "en"], "source_lang is en, but has no effect without --split_sentences"),
-        (["--target_column", "score", "--json_lines"], "target_column is score, which the output has beside it; give"),
+        (["--target_column", "score", "--json_lines"], "target_column is score, another field of the output; give"),
         (["--source_column", "en"], "source_column and target_column have no effect on lines of text; leave them out"),
         (["--input", "a.txt", "--output", "b.txt", "--json_lines"], "json_lines is for standard input and output, and"),
         (["--target_column", "text"], 'source_column and target_column are both "text"; give two names'),

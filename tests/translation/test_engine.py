@@ -60,5 +60,5 @@ def test_translate_score_and_align_use_it(engine, tokenizer):
 def test_what_needs_a_model_of_torch_says_so(engine, tokenizer):
     with pytest.raises(ValueError, match="do not work with another engine than torch"):
         translate(engine, tokenizer, ["one"], glossary={"one": "eins"})
-    with pytest.raises(TypeError, match="ConstantEngine returns no attention weights; give the model in torch"):
+    with pytest.raises(ValueError, match="ConstantEngine returns no attention weights; give the model in torch"):
         forward_pass(engine, tokenizer, "one")
