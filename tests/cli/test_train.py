@@ -1,5 +1,6 @@
 """`train`: what a run writes, what it refuses, and fine-tuning, on a model too small to learn anything."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -163,7 +164,7 @@ def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, monkeypatch, ca
     data = Dataset.from_dict({"input_ids": [[2], [50, 2], [50, 51, 52, 2]], "labels": [[50, 2]] * 3})
     monkeypatch.setattr(run_setup, "tokenize_pairs", lambda pairs, *_: dict(pairs))
     settings = Settings.from_arguments(max_tokens=3)
-    kept = run_setup.tokenize(settings.args, settings.model, {"train": data}, tokenizer)["train"]
+    kept = run_setup.tokenize(settings.args, settings.model, {"train": data}, copy.deepcopy(tokenizer))["train"]
     assert kept.to_list() == [{"input_ids": [50, 2], "labels": [50, 2]}]
     assert caplog.messages == ["removed 2 of 3 training pairs: 1 empty on one side, 1 longer than 3 tokens"]
     monkeypatch.undo()
