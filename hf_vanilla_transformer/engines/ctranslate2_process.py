@@ -85,7 +85,7 @@ def main() -> None:
     """Work on jobs from stdin until it ends."""
     # Ctrl-C is for the parent, whose end closes stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    folder, compute_type, *threads = sys.argv[1:]
+    folder, compute_type, workers, threads = sys.argv[1:]
     translator = None
     for line in sys.stdin:
         job = json.loads(line)
@@ -93,9 +93,8 @@ def main() -> None:
             if translator is None:
                 import ctranslate2
 
-                workers, threads_per_worker = map(int, threads)
                 translator = ctranslate2.Translator(
-                    folder, compute_type=compute_type, inter_threads=workers, intra_threads=threads_per_worker
+                    folder, compute_type=compute_type, inter_threads=int(workers), intra_threads=int(threads)
                 )
             start = time.perf_counter()
             results = getattr(translator, job["method"])(**job["options"])
@@ -104,7 +103,8 @@ def main() -> None:
             answer: Any = [seconds, parts]
         except Exception as error:  # CTranslate2 raises several kinds; the parent raises them again.
             answer = {"error": str(error)}
-        print(json.dumps(answer), flush=True)
+        sys.stdout.write(f"{json.dumps(answer)}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
