@@ -8,8 +8,7 @@ from .attention import plot_attention
 from .curves import plot_curve
 from .figure_style import save_figure
 from .masks import plot_masks
-from .positions import plot_positions
-from .schedule import plot_schedule
+from .paper_formulas import plot_positions, plot_schedule
 from .token_probabilities import plot_token_probabilities
 
 

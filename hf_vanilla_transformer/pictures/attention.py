@@ -13,7 +13,6 @@ from .figure_style import (
     SMALL_FONT_SIZE,
     Theme,
     check_choice,
-    check_matplotlib,
     colour_map,
     draw_matrix,
     new_figure,
@@ -78,7 +77,6 @@ def plot_attention(
         TypeError, ValueError: as `forward_pass` does; if `kind`, `style` or `theme` is unknown, the model has no such
             layer or head, or one is given that the style does not draw.
     """
-    check_matplotlib()
     style = style or ("heads" if head is None else "matrix")
     check_choice("kind", kind, KINDS)
     check_choice("style", style, STYLES)

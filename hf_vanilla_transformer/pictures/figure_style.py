@@ -148,10 +148,8 @@ def readable_on(fill: Any, theme: Theme) -> str:
     """The theme's colour of text or of the background: the one that differs more in luminance from a colour."""
     from matplotlib.colors import to_rgb
 
-    def luminance(colour: Any) -> float:
-        return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), to_rgb(colour), strict=True))
-
-    return max((theme.text, theme.background), key=lambda colour: abs(luminance(colour) - luminance(fill)))
+    luminance = np.array([to_rgb(each) for each in (fill, theme.text, theme.background)]) @ (0.2126, 0.7152, 0.0722)
+    return theme.text if np.argmax(np.abs(luminance[1:] - luminance[0])) == 0 else theme.background
 
 
 def width_of(texts: Sequence[str], size: float = FONT_SIZE) -> float:

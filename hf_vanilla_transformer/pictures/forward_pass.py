@@ -1,7 +1,7 @@
 """Sentence pairs through the model, and what pictures draw of them: tokens, attention weights, masks, probabilities."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,7 +143,15 @@ def masks_of(
     ids, rows = _token_ids(model, tokenizer, sources, targets, generate_kwargs)
     inputs = tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
     decoder = tokenizer.pad({"input_ids": [row[:-1] for row in rows]}, return_tensors="pt").to(model.device)
-    with evaluating(model), _received_masks(model) as received:
+    received: list[torch.Tensor | None] = []  # In the order of KINDS.
+
+    def record(module: Any, args: Any, kwargs: Any) -> None:
+        received.append(kwargs["attention_mask"])
+
+    first = model.model.decoder.layers[0]
+    with evaluating(model), ExitStack() as hooks:
+        for module in (model.model.encoder.layers[0].self_attn, first.self_attn, first.encoder_attn):
+            hooks.enter_context(module.register_forward_pre_hook(record, with_kwargs=True))
         output = model(
             **inputs,
             decoder_input_ids=decoder.input_ids,
@@ -154,7 +162,7 @@ def masks_of(
     return Masks(
         [token_texts(tokenizer, row) for row in inputs.input_ids.tolist()],
         [token_texts(tokenizer, row, of_target=True) for row in decoder.input_ids.tolist()],
-        *(_allowed(received[kind], getattr(output, f"{kind}_attentions")[0][:, 0]) for kind in KINDS),
+        *map(_allowed, received, (getattr(output, f"{kind}_attentions")[0][:, 0] for kind in KINDS)),
     )
 
 
@@ -195,30 +203,16 @@ def _best_hypothesis(
     best = getattr(output, "sequences", output)[:1]
     check_generated(model, tokenizer, best)
     row = best[0].tolist()
-    # Other hypotheses may be longer.
-    while len(row) > 1 and row[-1] == model.config.pad_token_id:
+    while len(row) > 1 and row[-1] == model.config.pad_token_id:  # Other hypotheses may be longer.
         row.pop()
     return row
 
 
-@contextmanager
-def _received_masks(model: Any) -> Iterator[dict[str, torch.Tensor | None]]:
-    """Record the masks that the first layers' attention receives: added to the scores, or None if nothing is hidden."""
-    received: dict[str, torch.Tensor | None] = {}
-    decoder = model.model.decoder.layers[0]
-    modules = (model.model.encoder.layers[0].self_attn, decoder.self_attn, decoder.encoder_attn)
-    with ExitStack() as hooks:
-        for kind, module in zip(KINDS, modules, strict=True):
-
-            def record(module: Any, args: Any, kwargs: Any, kind: str = kind) -> None:
-                received[kind] = kwargs["attention_mask"]
-
-            hooks.enter_context(module.register_forward_pre_hook(record, with_kwargs=True))
-        yield received
-
-
 def _allowed(mask: torch.Tensor | None, weights: torch.Tensor) -> np.ndarray:
-    """Where queries may attend to keys, for weights `(batch, queries, keys)` of a head."""
+    """Where queries may attend to keys, by a mask that is boolean or added to scores, or None if nothing is hidden.
+
+    `weights` are those of a head, `(batch, queries, keys)`.
+    """
     if mask is None:
         return np.ones(weights.shape, dtype=bool)
     allowed = mask if mask.dtype == torch.bool else mask == 0

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from .figure_style import SMALL_FONT_SIZE, Theme, check_matplotlib, draw_matrix, new_figure, styled, width_of
+from .figure_style import SMALL_FONT_SIZE, Theme, draw_matrix, new_figure, styled, width_of
 from .forward_pass import masks_of
 
 
@@ -43,7 +43,6 @@ def plot_masks(
         ImportError: if matplotlib is missing; the message names the extra to install.
         TypeError, ValueError: as `masks_of` does; if `theme` is unknown.
     """
-    check_matplotlib()
     masks = masks_of(model, tokenizer, sources, targets, **generate_kwargs)
     target, source = masks.cross.shape[1:]
     with styled(theme) as colours:
