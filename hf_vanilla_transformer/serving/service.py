@@ -88,7 +88,7 @@ class Service:
         """The beam size of requests that do not give one."""
         return self._generate_kwargs.get("num_beams") or self.model.generation_config.num_beams or 1
 
-    async def translate(self, texts: Sequence[str], options: dict[str, Any]) -> list[Any]:
+    async def translate(self, texts: Sequence[str], options: dict[str, Any]) -> list[Translation]:
         """Translate some texts of one caller; when cancelled, those that still wait are dropped.
 
         Args:
@@ -96,7 +96,7 @@ class Service:
             options (`dict`): arguments of `translate()`.
 
         Returns:
-            `list`: what `translate()` returns.
+            `list[Translation]`: with flags, and all details if the options request them.
 
         Raises:
             HTTPException: 413 if there are too many texts or one is too long, 422 if the model cannot translate one or
@@ -148,8 +148,8 @@ class Service:
         self._limits.check_tokens(tokens)
         return tokens
 
-    def _translate(self, texts: list[str], options: dict[str, Any]) -> list[Any]:
-        kwargs = {**self._generate_kwargs, **options}
+    def _translate(self, texts: list[str], options: dict[str, Any]) -> list[Translation]:
+        kwargs = {"return_details": "flags", **self._generate_kwargs, **options}
         return translate(self.model, self.tokenizer, texts, self.settings.tokens_per_batch, **kwargs)
 
     def _observe(self, batch: Batch) -> None:

@@ -56,13 +56,14 @@ def exchange(address):
 def model_that_waits(monkeypatch):
     """In the place of `translate()`: each batch begins at once, and ends when the event is set."""
     from hf_vanilla_transformer.serving import service
+    from tests.serving.support import translation_of
 
     may_go_on, begun = threading.Event(), []
 
     def answer(model, tokenizer, texts, tokens_per_batch, **options):
         begun.append(texts)
         assert may_go_on.wait(30)
-        return [text.upper() for text in texts]
+        return [translation_of(text.upper()) for text in texts]
 
     monkeypatch.setattr(service, "translate", answer)
     yield may_go_on, begun

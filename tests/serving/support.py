@@ -14,6 +14,12 @@ import uvicorn
 from hf_vanilla_transformer.serving.http.routes import build_app
 from hf_vanilla_transformer.serving.http.uvicorn_server import configuration, listen
 from hf_vanilla_transformer.serving.service import Service
+from hf_vanilla_transformer.translation.translation_details import Translation
+
+
+def translation_of(text: str) -> Translation:
+    """A translation without details."""
+    return Translation(text, 0.0, [], [], None)
 
 
 @contextmanager

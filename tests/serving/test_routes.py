@@ -30,6 +30,14 @@ class TestHub:
             body = call("POST", "/", {"inputs": "forty-two", "parameters": {"generate_parameters": options}})[2]
             assert [each["translation_text"] for each in body] == translate(model, tokenizer, ["forty-two"], **options)
 
+    def test_flags(self, call, model, tokenizer):
+        parameters = {"generate_parameters": {"max_new_tokens": 2}}
+        body = call("POST", "/", {"inputs": ["forty-two", "", "nine"], "parameters": parameters})[2]
+        cut, whole = translate(model, tokenizer, ["forty-two", "nine"], max_new_tokens=2)
+        assert whole == "neun"
+        assert body[0] == {"translation_text": cut, "flags": ["truncated"]}
+        assert body[1:] == [{"translation_text": ""}, {"translation_text": "neun"}]
+
     def test_terms(self, call, service_of, model, tokenizer):
         from hf_vanilla_transformer.translation.glossary import Glossary
         from tests.serving.support import call as call_at
@@ -177,6 +185,21 @@ class TestLibreTranslate:
             answer = call(address, "POST", "/translate", body)[2]
             assert answer["translatedText"] == ["", "neun\nsechs"]
             assert [len(each) for each in answer["alternatives"]] == [0, 1]
+
+    def test_flags(self, service_of):
+        from tests.serving.support import call, serving
+
+        service = service_of()
+        service._generate_kwargs = {"max_new_tokens": 2}
+        with serving(service) as address:
+            for options in ({}, {"format": "html"}, {"alternatives": 1}):
+                body = {"q": ["forty-two", "", "nine"], "source": "en", "target": "de", **options}
+                answer = call(address, "POST", "/translate", body)[2]
+                assert answer["flags"] == [["truncated"], [], []]
+                answer = call(address, "POST", "/translate", {**body, "q": "forty-two"})[2]
+                assert answer["flags"] == ["truncated"]
+                answer = call(address, "POST", "/translate", {**body, "q": "nine"})[2]
+                assert "flags" not in answer
 
     def test_languages(self, call, service_of):
         from tests.serving.support import call as call_at

@@ -30,12 +30,12 @@ def test_shutting_down_finishes_what_runs(service_of, model_that_waits):
 
 def test_a_model_that_fails(service_of, monkeypatch):
     from hf_vanilla_transformer.serving import service
-    from tests.serving.support import call, serving
+    from tests.serving.support import call, serving, translation_of
 
     def fail(model, tokenizer, texts, tokens_per_batch, **options):
         if "bad" in texts:
             raise RuntimeError("secret path")
-        return texts
+        return [translation_of(text) for text in texts]
 
     monkeypatch.setattr(service, "translate", fail)
     with serving(service_of(max_wait_ms=300)) as address, ThreadPoolExecutor(3) as threads:

@@ -10,6 +10,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ...support.version import __version__
+from ...translation.translation_details import Translation
 from ..prometheus_metrics import CountRequests
 from ..service import Service
 from .error_responses import ERRORS, add_error_handlers
@@ -45,11 +46,11 @@ def build_app(service: Service) -> FastAPI:
 
 
 def _add_hub(app: FastAPI, service: Service) -> None:
-    @app.post("/", responses=ERRORS)
+    @app.post("/", responses=ERRORS, response_model_exclude_none=True)
     async def translate(request: Request, body: HubRequest) -> list[HubTranslation]:
         """Translate, as `huggingface_hub.InferenceClient(model=URL).translation(text)` asks for it."""
         found = await _answer(service, request, as_list(body.inputs), body.options())
-        return [HubTranslation(translation_text=text) for text in found]
+        return [HubTranslation(translation_text=each.text, flags=sorted(each.flags) or None) for each in found]
 
 
 def _add_libre_translate(app: FastAPI, service: Service) -> None:
@@ -66,11 +67,13 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         """Translate, as clients of LibreTranslate ask for it."""
         body = await read_libre_request(request)
         found = await _answer(service, request, as_list(body.q), body.options(service.num_beams))
-        texts = [each.text for each in found] if body.alternatives else found
-        others = [[other.text for other in each.alternatives] for each in found] if body.alternatives else None
-        if isinstance(body.q, str):
-            return LibreTranslation(translatedText=texts[0], alternatives=others and others[0])
-        return LibreTranslation(translatedText=texts, alternatives=others)
+        answer: dict[str, list[Any]] = {"translatedText": [each.text for each in found]}
+        if body.alternatives:
+            answer["alternatives"] = [[other.text for other in each.alternatives] for each in found]
+        if any(each.flags for each in found):
+            answer["flags"] = [sorted(each.flags) for each in found]
+        one = isinstance(body.q, str)
+        return LibreTranslation(**{name: values[0] if one else values for name, values in answer.items()})
 
     @app.get("/languages")
     async def languages() -> list[LibreLanguage]:
@@ -105,7 +108,7 @@ def _add_monitoring(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-async def _answer(service: Service, request: Request, texts: list[str], options: dict[str, Any]) -> list[Any]:
+async def _answer(service: Service, request: Request, texts: list[str], options: dict[str, Any]) -> list[Translation]:
     """Translate, unless the client disconnects or it takes too long.
 
     Raises:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 
 Texts = str | list[str]
 Language = Annotated[str, Field(max_length=100, description="Any code; the model has one direction.")]
+_FLAGS = Field(default=None, description="What may be wrong, see docs/translate.md; missing where nothing is.")
 
 
 class GenerateParameters(BaseModel, extra="forbid"):
@@ -47,6 +48,7 @@ class HubTranslation(BaseModel):
     """One of the list that `huggingface_hub.InferenceClient.translation` expects."""
 
     translation_text: str
+    flags: list[str] | None = _FLAGS
 
 
 class LibreRequest(BaseModel):
@@ -73,6 +75,7 @@ class LibreTranslation(BaseModel):
 
     translatedText: Texts  # noqa: N815
     alternatives: list[str] | list[list[str]] | None = None
+    flags: list[str] | list[list[str]] | None = _FLAGS
 
 
 class LibreLanguage(BaseModel):

@@ -6,20 +6,12 @@ import socket
 import uvicorn
 from fastapi import FastAPI
 
-from ...support.user_errors import InputError
 from ..limits import ServingSettings
 from .header_and_body_limits import MOST_HEADER_BYTES, protocol_with
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
-
-    Raises:
-        OSError: if the address is in use or not of this machine.
-        ValueError: if the port is impossible.
-    """
-    if not 0 <= port <= 65535:
-        raise InputError(f"port is {port}; it must lie between 0, for any free one, and 65535.")
+    """A socket that listens; OSError if the address is in use or not of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
