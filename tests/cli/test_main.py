@@ -2,7 +2,6 @@
 
 import gc
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -107,13 +106,6 @@ def test_an_unknown_verb_is_one_sentence():
         SystemExit, match=f'^error: "trian" is not a verb of hf-vanilla-transformer; use one of {verbs}'
     ):
         cli.main(["trian"])
-
-
-def test_the_package_runs_as_a_module(tmp_path):
-    command = [sys.executable, "-m", "hf_vanilla_transformer", "score", "--format", "csv"]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "COLUMNS": "80"})
-    assert result.returncode != 0
-    assert "Traceback" not in result.stderr
 
 
 def test_a_verb_returns_no_exit_code(monkeypatch):

@@ -46,22 +46,20 @@ def test_a_server_is_killed_restarted_and_shut_down(tmp_path):
     from tests.serving.support import call
 
     request = {"inputs": "forty-two"}
+    (tmp_path / "terms.tsv").write_text("six\tsieben\n")
     server = Process("--port", 0, "--threads", 1)
     # The connection stays open while the server is killed.
     with socket.create_connection(server.address):
         assert call(server.address, "POST", "/", request)[2] == [{"translation_text": "zweiundvierzig"}]
         assert server.end(signal.SIGKILL)[0] == -signal.SIGKILL
-        again = Process("--port", server.address[1])
+        again = Process("--port", server.address[1], "--glossary", tmp_path / "terms.tsv")
     assert again.address == server.address
     assert call(again.address, "POST", "/", request)[2] == [{"translation_text": "zweiundvierzig"}]
     # Sentences are split, and line breaks kept.
     lines = {"inputs": "nine\n\n seven"}
     assert call(again.address, "POST", "/", lines)[2] == [{"translation_text": "neun\n\n sieben"}]
+    assert call(again.address, "POST", "/", {"inputs": "six"})[2] == [{"translation_text": "sieben"}]
     assert again.end(signal.SIGTERM) == (0, "")
-    (tmp_path / "terms.tsv").write_text("nine\tsieben\n")
-    with_terms = Process("--port", 0, "--glossary", tmp_path / "terms.tsv")
-    assert call(with_terms.address, "POST", "/", {"inputs": "nine"})[2] == [{"translation_text": "sieben"}]
-    assert with_terms.end(signal.SIGTERM) == (0, "")
 
 
 @needs_serve
@@ -103,16 +101,14 @@ def test_a_port_that_is_taken():
 @pytest.mark.parametrize(
     ("library", "extra"), [("fastapi", "serve"), ("sentencex", "serve"), ("gradio", "page"), ("matplotlib", "page")]
 )
-def test_a_missing_library_is_named(library, extra):
+def test_a_missing_library_is_named(library, extra, monkeypatch):
     if library in ("gradio", "matplotlib") and find_spec("fastapi") is None:
         pytest.skip("the extra serve is not installed")
-    arguments = ["--port", "0", *(["--page"] if extra == "page" else [])]
-    hidden = f"import sys; sys.modules[{library!r}] = None"
-    program = f"{hidden}; from hf_vanilla_transformer.cli.main import main; main(sys.argv[1:])"
-    command = [sys.executable, "-c", program, "serve", *ARGUMENTS, *arguments]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 1
-    assert (
-        f"error: serve needs {library}; install it with: pip install '/path/to/the/repository[{extra}]'"
-        in result.stderr
-    )
+    monkeypatch.setenv("GRADIO_ANALYTICS_ENABLED", "False")
+    monkeypatch.setitem(sys.modules, library, None)
+    # Other tests may have imported what imports the library.
+    importing = {"fastapi": "http.routes", "gradio": "page.gradio_page"}.get(library)
+    monkeypatch.delitem(sys.modules, f"hf_vanilla_transformer.serving.{importing}", raising=False)
+    message = rf"^error: serve needs {library}; install it with: pip install '/path/to/the/repository\[{extra}\]'"
+    with pytest.raises(SystemExit, match=message):
+        main(["serve", *ARGUMENTS, "--port", "0", *(["--page"] if extra == "page" else [])])
