@@ -1,19 +1,30 @@
 """The joint byte-pair encoding of section 5.1 ("a shared source-target vocabulary"), by the tokenizers library.
 
-It is byte-level: no character is unknown, and decoding restores every text exactly.
+It is byte-level: no character is unknown, and decoding restores every normalized text exactly.
 """
 
 from collections.abc import Iterable
+from typing import Any, Literal, get_args
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 
 from ..support.argument_checks import check_number, check_strings
+from ..support.user_errors import InputError
 
 
+Normalization = Literal["nfc", "nfkc", "none"]
 # In the order of their ids, which are the defaults of VanillaTransformerConfig.
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>")
 PAD, BOS, EOS = SPECIAL_TOKENS
+# Characters without effect on a text's meaning: controls, soft hyphens, marks of direction, zero-width spaces, byte
+# order marks. Joiners of emoji and of Indic and Arabic scripts stay, and so do number signs and tags of flags.
+_IGNORED = (
+    r"[\x{0}-\x{8}\x{E}-\x{1F}\x{7F}-\x{84}\x{86}-\x{9F}\x{AD}\x{61C}\x{180E}\x{200B}\x{200E}\x{200F}"
+    r"\x{202A}-\x{202E}\x{2060}-\x{2064}\x{2066}-\x{206F}\x{FEFF}]+"
+)
+# Unicode's White_Space without the space.
+_SPACES = r"\x{9}-\x{D}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}"
 
 
 class VanillaTransformerTokenizer(TokenizersBackend):
@@ -26,11 +37,29 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     model_input_names = ["input_ids", "attention_mask"]
 
 
+def _normalizer_steps(normalization: Normalization) -> list[Any]:
+    if normalization == "none":
+        return []
+    forms: dict[str, list[Any]] = {"nfc": [normalizers.NFC()], "nfkc": [normalizers.Nmt(), normalizers.NFKC()]}
+    if normalization not in forms:
+        raise InputError(f"normalization is {normalization!r}; choose one of {', '.join(get_args(Normalization))}.")
+    to_one_space = normalizers.Replace(Regex(f"[{_SPACES} ]{{2,}}|[{_SPACES}]"), " ")
+    # The first step joins letters and their accents, the last but one finds the spaces that NFKC makes.
+    return [normalizers.Replace(Regex(_IGNORED), ""), *forms[normalization], to_one_space, normalizers.Strip()]
+
+
 def _split_at_spaces(tokenizer: Tokenizer) -> None:
-    """Make words of a space and all up to the next space; the first word gets a space, which decoding removes."""
-    tokenizer.normalizer = normalizers.Prepend(" ")
+    """Make words of a space and all up to the next space; the first word gets a space, which decoding removes.
+
+    A `<` that begins a special token is a word of its own, because merges could spell the token otherwise.
+    """
+    names = "|".join(token.removeprefix("<") for token in SPECIAL_TOKENS)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(" ", "merged_with_next"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+        [
+            pre_tokenizers.Split(" ", "merged_with_next"),
+            pre_tokenizers.Split(Regex(f"<(?={names})"), "isolated"),
+            pre_tokenizers.ByteLevel(False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
 
@@ -41,6 +70,7 @@ def train_tokenizer(
     min_frequency: int = 2,
     show_progress: bool = True,
     whitespace_words: bool = False,
+    normalization: Normalization = "nfc",
 ) -> VanillaTransformerTokenizer:
     """Train a joint byte-pair encoding on sentences of both languages.
 
@@ -53,22 +83,36 @@ def train_tokenizer(
         whitespace_words (`bool`, defaults to `False`): split texts into words at spaces only, for pre-tokenized text:
             `&apos;` or `t-shirt` may become one token, as in Sennrich et al. 2016, and a word has the same tokens at
             the beginning of a sentence as elsewhere. Otherwise letters, digits and punctuation are split.
+        normalization (`str`, defaults to `"nfc"`): changes of every text before it is tokenized, saved in
+            `tokenizer.json`. Decoding restores the text after these changes.
+
+            - `"nfc"`: controls, soft hyphens, marks of direction, zero-width spaces and byte order marks are removed;
+              Unicode's NFC; every run of spaces of any kind, tabs and line breaks becomes one space, and both ends are
+              stripped.
+            - `"nfkc"`: the same with `Nmt` and `NFKC` of the tokenizers library, for example `ﬁ` to `fi`; joiners
+              become spaces. It is close to SentencePiece's default, not equal.
+            - `"none"`: no changes, so decoding restores every text exactly.
 
     Returns:
         `VanillaTransformerTokenizer`: with `<pad>`, `<s>`, `</s>` as ids 0, 1, 2.
 
     Raises:
-        ValueError: if `vocab_size` is smaller than the number of special tokens plus 256 bytes.
+        ValueError: if `vocab_size` is smaller than the number of special tokens plus 256 bytes, or `normalization` is
+            unknown.
         TypeError: if it is not a whole number, or `texts` is one string or contains anything but strings.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     check_number("vocab_size", vocab_size, len(SPECIAL_TOKENS) + len(alphabet))
     tokenizer = Tokenizer(models.BPE())
+    steps = _normalizer_steps(normalization)
     if whitespace_words:
+        steps.append(normalizers.Prepend(" "))
         _split_at_spaces(tokenizer)
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
+    if steps:
+        tokenizer.normalizer = normalizers.Sequence(steps)
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,

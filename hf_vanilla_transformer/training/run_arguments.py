@@ -13,6 +13,7 @@ from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available
 
 from ..data.pair_arguments import DataArguments, file_names
+from ..data.tokenizer import Normalization
 from ..evaluation.scoring_arguments import ScoringArguments
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.fast_path_checks import cpu_supports_matmul_in
@@ -26,7 +27,7 @@ from .paper_arguments import PaperTrainingArguments
 
 
 # Arguments of a tokenizer that is trained.
-TRAINED = ("vocab_size", "joint_vocabulary", "whitespace_words")
+TRAINED = ("vocab_size", "joint_vocabulary", "whitespace_words", "normalization")
 
 
 @dataclass
@@ -47,6 +48,13 @@ class ModelArguments(LoadingArguments):
     )
     whitespace_words: bool = field(
         default=False, metadata={"help": "Split text into words at spaces only, for text that is tokenized already."}
+    )
+    normalization: Normalization = field(
+        default="nfc",
+        metadata={
+            "help": "Changes of texts before they are tokenized: nfc removes invisible characters, composes accents, "
+            "and makes one space of each run of spaces; nfkc unifies variants of characters, too; none changes nothing."
+        },
     )
     num_layers: int | None = field(default=None, metadata={"help": "Layers of each stack (base: 6)."})
     d_model: int | None = field(default=None, metadata={"help": "Model width (base: 512)."})

@@ -145,7 +145,8 @@ def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrained
         return tokenizer
     tokenizers: list[Any] = [None]
     if PartialState().is_main_process:
-        options = {"vocab_size": model_args.vocab_size, "whitespace_words": model_args.whitespace_words}
+        names = ("vocab_size", "whitespace_words", "normalization")
+        options = {name: getattr(model_args, name) for name in names}
         sides = [pairs["train"]["source"], pairs["train"]["target"]]
         if model_args.joint_vocabulary:
             tokenizers = [train_tokenizer(chain(*sides), **options)]

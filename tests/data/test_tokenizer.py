@@ -1,7 +1,11 @@
+import sys
+import unicodedata
+
 import pytest
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq
 
-from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer, train_tokenizer
+from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerTokenizer, load_pairs, train_tokenizer
 
 
 ODD_TEXTS = [
@@ -21,19 +25,96 @@ ODD_TEXTS = [
 ]
 
 
+CHARACTERS = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code <= 0xDFFF]
+WHITE_SPACE = [c for c in CHARACTERS if c.isspace() and not "\x1c" <= c <= "\x1f"]
+# Controls, and what Unicode calls format characters but for those that change how a text is read.
+IGNORED = [c for c in CHARACTERS if unicodedata.category(c) == "Cc" and c not in WHITE_SPACE]
+IGNORED += map(chr, (0xAD, 0x61C, 0x180E, 0x200B, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2060, 0x2065)))
+IGNORED += map(chr, (*range(0x2066, 0x2070), 0xFEFF))
+
+
+@pytest.fixture(scope="module")
+def lossless() -> VanillaTransformerTokenizer:
+    return train_tokenizer(["a small house", "zwei Häuser"] * 5, 280, show_progress=False, normalization="none")
+
+
+def restored(tokenizer, texts):
+    return tokenizer.batch_decode(tokenizer(texts).input_ids, skip_special_tokens=True)
+
+
 @pytest.mark.parametrize("text", ODD_TEXTS)
-def test_any_text_comes_back(tokenizer, text):
-    ids = tokenizer(text).input_ids
-    assert tokenizer.decode(ids, skip_special_tokens=True) == text
-    assert ids[-1] == tokenizer.eos_token_id
+def test_any_text_comes_back(lossless, text):
+    ids = lossless(text).input_ids
+    assert lossless.decode(ids, skip_special_tokens=True) == text
+    assert ids[-1] == lossless.eos_token_id
     assert not set(ids[:-1]) & {0, 1, 2}
-    assert tokenizer(text_target=text).input_ids == ids
+    assert lossless(text_target=text).input_ids == ids
 
 
-def test_every_unicode_character_comes_back(tokenizer):
-    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
-    texts = ["".join(characters[start : start + 256]) for start in range(0, len(characters), 256)]
-    assert tokenizer.batch_decode(tokenizer(texts).input_ids, skip_special_tokens=True) == texts
+def test_every_unicode_character_comes_back(lossless):
+    texts = ["".join(CHARACTERS[start : start + 256]) for start in range(0, len(CHARACTERS), 256)]
+    assert restored(lossless, texts) == texts
+
+
+def normalizer(normalization):
+    tokenizer = train_tokenizer(["a b"], 260, show_progress=False, normalization=normalization)
+    return tokenizer.backend_tokenizer.normalizer.normalize_str
+
+
+def test_normalization_of_every_unicode_character():
+    normalize = normalizer("nfc")
+    expected = {**dict.fromkeys(IGNORED, "ab"), **dict.fromkeys(WHITE_SPACE, "a b")}
+    for character in CHARACTERS:
+        text = f"a{character}b"
+        assert normalize(text) == (expected.get(character) or unicodedata.normalize("NFC", text))
+
+
+@pytest.mark.parametrize(
+    ("text", "nfc", "nfkc"),
+    [
+        ("\ufeff two \u2028\t houses\r\n", "two houses", "two houses"),
+        ("e\u00ad\u0301\u200b", "é", "é"),
+        ("\u200b \ufeff\x00", "", ""),
+        ("ﬁve m\u00b2 \uff21", "ﬁve m² \uff21", "five m2 A"),
+        ("👩\u200d🚀 क्\u200cष", "👩\u200d🚀 क्\u200cष", "👩 🚀 क् ष"),
+        ("a\u00a8", "a\u00a8", "a \u0308"),
+    ],
+)
+def test_normalizations(text, nfc, nfkc):
+    for normalization, expected in (("nfc", nfc), ("nfkc", nfkc), ("none", text)):
+        tokenizer = train_tokenizer(["a b"], 260, show_progress=False, normalization=normalization)
+        assert restored(tokenizer, [text]) == [expected]
+
+
+@pytest.mark.parametrize("normalization", ["nfc", "nfkc"])
+def test_normalizing_twice_changes_nothing(normalization):
+    normalize = normalizer(normalization)
+    for character in CHARACTERS:
+        once = normalize(f"{character}a{character}\u0301{character}b{character}")
+        assert normalize(once) == once
+
+
+@pytest.mark.parametrize("whitespace_words", [False, True])
+def test_normalization_travels_in_tokenizer_json(tmp_path, whitespace_words):
+    trained = train_tokenizer(["a small house"] * 3, 280, show_progress=False, whitespace_words=whitespace_words)
+    trained.save_pretrained(tmp_path)
+    stock = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for tokenizer in (trained, AutoTokenizer.from_pretrained(tmp_path)):
+        assert tokenizer("\ufeffa\u00a0 sm\u00adall  house\r").input_ids == tokenizer("a small house").input_ids
+    assert stock.encode("\ufeffa\u00a0 sm\u00adall  house\r").ids == trained("a small house").input_ids
+
+
+def test_clean_text_has_the_tokens_of_a_lossless_tokenizer():
+    numbers = load_pairs("numbers", train_size=300)["train"]
+    texts = [*numbers["source"], *numbers["target"]]
+    first, second = (train_tokenizer(texts, 350, show_progress=False, normalization=each) for each in ("nfc", "none"))
+    assert first.get_vocab() == second.get_vocab()
+    assert first(texts).input_ids == second(texts).input_ids
+
+
+def test_an_unknown_normalization():
+    with pytest.raises(ValueError, match="normalization is 'nfd'; choose one of nfc, nfkc, none"):
+        train_tokenizer(["a"], show_progress=False, normalization="nfd")
 
 
 WORDS = ["a t-shirt &apos;s", "&apos;s a t-shirt", "it &apos;s @-@ &quot; t-shirt &quot;"] * 3
@@ -41,7 +122,7 @@ WORDS = ["a t-shirt &apos;s", "&apos;s a t-shirt", "it &apos;s @-@ &quot; t-shir
 
 @pytest.fixture(scope="module")
 def of_words() -> VanillaTransformerTokenizer:
-    return train_tokenizer(WORDS, vocab_size=300, show_progress=False, whitespace_words=True)
+    return train_tokenizer(WORDS, 300, show_progress=False, whitespace_words=True, normalization="none")
 
 
 @pytest.mark.parametrize("text", ODD_TEXTS)
@@ -61,6 +142,19 @@ def test_whitespace_words_are_cut_at_blanks_alone(of_words, tokenizer, tmp_path)
         assert saved("t-shirt a").input_ids == [*saved("a t-shirt").input_ids[1::-1], saved.eos_token_id]
 
 
+@pytest.mark.parametrize("normalization", ["nfc", "none"])
+@pytest.mark.parametrize("whitespace_words", [False, True])
+@pytest.mark.parametrize("name", ["<pad>", "<s>", "</s>"])
+def test_special_tokens_are_not_learned_from_text(whitespace_words, normalization, name):
+    options = {"whitespace_words": whitespace_words, "normalization": normalization}
+    texts = [f"{name}word{name}", f"a {name} b", f"x{name}", name] * 10
+    tokenizer = train_tokenizer(texts, 400, show_progress=False, **options)
+    for text in texts:
+        ids = tokenizer(text).input_ids
+        assert not set(ids[:-1]) & {0, 1, 2}
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
 @pytest.mark.parametrize("whitespace_words", [False, True])
 def test_tokenised_text_comes_back_word_for_word(multi30k, whitespace_words):
     files = sorted((multi30k / "tok").glob("val.*.tok.*"))
@@ -68,7 +162,7 @@ def test_tokenised_text_comes_back_word_for_word(multi30k, whitespace_words):
         pytest.skip("there is no tokenised text in MULTI30K_DIR/tok")
     lines = [line for file in files for line in file.read_text(encoding="utf-8").split("\n")]
     tokenizer = train_tokenizer(lines, 2000, show_progress=False, whitespace_words=whitespace_words)
-    assert tokenizer.batch_decode(tokenizer(lines).input_ids, skip_special_tokens=True) == lines
+    assert restored(tokenizer, lines) == lines
 
 
 def test_special_tokens_are_those_of_a_new_config(tokenizer):
@@ -91,14 +185,14 @@ def test_the_stock_collator_pads(tokenizer):
     assert batch["labels"][1, -1] == -100
 
 
-def test_everything_is_in_tokenizer_json(tokenizer, tmp_path):
-    tokenizer.save_pretrained(tmp_path)
-    VanillaTransformerConfig(vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+def test_everything_is_in_tokenizer_json(lossless, tmp_path):
+    lossless.save_pretrained(tmp_path)
+    VanillaTransformerConfig(vocab_size=len(lossless)).save_pretrained(tmp_path)
     assert {path.name for path in tmp_path.glob("tokenizer*")} == {"tokenizer.json", "tokenizer_config.json"}
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert type(loaded) is VanillaTransformerTokenizer
     for text in ODD_TEXTS:
-        assert loaded(text).input_ids == tokenizer(text).input_ids
+        assert loaded(text).input_ids == lossless(text).input_ids
         assert loaded.decode(loaded(text).input_ids, skip_special_tokens=True) == text
 
 

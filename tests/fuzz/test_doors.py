@@ -65,7 +65,8 @@ def model():
 
 @pytest.fixture(scope="module")
 def whitespace_tokenizer():
-    return train_tokenizer(["a b c", "d e f"], vocab_size=270, show_progress=False, whitespace_words=True)
+    options = {"whitespace_words": True, "normalization": "none"}
+    return train_tokenizer(["a b c", "d e f"], vocab_size=270, show_progress=False, **options)
 
 
 @pytest.fixture(autouse=True, scope="module")
