@@ -8,7 +8,6 @@ import pyarrow.compute as pc
 from datasets import Dataset
 from numpy.typing import ArrayLike, NDArray
 from transformers import PreTrainedTokenizerBase
-from transformers.tokenization_utils_base import LARGE_INTEGER
 
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_number
@@ -102,27 +101,13 @@ def pair_lengths(data: Dataset | tuple[ArrayLike, ArrayLike]) -> tuple[NDArray[A
         # A filtered or shuffled data set lists rows of its table; datasets itself would copy them one by one.
         rows = data._indices.column(0).to_numpy()
         return source[rows], target[rows]
-    if not isinstance(data, (tuple, list, np.ndarray)) or len(data) != 2:
+    sides = [np.asarray(side) for side in data] if isinstance(data, (tuple, list, np.ndarray)) else []
+    if len(sides) != 2 or any(s.shape != (len(sides[0]),) or not np.issubdtype(s.dtype, np.integer) for s in sides):
         raise TypeError(
-            f"a {type(data).__name__} does not know the lengths of its pairs; give a datasets.Dataset, or two arrays: "
-            "source and target lengths."
+            f"a {type(data).__name__} does not tell the lengths of pairs; give a datasets.Dataset, or two arrays of "
+            "whole numbers, (pairs,): source and target lengths."
         )
-    source, target = map(np.asarray, data)
-    if source.ndim != 1 or source.shape != target.shape:
-        raise InputError(f"lengths have the shapes {source.shape} and {target.shape}; both must be (pairs,).")
-    if not all(np.issubdtype(side.dtype, np.integer) for side in (source, target)):
-        raise TypeError(f"lengths are {source.dtype} and {target.dtype}; they count tokens, so give whole numbers.")
-    return source, target
-
-
-def set_model_max_length(tokenizer: PreTrainedTokenizerBase, data: Dataset) -> None:
-    """Make the longest source of training pairs, in tokens, the tokenizer's `model_max_length`, unless it is greater.
-
-    It truncates nothing by itself; see `translate(..., split_sentences=True)`.
-    """
-    longest, earlier = int(pair_lengths(data)[0].max()), tokenizer.model_max_length
-    if earlier > LARGE_INTEGER or earlier < longest:  # Without a limit it is a number beyond all lengths.
-        tokenizer.model_max_length = longest
+    return sides[0], sides[1]
 
 
 def _list_lengths(column: pa.ChunkedArray) -> NDArray[Any]:

@@ -32,7 +32,7 @@ _TABLE_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json
 _NUMBER = r"^\s*[-+]?[0-9]+([.,][0-9]+)*\s*$"
 # Quoting options that pandas and Python's csv module share.
 _QUOTING_OPTIONS = ("quotechar", "quoting", "escapechar", "doublequote")
-# Options with which the first line may not be a header, or a row not a line; files are then not checked.
+# Options that may change what the header or a row is; files are then not checked.
 _UNCHECKED_OPTIONS = ("header", "names", "column_names", "skiprows", "lineterminator", "comment")
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,6 @@ from ..support.user_errors import InputError
 # Most numbers of one length, as a share, that validation and test take together.
 _LARGEST_HELD_OUT_SHARE = 0.1
 _PAIRS_PER_PROCESS = 5000
-# Longer numbers do not fit in 64 bits.
-_MOST_DIGITS = 18
 
 
 def number_pairs(
@@ -52,14 +50,13 @@ def number_pairs(
     check_number("train_size", train_size, 1)
     check_number("validation_size", validation_size, 0)
     check_number("test_size", test_size, 0)
-    check_number("max_digits", max_digits, 1, _MOST_DIGITS)
+    check_number("max_digits", max_digits, 1, 18)  # Longer numbers do not fit in 64 bits.
     generator = random.Random(seed)
     lengths = range(1, max_digits + 1)
     test = _draw_halves(generator, lengths, test_size, taken=set())
     validation = _draw_halves(generator, lengths, validation_size, taken=set(test))
     train = _draw(generator, lengths, train_size, taken={*test, *validation}, largest_share=1.0)
-    languages = (source_language, target_language)
-    splits = {"train": train, "validation": validation, "test": test}
+    languages, splits = (source_language, target_language), {"train": train, "validation": validation, "test": test}
     return DatasetDict({name: _spell_all(numbers, languages, name) for name, numbers in splits.items() if numbers})
 
 
@@ -99,8 +96,7 @@ def _draw(generator: random.Random, lengths: range, size: int, taken: set[int], 
 
 def _spell_all(numbers: list[int], languages: tuple[str, str], name: str) -> Dataset:
     processes = min(os.cpu_count() or 1, len(numbers) // _PAIRS_PER_PROCESS)
-    # With num_proc=1 datasets would start a process, too.
-    num_proc = processes if processes > 1 else None
+    num_proc = processes if processes > 1 else None  # With 1 datasets would start a process, too.
     return Dataset.from_dict({"number": numbers}).map(
         _spell, fn_kwargs={"languages": languages}, num_proc=num_proc, desc=f"spelling {name} numbers"
     )

@@ -10,9 +10,7 @@ from typing import Any
 from ..support.user_errors import InputError
 
 
-_ADVICE = "convert it to UTF-8, for example with iconv"
-_COMPRESSED = (".bz2", ".xz", ".zip", ".zst", ".tgz")
-_BYTES_PER_READ = 1 << 20
+_ADVICE = "convert it to UTF-8, for example with iconv, or decompress it"
 
 
 def check_is_input(path: Path) -> None:
@@ -42,7 +40,7 @@ def iterate_lines(path: Path) -> Iterator[str]:
 def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str]]:
     """Yield lists of lines: all that a stream holds at the time, so that a slow writer's lines do not wait."""
     rest, number = b"", 1
-    while arrived := stream.read1(_BYTES_PER_READ):
+    while arrived := stream.read1(1 << 20):
         *lines, rest = (rest + arrived).split(b"\n")
         if lines:
             yield list(decode_lines(lines, name, number))
@@ -67,10 +65,8 @@ def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            advice = "decompress it" if Path(name).suffix.lower() in _COMPRESSED else _ADVICE
-            raise InputError(
-                f"{name}, line {number}: byte 0x{line[error.start]:02x} is not UTF-8; {advice}."
-            ) from error
+            byte = f"byte 0x{line[error.start]:02x}"
+            raise InputError(f"{name}, line {number}: {byte} is not UTF-8; {_ADVICE}.") from error
         if "\0" in text:
             raise InputError(f"{name}, line {number}: NUL characters, as in UTF-16; {_ADVICE}.")
         yield text.rstrip("\r\n")

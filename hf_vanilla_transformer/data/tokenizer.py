@@ -54,13 +54,8 @@ def _split_at_spaces(tokenizer: Tokenizer) -> None:
     A `<` that begins a special token is a word of its own, because merges could spell the token otherwise.
     """
     names = "|".join(token.removeprefix("<") for token in SPECIAL_TOKENS)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(" ", "merged_with_next"),
-            pre_tokenizers.Split(Regex(f"<(?={names})"), "isolated"),
-            pre_tokenizers.ByteLevel(False, use_regex=False),
-        ]
-    )
+    splits = [pre_tokenizers.Split(" ", "merged_with_next"), pre_tokenizers.Split(Regex(f"<(?={names})"), "isolated")]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(False, use_regex=False)])
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
 
 
@@ -83,15 +78,11 @@ def train_tokenizer(
         whitespace_words (`bool`, defaults to `False`): split texts into words at spaces only, for pre-tokenized text:
             `&apos;` or `t-shirt` may become one token, as in Sennrich et al. 2016, and a word has the same tokens at
             the beginning of a sentence as elsewhere. Otherwise letters, digits and punctuation are split.
-        normalization (`str`, defaults to `"nfc"`): changes of every text before it is tokenized, saved in
-            `tokenizer.json`. Decoding restores the text after these changes.
-
-            - `"nfc"`: controls, soft hyphens, marks of direction, zero-width spaces and byte order marks are removed;
-              Unicode's NFC; every run of spaces of any kind, tabs and line breaks becomes one space, and both ends are
-              stripped.
-            - `"nfkc"`: the same with `Nmt` and `NFKC` of the tokenizers library, for example `ﬁ` to `fi`; joiners
-              become spaces. It is close to SentencePiece's default, not equal.
-            - `"none"`: no changes, so decoding restores every text exactly.
+        normalization (`str`, defaults to `"nfc"`): changes of texts before they are tokenized, saved in
+            `tokenizer.json`; decoding restores the changed text. `"nfc"` removes controls, soft hyphens, marks of
+            direction, zero-width spaces and byte order marks, applies Unicode's NFC, makes one space of every run of
+            white space, and strips both ends. `"nfkc"` is the same with `Nmt` and `NFKC` of the tokenizers library,
+            which are close to SentencePiece's default, not equal. `"none"` changes nothing.
 
     Returns:
         `VanillaTransformerTokenizer`: with `<pad>`, `<s>`, `</s>` as ids 0, 1, 2.

@@ -118,3 +118,9 @@ class TwoVocabularyTokenizer(TokenizersBackend):
 def sides_of(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
     """The tokenizers of sources and of targets: itself twice, unless it has two vocabularies."""
     return getattr(tokenizer, "source_tokenizer", tokenizer), getattr(tokenizer, "target_tokenizer", tokenizer)
+
+
+def longest_training_source(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Tokens of the longest source that a model was trained on, or else the most that its tokenizer allows."""
+    longest = tokenizer.init_kwargs.get("longest_training_source")
+    return longest if isinstance(longest, int) else tokenizer.model_max_length

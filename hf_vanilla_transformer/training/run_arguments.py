@@ -51,10 +51,7 @@ class ModelArguments(LoadingArguments):
     )
     normalization: Normalization = field(
         default="nfc",
-        metadata={
-            "help": "Changes of texts before they are tokenized: nfc removes invisible characters, composes accents, "
-            "and makes one space of each run of spaces; nfkc unifies variants of characters, too; none changes nothing."
-        },
+        metadata={"help": "Changes of texts: of invisible characters, accents and spaces; nfkc: of variants, too."},
     )
     num_layers: int | None = field(default=None, metadata={"help": "Layers of each stack (base: 6)."})
     d_model: int | None = field(default=None, metadata={"help": "Model width (base: 512)."})

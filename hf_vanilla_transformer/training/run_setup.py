@@ -20,7 +20,7 @@ from transformers import (
     Seq2SeqTrainer,
 )
 
-from ..data.length_filter import filter_pairs, set_model_max_length
+from ..data.length_filter import filter_pairs, pair_lengths
 from ..data.pair_arguments import DataArguments
 from ..data.token_budget_batches import TokenBudgetBatchSampler
 from ..data.tokenized_pairs import tokenize_pairs
@@ -36,7 +36,7 @@ from ..translation.model_loading import explaining_missing_files, load_model
 from .checkpoints import CompleteCheckpoints
 from .optimizer_and_schedule import paper_optimizers
 from .r_drop import RDropTrainer
-from .run_arguments import ModelArguments, RunArguments, Settings
+from .run_arguments import TRAINED, ModelArguments, RunArguments, Settings
 from .run_checks import check_lengths, check_space, check_tokenizer
 from .run_report import prepare_push
 from .token_metrics import TokenMetricsTrainer
@@ -73,6 +73,8 @@ def build_trainer(
         if code is not None and not hasattr(tokenizer, name):
             tokenizer.init_kwargs.setdefault(name, code)
     check_lengths(model.config, data)
+    if model.config.position_embedding_type == "learned":  # Sinusoids have no limit.
+        tokenizer.model_max_length = model.config.max_position_embeddings
     trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(pairs["train"]))
     callbacks = [facts, LogRunSizes(model.num_parameters(), len(data["train"])), StopWhenDiverged()]
     if args.eval_strategy != "no":
@@ -145,8 +147,7 @@ def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrained
         return tokenizer
     tokenizers: list[Any] = [None]
     if PartialState().is_main_process:
-        names = ("vocab_size", "whitespace_words", "normalization")
-        options = {name: getattr(model_args, name) for name in names}
+        options = {name: getattr(model_args, name) for name in TRAINED if name != "joint_vocabulary"}
         sides = [pairs["train"]["source"], pairs["train"]["target"]]
         if model_args.joint_vocabulary:
             tokenizers = [train_tokenizer(chain(*sides), **options)]
@@ -167,7 +168,8 @@ def tokenize(
     if too_long or any(dropped.values()):
         count = f"{sum(dropped.values())} of {len(pairs['train'])}"
         logger.info(f"removed {count} training pairs: {dropped['empty']} empty on one side{too_long}")
-    set_model_max_length(tokenizer, data["train"])
+    longest, field = int(pair_lengths(data["train"])[0].max()), "longest_training_source"
+    tokenizer.init_kwargs[field] = max(longest, tokenizer.init_kwargs.get(field, 0))
     return data
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from ..model.tokenization_two_vocabularies import longest_training_source
 from .translation_details import Translation
 
 
@@ -28,12 +29,13 @@ class Piece(NamedTuple):
 def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str, language: str | None = None) -> list[Piece]:
     """The sentences of a text in a language, by default the tokenizer's or else English; at least one.
 
-    Sentences with more tokens than any that the model was trained on (the tokenizer's `model_max_length`, `</s>`
-    included) are split at clauses.
+    Sentences with more tokens than any that the model was trained on (`longest_training_source` of the tokenizer's
+    configuration, or else `model_max_length`; `</s>` included) are split at clauses.
     """
+    most = longest_training_source(tokenizer)
 
     def fits(sentence: str) -> bool:
-        return len(tokenizer(sentence, verbose=False).input_ids) <= tokenizer.model_max_length
+        return len(tokenizer(sentence, verbose=False).input_ids) <= most
 
     codes = [language, *(getattr(tokenizer, name, None) or tokenizer.init_kwargs.get(name) for name in _LANGUAGE)]
     return split_text(text, next((code for code in codes if code and isinstance(code, str)), None), fits) or [

@@ -93,8 +93,9 @@ def translate(
             texts. One more forward pass per batch computes them.
         split_sentences (`bool` or `str`): whether `sentences` are texts to split into sentences, which needs sentencex;
             a string is the code of their language, by default the tokenizer's or else English. Paragraphs, line breaks
-            and white space are kept. A sentence with more tokens than any that the model was trained on (the
-            tokenizer's `model_max_length`) is split at clauses. False for test sets, because it changes their scores.
+            and white space are kept. A sentence with more tokens than any that the model was trained on
+            (`longest_training_source` in `tokenizer_config.json`) is split at clauses. False for test sets, because it
+            changes their scores.
         glossary (`Mapping[str, str | Sequence[str]]`, *optional*): from terms to the translations that they must have;
             or a [`~hf_vanilla_transformer.translation.glossary.Glossary`], which is made once for many calls. Needs
             beam search, best with more beams than the translations of a sentence's terms have tokens.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..model.generation_settings import length_penalty_of
-from ..model.tokenization_two_vocabularies import sides_of
+from ..model.tokenization_two_vocabularies import longest_training_source, sides_of
 from .alignment import Aligner, Tokenized
 from .forced_decoding import Forced, forced_decoding
 from .inference import Inference
@@ -69,7 +69,7 @@ def describe(
         flags = {
             "truncated": not eos.intersection(row[-1:]),
             "repetition": has_loop(row) and not has_loop(source[1]),
-            "longer_than_training": len(source[1]) > tokenizer.model_max_length,
+            "longer_than_training": len(source[1]) > longest_training_source(tokenizer),
         }
         raised = frozenset(name for name, is_so in flags.items() if is_so)
         found.append(Translation(text, score, target_side.convert_ids_to_tokens(row), log_probs, links, flags=raised))

@@ -178,7 +178,10 @@ def test_the_tokenizer_holds_the_longest_source_and_the_languages(trained, tmp_p
     shorter = recipe(tmp_path, model_name_or_path=str(trained), max_digits=1, train_size=5, max_steps=1)
     for folder in (trained, train.main(shorter)):
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        assert tokenizer.model_max_length == max(map(len, tokenizer(pairs["source"][:], verbose=False).input_ids))
+        ids = tokenizer(pairs["source"][:], text_target=pairs["target"][:])
+        assert tokenizer.init_kwargs["longest_training_source"] == max(map(len, ids["input_ids"]))
+        # The longest target is longer; the model has no limit.
+        assert tokenizer(pairs["source"][:], text_target=pairs["target"][:], truncation=True) == ids
         assert (tokenizer.init_kwargs["source_lang"], tokenizer.init_kwargs["target_lang"]) == ("en", "fr")
 
 

@@ -315,7 +315,7 @@ def test_other_compression(tmp_path):
     paths = [tmp_path / "a.en.xz", tmp_path / "a.de.xz"]
     for path in paths:
         path.write_bytes(lzma.compress(b"x\n"))
-    with pytest.raises(ValueError, match=r"a\.en\.xz, line 1: byte .* is not UTF-8; decompress it"):
+    with pytest.raises(ValueError, match=r"a\.en\.xz, line 1: byte .* is not UTF-8; convert it .*or decompress it"):
         load_pairs(train_files=paths)
 
 

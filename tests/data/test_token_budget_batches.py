@@ -253,9 +253,9 @@ def test_missing_tokens_are_none(pairs):
     [
         (Dataset.from_dict({"source": ["a"], "labels": [[1]]}), {}, ValueError, "source, labels, and not input_ids;"),
         (Dataset.from_dict({"input_ids": [[1]], "labels": [[1]]}).to_iterable_dataset(), {}, TypeError, "Iterable"),
-        ([{"input_ids": [1]}], {}, TypeError, "a list does not know the lengths of its pairs"),
-        (([1, 2], [1]), {}, ValueError, r"shapes \(2,\) and \(1,\)"),
-        (([1.0], [1.0]), {}, TypeError, "lengths are float64 and float64"),
+        ([{"input_ids": [1]}], {}, TypeError, "a list does not tell the lengths of pairs"),
+        (([1, 2], [1]), {}, TypeError, r"two arrays of whole numbers, \(pairs,\)"),
+        (([1.0], [1.0]), {}, TypeError, "two arrays of whole numbers"),
         (np.zeros((2, 0), int), {}, ValueError, "the data set is empty"),
         (([1], [1]), {"tokens": 0}, ValueError, "tokens_per_batch is 0; it must be at least 1"),
         (([1], [1]), {"tokens": 2048.0}, TypeError, "tokens_per_batch is 2048.0; give a whole number"),
@@ -383,7 +383,7 @@ class Pairs(torch.utils.data.Dataset):
 def test_a_data_set_that_is_no_table(tmp_path, tokenizer):
     table = copy_task(tokenizer, 60, longest=20)
     trainer = make_trainer(tmp_path, tokenizer, data=Pairs(table.to_list()), num_train_epochs=1)
-    with pytest.raises(TypeError, match="a Pairs does not know the lengths of its pairs"):
+    with pytest.raises(TypeError, match="a Pairs does not tell the lengths of pairs"):
         TokenBudgetBatchSampler.use_in(trainer, BUDGET)
     given = [[len(row) for row in table[name]] for name in ("input_ids", "labels")]
     with pytest.raises(ValueError, match="59 lengths were given for 60 training pairs"):
@@ -410,10 +410,10 @@ def test_settings_that_rule_it_out(tmp_path, tokenizer, arguments, message):
 def test_data_that_cannot_be_planned(tmp_path, tokenizer):
     data = copy_task(tokenizer, 8)
     trainer = make_trainer(tmp_path, tokenizer, data=data.to_iterable_dataset(), max_steps=1)
-    with pytest.raises(TypeError, match="a IterableDataset does not know the lengths of its pairs"):
+    with pytest.raises(TypeError, match="a IterableDataset does not tell the lengths of pairs"):
         TokenBudgetBatchSampler.use_in(trainer, BUDGET)
     trainer.train_dataset = None
-    with pytest.raises(TypeError, match="a NoneType does not know the lengths of its pairs"):
+    with pytest.raises(TypeError, match="a NoneType does not tell the lengths of pairs"):
         TokenBudgetBatchSampler.use_in(trainer, BUDGET)
     trainer.train_dataset, trainer.model._tp_size = data, 2
     with pytest.raises(ValueError, match="tensor, context or sequence parallelism contradicts"):
