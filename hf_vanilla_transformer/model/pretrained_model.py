@@ -1,6 +1,5 @@
 """The `PreTrainedModel` around the layers: loading, saving, weight tying, initialization, resizing, parallel plans."""
 
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -40,20 +39,6 @@ TIED_EMBEDDINGS = {
 }
 
 
-def leave_out_tied_weights(model: PreTrainedModel, incompatible_keys: Any) -> None:
-    """A hook of `load_state_dict`: do not report tied weights, which files hold once (section 3.4), as missing.
-
-    Without it the Trainer logs "missing keys" when it resumes or loads the best checkpoint.
-    """
-    missing = incompatible_keys.missing_keys
-    for tied, source in model.all_tied_weights_keys.items():
-        for name in [name for name in missing if f".{name}".endswith(f".{tied}")]:
-            was_loaded = name.removesuffix(tied) + source not in missing
-            # With assign=True they are two tensors from then on.
-            if was_loaded and attrgetter(tied)(model) is attrgetter(source)(model):
-                missing.remove(name)
-
-
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
     """Class attributes that transformers reads, and what the classes of this model share besides their layers."""
 
@@ -71,7 +56,25 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         # Fields may have been set after the configuration was validated.
         config.validate_architecture()
         super().__init__(config, *args, **kwargs)
-        self.register_load_state_dict_post_hook(leave_out_tied_weights)
+
+    @property
+    def _keys_to_ignore_on_save(self) -> set[str]:
+        """Weights that are tied to others, which files hold once (section 3.4).
+
+        The Trainer's log does not count them as missing when it resumes or loads the best checkpoint.
+        """
+        if not self.config.tie_word_embeddings:
+            return set()
+        weights = dict(self.named_parameters(remove_duplicate=False))
+        return {
+            tied
+            for tied, source in self.all_tied_weights_keys.items()
+            if tied in weights and weights[tied] is weights.get(source)
+        }
+
+    @_keys_to_ignore_on_save.setter
+    def _keys_to_ignore_on_save(self, keys: set[str]) -> None:
+        """transformers collects the sets of all modules here, but weights may be untied later."""
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -151,10 +154,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             init.zeros_(module.bias)
 
     def get_input_embeddings(self: Any) -> nn.Module:
-        """The source's embedding; with shared embeddings, also the target's."""
-        if hasattr(self, "encoder"):
-            return self.shared if hasattr(self, "shared") else self.encoder.embed_tokens
-        return super().get_input_embeddings()
+        """The source's embedding, which the encoder calls; with shared embeddings, the target's has the same matrix."""
+        return self.encoder.embed_tokens if hasattr(self, "encoder") else super().get_input_embeddings()
 
     def set_input_embeddings(self: Any, value: Any) -> None:
         """Replace the source's embedding; with shared embeddings, also the target's.
@@ -190,3 +191,17 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
                 decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
             )
         return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+
+    def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
+        """Change the number of learned positions; sinusoids have no limit and stay as they are.
+
+        Args:
+            new_num_position_embeddings (`int`): the new `max_position_embeddings`; new rows are initialized.
+        """
+        if self.config.position_embedding_type != "learned":
+            return
+        for stack in [module for module in self.modules() if hasattr(module, "embed_positions")]:
+            stack.embed_positions = self._get_resized_embeddings(
+                stack.embed_positions, new_num_position_embeddings, mean_resizing=False
+            )
+        self.config.max_position_embeddings = new_num_position_embeddings

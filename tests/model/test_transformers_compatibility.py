@@ -81,6 +81,7 @@ ATTRIBUTES = {
         "_tied_weights_keys",
         "_tp_plan",
         "_fsdp_plan",
+        "_keys_to_ignore_on_save",
         "all_tied_weights_keys",
     ),
     "transformers.utils.output_capturing": ("_can_record_outputs",),

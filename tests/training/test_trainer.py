@@ -45,13 +45,9 @@ def test_no_tied_weight_is_called_missing(tmp_path, tokenizer, caplog, monkeypat
     assert "missing" not in caplog.text.lower()
     weights = load_file(tmp_path / "checkpoint-2" / "model.safetensors")
     other = small_model(seed=1, vocab_size=len(tokenizer), **changes)
-    other.load_state_dict(weights)
+    # Only tied weights are missing, which is what the Trainer's log leaves out.
+    assert set(other.load_state_dict(weights, strict=False).missing_keys) == other._keys_to_ignore_on_save
     assert all(torch.equal(other.state_dict()[name], weight) for name, weight in weights.items())
-    # A weight that no file holds is missing still.
-    with pytest.raises(RuntimeError, match="Missing key"):
-        other.load_state_dict(
-            {name: weight for name, weight in weights.items() if "embed" not in name and "shared" not in name}
-        )
 
 
 def endless_model(tokenizer):
