@@ -1,8 +1,9 @@
 """Settings of the search: the paper's, their checks, and how they are saved."""
 
 import copy
+import logging
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from transformers import GenerationConfig, PreTrainedConfig
@@ -10,6 +11,8 @@ from transformers import GenerationConfig, PreTrainedConfig
 from .beam_search import LENGTH_PENALTIES
 from .input_error import InputError
 
+
+logger = logging.getLogger(__name__)
 
 # Section 6.1.
 PAPER_ALPHA = 0.6
@@ -26,6 +29,8 @@ _LIMITS = {
     "max_length": (1, 100_000),
     "max_length_offset": (0, 100_000),
 }
+# More beams than translation gains from.
+_MANY_BEAMS = 100
 # Settings of the paper's search, which are saved also where they equal transformers' defaults.
 _SEARCH = ("num_beams", "length_penalty", "early_stopping")
 
@@ -76,6 +81,17 @@ def check_search(settings: Mapping[str, Any]) -> None:
             raise InputError(f"{name} is {number!r}; it must be a whole number of at least {least}{paper}.")
         if number is not None and number > most:
             raise InputError(f"{name} is {number:,}; it must be at most {most:,}.")
+
+
+@cache
+def warn_of_many_beams(num_beams: int) -> None:
+    """Warn, once per process and number, of a search that takes much memory and time."""
+    if num_beams > _MANY_BEAMS:
+        logger.warning(
+            "num_beams is %d: each step computes so many hypotheses of every sentence, and memory and time grow with "
+            "them; the paper's is 4.",
+            num_beams,
+        )
 
 
 def check_token_ids(settings: Any, vocab_size: int) -> None:

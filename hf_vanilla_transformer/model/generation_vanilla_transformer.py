@@ -27,6 +27,7 @@ from .generation_settings import (
     length_penalty_of,
     limits_length,
     paper_generation_config,
+    warn_of_many_beams,
 )
 from .input_error import InputError
 from .key_value_cache import CACHE, either_cache, tokens_to_read
@@ -407,6 +408,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _new_search(self, prompts: torch.Tensor, settings: Any) -> BeamSearch:
         """A search that continues prompts `(batch, length)`."""
+        warn_of_many_beams(settings.num_beams)
         limits = torch.full((len(prompts),), settings.max_length, device=prompts.device)
         if settings.sentence_max_lengths is not None:
             limits = limits.minimum(settings.sentence_max_lengths.to(prompts.device))

@@ -9,6 +9,7 @@ import transformers
 from packaging.version import Version
 from transformers import LogitsProcessor, StoppingCriteria, TextIteratorStreamer
 
+from hf_vanilla_transformer.model.generation_settings import warn_of_many_beams
 from tests.generation.by_hand import BOS, EOS, beam_search, greedy_search
 from tests.generation.conftest import (
     MODES,
@@ -288,6 +289,14 @@ def test_nobody_is_asked_what_follows_an_end(decode, mode, options):
     lengths = [len(target) for target in targets]
     assert len(set(lengths)) > 1
     assert {(sentence, length) for sentence in range(len(SENTENCES)) for length in range(1, max(lengths))} <= asked
+
+
+def test_many_beams_are_warned_of_once(model, caplog):
+    warn_of_many_beams.cache_clear()
+    for num_beams in (100, 101, 101):
+        model.generate(torch.tensor([[3, 4]]), num_beams=num_beams, max_new_tokens=1)
+    (message,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert message.startswith("num_beams is 101: ")
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
