@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import Cache
 
 from .fast_path_checks import is_plain_cpu_tensor
 from .input_error import InputError
@@ -54,16 +53,6 @@ def check_source(states: torch.Tensor | None, attention_mask: torch.Tensor | Non
         raise InputError(
             f"the source's mask has length {attention_mask.shape[-1]}, and the encoder's output has length "
             f"{source}; give the mask of the encoder's input."
-        )
-
-
-def check_cache(stack: Any, cache: Cache | None) -> None:
-    """Raise ValueError for a cache in training with gradient checkpointing."""
-    if cache is not None and stack.gradient_checkpointing and stack.training and torch.is_grad_enabled():
-        # The second time, during backward, would extend the cache again.
-        raise InputError(
-            "gradient checkpointing computes layers twice, which would extend the cache twice; leave the cache "
-            "out, or call the model under torch.no_grad()."
         )
 
 

@@ -12,7 +12,6 @@ import torch
 from transformers import GenerationMixin, __version__
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .input_error import InputError
 
 
@@ -69,27 +68,49 @@ def tokens_to_read(cache: Cache | None, length: int, given: int | None) -> int |
     return length - past_length
 
 
-def encoder_decoder_cache(
-    config: VanillaTransformerConfig, cache: Cache | None, use_cache: bool | None
-) -> EncoderDecoderCache | None:
-    """A cache for both attentions of the decoder: the caller's or, with `use_cache`, a new one; otherwise None."""
+def encoder_decoder_cache(stack: Any, cache: Cache | None, use_cache: bool | None) -> EncoderDecoderCache | None:
+    """A cache for both attentions of the decoder: the caller's or, with `use_cache`, a new one; otherwise None.
+
+    Raises:
+        ValueError: for the caller's cache in training with gradient checkpointing, where no cache is made either.
+    """
+    config, is_checkpointing = stack.config, stack.gradient_checkpointing and stack.training and torch.is_grad_enabled()
+    if cache is None and (is_checkpointing or not (config.use_cache if use_cache is None else use_cache)):
+        return None
+    if is_checkpointing:
+        # The second time, during backward, would extend the cache again.
+        raise InputError(
+            "gradient checkpointing computes layers twice, which would extend the cache twice; leave the cache "
+            "out, or call the model under torch.no_grad()."
+        )
     if isinstance(cache, EncoderDecoderCache):
         return cache
-    if cache is None and not use_cache:
-        return None
     self_attention_cache = DynamicCache(config=config) if cache is None else cache
     return EncoderDecoderCache(self_attention_cache, DynamicCache(config=config))
 
 
 def keys_values_of_source(
-    cache: EncoderDecoderCache | None, layer_idx: int, project: Callable[[], tuple[torch.Tensor, torch.Tensor]]
+    cache: EncoderDecoderCache | None, layer_idx: int, project: Callable, states: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of the source, `(batch, heads, source, d)`: of the cache, or else computed, and stored there."""
+    """Keys and values of the source, `(batch, heads, source, d)`: of the cache, or else computed, and stored there.
+
+    Args:
+        cache (`EncoderDecoderCache`, *optional*): of this source.
+        layer_idx (`int`): the layer's number.
+        project (`Callable`): computes keys and values from states.
+        states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
+    """
     if cache is None:
-        return project()
+        return project(states)
     if not cache.is_updated.get(layer_idx):
         cache.is_updated[layer_idx] = True
-        return cache.cross_attention_cache.update(*project(), layer_idx)
-    layer: Any = cache.cross_attention_cache.layers[layer_idx]
-    layer.prefetch()  # An offloading cache may hold it on another device.
-    return layer.keys, layer.values
+        key, value = cache.cross_attention_cache.update(*project(states), layer_idx)
+        layer: Any = cache.cross_attention_cache.layers[layer_idx]
+    else:
+        layer = cache.cross_attention_cache.layers[layer_idx]
+        layer.prefetch()  # An offloading cache may hold it on another device.
+        key, value = layer.keys, layer.values
+    if layer.is_compileable:
+        # A static cache may be longer than the source; without a mask, queries would attend to its zeros.
+        key, value = (each[:, :, : states.shape[1]] for each in (key, value))
+    return key, value

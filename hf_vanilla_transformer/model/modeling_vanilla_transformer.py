@@ -9,7 +9,6 @@ Shapes have named axes: batch, source and target (lengths in tokens), heads (h),
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +22,6 @@ from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
-from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_kernels import flash_attention
@@ -33,7 +31,6 @@ from .fast_path_checks import is_plain_linear
 from .generation_settings import paper_generation_config
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .input_checks import (
-    check_cache,
     check_ids_or_embeds,
     check_labels,
     check_right_padding,
@@ -191,7 +188,7 @@ class VanillaTransformerAttention(nn.Module):
             if cache is not None:
                 key, value = cache.self_attention_cache.update(key, value, self.layer_idx)
         else:
-            key, value = keys_values_of_source(cache, self.layer_idx, partial(self._project, key_value_states))
+            key, value = keys_values_of_source(cache, self.layer_idx, self._project, key_value_states)
 
         implementation = "eager" if kwargs.get("output_attentions") else self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
@@ -204,7 +201,7 @@ class VanillaTransformerAttention(nn.Module):
         return linear(self.out_proj, heads.flatten(-2)), weights
 
     def _split_heads(self, projected: torch.Tensor, head_dim: int) -> torch.Tensor:
-        return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+        return projected.reshape(*projected.shape[:2], -1, head_dim).transpose(1, 2)
 
     def _project(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         states = cast_for_matmul(states)
@@ -359,7 +356,6 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         layers = [VanillaTransformerEncoderLayer(config, layer_idx) for layer_idx in range(config.encoder_layers)]
         super().__init__(config, vocab_size, layers)
 
-    @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,
@@ -406,7 +402,6 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         layers = [VanillaTransformerDecoderLayer(config, layer_idx) for layer_idx in range(config.decoder_layers)]
         super().__init__(config, config.vocab_size, layers)
 
-    @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,
@@ -430,7 +425,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             encoder_attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): the source's mask.
             cache (`Cache`, *optional*): keys and values of earlier tokens; extended in place.
             inputs_embeds (`torch.FloatTensor` of shape `(batch, target, d_model)`, *optional*): as in the encoder.
-            use_cache (`bool`, *optional*): whether to return keys and values.
+            use_cache (`bool`, *optional*): whether to return keys and values; by default `config.use_cache`. Training
+                with gradient checkpointing never does.
             past_key_values (`Cache`, *optional*): `cache`, by its name before transformers 5.24.
 
         Returns:
@@ -443,9 +439,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         """
         check_source(encoder_hidden_states, encoder_attention_mask)
         embeds = self.look_up(input_ids, inputs_embeds)
-        cache = either_cache(cache, past_key_values)
-        check_cache(self, cache)
-        cache = encoder_decoder_cache(self.config, cache, use_cache)
+        cache = encoder_decoder_cache(self, either_cache(cache, past_key_values), use_cache)
         past_length = 0 if cache is None else cache.get_seq_length()
         position_ids = count_positions(attention_mask, embeds.shape[1], past_length, embeds.device)
         x = self.add_positions(embeds, position_ids)
@@ -577,8 +571,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 
         Args:
             labels (`torch.LongTensor` of shape `(batch, target)`, *optional*): target tokens, ending in `</s>`; -100
-                where there is no target. Without decoder inputs, the labels shifted right are the decoder inputs
-                (teacher forcing).
+                where there is no target, or `ignore_index`. Without decoder inputs, the labels shifted right are the
+                decoder inputs (teacher forcing).
             logits_to_keep (`int` or `torch.Tensor`): compute logits for this many last target positions, or for the
                 given positions; 0 for all.
             skip_logits (`bool`, *optional*): with `labels`, compute the loss without all logits in memory, and return
@@ -595,6 +589,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             ValueError: if there are neither decoder inputs nor labels, if labels and decoder inputs differ in shape,
                 and as [`VanillaTransformerModel`] does.
         """
+        ignored: Any = kwargs.pop("ignore_index", -100)
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -615,6 +610,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         states, logits, loss, sums = outputs.last_hidden_state, None, None, None
         if labels is not None:
             check_shape_of_labels(labels, states)
+            labels = labels.masked_fill(labels == ignored, -100)
         if labels is not None and (self.training if skip_logits is None else skip_logits):
             loss, sums = self._loss_without_logits(states, labels, **kwargs)
         else:

@@ -22,7 +22,7 @@ _TOKENS_AT_ONCE, _TOKENS_AT_ONCE_ON_GPUS = 128, 2048
 
 
 def r_drop_loss(
-    logits: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float = 0.0, ignore_index: int = -100
+    logits: torch.Tensor, labels: torch.Tensor, weight: float, label_smoothing: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Liang et al. 2021, Eq. 4, halved and summed over tokens: (CE_1 + CE_2 + weight * (KL(1||2) + KL(2||1)) / 2) / 2.
 
@@ -30,16 +30,15 @@ def r_drop_loss(
 
     Args:
         logits (`torch.Tensor` of shape `(2, tokens, vocabulary)`): logits of the same tokens in two passes.
-        labels (`torch.LongTensor` of shape `(tokens,)`): target tokens, or `ignore_index`.
+        labels (`torch.LongTensor` of shape `(tokens,)`): target tokens; -100 where there is no target.
         weight (`float`): alpha, the weight of the KL divergence.
         label_smoothing (`float`): epsilon_ls of section 5.4, in both cross-entropies.
-        ignore_index (`int`): label of tokens without a loss.
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: the loss in nats, a scalar in float32 or float64, which can be
             differentiated once; and the sums of [`token_sums`] over the tokens of both passes, `(3,)`.
     """
-    valid = (labels != ignore_index).nonzero()[:, 0]
+    valid = (labels != -100).nonzero()[:, 0]
     return _InChunks.apply(logits, labels, valid, weight, label_smoothing)
 
 

@@ -66,6 +66,17 @@ def test_the_documented_training_step_is_one_graph_for_all_shapes(tmp_path):
     assert not counters["graph_break"]
 
 
+@pytest.mark.parametrize("inputs", [{}, {"use_cache": True}], ids=str)
+def test_gradient_checkpointing_is_one_graph(inputs):
+    model, eager = small_model(dropout=0.0).train(), small_model(dropout=0.0).train()
+    model.gradient_checkpointing_enable()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+    assert_same_step(compiled, model, eager, {**batch((5, 9, 3), (4, 2, 7), seed=0), **inputs})
+    ids, mask = pad(sentences(5, 3))
+    output = compiled(input_ids=ids, attention_mask=mask, decoder_input_ids=ids, **inputs)
+    assert output.get("cache", output.get("past_key_values")) is None
+
+
 def test_the_documented_decoding_is_one_graph_for_each_further_token(capsys):
     names = run(DECODING, AHEAD_OF_TIME)
     assert "['zweiundvierzig', 'sieben']" in capsys.readouterr().out
@@ -89,7 +100,7 @@ def test_a_step_of_the_default_backend_has_the_eager_logits():
         source = {"encoder_outputs": model.get_encoder()(ids, mask), "attention_mask": mask}
         target = torch.stack(sentences(*[6] * len(lengths), seed=9))
         expected = model(decoder_input_ids=target, **source).logits
-        cache = EncoderDecoderCache(*(StaticCache(model.config, max_cache_len=length) for length in (20, ids.shape[1])))
+        cache = EncoderDecoderCache(*(StaticCache(model.config, max_cache_len=length) for length in (20, 24)))
         outputs = [model(decoder_input_ids=target[:, :1], cache=cache, **source).logits]
         for token in target[:, 1:].split(1, dim=1):
             outputs.append(step(decoder_input_ids=token, cache=cache, **source).logits)

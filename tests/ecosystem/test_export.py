@@ -144,6 +144,40 @@ def test_onnx_positions_are_exact_far_out(onnx, tmp_path):
     torch.testing.assert_close(torch.from_numpy(output), sinusoidal_positions(FAR, 64), atol=1e-6, rtol=0)
 
 
+class Logits(torch.nn.Module):
+    """Tensors in and out, as the exporter of TorchScript needs them."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, attention_mask, decoder_input_ids):
+        names = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids, "use_cache": False}
+        return self.model(input_ids, **names).logits
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning", "ignore::UserWarning")
+def test_the_legacy_exporter_keeps_shapes_free(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = Logits(small_model()).eval()
+    axes = {name: {0: "batch", 1: name} for name in ("input_ids", "decoder_input_ids", "logits")}
+    axes["attention_mask"] = axes["input_ids"]
+
+    def inputs(lengths):
+        return (*pad(sentences(*lengths)), pad(sentences(*[length + 2 for length in lengths], seed=1))[0])
+
+    names = ["input_ids", "attention_mask", "decoder_input_ids"]
+    path = str(tmp_path / "model.onnx")
+    torch.onnx.export(
+        model, inputs((5, 3)), path, input_names=names, output_names=["logits"], dynamic_axes=axes, dynamo=False
+    )
+    session = onnxruntime.InferenceSession(path)
+    for lengths in SHAPES:
+        given = inputs(lengths)
+        (logits,) = session.run(None, {name: each.numpy() for name, each in zip(names, given, strict=True)})
+        torch.testing.assert_close(torch.from_numpy(logits), model(*given), atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("kind", ["exported", "onnx"])
 def test_padding_and_long_sources_are_exact(kind, request):
     """1,500 tokens, far beyond the example, next to two tokens, so that a row is mostly padding."""

@@ -582,6 +582,20 @@ class TestLinear:
         for ours, theirs in zip(gradients, torch.autograd.grad(expected.square().sum(), wanted), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
+    @pytest.mark.parametrize("frozen", ["weight", "input", None])
+    def test_only_what_a_gradient_needs_is_kept(self, onednn_calls, frozen):
+        layer, inputs, kept = torch.nn.Linear(20, 30), torch.randn(7, 20, requires_grad=frozen != "input"), []
+        layer.weight.requires_grad_(frozen != "weight")
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.shape) or x, lambda x: x):
+            output = linear(layer, inputs)
+        assert len(onednn_calls) == 1
+        shapes = {"weight": [(30, 20)], "input": [(7, 20)], None: [(7, 20), (30, 20)]}[frozen]
+        assert kept == shapes
+        wanted = [each for each in (inputs, *layer.parameters()) if each.requires_grad]
+        expected = torch.autograd.grad(layer(inputs).square().sum(), wanted)
+        for ours, theirs in zip(torch.autograd.grad(output.square().sum(), wanted), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
     def test_second_derivatives(self, onednn_calls):
         torch.manual_seed(0)
         layer = torch.nn.Linear(4, 3)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
-from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache
+from transformers import AutoModel, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 
@@ -382,6 +382,70 @@ def test_resizing_keeps_what_untied_embeddings_knew():
     target_embedding = model.model.decoder.embed_tokens.weight.clone()
     model.resize_token_embeddings(VOCAB_SIZE + 4)
     assert torch.equal(model.model.decoder.embed_tokens.weight[:VOCAB_SIZE], target_embedding)
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+def test_hooks_on_the_input_embeddings_run(batch, vocabulary):
+    """Those of NEFTune and captum are of this kind."""
+    model, seen, batch = small_model(**VOCABULARIES[vocabulary]), [], {**batch, "input_ids": batch["input_ids"] % 45}
+    expected = logits_of(model, **batch)
+    embedding = model.get_input_embeddings()
+    assert embedding is model.model.get_input_embeddings() is model.get_encoder().get_input_embeddings()
+    hook = embedding.register_forward_hook(lambda module, args, output: seen.append(output) or output * 2)
+    assert not torch.equal(logits_of(model, **batch), expected)
+    assert [tuple(each.shape) for each in seen] == [(*batch["input_ids"].shape, 32)]
+    hook.remove()
+    assert torch.equal(logits_of(model, **batch), expected)
+
+
+def test_learned_positions_grow(batch, tmp_path):
+    model = small_model(position_embedding_type="learned", max_position_embeddings=16)
+    expected = logits_of(model, **batch)
+    with pytest.raises(ValueError, match="16 positions"):
+        model(input_ids=torch.ones(1, 40, dtype=torch.long), decoder_input_ids=batch["input_ids"])
+    model.resize_position_embeddings(40)
+    model.save_pretrained(tmp_path)
+    loaded = VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    for each in (model, loaded):
+        assert torch.equal(logits_of(each, **batch), expected)
+        logits_of(each, input_ids=torch.ones(1, 40, dtype=torch.long), decoder_input_ids=batch["input_ids"][:1])
+    assert loaded.config.max_position_embeddings == 40
+    new = model.get_encoder().embed_positions.weight[16:]
+    assert new.std().item() == pytest.approx(32**-0.5, rel=0.1)
+
+
+def test_sinusoids_need_no_resizing(batch):
+    model = small_model()
+    expected = logits_of(model, **batch)
+    model.resize_position_embeddings(5000)
+    assert torch.equal(logits_of(model, **batch), expected)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_another_label_may_mean_no_target(batch, training):
+    model = small_model(dropout=0.0).train(training)
+    labels = batch["decoder_input_ids"].clone()
+    labels[1, 3:] = -100
+    other = labels.masked_fill(labels == -100, 0)
+    inputs = {**batch, "num_items_in_batch": 7}
+    expected, output = model(**inputs, labels=labels), model(**inputs, labels=other, ignore_index=0)
+    assert torch.equal(output.loss, expected.loss)
+    assert not torch.equal(output.loss, model(**inputs, labels=other).loss)
+    if training:
+        assert torch.equal(output.token_sums, expected.token_sums)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padding", [True, False])
+def test_a_static_cache_may_be_longer_than_the_source(batch, padding):
+    model, ids = small_model(), batch["input_ids"]
+    mask = batch["attention_mask"] if padding else None
+    source = {"encoder_outputs": model.get_encoder()(ids, mask), "attention_mask": mask}
+    target = torch.randint(3, VOCAB_SIZE, (len(ids), 5))
+    expected = model(decoder_input_ids=target, **source).logits
+    cache = EncoderDecoderCache(*(StaticCache(model.config, max_cache_len=length) for length in (9, ids.shape[1] + 7)))
+    steps = [model(decoder_input_ids=each, cache=cache, **source).logits for each in target.split([2, 1, 2], dim=1)]
+    close(torch.cat(steps, dim=1), expected)
 
 
 def test_resizing_two_vocabularies_is_refused():
