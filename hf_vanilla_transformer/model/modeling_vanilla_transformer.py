@@ -565,6 +565,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         logits_to_keep: int | torch.Tensor = 0,
         skip_logits: bool | None = None,
         past_key_values: Cache | None = None,
+        ignore_index: int = -100,
         **kwargs: Unpack[TransformersKwargs],
     ) -> VanillaTransformerLMOutput:
         """Logits of the next token at every target position, and the loss if `labels` are given.
@@ -589,7 +590,6 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             ValueError: if there are neither decoder inputs nor labels, if labels and decoder inputs differ in shape,
                 and as [`VanillaTransformerModel`] does.
         """
-        ignored: Any = kwargs.pop("ignore_index", -100)
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
@@ -610,7 +610,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         states, logits, loss, sums = outputs.last_hidden_state, None, None, None
         if labels is not None:
             check_shape_of_labels(labels, states)
-            labels = labels.masked_fill(labels == ignored, -100)
+            labels = labels.masked_fill(labels == ignore_index, -100)
         if labels is not None and (self.training if skip_logits is None else skip_logits):
             loss, sums = self._loss_without_logits(states, labels, **kwargs)
         else:

@@ -200,7 +200,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         """
         if self.config.position_embedding_type != "learned":
             return
-        for stack in [module for module in self.modules() if hasattr(module, "embed_positions")]:
+        stacks: list[Any] = [module for module in self.modules() if hasattr(module, "embed_positions")]
+        for stack in stacks:
             stack.embed_positions = self._get_resized_embeddings(
                 stack.embed_positions, new_num_position_embeddings, mean_resizing=False
             )
