@@ -1,9 +1,10 @@
-"""Equation 1 computed fast, and its name in transformers' attention interface.
+"""Equation 1 computed fast, its name in transformers' attention interface, and its masks.
 
 Device, dtype and length decide which computation is the fastest; there is no option. Shapes have named axes, as in the
 model's file.
 """
 
+import copy
 import math
 from typing import Any
 
@@ -12,9 +13,17 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    create_causal_mask,
+    flash_attention_mask,
+    flex_attention_mask,
+    sdpa_mask,
+)
 
+from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .fast_path_checks import float32_matmuls_are_precise, has_avx512, is_plain_cpu_tensor, is_traced
+from .input_error import InputError
 from .linear_kernels import drop
 
 
@@ -28,6 +37,8 @@ _LONGEST_UNFUSED_WITH_ONEDNN = 256
 _FLASH_DTYPE = torch.bfloat16
 # On CPUs, torch's softmax over fewer elements takes ten times as long.
 _NARROWEST_SOFTMAX = 16
+# These mask functions of transformers pass a 4D mask through unchanged, and their attention misreads it.
+_PADDING_MASKS_ONLY = (flash_attention_mask, flex_attention_mask)
 
 
 def attention(
@@ -165,6 +176,55 @@ def additive(attention_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return attention_mask.to(dtype).clamp(min=lowest)
     zeros = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
     return zeros.masked_fill_(~attention_mask, lowest)
+
+
+def mask_config(
+    config: VanillaTransformerConfig, output_attentions: bool | None, *masks: torch.Tensor | None
+) -> VanillaTransformerConfig:
+    """The configuration that masks are made for: only eager attention returns attention weights.
+
+    Raises:
+        ValueError: if the attention implementation takes 2D masks only, and a mask has more dimensions.
+    """
+    if output_attentions:
+        config = copy.copy(config)
+        config._attn_implementation = "eager"
+        return config
+    name = config._attn_implementation
+    takes_padding_only = ALL_MASK_ATTENTION_FUNCTIONS.get(name) in _PADDING_MASKS_ONLY
+    if takes_padding_only and any(mask is not None and mask.ndim > 2 for mask in masks):
+        raise InputError(
+            f'a mask has more dimensions than (batch, length), but "{name}" takes padding masks only; give a 2D '
+            'mask, or load the model with attn_implementation="sdpa".'
+        )
+    return config
+
+
+def look_ahead_mask(
+    config: VanillaTransformerConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Any
+) -> Any:
+    """Section 3.2.3: the look-ahead mask with padding, in the form that the attention implementation needs.
+
+    Args:
+        config (`VanillaTransformerConfig`): of [`mask_config`].
+        x (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's input.
+        attention_mask (`torch.Tensor` of shape `(batch, past + target)`, *optional*): 1 for real tokens, 0 for padding.
+        cache (`Cache`, *optional*): keys and values of earlier tokens.
+
+    Raises:
+        ValueError: for flex attention with a static cache.
+    """
+    makes_masks = ALL_MASK_ATTENTION_FUNCTIONS.get(config._attn_implementation)
+    if makes_masks is flex_attention_mask and cache is not None and cache.is_compileable:
+        # The mask reads the static cache's length during attention, when the cache has already grown.
+        raise InputError(
+            'flex attention does not work with a static cache; use another cache, or attn_implementation="sdpa".'
+        )
+    if makes_masks is flash_attention_mask and cache is not None and attention_mask is None:
+        # Flash attention takes the filled length of a static cache from this mask.
+        length = int(cache.get_seq_length()) + x.shape[1]
+        attention_mask = torch.ones(len(x), length, dtype=torch.long, device=x.device)
+    return create_causal_mask(config, x, attention_mask, cache)
 
 
 # At import, because unpickling a model does not run its constructor. Repeating it changes nothing.

@@ -24,8 +24,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_kernels import flash_attention
-from .attention_masks import look_ahead_mask, mask_config
+from .attention_kernels import flash_attention, look_ahead_mask, mask_config
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .fast_path_checks import is_plain_linear
 from .generation_settings import paper_generation_config
@@ -40,11 +39,18 @@ from .input_checks import (
     outside_vocabulary,
 )
 from .input_error import InputError
-from .key_value_cache import either_cache, encoder_decoder_cache, keys_values_of_source
-from .linear_kernels import cast_for_matmul, drop, linear
+from .key_value_cache import (
+    VanillaTransformerLMOutput,
+    as_encoder_output,
+    decoder_output,
+    either_cache,
+    encoder_decoder_cache,
+    keys_values_of_source,
+    lm_output,
+    model_output,
+)
+from .linear_kernels import cast_for_matmul, drop, linear, once_per_position
 from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
-from .model_outputs import VanillaTransformerLMOutput, as_encoder_output, decoder_output, lm_output, model_output
-from .position_kernels import once_per_position
 from .pretrained_model import (
     DECODER_TP_PLAN,
     STACK_FSDP_PLAN,
