@@ -82,13 +82,7 @@ class _Best:
         self.ends = torch.zeros((sentences, num_beams, 3), dtype=torch.long, device=device)
 
     def add(self, sentences: torch.Tensor, scores: torch.Tensor, ends: torch.Tensor) -> None:
-        """Insert candidates of the given sentences, `(active,)`, where they are better.
-
-        Args:
-            sentences (`torch.Tensor` of shape `(active,)`): indices into the batch.
-            scores (`torch.Tensor` of shape `(active, candidates)`): log P / lp(Y).
-            ends (`torch.Tensor` of shape `(active, candidates, 3)`): see the class.
-        """
+        """Insert the better candidates of sentences `(active,)`: scores `(active, candidates)`, and their ends."""
         best, chosen = torch.cat([self.scores[sentences], scores], dim=1).topk(self.scores.shape[1])
         ends = torch.cat([self.ends[sentences], ends], dim=1)
         self.scores[sentences] = best
@@ -104,8 +98,6 @@ class BeamSearch:
 
     Each step stores the beam that every running hypothesis continued, and its token; [`best`] traces the tokens back at
     the end.
-
-    With one beam this is greedy search: the best candidate is the only one.
 
     Args:
         num_beams (`int`): number of running, and of finished, hypotheses per sentence.
@@ -132,7 +124,7 @@ class BeamSearch:
     ):
         sentences, device = len(limits), limits.device
         self.num_beams, self.num_return_sequences = num_beams, num_return_sequences
-        self.num_candidates = num_beams * max(2, 1 + num_eos) if num_beams > 1 else 1
+        self.num_candidates = num_beams * max(2, 1 + num_eos)
         self.length_penalty, self.favors_length = length_penalty, length_penalty(2) > length_penalty(1)
         self.early_stopping, self.limits = early_stopping, limits
         self.length = 0

@@ -9,17 +9,18 @@ a sentence's phrases, one after the other), hypotheses (running ones or candidat
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from .beam_search import NO_HYPOTHESIS, BeamSearch, exists, top_tokens
 from .input_error import InputError
 
 
 _SHAPE = "give a list of phrases for each sentence; a phrase is a list of token ids, or a list of such alternatives"
-_NO_TOKEN = -1
+_NO_TOKEN = _NO_PHRASE = -1
 # Kinds of positions, as bits: first and last of an alternative, and before a token that begins with a letter.
 _FIRST, _LAST, _LETTER_FOLLOWS = 1, 2, 4
 # The alternatives of a phrase, each a tuple of token ids.
@@ -43,14 +44,12 @@ def prepare_phrases(settings: Any, vocab_size: int) -> None:
     given = getattr(settings, "forced_phrases", None)
     if given is None:
         return
-    if not isinstance(given, Sequence) or isinstance(given, str):
-        raise TypeError(f"forced_phrases is of type {type(given).__name__}; {_SHAPE}.")
     eos = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
     unusable = {settings.pad_token_id, *eos}
     forbidden = [*(settings.bad_words_ids or []), *([token] for token in settings.suppress_tokens or [])]
     phrases = [
         [_allowed(_as_phrase(phrase, vocab_size, unusable), forbidden) for phrase in _as_sequence(of_sentence)]
-        for of_sentence in given
+        for of_sentence in _as_sequence(given)
     ]
     settings.forced_phrases = phrases if any(phrases) else None
     settings.letter_edges = _letter_edges(getattr(settings, "letter_edges", None), vocab_size)
@@ -163,11 +162,12 @@ class PhraseStates:
         self._begins, self._ends, self._is_empty = letter_edges
         begins = self._begins.tolist()
         tables = zip(*(_tables(each, begins) for each in phrases), strict=True)
-        self._tokens, self._kinds, self._saved, self._owners, self._lengths, self._required = (
-            _stack(table, fill).to(letter_edges.device)
-            for table, fill in zip(tables, (_NO_TOKEN, 0, 0, 0, 0, 0), strict=True)
+        self._tokens, self._kinds, self._saved, owners, self._lengths, self._required = (
+            pad_sequence(table, batch_first=True, padding_value=fill).to(letter_edges.device)
+            for table, fill in zip(tables, (_NO_TOKEN, 0, 0, _NO_PHRASE, 0, 0), strict=True)
         )
-        self._owners = self._owners.float()
+        # The phrase of each position, one-hot, (batch, positions, phrases).
+        self._owners = (owners[..., None] == torch.arange(self._required.shape[1], device=owners.device)).float()
 
     def start(self) -> States:
         """The states of empty hypotheses, one for each sentence."""
@@ -210,48 +210,28 @@ class PhraseStates:
 
 
 def _tables(phrases: list[Phrase], begins: list[bool]) -> tuple[torch.Tensor, ...]:
-    """The alternatives of a sentence's phrases, one after the other.
-
-    Args:
-        phrases: of the sentence.
-        begins: whether each token of the vocabulary begins with a letter.
+    """The alternatives of a sentence's phrases, one after the other; `begins`: whether each token begins with a letter.
 
     Returns:
         Of each position: the token; its kinds, bits of `_FIRST`, `_LAST` and `_LETTER_FOLLOWS`; how many tokens less
-        than a whole phrase are needed after it, all `(positions,)`; and its phrase, one-hot, `(positions, phrases)`.
-        Of each phrase, the tokens that it takes anywhere, and how many times it is required, both `(phrases,)`.
+        than a whole phrase are needed after it; and the number of its phrase, all `(positions,)`. Of each phrase, the
+        tokens that it takes anywhere, and how many times it is required, both `(phrases,)`.
     """
     required = Counter(tuple(sorted(phrase)) for phrase in phrases)
-    lengths = []
-    rows: list[tuple[int, int, int, list[int]]] = []
+    lengths, rows = [], []
     for number, phrase in enumerate(required):
         # An alternative that begins with a letter cannot follow every token.
         anywhere = [each for each in phrase if not begins[each[0]]] or phrase
         lengths.append(min(map(len, anywhere)))
-        owner = [int(number == other) for other in range(len(required))]
         for tokens in phrase:
             for place, token in enumerate(tokens, start=1):
                 is_last = place == len(tokens)
                 kinds = _FIRST * (place == 1) | _LAST * is_last
                 kinds |= _LETTER_FOLLOWS * (not is_last and begins[tokens[place]])
                 saved = 0 if is_last else max(0, lengths[-1] - len(tokens) + place)
-                rows.append((token, kinds, saved, owner))
-    tables = [_integers(row[column] for row in rows) for column in range(4)]
-    tables[3] = tables[3].view(len(rows), len(required))
-    return (*tables, _integers(lengths), _integers(required.values()))
-
-
-def _integers(values: Iterable) -> torch.Tensor:
-    return torch.tensor(list(values), dtype=torch.long)
-
-
-def _stack(tables: Sequence[torch.Tensor], fill: int) -> torch.Tensor:
-    """Tables of different sizes as one tensor, `(batch, ...)`, filled up at their ends."""
-    sizes = [max(table.shape[axis] for table in tables) for axis in range(tables[0].ndim)]
-    stacked = torch.full((len(tables), *sizes), fill, dtype=torch.long)
-    for row, table in zip(stacked, tables, strict=True):
-        row[tuple(slice(size) for size in table.shape)] = table
-    return stacked
+                rows.append((token, kinds, saved, number))
+    columns = torch.tensor(rows, dtype=torch.long).view(len(rows), 4).unbind(1)
+    return (*columns, torch.tensor(lengths, dtype=torch.long), torch.tensor([*required.values()], dtype=torch.long))
 
 
 class ConstrainedBeamSearch(BeamSearch):
@@ -294,9 +274,11 @@ class ConstrainedBeamSearch(BeamSearch):
         self._eos, self._phrases = eos, PhraseStates(phrases, letter_edges)
         # What is considered after every hypothesis, (active, forced): the tokens of the phrases, and the end.
         forced = [
-            {*eos.tolist(), *(token for phrase in each for tokens in phrase for token in tokens)} for each in phrases
+            sorted({*eos.tolist(), *(token for phrase in each for tokens in phrase for token in tokens)})
+            for each in phrases
         ]
-        self._forced = _stack([_integers(sorted(each)) for each in forced], _NO_TOKEN).to(prompts.device)
+        rows = [torch.tensor(each, dtype=torch.long) for each in forced]
+        self._forced = pad_sequence(rows, batch_first=True, padding_value=_NO_TOKEN).to(prompts.device)
         states = self._phrases.start()
         for tokens in prompts.split(1, dim=1):
             states = self._phrases.follow(states, tokens)

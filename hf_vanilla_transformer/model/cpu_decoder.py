@@ -6,7 +6,6 @@ beams changes the mask and moves no keys or values; unused slots are dropped fro
 as in the model's file; rows are batch * beams, with the hypotheses of a sentence adjacent.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -147,10 +146,12 @@ class _Layer:
         self._heads, self._num_beams, self._scaling = own.config.num_heads, num_beams, own.scaling
         self._widths = (own.q_proj.out_features, own.k_proj.out_features, own.v_proj.out_features)
         self._own_in, self._own_out = pack(own.q_proj, own.k_proj, own.v_proj), pack(own.out_proj)
-        self._cross = _cross_attention(layer.encoder_attn, states, mask, num_beams)
+        is_short = len(states) == 1 and mask is None and self._heads * states.shape[1] <= states.shape[2]
+        cross: Any = _SingleSentenceCross if is_short else _Cross
+        self._cross = cross(layer.encoder_attn, states, num_beams)
         self._fc1, self._fc2 = pack(layer.fc1), pack(layer.fc2)
-        norms = layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm
-        self._own_norm, self._cross_norm, self._final_norm = map(_norm, norms)
+        self._own_norm, self._cross_norm = layer.self_attn_layer_norm, layer.encoder_attn_layer_norm
+        self._final_norm = layer.final_layer_norm
         self._keys, self._values = (
             _SlotCache(len(states), growth, num_beams, self._heads, dim) for dim in (own.key_dim, own.value_dim)
         )
@@ -202,16 +203,6 @@ class _SlotCache:
         self._store(kept.unflatten(0, rows.shape), positions)
 
 
-def _cross_attention(
-    attention: Any, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int
-) -> "_Cross | _SingleSentenceCross":
-    """Section 3.2.3, cross-attention, in the form that is faster per step."""
-    heads, d_model = attention.config.num_heads, attention.config.d_model
-    if len(states) == 1 and mask is None and heads * states.shape[1] <= d_model:
-        return _SingleSentenceCross(attention, states)
-    return _Cross(attention, states, num_beams)
-
-
 class _Cross:
     """Attention to the encoder's output, `(batch, source, d_model)`, with keys and values computed once."""
 
@@ -242,7 +233,7 @@ class _SingleSentenceCross:
     sum to 1, so each B_i includes its part of the output's bias.
     """
 
-    def __init__(self, attention: Any, states: torch.Tensor):
+    def __init__(self, attention: Any, states: torch.Tensor, num_beams: int):
         heads, d_model = attention.config.num_heads, attention.config.d_model
         keys, values = (each[0].transpose(0, 1) for each in _keys_values(attention, states))
         w_q, w_o = (matrix_of(layer).float() for layer in (attention.q_proj, attention.out_proj))
@@ -309,10 +300,3 @@ def _positions(decoder: Any, begin: int, count: int) -> torch.Tensor:
     position_ids = torch.arange(begin, begin + count, device="cpu")
     nothing = torch.zeros(count, decoder.config.d_model, dtype=torch.float32, device="cpu")
     return decoder.add_positions(nothing, position_ids)
-
-
-def _norm(layer_norm: nn.LayerNorm) -> partial:
-    shape = list(layer_norm.normalized_shape)
-    return partial(
-        torch.layer_norm, normalized_shape=shape, weight=layer_norm.weight, bias=layer_norm.bias, eps=layer_norm.eps
-    )

@@ -76,11 +76,8 @@ def check_search(settings: Mapping[str, Any]) -> None:
     """
     for name, (least, most) in _LIMITS.items():
         number = settings.get(name)
-        if number is not None and (not isinstance(number, int) or number < least):
-            paper = {"num_beams": ", the paper's is 4", "max_length_offset": ", the paper's is 50"}.get(name, "")
-            raise InputError(f"{name} is {number!r}; it must be a whole number of at least {least}{paper}.")
-        if number is not None and number > most:
-            raise InputError(f"{name} is {number:,}; it must be at most {most:,}.")
+        if number is not None and not (isinstance(number, int) and least <= number <= most):
+            raise InputError(f"{name} is {number!r}; it must be a whole number from {least} to {most:,}.")
 
 
 @cache
@@ -88,9 +85,7 @@ def warn_of_many_beams(num_beams: int) -> None:
     """Warn, once per process and number, of a search that takes much memory and time."""
     if num_beams > _MANY_BEAMS:
         logger.warning(
-            "num_beams is %d: each step computes so many hypotheses of every sentence, and memory and time grow with "
-            "them; the paper's is 4.",
-            num_beams,
+            "num_beams is %d: memory and time grow with the hypotheses of each sentence; the paper's is 4.", num_beams
         )
 
 

@@ -30,7 +30,7 @@ from .generation_settings import (
     warn_of_many_beams,
 )
 from .input_error import InputError
-from .key_value_cache import CACHE, as_encoder_output, either_cache, tokens_to_read
+from .key_value_cache import CACHE, as_encoder_output, either_cache, tokens_to_read, with_cache
 
 
 logger = logging.getLogger(__name__)
@@ -395,14 +395,15 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         sequences: Any = torch.cat([prompts, generated], dim=1)
         if not settings.return_dict_in_generate:
             return sequences
-        fields: dict[str, Any] = {CACHE: steps.model_kwargs.get(CACHE), **record}
-        return GenerateBeamEncoderDecoderOutput(
+        return with_cache(
+            GenerateBeamEncoderDecoderOutput,
+            steps.model_kwargs.get(CACHE),
             sequences=sequences,
             sequences_scores=scores if settings.output_scores else None,
             beam_indices=rows,
             encoder_attentions=model_kwargs["encoder_outputs"].attentions,
             encoder_hidden_states=model_kwargs["encoder_outputs"].hidden_states,
-            **fields,
+            **record,
         )
 
     def _new_search(self, prompts: torch.Tensor, settings: Any) -> BeamSearch:

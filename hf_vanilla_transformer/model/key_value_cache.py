@@ -12,12 +12,7 @@ from typing import Any
 import torch
 from transformers import GenerationMixin, __version__
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqLMOutput,
-    Seq2SeqModelOutput,
-)
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 
 from .input_error import InputError
 
@@ -142,16 +137,16 @@ def as_encoder_output(output: Mapping | tuple) -> BaseModelOutput:
     return BaseModelOutput(*output)
 
 
-def decoder_output(states: torch.Tensor, cache: Any) -> BaseModelOutputWithPastAndCrossAttentions:
-    """The decoder's output: states `(batch, target, d_model)`, and the cache."""
-    fields: dict[str, Any] = {CACHE: cache}
-    return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states, **fields)
+def with_cache(kind: type, cache: Any, **fields: Any) -> Any:
+    """An output of a class of transformers', with the cache under the name that it has there."""
+    return kind(**fields, **{CACHE: cache})
 
 
 def model_output(encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> Seq2SeqModelOutput:
     """The outputs of both stacks as one."""
-    fields: dict[str, Any] = {CACHE: decoder_outputs.get(CACHE)}
-    return Seq2SeqModelOutput(
+    return with_cache(
+        Seq2SeqModelOutput,
+        decoder_outputs.get(CACHE),
         last_hidden_state=decoder_outputs.last_hidden_state,
         decoder_hidden_states=decoder_outputs.hidden_states,
         decoder_attentions=decoder_outputs.attentions,
@@ -159,7 +154,6 @@ def model_output(encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> Seq2
         encoder_last_hidden_state=encoder_outputs.last_hidden_state,
         encoder_hidden_states=encoder_outputs.hidden_states,
         encoder_attentions=encoder_outputs.attentions,
-        **fields,
     )
 
 

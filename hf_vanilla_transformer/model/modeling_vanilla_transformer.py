@@ -42,12 +42,12 @@ from .input_error import InputError
 from .key_value_cache import (
     VanillaTransformerLMOutput,
     as_encoder_output,
-    decoder_output,
     either_cache,
     encoder_decoder_cache,
     keys_values_of_source,
     lm_output,
     model_output,
+    with_cache,
 )
 from .linear_kernels import cast_for_matmul, drop, linear, once_per_position
 from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
@@ -218,7 +218,7 @@ class VanillaTransformerAttention(nn.Module):
 class VanillaTransformerLayer(GradientCheckpointingLayer):
     """The common parts of both stacks' layers: self-attention, feed-forward network, residual sums and norms."""
 
-    def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool):
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool = False):
         super().__init__()
         self.dropout = config.dropout
         self.activation_dropout = config.activation_dropout
@@ -242,9 +242,6 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):
     """Section 3.1 and Figure 1, left: self-attention, then the feed-forward network."""
-
-    def __init__(self, config: VanillaTransformerConfig, layer_idx: int):
-        super().__init__(config, layer_idx, is_causal=False)
 
     def forward(
         self,
@@ -455,7 +452,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         encoder_mask = create_bidirectional_mask(config, x, encoder_attention_mask, encoder_hidden_states)
         for layer in self.layers:
             x = layer(x, encoder_hidden_states, mask, encoder_mask, cache=cache, **kwargs)
-        return decoder_output(self.normalize_output(x), cache)
+        states = self.normalize_output(x)
+        return with_cache(BaseModelOutputWithPastAndCrossAttentions, cache, last_hidden_state=states)
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):

@@ -23,12 +23,8 @@ STACK_TP_PLAN = {
     "layers.*.fc1": "colwise",
     "layers.*.fc2": "rowwise",
 }
-DECODER_TP_PLAN = {
-    **STACK_TP_PLAN,
-    "layers.*.encoder_attn.q_proj": "colwise",
-    "layers.*.encoder_attn.k_proj": "colwise",
-    "layers.*.encoder_attn.v_proj": "colwise",
-    "layers.*.encoder_attn.out_proj": "rowwise",
+DECODER_TP_PLAN = STACK_TP_PLAN | {
+    name.replace("self_attn", "encoder_attn"): style for name, style in STACK_TP_PLAN.items()
 }
 # FSDP gathers the weights of one layer at a time, and frees them after use.
 STACK_FSDP_PLAN = {"layers.*": "free_full_weight"}

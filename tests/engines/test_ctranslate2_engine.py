@@ -257,5 +257,5 @@ def test_threads_are_counted_from_one(threads):
 
 @pytest.mark.parametrize("beams", [-1, 1.5, "4"])
 def test_beams_are_a_whole_number(engine, tokenizer, beams):
-    with pytest.raises(ValueError, match=f"num_beams is {beams!r}; it must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match=f"num_beams is {beams!r}; it must be a whole number from 1"):
         translate(engine, tokenizer, ["seven"], num_beams=beams)

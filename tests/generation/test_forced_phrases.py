@@ -140,7 +140,7 @@ FAULTS = {
     "sentence 2 of the batch take up to 6 tokens, </s> included, but its limit is 5": (PHRASES, {"max_new_tokens": 5}),
 }
 WRONG_TYPES = {
-    "forced_phrases is of type int; give a list of phrases for each sentence": 5,
+    "forced_phrases contains 5; give a list of phrases for each sentence": 5,
     "forced_phrases contains 5; give a list": [5],
     "forced_phrases contains 'house'; give a list": [["house"], [], []],
     "forced_phrases contains True in the place": [[[[True]]], [], []],
