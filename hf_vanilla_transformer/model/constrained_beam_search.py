@@ -163,7 +163,7 @@ class PhraseStates:
         begins = self._begins.tolist()
         tables = zip(*(_tables(each, begins) for each in phrases), strict=True)
         self._tokens, self._kinds, self._saved, owners, self._lengths, self._required = (
-            pad_sequence(table, batch_first=True, padding_value=fill).to(letter_edges.device)
+            pad_sequence(list(table), batch_first=True, padding_value=fill).to(letter_edges.device)
             for table, fill in zip(tables, (_NO_TOKEN, 0, 0, _NO_PHRASE, 0, 0), strict=True)
         )
         # The phrase of each position, one-hot, (batch, positions, phrases).
