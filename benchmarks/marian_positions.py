@@ -152,7 +152,9 @@ def compare(args: PositionsArguments) -> dict[str, Any]:
         (folder / "as_hf").mkdir()
         weights, vocabularies = marian.find_files(Path(args.folder))
         arrays, settings = marian.read_arrays(weights)
-        tokenizer, pad = marian.write_tokenizer(folder / "as_hf", vocabularies, arrays)
+        files, pad = marian.tokenizer_files(vocabularies, arrays)
+        for name, content in files.items():
+            (folder / "as_hf" / name).write_bytes(content)
         marian.as_hf_marian(arrays, settings, pad, weights).save_pretrained(folder / "as_hf")
         loaded = {
             kind: AutoModelForSeq2SeqLM.from_pretrained(

@@ -86,10 +86,11 @@ def to_ctranslate2(
     spec.optimize(quantization=None if quantization == "float32" else quantization)
     with locked(target), staged(target) as temporary:
         spec.save(str(temporary))
+        tokenizer.save_pretrained(temporary)
+        tokenizer = load_tokenizer(temporary, f"the result for {folder}")
         rows = table_length(model.config, max_positions)
         parity = compare(temporary, model, tokenizer, sentences, rows, is_exact=quantization == "float32")
         check_equal(parity, folder, force)
-        tokenizer.save_pretrained(temporary)
         certificate = {
             "source": folder,
             "system": "ctranslate2",

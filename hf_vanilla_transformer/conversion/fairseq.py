@@ -92,13 +92,12 @@ def from_fairseq(
         raise FileNotFoundError(f"{checkpoint.parent} holds none of {', '.join(_CODES)}; copy the BPE codes there.")
     fsmt = as_fsmt(state, args, [len(each) for each in vocabularies], langs, checkpoint)
     texts = {name: json.dumps(each, ensure_ascii=False) for name, each in zip(VOCABULARIES, vocabularies, strict=True)}
-    merges = [line for line in codes.read_text(encoding="utf-8").splitlines() if not line.startswith("#version")]
+    texts[MERGES] = read_merges(codes)
     oracle = f"FSMTForConditionalGeneration of transformers {transformers.__version__} with these weights"
     oracle += "; fairseq itself is not installed"
     name, sha256 = Path(input).resolve().name, hashes([checkpoint, *dict.fromkeys(dictionaries), codes])
-    source = Source(name, "fairseq", oracle, sha256, license or license_of(checkpoint.parent))
-    texts[MERGES] = "".join(f"{line}\n" for line in merges)
-    return write_fsmt(fsmt, target, source, texts, langs, sentences, force)
+    source = Source(name, "fairseq", fsmt, oracle, sha256, license or license_of(checkpoint.parent))
+    return write_fsmt(source, texts, langs, target, sentences, force)
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -170,15 +169,38 @@ def read_dictionary(path: Path) -> dict[str, int]:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if a line has no count.
+        ValueError: if a line has no count, or a token that an earlier line has.
     """
-    tokens = list(_SPECIAL)
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
-        token, separator, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
+    tokens = {token: index for index, token in enumerate(_SPECIAL)}
+    for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
+        word, separator, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not separator or not count.isdecimal():
             raise InputError(f'line {number} of {path} is "{line}"; it must be a token, a space and its count.')
-        tokens.append(token.removesuffix("@@") if token.endswith("@@") else f"{token}</w>")
-    return {token: index for index, token in enumerate(tokens)}
+        token = word.removesuffix("@@") if word.endswith("@@") else f"{word}</w>"
+        if token in tokens:
+            # With #fairseq:overwrite, fairseq has two ids for it; the tokenizer of transformers has one.
+            raise InputError(
+                f'line {number} of {path} is "{line}", which is token {tokens[token]} already; a dictionary with the '
+                "same token twice cannot be converted."
+            )
+        tokens[token] = len(tokens)
+    return tokens
+
+
+def read_merges(path: Path) -> str:
+    """The merges of byte-pair encoding, one a line, of fastBPE or of version 0.2 of subword-nmt.
+
+    Raises:
+        ValueError: if they are of version 0.1, in which the end of a word is a symbol of its own.
+    """
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    merges = [line for line in lines if not line.startswith("#version")]
+    if lines[0].split() == ["#version:", "0.1"] or any("</w>" in line.split() for line in merges):
+        raise InputError(
+            f"{path} holds BPE codes of version 0.1, which split words in another way; only models with those of "
+            "version 0.2, or of fastBPE, can be converted."
+        )
+    return "".join(f"{line}\n" for line in merges)
 
 
 def as_fsmt(

@@ -6,21 +6,20 @@ so channels are permuted as for Marian.
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 import transformers
-from transformers import AutoTokenizer, FSMTConfig, FSMTForConditionalGeneration
+from transformers import FSMTConfig, FSMTForConditionalGeneration
 
 from ..model import tokenization_fairseq
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..support.safetensors_layout import read_json
+from ..support.user_errors import InputError
 from .config_requirements import check_config
-from .converted_folder import Source, check_output, write_converted
-from .parity_certificate import SENTENCES, compare
+from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
+from .parity_certificate import SENTENCES
 from .source_folder import hashes, license_of, load_source, source_folder, weight_files
 from .weight_transforms import converted_model
 
@@ -66,53 +65,41 @@ def from_fsmt(
     check_config(FSMTConfig, folder, {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS})
     fsmt = load_source(FSMTForConditionalGeneration, folder, input)
     texts = {name: (folder / name).read_text(encoding="utf-8") for name in (*VOCABULARIES, MERGES)}
-    settings = folder / "tokenizer_config.json"
+    settings = folder / TOKENIZER_CONFIG
     langs = (read_json(settings) if settings.is_file() else {}).get("langs") or fsmt.config.langs
+    if not (isinstance(langs, list) and len(langs) == 2 and all(isinstance(code, str) for code in langs)):
+        raise InputError(f"langs in {settings} is {langs!r}; it must be the codes of two languages.")
     oracle = f"FSMTForConditionalGeneration of transformers {transformers.__version__}"
-    source = Source(input, "fsmt", oracle, hashes(weight_files(folder)), license or license_of(folder))
-    return write_fsmt(fsmt, target, source, texts, list(langs), sentences, force)
+    source = Source(input, "fsmt", fsmt, oracle, hashes(weight_files(folder)), license or license_of(folder))
+    return write_fsmt(source, texts, langs, target, sentences, force)
 
 
 def write_fsmt(
-    fsmt: FSMTForConditionalGeneration,
-    output: Path,
-    source: Source,
-    texts: dict[str, str],
-    langs: list[str],
-    sentences: Sequence[str],
-    force: bool,
+    source: Source, texts: dict[str, str], langs: list[str], output: Path, sentences: Sequence[str], force: bool
 ) -> Path:
     """Convert, compare and write a model with its tokenizer.
 
     Args:
-        fsmt (`FSMTForConditionalGeneration`): the weights of the source.
-        output (`Path`): folder to make.
-        source (`Source`): what they are from.
+        source (`Source`): its `reference` is an `FSMTForConditionalGeneration`.
         texts (`dict`): content of the tokenizer's files, by name.
         langs (`list` of `str`): codes of source and target language.
+        output (`Path`): folder to make.
         sentences, force: see [`from_fsmt`].
     """
     is_joint = texts[VOCABULARIES[0]] == texts[VOCABULARIES[1]]
-    model = convert_fsmt(fsmt, source.name, is_joint)
-    with TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        module = tokenization_fairseq.__name__.rpartition(".")[-1]
-        settings = {
-            "tokenizer_class": "FairseqTokenizer",
-            "auto_map": {"AutoTokenizer": [f"{module}.FairseqTokenizer", None]},
-            "langs": langs,
-            "eos_token": "</s>",
-        }
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        try:
-            real = AutoTokenizer.from_pretrained(folder)(list(sentences)).input_ids
-        except ImportError:
-            oracle = f"{source.oracle}, on random tokens only, because sacremoses is not installed"
-            real, source = None, replace(source, oracle=oracle)
-        files = [*folder.iterdir(), Path(str(tokenization_fairseq.__file__))]
-        return write_converted(model, output, source, compare(model, fsmt, real), files, force)
+    code = Path(str(tokenization_fairseq.__file__))
+    settings = {
+        "tokenizer_class": "FairseqTokenizer",
+        "auto_map": {"AutoTokenizer": [f"{code.stem}.FairseqTokenizer", None]},
+        "langs": langs,
+        "eos_token": "</s>",
+    }
+    texts = {**texts, TOKENIZER_CONFIG: json.dumps(settings, indent=2) + "\n"}
+    files = {name: text.encode() for name, text in texts.items()}
+    files[code.name] = code.read_bytes()
+    return write_converted(
+        convert_fsmt(source.reference, source.name, is_joint), source, files, output, sentences, force
+    )
 
 
 def convert_fsmt(

@@ -5,6 +5,7 @@ in Marian all sines come first. A permutation of channels moves into the weights
 writes the residual stream is permuted.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,16 @@ import numpy as np
 import torch
 import transformers
 from torch import nn
-from transformers import AutoTokenizer, MarianConfig, MarianMTModel
+from transformers import MarianConfig, MarianMTModel
 
 from ..hub.model_folder import TOKENIZER_FILES
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..support.safetensors_layout import read_json
 from ..support.user_errors import InputError
 from .config_requirements import check_config, require
-from .converted_folder import Source, check_output, write_converted
-from .parity_certificate import SENTENCES, compare
+from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
+from .parity_certificate import SENTENCES
 from .source_folder import hashes, license_of, load_source, source_folder, weight_files
 from .weight_transforms import SAME_FIELDS, converted_model, interleaved_channels, permute_channels
 
@@ -143,17 +145,28 @@ def from_hf_marian(
     if positions == "marian":
         restore_positions(marian)
         oracle += ", with the positions of tensor2tensor and epsilon 1e-6"
-    try:
-        real = AutoTokenizer.from_pretrained(folder)(list(sentences)).input_ids
-    except Exception:  # Tokenizers raise many kinds for files or libraries that are missing.
-        real, oracle = None, f"{oracle}, on random tokens only, because its tokenizer could not be loaded"
-    source = Source(input, "hf_marian", oracle, hashes(weight_files(folder)), license or license_of(folder))
-    files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    return write_converted(model, target, source, compare(model, marian, real, in_float64=True), files, force)
+    files = {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
+    settings = read_json(folder / TOKENIZER_CONFIG) if TOKENIZER_CONFIG in files else {}
+    # By default config.json decides on the class, which now has another model_type.
+    settings["tokenizer_class"] = str(settings.get("tokenizer_class") or "MarianTokenizer")
+    files[TOKENIZER_CONFIG] = (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode()
+    source = Source(
+        input,
+        "hf_marian",
+        marian,
+        oracle,
+        hashes(weight_files(folder)),
+        license or license_of(folder),
+        in_float64=True,
+        folder=folder,
+    )
+    return write_converted(model, source, files, target, sentences, force)
 
 
-def convert_marian(marian: MarianMTModel, positions: str, name: str) -> VanillaTransformerForConditionalGeneration:
-    """A model with the weights of a Marian model, and its decoding settings."""
+def convert_marian(
+    marian: MarianMTModel, positions: str, name: str, **fields: Any
+) -> VanillaTransformerForConditionalGeneration:
+    """A model with the weights of a Marian model, its decoding settings, and more fields of the configuration."""
     is_joint, bias = marian.config.share_encoder_decoder_embeddings, marian.final_logits_bias[0]
     state = {key: weight for key, weight in marian.state_dict().items() if not any(part in key for part in _COMPUTED)}
     if bias.any():
@@ -167,6 +180,7 @@ def convert_marian(marian: MarianMTModel, positions: str, name: str) -> VanillaT
         position_embedding_type=_POSITIONS[positions],
         lm_head_bias="lm_head.bias" in state,
         layer_norm_eps=_EPSILONS[positions],
+        **fields,
     )
 
 

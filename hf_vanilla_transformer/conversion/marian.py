@@ -1,24 +1,25 @@
 """Models that Marian itself trained (marian-nmt, C++): a folder with `.npz` weights and SentencePiece vocabularies."""
 
 import json
+import re
 import zipfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
 import yaml
-from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+from transformers import MarianConfig, MarianMTModel
 
+from ..data.language_codes import language_of
 from ..support.user_errors import InputError
 from .config_requirements import refuse, unlike
-from .converted_folder import Source, check_output, write_converted
+from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
 from .hf_marian import convert_marian, restore_positions
-from .parity_certificate import SENTENCES, compare, excess
+from .parity_certificate import LONGEST_OF_MARIAN, SENTENCES
 from .source_folder import check_archive, hashes, license_of
 from .weight_transforms import State
 
@@ -26,6 +27,8 @@ from .weight_transforms import State
 # Values that the fields of special:model.yml must have; a field that is missing has this value.
 _NEEDED: dict[str, Any] = {
     "type": "transformer",
+    "right-left": False,
+    "word-penalty": 0,
     "transformer-preprocess": "",
     "transformer-postprocess": "dan",
     "transformer-postprocess-top": "",
@@ -50,8 +53,6 @@ _ATTENTIONS = {"self": ("self_attn", "self_attn_layer_norm"), "context": ("encod
 _BELOW_ALL = 30.0
 # Of all arrays, uncompressed, in multiples of the size of the file.
 _LARGEST_INFLATION = 20
-# Marian truncates a hypothesis at this many times the tokens of the source; it then has no EOS.
-_LONGEST = 3
 
 
 def from_marian(
@@ -65,7 +66,9 @@ def from_marian(
     """Convert a model that Marian trained, with the positions that it was trained with.
 
     The folder has the newest `.npz` that is not an optimizer's, and its SentencePiece vocabularies, whose names are in
-    the `.npz.yml` next to it; without that, the only `.spm`. Where pymarian, which is Marian, is installed, its n-best
+    the `.npz.yml` or `.decoder.yml` next to it; without these, the only `.spm`. Beams and the length penalty
+    (`normalize`) are those of `.decoder.yml`; languages are the endings of the training files or of the vocabularies;
+    `align` reads the head that guided alignment trained. Where pymarian, which is Marian, is installed, its n-best
     lists are scored by the converted model, too.
 
     Args:
@@ -90,22 +93,30 @@ def from_marian(
         )
     weights, vocabularies = find_files(Path(input))
     arrays, settings = read_arrays(weights)
+    settings = {**read_settings(weights), **settings}
     check_settings(settings, weights)
-    with TemporaryDirectory() as folder:
-        tokenizer, pad = write_tokenizer(Path(folder), vocabularies, arrays)
-        marian = as_hf_marian(arrays, settings, pad, weights)
-        model = convert_marian(marian, "marian", str(weights))
-        oracle = f"MarianMTModel of transformers {transformers.__version__} with these weights and Marian's positions"
-        parity = compare(model, marian, tokenizer(list(sentences)).input_ids, in_float64=True)
-        if find_spec("pymarian") is None:
-            oracle += "; pymarian, which is Marian itself, is not installed"
-        else:
-            oracle += ", and n-best lists of pymarian"
-            parity = add_scores(parity, model, tokenizer, n_best_lists(weights, vocabularies, sentences))
-        name, sha256 = Path(input).resolve().name, hashes([weights, *vocabularies])
-        source = Source(name, "marian", oracle, sha256, license or license_of(weights.parent))
-        files = [path for path in Path(folder).iterdir() if path.is_file()]
-        return write_converted(model, target, source, parity, files, force)
+    files, pad = tokenizer_files(vocabularies, arrays, languages_of(settings, vocabularies))
+    marian = as_hf_marian(arrays, settings, pad, weights)
+    oracle = f"MarianMTModel of transformers {transformers.__version__} with these weights and Marian's positions"
+    n_best = []
+    if find_spec("pymarian") is None:
+        oracle += "; pymarian, which is Marian itself, is not installed"
+    else:
+        oracle += ", and n-best lists of pymarian"
+        n_best = n_best_lists(weights, vocabularies, sentences)
+    source = Source(
+        Path(input).resolve().name,
+        "marian",
+        marian,
+        oracle,
+        hashes([weights, *vocabularies]),
+        license or license_of(weights.parent),
+        in_float64=True,
+        n_best=n_best,
+    )
+    heads = guided_heads(settings, weights)
+    model = convert_marian(marian, "marian", str(weights), alignment_heads=heads)
+    return write_converted(model, source, files, target, sentences, force)
 
 
 def find_files(path: Path) -> tuple[Path, list[Path]]:
@@ -125,19 +136,43 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
             fault = "holds no .npz of weights" if path.is_dir() else "is no folder"
             raise FileNotFoundError(f"{path} {fault}; name the folder that Marian trained in.")
         weights, folder = max(found, key=lambda each: each.stat().st_mtime), path
-    settings = weights.with_name(f"{weights.name}.yml")
-    if settings.is_file():
-        names = read_yaml(settings.read_bytes(), settings).get("vocabs") or []
-        if not isinstance(names, list):
-            raise InputError(f"vocabs of {settings} is {names!r}; it must be a list of two names.")
-        # Only names, because the paths were those of the machine that trained.
-        vocabularies = [folder / Path(str(name)).name for name in names]
-    else:
-        vocabularies = 2 * list(folder.glob("*.spm"))
+    names = read_settings(weights).get("vocabs", 2 * [each.name for each in folder.glob("*.spm")])
+    if not isinstance(names, list):
+        raise InputError(f"vocabs in the settings of {weights} is {names!r}; it must be a list of two names.")
+    # Only names, because the paths were those of the machine that trained.
+    vocabularies = [folder / Path(str(name)).name for name in names]
     if len(vocabularies) != 2 or any(each.suffix != ".spm" for each in vocabularies):
-        names = ", ".join(each.name for each in vocabularies) or "none"
-        raise InputError(f"the vocabularies of {folder} are {names}; two SentencePiece models (.spm) are needed.")
+        given = ", ".join(each.name for each in vocabularies) or "none"
+        raise InputError(
+            f"the vocabularies of {folder} are {given}; two SentencePiece models (.spm) are needed. Of an archive of "
+            "OPUS-MT, whose scripts split the text, convert the Hub's version: --from hf_marian --input "
+            "Helsinki-NLP/opus-mt-..."
+        )
     return weights, vocabularies
+
+
+def read_settings(weights: Path) -> dict[str, Any]:
+    """The settings of the training and of the decoder that are in files next to the weights.
+
+    Raises:
+        ValueError: if a file is damaged.
+    """
+    # model.npz is the name of model.iter500.npz and model.npz.best-bleu.npz in the training.
+    trained = re.sub(r"(\.iter\d+)?\.npz.*", ".npz", weights.name)
+    names = [f"{trained}.yml", f"{weights.name}.yml", "decoder.yml", f"{trained}.decoder.yml"]
+    paths = [weights.with_name(name) for name in dict.fromkeys([*names, f"{weights.name}.decoder.yml"])]
+    found = [read_yaml(path.read_bytes(), path) for path in paths if path.is_file()]
+    return {name: value for settings in found for name, value in settings.items()}
+
+
+def languages_of(settings: dict[str, Any], vocabularies: Sequence[Path]) -> list[str | None]:
+    """The languages of source and target, by the endings of the training files or of the vocabularies."""
+    for files in (settings.get("train-sets"), vocabularies):
+        names = [re.sub(r"\.(gz|spm)$", "", str(file)) for file in files] if isinstance(files, list) else []
+        codes = [re.split(r"[./]", name)[-1] for name in names]
+        if len(codes) == 2 and codes[0] != codes[1] and all(map(language_of, codes)):
+            return list(codes)
+    return [None, None]
 
 
 def read_arrays(path: Path) -> tuple[State, dict[str, Any]]:
@@ -176,11 +211,28 @@ def check_settings(settings: dict[str, Any], path: Path) -> None:
     activation = settings.get("transformer-ffn-activation", "swish")
     if activation not in _ACTIVATIONS:
         unfit.append(("transformer-ffn-activation", activation, " or ".join(_ACTIVATIONS)))
+    beams, alpha = settings.get("beam-size", 1), settings.get("normalize", 0)
+    if type(beams) is not int or beams < 1:
+        unfit.append(("beam-size", beams, "a whole number from 1"))
+    if type(alpha) not in (int, float):
+        unfit.append(("normalize", alpha, "a number"))
     refuse(path, unfit, "CTranslate2's ct2-marian-converter takes some others, such as pre-norm.")
 
 
-def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: State) -> tuple[Any, int]:
-    """Write the files of a `MarianTokenizer`; returns it and the id of the pad token, which Marian does not have.
+def guided_heads(settings: dict[str, Any], path: Path) -> list[list[int]] | None:
+    """The decoder layer and head that guided alignment trained: Marian takes the first head of a layer."""
+    if settings.get("guided-alignment", "none") == "none":
+        return None
+    layer, depth = settings.get("transformer-guided-alignment-layer", "last"), settings["dec-depth"]
+    if layer != "last" and not (str(layer).isdecimal() and 1 <= int(layer) <= depth):
+        refuse(path, [("transformer-guided-alignment-layer", layer, f'"last" or from 1 to {depth}')])
+    return [[(depth if layer == "last" else int(layer)) - 1, 0]]
+
+
+def tokenizer_files(
+    vocabularies: Sequence[Path], arrays: State, languages: Sequence[str | None] = (None, None)
+) -> tuple[dict[str, bytes], int]:
+    """The files of a `MarianTokenizer`, by name, and the id of the pad token, which Marian does not have.
 
     Raises:
         ValueError: if a vocabulary and the embeddings differ in size.
@@ -188,7 +240,7 @@ def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: State) -
     import sentencepiece
 
     tables = [arrays["Wemb"]] * 2 if "Wemb" in arrays else [arrays["encoder_Wemb"], arrays["decoder_Wemb"]]
-    pad = max(len(table) for table in tables)
+    pad, files = max(len(table) for table in tables), {}
     names = (("source.spm", "vocab.json"), ("target.spm", "target_vocab.json"))
     for path, table, (model_name, vocabulary_name) in zip(vocabularies, tables, names, strict=True):
         try:
@@ -198,19 +250,19 @@ def write_tokenizer(folder: Path, vocabularies: Sequence[Path], arrays: State) -
         pieces = {processor.id_to_piece(token): token for token in range(processor.get_piece_size())}
         if len(pieces) != len(table):
             raise InputError(f"{path} has {len(pieces)} tokens, but the embeddings {len(table)} rows.")
-        (folder / model_name).write_bytes(path.read_bytes())
-        (folder / vocabulary_name).write_text(json.dumps({**pieces, "<pad>": pad}), encoding="utf-8")
-    is_joint = "Wemb" in arrays
+        files[model_name] = path.read_bytes()
+        files[vocabulary_name] = json.dumps({**pieces, "<pad>": pad}).encode()
     settings = {
         "tokenizer_class": "MarianTokenizer",
-        "separate_vocabs": not is_joint,
+        "source_lang": languages[0],
+        "target_lang": languages[1],
+        "separate_vocabs": "Wemb" not in arrays,
         # To Marian, "</s>" in a text is text.
         "split_special_tokens": True,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    if is_joint:
-        (folder / "target_vocab.json").unlink()
-    return MarianTokenizer.from_pretrained(folder), pad
+    if not settings["separate_vocabs"]:
+        del files["target_vocab.json"]
+    return {**files, TOKENIZER_CONFIG: json.dumps(settings, indent=2).encode()}, pad
 
 
 def as_hf_marian(arrays: State, settings: dict[str, Any], pad: int, path: Path) -> MarianMTModel:
@@ -263,8 +315,8 @@ def as_hf_marian(arrays: State, settings: dict[str, Any], pad: int, path: Path) 
     restore_positions(marian)
     # Marian generates neither padding nor, by default, <unk>, which is token 1.
     generation: Any = marian.generation_config
-    generation.suppress_tokens, generation.num_beams, generation.length_penalty = [1, pad], 4, 0.0
-    generation.max_length = 512
+    generation.suppress_tokens, generation.max_length = [1, pad], 512
+    generation.num_beams, generation.length_penalty = settings.get("beam-size", 4), float(settings.get("normalize", 0))
     return marian
 
 
@@ -298,36 +350,10 @@ def n_best_lists(weights: Path, vocabularies: Sequence[Path], sentences: Sequenc
         beam_size=4,
         n_best=True,
         no_spm_decode=True,
-        max_length_factor=_LONGEST,
+        max_length_factor=LONGEST_OF_MARIAN,
         cpu_threads=1,
         quiet=True,
         quiet_translation=True,
     )
     rows = [line.split(" ||| ") for line in translator.translate(list(sentences))]
     return [(sentences[int(number)], text, float(score)) for number, text, _, score in rows]
-
-
-@torch.no_grad()
-def add_scores(
-    parity: dict[str, Any], model: Any, tokenizer: Any, hypotheses: Sequence[tuple[str, str, float]]
-) -> dict[str, Any]:
-    """The comparison with `marian`: the largest difference per token from scores that Marian gave to whole hypotheses.
-
-    Args:
-        parity (`dict`): see [`~hf_vanilla_transformer.conversion.parity_certificate.compare`].
-        model, tokenizer: the converted model.
-        hypotheses (`list` of `tuple`): a sentence, SentencePiece tokens of a translation, and its log-probability.
-    """
-    differences = []
-    for sentence, pieces, expected in hypotheses:
-        tokenizer._switch_to_target_mode()
-        labels = torch.tensor([[*tokenizer.convert_tokens_to_ids(pieces.split()), model.config.eos_token_id]])
-        tokenizer._switch_to_input_mode()
-        inputs = tokenizer(sentence, return_tensors="pt")
-        if labels.shape[1] > _LONGEST * inputs.input_ids.shape[1]:
-            continue
-        logits = model(**inputs, labels=labels, skip_logits=False).logits
-        total = float(logits.log_softmax(dim=-1)[0].gather(-1, labels[0][:, None]).sum())
-        differences.append(abs(total - expected) / labels.shape[1])
-    parity = {**parity, "log_probs": {**parity["log_probs"], "marian": max(differences)}}
-    return {**parity, "equal": not excess(parity)}

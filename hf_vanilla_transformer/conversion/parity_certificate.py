@@ -12,6 +12,8 @@ from ..support.user_errors import InputError
 TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-9}
 _RANDOM_SENTENCES, _LONGEST_RANDOM = 16, 40
 _MAX_LENGTH, _BEAMS = 60, 4
+# Marian truncates a hypothesis at this many times the tokens of the source; it then has no EOS.
+LONGEST_OF_MARIAN = 3
 
 Rows = list[list[int]]
 
@@ -31,14 +33,17 @@ def compare(model: Any, oracle: Any, real: Rows | None = None, *, in_float64: bo
         `sentences` are equal by `greedy` and by `beam` search, of real input where it is given; `tolerance`; `float64`,
         `log_probs` and `tolerance` of that; and `equal`, whether all differences are within their tolerances.
     """
-    sources, targets = (random_rows(oracle, seed) for seed in (0, 1))
+    # The source may have a table of positions. Of a sentence that is too long, the end.
+    longest = min(_MAX_LENGTH, oracle.config.max_position_embeddings)
+    sources, targets = ([row[-longest:] for row in random_rows(oracle, seed)] for seed in (0, 1))
     differences = {"random": _largest_difference(model, oracle, sources, targets)}
     if real:
-        differences["real"] = _largest_difference(model, oracle, real, translate_rows(oracle, real, 1))
+        real = [row[-oracle.config.max_position_embeddings :] for row in real]
+        differences["real"] = _largest_difference(model, oracle, real, translate_rows(oracle, real, 1, longest))
     chosen = real or sources
     translations: dict[str, int] = {"sentences": len(chosen)}
     for name, beams in (("greedy", 1), ("beam", _BEAMS)):
-        ours, theirs = (translate_rows(each, chosen, beams) for each in (model, oracle))
+        ours, theirs = (translate_rows(each, chosen, beams, longest) for each in (model, oracle))
         translations[name] = sum(one == other for one, other in zip(ours, theirs, strict=True))
     parity = {"log_probs": differences, "translations": translations, "tolerance": TOLERANCES[torch.float32]}
     if in_float64:
@@ -47,6 +52,32 @@ def compare(model: Any, oracle: Any, real: Rows | None = None, *, in_float64: bo
         # float32 weights survive this unchanged.
         for each in (model, oracle):
             each.float()
+    return {**parity, "equal": not excess(parity)}
+
+
+@torch.no_grad()
+def add_scores(
+    parity: dict[str, Any], model: Any, tokenizer: Any, hypotheses: Sequence[tuple[str, str, float]]
+) -> dict[str, Any]:
+    """The comparison with `marian`: the largest difference per token from scores that Marian gave to whole hypotheses.
+
+    Args:
+        parity (`dict`): see [`compare`].
+        model, tokenizer: the converted model.
+        hypotheses (`list` of `tuple`): a sentence, SentencePiece tokens of a translation, and its log-probability.
+    """
+    differences = []
+    for sentence, pieces, expected in hypotheses:
+        tokenizer._switch_to_target_mode()
+        labels = torch.tensor([[*tokenizer.convert_tokens_to_ids(pieces.split()), model.config.eos_token_id]])
+        tokenizer._switch_to_input_mode()
+        inputs = tokenizer(sentence, return_tensors="pt")
+        if labels.shape[1] > LONGEST_OF_MARIAN * inputs.input_ids.shape[1]:
+            continue
+        logits = model(**inputs, labels=labels, skip_logits=False).logits
+        total = float(logits.log_softmax(dim=-1)[0].gather(-1, labels[0][:, None]).sum())
+        differences.append(abs(total - expected) / labels.shape[1])
+    parity = {**parity, "log_probs": {**parity["log_probs"], "marian": max(differences)}}
     return {**parity, "equal": not excess(parity)}
 
 
@@ -112,9 +143,7 @@ def _largest_difference(model: Any, oracle: Any, sources: Rows, targets: Rows) -
     return float(torch.stack(differences).max())
 
 
-def translate_rows(
-    model: Any, sources: Sequence[list[int]], beams: int, max_length: int = _MAX_LENGTH, **settings: Any
-) -> Rows:
+def translate_rows(model: Any, sources: Sequence[list[int]], beams: int, max_length: int, **settings: Any) -> Rows:
     """Generated tokens of each source, without the start token and padding."""
     ids, mask = _pad(list(sources), model.config.pad_token_id)
     output = model.generate(

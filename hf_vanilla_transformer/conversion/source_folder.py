@@ -15,9 +15,9 @@ from ..hub.model_folder import TOKENIZER_FILES
 from ..support.argument_checks import reason_of
 from ..support.safetensors_layout import read_json
 from ..support.user_errors import InputError
-from .converted_folder import CARD
 
 
+CARD = "README.md"
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 

@@ -16,6 +16,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, FSMTTokenizer
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.conversion.fairseq import from_fairseq, read_dictionary
+from hf_vanilla_transformer.serving.model_card_facts import read_card
 from tests.conversion.fsmt import MERGES, OTHER, SENTENCES, SOURCE, SPECIAL, fsmt_model, write_tokenizer
 from tests.conversion.texts import texts
 from tests.conversion.tuning import check_fine_tuning
@@ -166,9 +167,42 @@ def test_the_dictionary(tmp_path):
         "madeupword0000</w>": 7,
     }
     assert read_dictionary(path) == tokens
-    path.write_text("the\n")
-    with pytest.raises(ValueError, match=r'line 1 of .*dict\.en\.txt is "the"; it must be a token, a space and its'):
-        read_dictionary(path)
+    path.write_text("the 12\nhou@@ 5\n</s> 3 #fairseq:overwrite\nmadeupword0000 0", encoding="utf-8")
+    assert read_dictionary(path) == tokens
+    for content, message in (
+        ("the\n", r'line 1 of .*dict\.en\.txt is "the"; it must be a token, a space and its'),
+        ("", r'line 1 of .*dict\.en\.txt is ""; it must be'),
+        ("the 2\na 1\nthe 1 #fairseq:overwrite\n", r'line 3 of .* is "the 1 #fairseq:overwrite", which is token 4 alr'),
+        (
+            "the 2\nthe 1\n",
+            r'line 2 of .* is "the 1", which is token 4 already; a dictionary with the same token twice',
+        ),
+        ("<unk>@@ 1\n", r'line 1 of .* is "<unk>@@ 1", which is token 3 already'),
+    ):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=message):
+            read_dictionary(path)
+
+
+def test_a_dictionary_and_codes_without_a_last_line_break(tmp_path):
+    """The last token has a row of the embeddings, too, as fairseq reads it."""
+    write_fairseq(tmp_path / "source", fsmt_model())
+    for name in ("dict.en.txt", "dict.de.txt", "bpecodes"):
+        path = tmp_path / "source" / name
+        path.write_text(path.read_text(encoding="utf-8").removesuffix("\n"), encoding="utf-8")
+    folder = from_fairseq(str(tmp_path / "source"), str(tmp_path / "model"))
+    assert json.loads((folder / "vocab-src.json").read_text(encoding="utf-8")) == SOURCE
+    assert (folder / "merges.txt").read_text(encoding="utf-8").splitlines() == MERGES
+    assert read_card(str(folder))[1:3] == ("en", "de")
+
+
+@pytest.mark.parametrize("codes", ["#version: 0.1\nt h\n", "t h\nth e\nthe </w>\n"])
+def test_codes_of_version_0_1_are_refused(tmp_path, codes):
+    """Their end of a word is a symbol of its own, which byte-pair encoding of version 0.2 does not have."""
+    write_fairseq(tmp_path / "source", fsmt_model())
+    (tmp_path / "source" / "bpecodes").write_text(codes)
+    with pytest.raises(ValueError, match=r"bpecodes holds BPE codes of version 0\.1, which split words in another way"):
+        from_fairseq(str(tmp_path / "source"), str(tmp_path / "model"))
 
 
 class Attack:

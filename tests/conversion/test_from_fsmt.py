@@ -13,10 +13,10 @@ from transformers.models.fsmt import modeling_fsmt
 
 from hf_vanilla_transformer import score, translate
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.conversion import fsmt as conversion
-from hf_vanilla_transformer.conversion import parity_certificate, weight_transforms
+from hf_vanilla_transformer.conversion import converted_folder, parity_certificate, weight_transforms
 from hf_vanilla_transformer.conversion.fsmt import from_fsmt
 from hf_vanilla_transformer.model.tokenization_fairseq import FairseqTokenizer
+from hf_vanilla_transformer.serving.model_card_facts import read_card
 from tests.conversion.fsmt import OTHER, SENTENCES, SOURCE, fsmt_model, write_tokenizer
 from tests.conversion.texts import texts
 from tests.conversion.tuning import check_fine_tuning
@@ -135,6 +135,7 @@ def test_the_certificate_and_the_card(converted):
     card = (converted / "README.md").read_text()
     assert "from `wmt19-en-ru` with hf-vanilla-transformer" in " ".join(card.split())
     assert not (converted / "tokenizer.json").exists()
+    assert read_card(str(converted))[1:3] == ("en", "de")
 
 
 @pytest.mark.parametrize(
@@ -212,6 +213,14 @@ def test_what_cannot_be_carried_is_named(tmp_path, fields, message):
         from_fsmt(str(tmp_path / "fsmt"), str(tmp_path / "model"))
 
 
+def test_languages_that_are_none(tmp_path):
+    saved(tmp_path / "fsmt")
+    path = tmp_path / "fsmt" / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "langs": ["en", 3]}))
+    with pytest.raises(ValueError, match=r"langs in .*config\.json is \['en', 3\]; it must be the codes of two lang"):
+        from_fsmt(str(tmp_path / "fsmt"), str(tmp_path / "model"))
+
+
 def test_a_missing_file_of_the_tokenizer(tmp_path):
     saved(tmp_path / "fsmt")
     (tmp_path / "fsmt" / "merges.txt").unlink()
@@ -220,12 +229,7 @@ def test_a_missing_file_of_the_tokenizer(tmp_path):
 
 
 def test_without_sacremoses_the_tokenizer_is_unchecked(source, tmp_path, monkeypatch):
-    class Missing:
-        @staticmethod
-        def from_pretrained(folder):
-            raise ImportError("sacremoses")
-
-    monkeypatch.setattr(conversion, "AutoTokenizer", Missing)
+    monkeypatch.setattr(converted_folder, "find_spec", lambda name: None)
     folder = from_fsmt(str(source[0]), str(tmp_path / "model"))
     certificate = json.loads((folder / "parity.json").read_text())
     assert certificate["oracle"].endswith("on random tokens only, because sacremoses is not installed")

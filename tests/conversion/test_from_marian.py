@@ -18,6 +18,8 @@ from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.conversion import marian, weight_transforms
 from hf_vanilla_transformer.conversion.hf_marian import from_hf_marian
 from hf_vanilla_transformer.conversion.marian import from_marian
+from hf_vanilla_transformer.conversion.parity_certificate import add_scores
+from hf_vanilla_transformer.serving.model_card_facts import read_card
 from tests.conversion.texts import texts
 from tests.conversion.tuning import check_fine_tuning
 
@@ -50,7 +52,7 @@ def test_scores_are_marian_s(converted, name):
     hypotheses = [(recorded["sentences"][number], tokens, total) for number, tokens, total in recorded["n_best"]]
     assert len(hypotheses) == 80
     parity = {"log_probs": {}, "tolerance": 1e-4}
-    parity = marian.add_scores(parity, *load(converted[name]), hypotheses)
+    parity = add_scores(parity, *load(converted[name]), hypotheses)
     assert 0 < parity["log_probs"]["marian"] < 1e-5
     assert parity["equal"]
 
@@ -122,7 +124,9 @@ def test_the_same_model_in_transformers_form(converted, tmp_path, name):
     arrays, settings = marian.read_arrays(weights)
     source = tmp_path / "opus-mt"
     source.mkdir()
-    _, pad = marian.write_tokenizer(source, vocabularies, arrays)
+    files, pad = marian.tokenizer_files(vocabularies, arrays)
+    for file_name, content in files.items():
+        (source / file_name).write_bytes(content)
     marian.as_hf_marian(arrays, settings, pad, weights).save_pretrained(source)
     model, tokenizer = load(converted[name])
     sentences = expected(name)["sentences"]
@@ -166,6 +170,8 @@ def rewrite(folder, drop=(), **changes) -> None:
         ({"transformer-decoder-autoreg": "rnn"}, "transformer-decoder-autoreg is 'rnn', but must be 'self-attention'"),
         ({"transformer-postprocess-top": "n"}, "transformer-postprocess-top is 'n'"),
         ({"transformer-train-position-embeddings": True}, "transformer-train-position-embeddings is True"),
+        # It writes translations from their ends.
+        ({"right-left": True}, "right-left is True, but must be False"),
         ({"transformer-ffn-activation": "gelu"}, "ffn-activation is 'gelu', but must be relu or swish"),
         (
             {"type": "s2s", "transformer-preprocess": "n", "transformer-ffn-activation": "gelu"},
@@ -184,6 +190,69 @@ def test_models_that_cannot_be_carried(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         from_marian(str(folder), str(tmp_path / "model"))
     assert not (tmp_path / "model").exists()
+
+
+def write_yaml(path, **settings) -> None:
+    path.write_text(yaml.safe_dump({name.replace("_", "-"): value for name, value in settings.items()}))
+
+
+def test_settings_of_the_decoder_and_guided_alignment_are_carried(tmp_path):
+    folder = copied(tmp_path)
+    vocabularies = ["/data/run 7/vocab.spm"] * 2
+    sets = ["/data/corpus.clean.en.gz", "/data/corpus.clean.de.gz"]
+    write_yaml(folder / "model.npz.yml", vocabs=vocabularies, train_sets=sets, guided_alignment="/data/corpus.align")
+    write_yaml(folder / "model.npz.decoder.yml", vocabs=vocabularies, beam_size=6, normalize=0.6, word_penalty=0)
+    rewrite(folder, **{"transformer-guided-alignment-layer": "1"})
+    # As Marian names the weights that were the best by a metric; their decoder's file is their own.
+    (folder / "model.npz").rename(folder / "model.npz.best-bleu.npz")
+    (folder / "model.npz.decoder.yml").rename(folder / "model.npz.best-bleu.npz.decoder.yml")
+    model, tokenizer = load(from_marian(str(folder), str(tmp_path / "model")))
+    assert (model.generation_config.num_beams, model.generation_config.length_penalty) == (6, 0.6)
+    assert model.generation_config.length_penalty_type == "hf"
+    # The first head of a layer, which Marian counts from 1.
+    assert model.config.heads_for_alignment == [(0, 0)]
+    assert (tokenizer.source_lang, tokenizer.target_lang) == ("en", "de")
+    assert read_card(str(tmp_path / "model"))[1:3] == ("en", "de")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"word_penalty": 0.2}, "word-penalty is 0.2, but must be 0"),
+        ({"beam_size": "six", "normalize": "x"}, "beam-size is 'six', .* from 1; normalize is 'x', but must be a num"),
+        ({"guided_alignment": "a", "transformer_guided_alignment_layer": 3}, "layer is 3, but must be .* from 1 to 2"),
+    ],
+)
+def test_settings_of_the_decoder_that_cannot_be_carried(tmp_path, settings, message):
+    folder = copied(tmp_path)
+    if layer := settings.pop("transformer_guided_alignment_layer", None):
+        rewrite(folder, **{"transformer-guided-alignment-layer": layer})
+    write_yaml(folder / "model.npz.decoder.yml", **settings)
+    with pytest.raises(ValueError, match=message):
+        from_marian(str(folder), str(tmp_path / "model"))
+
+
+def test_languages_by_the_names_of_vocabularies(tmp_path):
+    folder = copied(tmp_path, "separate_relu")
+    for side, language in (("source", "fr"), ("target", "es")):
+        (folder / f"{side}.spm").rename(folder / f"vocab.{language}.spm")
+    (folder / "model.npz.yml").unlink()
+    write_yaml(folder / "decoder.yml", vocabs=["vocab.fr.spm", "vocab.es.spm"])
+    from_marian(str(folder), str(tmp_path / "model"))
+    assert read_card(str(tmp_path / "model"))[1:3] == ("fr", "es")
+
+
+def test_an_archive_of_opus_mt_is_refused_with_the_way_to_go(tmp_path):
+    folder = copied(tmp_path, "separate_relu")
+    vocabulary = "opus.spm32k-spm32k.vocab.yml"
+    (folder / "model.npz").rename(folder / "opus.spm32k-spm32k.transformer-align.model1.npz.best-perplexity.npz")
+    (folder / "model.npz.yml").unlink()
+    write_yaml(folder / "decoder.yml", vocabs=[vocabulary] * 2, beam_size=6, normalize=1)
+    for name in (vocabulary, "preprocess.sh", "postprocess.sh"):
+        (folder / name).write_text("")
+    message = r"vocab\.yml, opus\..*Of an archive of OPUS-MT, whose .* --from hf_marian --input Helsinki-NLP/opus-mt-"
+    with pytest.raises(ValueError, match=message):
+        from_marian(str(folder), str(tmp_path / "model"))
 
 
 class Malicious:
@@ -244,7 +313,7 @@ def test_arrays_that_are_packed_too_well(tmp_path):
     [
         ("model.npz.yml", b"", r"the settings in .*model\.npz\.yml are damaged: they have no fields"),
         ("model.npz.yml", b"a: [", r"the settings in .*model\.npz\.yml are damaged: while parsing"),
-        ("model.npz.yml", b"vocabs: 3", r"vocabs of .*model\.npz\.yml is 3; it must be a list of two names"),
+        ("model.npz.yml", b"vocabs: 3", r"vocabs in the settings of .*model\.npz is 3; it must be a list of two names"),
         ("vocab.spm", b"", r"vocab\.spm is no model of SentencePiece, or damaged"),
     ],
 )
@@ -302,7 +371,7 @@ def test_a_mistake_is_found_by_marian_s_scores(converted, mistake):
     model, tokenizer = load(converted["tied_relu"])
     MISTAKES[mistake](model)
     hypotheses = [(recorded["sentences"][number], tokens, total) for number, tokens, total in recorded["n_best"]]
-    parity = marian.add_scores({"log_probs": {}, "tolerance": 1e-4}, model, tokenizer, hypotheses)
+    parity = add_scores({"log_probs": {}, "tolerance": 1e-4}, model, tokenizer, hypotheses)
     assert not parity["equal"]
 
 

@@ -26,14 +26,15 @@ from hf_vanilla_transformer.cli import align, convert, evaluate, translate
 from hf_vanilla_transformer.engines import ctranslate2_engine
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
 from tests.conversion.fsmt import fsmt_model, write_tokenizer
-from tests.fuzz.values import MARKUP, SENTENCES, VALUES, changed_fields, damages
+from tests.conversion.opus_mt import write_opus_mt
+from tests.fuzz.values import MARKUP, SENTENCES, VALUES, change_layout, changed_fields, damages
 from tests.models import decisive_model
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODEL = FIXTURES / "numbers_tiny"
 MARIAN, FAIRSEQ = FIXTURES / "marian" / "tied_relu", FIXTURES / "fairseq" / "joint"
-DOORS = 21
+DOORS = 22
 # Arguments of generate() that take numbers; not those of length, which take time.
 SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping")
 CASES = int(os.environ.get("FUZZ_CASES", "300"))
@@ -233,6 +234,36 @@ def fsmt_folder(tmp_path_factory):
 def test_a_damaged_model_of_fsmt(fsmt_folder, data):
     with changed_model(*data.draw(damages(fsmt_folder)), fsmt_folder) as folder:
         run(convert.main, "--from", "fsmt", "--input", folder, "--output", folder / "converted")
+
+
+@pytest.fixture(scope="module")
+def to_convert(fsmt_folder, tmp_path_factory):
+    """A folder of each system."""
+    pytest.importorskip("sentencepiece")
+    folders = [write_opus_mt(tmp_path_factory.mktemp("opus") / "opus-mt-en-de"), fsmt_folder]
+    return [*folders, MARIAN, MARIAN.with_name("separate_relu"), FAIRSEQ]
+
+
+@fuzz(st.data())
+def test_layouts_of_folders_to_convert(to_convert, data):
+    """What was converted can be translated with; everything else is one sentence."""
+    with tempfile.TemporaryDirectory() as parent:
+        folder = shutil.copytree(data.draw(st.sampled_from(to_convert)), Path(parent, "x y"))
+        for _ in range(data.draw(st.integers(0, 3))):
+            change_layout(data.draw, folder, to_convert)
+        output = Path(parent, "out")
+        run(
+            convert.main,
+            "--from",
+            data.draw(st.sampled_from(list(convert.FROM))),
+            "--input",
+            folder,
+            "--output",
+            output,
+        )
+        if output.exists():
+            with contextlib.redirect_stdout(io.StringIO()):
+                translate.main(["A dog runs.", "--model_name_or_path", str(output), "--max_new_tokens", "4"])
 
 
 @pytest.fixture(scope="module")

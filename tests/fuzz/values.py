@@ -1,6 +1,7 @@
 """Values for the fuzz targets: texts, JSON, and changes of the files of a folder."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,3 +55,22 @@ def damages(draw: st.DrawFn, folder: Path) -> tuple[str, bytes | None]:
     if kind == "cut":
         return path.name, content[:place]
     return path.name, content[:place] + draw(st.binary(min_size=1, max_size=8)) + content[place + 1 :]
+
+
+def change_layout(draw: st.DrawFn, folder: Path, others: list[Path]) -> None:
+    """Change the files of a folder as people do: leave one out, rename one, add one of another folder, edit a field."""
+    path = draw(st.sampled_from(sorted(folder.iterdir())))
+    kind = draw(st.sampled_from(["gone", "renamed", "added", "edited"]))
+    if kind == "gone":
+        path.unlink()
+    elif kind == "renamed":
+        path.rename(folder / draw(st.sampled_from([f"my-{path.name}", f"{path.name}.old", f"{path.stem}.en", "a.npz"])))
+    elif kind == "added":
+        other = draw(st.sampled_from([each for another in others for each in sorted(another.iterdir())]))
+        shutil.copyfile(other, folder / other.name)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(draw(changed_fields(path))), encoding="utf-8")
+    else:
+        names = st.sampled_from(["beam-size", "normalize", "vocabs", "train-sets", "guided-alignment", "word-penalty"])
+        content = json.dumps(draw(st.dictionaries(names, VALUES | st.lists(st.just("vocab.en.spm"), max_size=2))))
+        (folder / f"{path.name}.decoder.yml").write_text(content, encoding="utf-8")
