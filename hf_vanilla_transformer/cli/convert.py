@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import conversion
-from ..conversion.system_detection import recognize
+from ..conversion.source_folder import recognize
 from ..support.user_errors import InputError, input_errors
 from .parser import parse, program
 

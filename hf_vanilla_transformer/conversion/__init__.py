@@ -1,10 +1,7 @@
 """This model's weights in other systems, and theirs in this model, one module per system, each with a proof.
 
 `from_marian`, `from_hf_marian`, `from_fsmt` and `from_fairseq` write a trained folder from another system's model,
-`to_ctranslate2` writes a model for CTranslate2; they are imported on first use. Parts of `hf_marian` carry
-weights without a tokenizer, for benchmarks and parity tests. Conversions share `config_requirements`,
-`weight_transforms`, `source_folder`, `converted_folder` and `parity_certificate`; `system_detection` finds the system
-of a source.
+`to_ctranslate2` writes a model for CTranslate2; they are imported on first use.
 """
 
 from importlib import import_module

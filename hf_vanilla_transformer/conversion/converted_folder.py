@@ -13,8 +13,7 @@ import torch
 import transformers
 
 from ..hub.model_card import About, fill_model_card
-from ..hub.model_folder import files_of_a_run
-from ..hub.staged_folder import staged
+from ..hub.model_folder import files_of_a_run, staged
 from ..support.argument_checks import reason_of
 from ..support.atomic_files import are_same_file, locked
 from ..support.user_errors import InputError

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from ..hub.staged_folder import staged
+from ..hub.model_folder import staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
@@ -211,13 +211,26 @@ def specification(
         ImportError: if ctranslate2 is not installed.
         ValueError: if CTranslate2 cannot hold such a model.
     """
-    config, base = model.config, model.model
+    config = model.config
     require(config, "CTranslate2", stack_layer_norm=False)
     if config.activation_function not in _ACTIVATIONS:
         raise InputError(
             f"activation_function is {config.activation_function!r}, but CTranslate2 has {', '.join(_ACTIVATIONS)}."
         )
     specs = import_library().specs
+    from ctranslate2.converters.transformers import BartLoader
+
+    rows = table_length(config, max_positions)
+
+    class Loader(BartLoader):
+        """Modules have the names of BART's."""
+
+        def set_common_layers(self, spec: Any, module: Any) -> None:
+            embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
+            embeddings.weight, spec.scale_embeddings = module.embed_tokens.weight, True
+            table = module.add_positions(torch.zeros(rows, config.d_model), torch.arange(rows))
+            spec.position_encodings.encodings = table
+
     activation = getattr(specs.Activation, _ACTIVATIONS[config.activation_function])
     heads = heads_in_one_layer(config)
     alignment = {"alignment_layer": heads[0][0] if heads else -1, "alignment_heads": len(heads) or 1}
@@ -225,31 +238,15 @@ def specification(
     spec = specs.TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers), config.num_heads, **options
     )
-    rows = table_length(config, max_positions)
-    no_embeddings, positions = torch.zeros(rows, config.d_model), torch.arange(rows)
-    for ours, theirs in ((base.encoder, spec.encoder), (base.decoder, spec.decoder)):
-        embeddings = theirs.embeddings[0] if theirs is spec.encoder else theirs.embeddings
-        # A copy, because CTranslate2 quantizes in place.
-        embeddings.weight = ours.embed_tokens.weight.clone().numpy()
-        theirs.scale_embeddings = True
-        theirs.position_encodings.encodings = ours.add_positions(no_embeddings, positions).numpy()
-        for layer, layer_spec in zip(ours.layers, theirs.layer, strict=True):
-            own = layer.self_attn
-            _set_linear(layer_spec.self_attention.linear[0], own.q_proj, own.k_proj, own.v_proj)
-            _set_linear(layer_spec.self_attention.linear[1], own.out_proj)
-            _set_norm(layer_spec.self_attention.layer_norm, layer.self_attn_layer_norm)
-            _set_linear(layer_spec.ffn.linear_0, layer.fc1)
-            _set_linear(layer_spec.ffn.linear_1, layer.fc2)
-            _set_norm(layer_spec.ffn.layer_norm, layer.final_layer_norm)
-            if theirs is spec.decoder:
-                # CTranslate2 returns the average of the first heads of one layer.
-                first = [head for layer_index, head in heads if layer_index == layer.encoder_attn.layer_idx]
-                cross = with_heads_first(layer.encoder_attn, first)
-                _set_linear(layer_spec.attention.linear[0], cross.q_proj)
-                _set_linear(layer_spec.attention.linear[1], cross.k_proj, cross.v_proj)
-                _set_linear(layer_spec.attention.linear[2], cross.out_proj)
-                _set_norm(layer_spec.attention.layer_norm, layer.encoder_attn_layer_norm)
-    _set_linear(spec.decoder.projection, model.lm_head)
+    # A copy, because CTranslate2 quantizes in place.
+    loader, model = Loader(), copy.deepcopy(model)
+    if heads:
+        # CTranslate2 returns the average of the first heads of one layer.
+        layer: Any = model.model.decoder.layers[heads[0][0]]
+        layer.encoder_attn = with_heads_first(layer.encoder_attn, [head for _, head in heads])
+    loader.set_encoder(spec.encoder, model.model.encoder)
+    loader.set_decoder(spec.decoder, model.model.decoder)
+    loader.set_linear(spec.decoder.projection, model.lm_head)
     spec.register_source_vocabulary(source_texts)
     spec.register_target_vocabulary(target_texts)
     for name in ("bos_token", "eos_token"):
@@ -287,14 +284,3 @@ def table_length(config: VanillaTransformerConfig, max_positions: int) -> int:
     """Rows of the table of positions: as asked for, or fewer where positions are learned."""
     is_learned = config.position_embedding_type == "learned"
     return min(max_positions, config.max_position_embeddings) if is_learned else max_positions
-
-
-def _set_linear(spec: Any, *layers: Any) -> None:
-    """One linear map from layers that read the same input: a weight of shape (sum of outputs, input)."""
-    spec.weight = torch.cat([layer.weight for layer in layers]).numpy()
-    if layers[0].bias is not None:
-        spec.bias = torch.cat([layer.bias for layer in layers]).numpy()
-
-
-def _set_norm(spec: Any, layer_norm: Any) -> None:
-    spec.gamma, spec.beta = layer_norm.weight.numpy(), layer_norm.bias.numpy()

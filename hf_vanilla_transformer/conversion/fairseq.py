@@ -68,17 +68,8 @@ def from_fairseq(
 
     Args:
         input (`str`): the folder, or a checkpoint in it.
-        output (`str`): folder to make.
-        sentences (`list` of `str`): source sentences for the comparison on real input.
-        license (`str`, *optional*): licence of the weights, for the card.
-        force (`bool`): write a model that is not equal to its source.
-
-    Returns:
-        `Path`: the folder, with `parity.json`.
-
-    Raises:
-        OSError: if a file is missing, or the folder already holds a model.
-        ValueError: if this model cannot hold the source, a file is damaged, or the result is not equal.
+        output, sentences, license, force: see [`~hf_vanilla_transformer.conversion.hf_marian.from_hf_marian`], as for
+            what is returned and raised.
     """
     target = check_output(output, input)
     checkpoint = find_checkpoint(Path(input))

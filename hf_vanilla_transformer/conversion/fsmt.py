@@ -47,18 +47,8 @@ def from_fsmt(
 
     Args:
         input (`str`): a folder, or a name on the Hub.
-        output (`str`): folder to make.
-        sentences (`list` of `str`): source sentences for the comparison on real input.
-        license (`str`, *optional*): licence of the weights, for the card.
-        force (`bool`): write a model that is not equal to its source.
-        **hub: `revision` and `token` of a repository on the Hub.
-
-    Returns:
-        `Path`: the folder, with `parity.json`.
-
-    Raises:
-        OSError: if the source cannot be read, or the folder already holds a model.
-        ValueError: if this model cannot hold the source, or the result is not equal.
+        output, sentences, license, force, hub: see [`~hf_vanilla_transformer.conversion.hf_marian.from_hf_marian`], as
+            for what is returned and raised.
     """
     target = check_output(output, input)
     folder = source_folder(input, **hub)

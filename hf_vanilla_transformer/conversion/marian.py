@@ -48,7 +48,7 @@ _NEEDED: dict[str, Any] = {
     "ulr": False,
 }
 _ACTIVATIONS = ("relu", "swish")
-_ATTENTIONS = {"self": ("self_attn", "self_attn_layer_norm"), "context": ("encoder_attn", "encoder_attn_layer_norm")}
+_ATTENTIONS = {"self": "self_attn", "context": "encoder_attn"}
 # Under a softmax with the others, a token that Marian does not have gets no probability.
 _BELOW_ALL = 30.0
 # Of all arrays, uncompressed, in multiples of the size of the file.
@@ -73,18 +73,11 @@ def from_marian(
 
     Args:
         input (`str`): the training folder, or a file of weights in it.
-        output (`str`): folder to make.
-        sentences (`list` of `str`): source sentences for the comparison on real input.
-        license (`str`, *optional*): licence of the weights, for the card.
-        force (`bool`): write a model that is not equal to its source.
-
-    Returns:
-        `Path`: the folder, with `parity.json`.
+        output, sentences, license, force: see [`~hf_vanilla_transformer.conversion.hf_marian.from_hf_marian`], as for
+            what is returned and raised.
 
     Raises:
         ImportError: if sentencepiece is not installed.
-        OSError: if the source cannot be read, or the folder already holds a model.
-        ValueError: if this model cannot hold the source, or the result is not equal.
     """
     target = check_output(output, input)
     if find_spec("sentencepiece") is None:
@@ -322,22 +315,17 @@ def as_hf_marian(arrays: State, settings: dict[str, Any], pad: int, path: Path) 
 
 def _layer_state(rest: State, theirs: str, ours: str) -> State:
     """The weights of a layer under transformers' names, taken out of `rest`; Marian's matrices are (in, out)."""
+    parts = {"fc1": ("ffn_W1", "ffn_b1"), "fc2": ("ffn_W2", "ffn_b2")}
+    parts["final_layer_norm"] = ("ffn_ffn_ln_scale", "ffn_ffn_ln_bias")
+    for kind, module in _ATTENTIONS.items() if theirs.startswith("decoder") else [("self", "self_attn")]:
+        for letter, name in zip("qkvo", ("q_proj", "k_proj", "v_proj", "out_proj"), strict=True):
+            parts[f"{module}.{name}"] = (f"{kind}_W{letter}", f"{kind}_b{letter}")
+        parts[f"{module}_layer_norm"] = (f"{kind}_Wo_ln_scale", f"{kind}_Wo_ln_bias")
     state = {}
-    for kind in ("self", "context") if theirs.startswith("decoder") else ("self",):
-        module, norm = _ATTENTIONS[kind]
-        for letter, name in (("q", "q_proj"), ("k", "k_proj"), ("v", "v_proj"), ("o", "out_proj")):
-            state[f"{ours}.{module}.{name}.weight"] = rest.pop(f"{theirs}_{kind}_W{letter}").T
-            state[f"{ours}.{module}.{name}.bias"] = rest.pop(f"{theirs}_{kind}_b{letter}").flatten()
-        state |= _norm_state(rest, f"{theirs}_{kind}_Wo_ln", f"{ours}.{norm}")
-    for number in ("1", "2"):
-        state[f"{ours}.fc{number}.weight"] = rest.pop(f"{theirs}_ffn_W{number}").T
-        state[f"{ours}.fc{number}.bias"] = rest.pop(f"{theirs}_ffn_b{number}").flatten()
-    return state | _norm_state(rest, f"{theirs}_ffn_ffn_ln", f"{ours}.final_layer_norm")
-
-
-def _norm_state(rest: State, theirs: str, ours: str) -> State:
-    parts = {"weight": "scale", "bias": "bias"}
-    return {f"{ours}.{name}": rest.pop(f"{theirs}_{part}").flatten() for name, part in parts.items()}
+    for name, arrays in parts.items():
+        for kind, array in zip(("weight", "bias"), (rest.pop(f"{theirs}_{each}") for each in arrays), strict=True):
+            state[f"{ours}.{name}.{kind}"] = array.T if len(array) > 1 else array.flatten()
+    return state
 
 
 def n_best_lists(weights: Path, vocabularies: Sequence[Path], sentences: Sequence[str]) -> list[tuple[str, str, float]]:

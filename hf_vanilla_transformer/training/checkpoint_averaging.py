@@ -13,8 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ..hub.model_card import About, average_facts, fill_model_card
-from ..hub.model_folder import TOKENIZER_FILES, check_links, files_of_a_run
-from ..hub.staged_folder import staged
+from ..hub.model_folder import TOKENIZER_FILES, check_links, files_of_a_run, staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..support.argument_checks import check_number
 from ..support.atomic_files import locked

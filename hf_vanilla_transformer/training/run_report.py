@@ -15,9 +15,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from ..evaluation.curve_files import write_curve
 from ..evaluation.evaluate import describe_scores, evaluate
 from ..hub.model_card import BUILT_IN, About, argument_facts, average_facts, fill_model_card
-from ..hub.model_folder import NOT_TO_SHARE
+from ..hub.model_folder import NOT_TO_SHARE, staged
 from ..hub.push_to_hub import describe_error, prepare_repository, push_run
-from ..hub.staged_folder import staged
 from ..support.atomic_files import write_text
 from ..support.machine_and_versions import describe_environment
 from ..translation.model_loading import load

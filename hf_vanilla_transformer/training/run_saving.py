@@ -7,8 +7,7 @@ from pathlib import Path
 from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..hub.model_folder import NOT_TO_SHARE
-from ..hub.staged_folder import staged
+from ..hub.model_folder import NOT_TO_SHARE, staged
 from ..support.checkpoint_marks import newest_complete
 from ..support.disk_errors import is_disk_error
 from ..support.user_errors import UserError

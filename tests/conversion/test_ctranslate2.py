@@ -149,16 +149,18 @@ def test_two_vocabularies_go_out(tmp_path):
 @needs_ctranslate2
 @pytest.mark.parametrize("change", ["queries and keys", "positions", "a bias"])
 def test_a_wrong_conversion_is_not_written(tmp_path, monkeypatch, change):
-    set_linear = ctranslate2._set_linear
+    from ctranslate2.converters.transformers import BartLoader
 
-    def wrong(spec, *layers):
-        set_linear(spec, *layers)
-        if change == "queries and keys" and len(layers) == 3:
-            set_linear(spec, layers[1], layers[0], layers[2])
-        if change == "a bias" and layers[0].out_features != layers[0].in_features and layers[0].bias is not None:
-            spec.bias = spec.bias * 0
+    set_attention = BartLoader.set_attention
 
-    monkeypatch.setattr(ctranslate2, "_set_linear", wrong)
+    def wrong(self, spec, attention, self_attention=False):
+        if change == "queries and keys" and self_attention:
+            attention.q_proj, attention.k_proj = attention.k_proj, attention.q_proj
+        if change == "a bias":
+            attention.out_proj.bias.zero_()
+        set_attention(self, spec, attention, self_attention)
+
+    monkeypatch.setattr(BartLoader, "set_attention", wrong)
     if change == "positions":
         add = VanillaTransformerEncoder.add_positions
         # The table has two dimensions, batches have three.

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_vanilla_transformer.hub.model_folder import files_of_a_run
-from hf_vanilla_transformer.hub.staged_folder import staged
+from hf_vanilla_transformer.hub.model_folder import files_of_a_run, staged
 from hf_vanilla_transformer.training.checkpoints import remove_checkpoints
 from hf_vanilla_transformer.training.run_checks import check_holds_no_run
 from tests.models import small_model

@@ -13,7 +13,7 @@ from hf_vanilla_transformer import (
     average_checkpoints,
     translate,
 )
-from hf_vanilla_transformer.hub.staged_folder import staged
+from hf_vanilla_transformer.hub.model_folder import staged
 from tests.model.test_remote_code import FIXTURE, ROOT, SHIPPED, shipped_files
 from tests.without_package import SENTENCES
 

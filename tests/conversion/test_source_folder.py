@@ -10,7 +10,7 @@ import pytest
 
 from hf_vanilla_transformer import conversion
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.conversion.system_detection import recognize
+from hf_vanilla_transformer.conversion.source_folder import recognize
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
