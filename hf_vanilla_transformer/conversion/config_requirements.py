@@ -30,11 +30,7 @@ def require(config: VanillaTransformerConfig, system: str, **fields: Any) -> Non
 
 
 def check_config(kind: type[PretrainedConfig], folder: Path, needed: Mapping[str, Any]) -> None:
-    """Check that this model can hold one of transformers, whose class of configurations is given.
-
-    Raises:
-        ValueError: naming the fields that cannot be carried.
-    """
+    """Raise ValueError naming what this model cannot hold of one of transformers, by its class of configurations."""
     fields, _ = kind.get_config_dict(folder)
     config: Any = kind.from_dict(fields)
     heads = {"decoder_attention_heads": config.encoder_attention_heads}
@@ -42,13 +38,7 @@ def check_config(kind: type[PretrainedConfig], folder: Path, needed: Mapping[str
 
 
 def refuse(source: object, unfit: Iterable[tuple[str, Any, str]], hint: str = "") -> None:
-    """Raise ValueError naming all fields that cannot be carried, if there are any.
-
-    Args:
-        source: the source's name.
-        unfit (`list` of `tuple`): a field, its value, and what it must be, in words.
-        hint (`str`): a sentence on what to do.
-    """
+    """Raise ValueError if there are unfit fields (name, value, what it must be in words), with a hint on what to do."""
     fields = "; ".join(f"{name} is {given!r}, but must be {needed}" for name, given, needed in unfit)
     if fields:
         raise InputError(f"{source} cannot be converted: {fields}.{hint and ' '}{hint}")

@@ -72,9 +72,7 @@ def write_converted(
         model (`VanillaTransformerForConditionalGeneration`): the converted model.
         source (`Source`): what it was converted from.
         files (`dict`): contents of the tokenizer's files, by name.
-        output (`Path`): folder to make.
-        sentences (`list` of `str`): source sentences for the comparison on real input.
-        force (`bool`): write a model that is not equal to its source; card and certificate say so.
+        output, sentences, force: see [`~hf_vanilla_transformer.conversion.hf_marian.from_hf_marian`].
 
     Raises:
         FileExistsError: if the folder already holds a model.

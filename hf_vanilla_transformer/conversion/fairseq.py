@@ -197,11 +197,7 @@ def read_merges(path: Path) -> str:
 def as_fsmt(
     state: State, args: dict[str, Any], sizes: Sequence[int], langs: list[str], path: Path
 ) -> FSMTForConditionalGeneration:
-    """An FSMT model with weights of fairseq.
-
-    Raises:
-        ValueError: if weights are missing, left over, or do not fit the dictionaries.
-    """
+    """An FSMT model with weights of fairseq; raises ValueError if these do not fit arguments and dictionaries."""
     stacks = {
         f"{side}_{ours}": args[f"{side}_{theirs}"]
         for side in _OLD_NORMS

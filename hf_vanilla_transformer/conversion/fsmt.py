@@ -67,15 +67,7 @@ def from_fsmt(
 def write_fsmt(
     source: Source, texts: dict[str, str], langs: list[str], output: Path, sentences: Sequence[str], force: bool
 ) -> Path:
-    """Convert, compare and write a model with its tokenizer.
-
-    Args:
-        source (`Source`): its `reference` is an `FSMTForConditionalGeneration`.
-        texts (`dict`): content of the tokenizer's files, by name.
-        langs (`list` of `str`): codes of source and target language.
-        output (`Path`): folder to make.
-        sentences, force: see [`from_fsmt`].
-    """
+    """Convert the `reference` of a source, with the texts of its tokenizer's files and the codes of both languages."""
     is_joint = texts[VOCABULARIES[0]] == texts[VOCABULARIES[1]]
     code = Path(str(tokenization_fairseq.__file__))
     settings = {
@@ -95,13 +87,7 @@ def write_fsmt(
 def convert_fsmt(
     fsmt: FSMTForConditionalGeneration, name: str, is_joint: bool
 ) -> VanillaTransformerForConditionalGeneration:
-    """A model with the weights of an FSMT model, and its decoding settings.
-
-    Args:
-        fsmt (`FSMTForConditionalGeneration`): the source.
-        name (`str`): of the source, for errors.
-        is_joint (`bool`): whether source and target have the same vocabulary.
-    """
+    """A model with the weights of an FSMT model, and its decoding settings; joint: of one vocabulary."""
     state = {key: weight for key, weight in fsmt.state_dict().items() if "embed_positions" not in key}
     state["lm_head.weight"] = state.pop("model.decoder.output_projection.weight")
     of_source, of_target = (state[f"model.{side}.embed_tokens.weight"] for side in ("encoder", "decoder"))

@@ -46,15 +46,7 @@ _EPSILONS = {"hf": 1e-5, "marian": 1e-6}
 
 
 def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None = None) -> MarianMTModel:
-    """A `MarianMTModel` of the same architecture, with new weights.
-
-    Args:
-        config (`VanillaTransformerConfig`): with tied embeddings and sinusoids.
-        attn_implementation (`str`, *optional*): for example `"sdpa"`.
-
-    Raises:
-        ValueError: if Marian cannot hold such a model.
-    """
+    """A `MarianMTModel` of the same architecture, with new weights; raises ValueError if there is none."""
     require(
         config,
         "MarianMTModel",
@@ -84,11 +76,7 @@ def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None
 
 
 def copy_to_marian(model: VanillaTransformerForConditionalGeneration, marian: MarianMTModel) -> None:
-    """Copy the weights of a model into a `MarianMTModel` of the same architecture, with the channels permuted.
-
-    Args:
-        model (`VanillaTransformerForConditionalGeneration`): the source.
-        marian (`MarianMTModel`): from [`new_marian`].
+    """Copy the weights of a model into a `MarianMTModel` of [`new_marian`], with the channels permuted.
 
     Raises:
         ValueError: if the names of the weights differ.

@@ -261,10 +261,8 @@ def tokenizer_files(
 def as_hf_marian(arrays: State, settings: dict[str, Any], pad: int, path: Path) -> MarianMTModel:
     """A `MarianMTModel` with Marian's weights and positions.
 
-    Decoding begins from a zero vector, which is the embedding of the pad token here.
-
-    Raises:
-        ValueError: if an array is missing or left over.
+    Decoding begins from a zero vector, which is the embedding of the pad token here. Raises ValueError if an array is
+    missing or left over.
     """
     is_joint, rest = "Wemb" in arrays, dict(arrays)
     d_ff = settings["transformer-dim-ffn"]

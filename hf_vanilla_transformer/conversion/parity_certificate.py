@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from ..support.user_errors import InputError
 
@@ -113,10 +114,8 @@ def random_rows(model: Any, seed: int) -> Rows:
 
 def _pad(rows: Rows, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and mask, `(batch, length)`, padded on the right."""
-    length = max(map(len, rows))
-    ids = torch.tensor([row + [pad] * (length - len(row)) for row in rows])
-    mask = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows])
-    return ids, mask
+    ids, ones = ([torch.tensor(each) for each in part] for part in (rows, [[1] * len(row) for row in rows]))
+    return pad_sequence(ids, True, pad), pad_sequence(ones, True)
 
 
 @torch.no_grad()
