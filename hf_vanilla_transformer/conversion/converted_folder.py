@@ -118,7 +118,7 @@ def _certificate(folder: Path, source: Source, sentences: Sequence[str], library
             for token, number in tokenizer.get_vocab().items():
                 if type(number) is not int or not 0 <= number < size:
                     raise InputError(f"its vocabulary has the id {number!r} for {token!r}, but {size} embeddings")
-            translate(model, tokenizer, list(sentences[:1]), max_new_tokens=1)  # Reads the settings of the search.
+            translate(model, tokenizer, list(sentences[:1]), max_length=2)  # Reads the settings of the search.
             rows = tokenizer(list(sentences)).input_ids
             if expected is not None and expected != rows:
                 raise InputError("its tokenizer gives other tokens than that of the source")
