@@ -10,26 +10,15 @@ is. `--to ctranslate2` writes a trained folder for CTranslate2.
 """
 
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from .. import conversion
 from ..conversion.source_folder import recognize
 from ..support.user_errors import InputError, input_errors
 from .parser import parse, program
-
-
-# Systems, and the options that their conversions have.
-FROM = {
-    "hf_marian": ("positions", "revision", "token", "license"),
-    "marian": ("license",),
-    "fsmt": ("revision", "token", "license"),
-    "fairseq": ("license",),
-}
-# The system is recognized, and then may not have the option.
-FROM["auto"] = tuple(dict.fromkeys(option for options in FROM.values() for option in options))
-TO = {"ctranslate2": ("quantization", "max_positions")}
 
 
 @dataclass
@@ -65,31 +54,25 @@ class ConvertArguments:
 
     def __post_init__(self) -> None:
         if (self.from_system is None) == (self.to_system is None):
-            raise InputError(f"give either --from, one of {', '.join(FROM)}, or --to, one of {', '.join(TO)}.")
-        for name in {option for options in (*FROM.values(), *TO.values()) for option in options}:
-            if getattr(self, name) is not None and name not in self.known():
-                raise InputError(f"{name} is {getattr(self, name)}, but {self.system()} has no such option.")
-
-    def system(self) -> str:
-        """The other system."""
-        return str(self.from_system or self.to_system)
-
-    def known(self) -> tuple[str, ...]:
-        """The options of this conversion."""
-        return {**FROM, **TO}[self.system()]
+            raise InputError("give either --from or --to, and a system; --help lists them.")
 
 
 @program
 def main(arguments: list[str]) -> Path:
     """Convert as the command line says; returns the folder of the model."""
     args = parse(ConvertArguments, __doc__, arguments, "convert")
-    if args.from_system == "auto":
-        recognized: Any = recognize(args.input, args.revision, args.token)
-        args = replace(args, from_system=recognized)
-        print(f"{args.input} is a model of {args.from_system}", file=sys.stderr)
-    convert = getattr(conversion, f"{'from' if args.from_system else 'to'}_{args.system()}")
-    options = {name: getattr(args, name) for name in args.known() if getattr(args, name) is not None}
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    direction = "from" if args.from_system else "to"
+    system = given.pop(f"{direction}_system")
+    if system == "auto":
+        system = recognize(args.input, args.revision, args.token)
+        print(f"{args.input} is a model of {system}", file=sys.stderr)
+    convert = getattr(conversion, f"{direction}_{system}")
+    known = {"input", *signature(convert).parameters}  # The way out calls it `folder`.
+    known |= {"revision", "token"} if "hub" in known else set()
+    for name in (name for name in given if name not in known):
+        raise InputError(f"{name} is {given[name]}, but {system} has no such option.")
     with input_errors():
-        folder = Path(convert(args.input, args.output, force=args.force, **options))
+        folder = Path(convert(given.pop("input"), **given))
     print(f"the model is in {folder}; {folder / 'parity.json'} says how it was compared with {args.input}")
     return folder

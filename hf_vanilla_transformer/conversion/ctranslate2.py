@@ -19,10 +19,10 @@ from ..support.argument_checks import check_number
 from ..support.atomic_files import locked
 from ..support.user_errors import InputError
 from ..support.version import __version__
-from .config_requirements import require
 from .converted_folder import CERTIFICATE, command
 from .parity_certificate import SENTENCES, TOLERANCES, check_equal, log_probs, random_rows, translate_rows
 from .source_folder import hashes, load_source, load_tokenizer, source_folder, weight_files
+from .weight_transforms import require
 
 
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16")
@@ -116,20 +116,6 @@ def import_library() -> Any:
             "CTranslate2 needs ctranslate2; install it with: pip install '/path/to/the/repository[ctranslate2]'"
         ) from error
     return ctranslate2
-
-
-def register_loader() -> None:
-    """Make `ctranslate2.converters.TransformersConverter` convert trained folders of this model."""
-    import_library()
-    from ctranslate2.converters import transformers as converters
-
-    class Loader:
-        architecture_name = "AutoModelForSeq2SeqLM"
-
-        def __call__(self, model: Any, tokenizer: Any) -> Any:
-            return specification(model.float(), *vocabularies(tokenizer, model.config))
-
-    converters.register_loader("VanillaTransformerConfig")(Loader)
 
 
 def vocabularies(tokenizer: Any, config: VanillaTransformerConfig) -> tuple[list[str], list[str]]:

@@ -17,11 +17,10 @@ from transformers import FSMTConfig, FSMTForConditionalGeneration
 
 from ..support.argument_checks import reason_of
 from ..support.user_errors import InputError
-from .config_requirements import refuse, unlike
 from .converted_folder import Source, check_output
 from .fsmt import MERGES, TOKEN_IDS, VOCABULARIES, write_fsmt
 from .parity_certificate import SENTENCES
-from .source_folder import check_archive, hashes, license_of
+from .source_folder import check_archive, hashes, license_of, refuse, unlike
 from .weight_transforms import State
 
 
@@ -68,8 +67,8 @@ def from_fairseq(
 
     Args:
         input (`str`): the folder, or a checkpoint in it.
-        output, sentences, license, force: see [`~hf_vanilla_transformer.conversion.hf_marian.from_hf_marian`], as for
-            what is returned and raised.
+        output, sentences, license, force: see
+            [`~hf_vanilla_transformer.conversion.hf_marian.from_hf_marian`], as for what is returned and raised.
     """
     target = check_output(output, input)
     checkpoint = find_checkpoint(Path(input))

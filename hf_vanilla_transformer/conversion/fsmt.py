@@ -17,10 +17,9 @@ from ..model import tokenization_fairseq
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..support.safetensors_layout import read_json
 from ..support.user_errors import InputError
-from .config_requirements import check_config
 from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
 from .parity_certificate import SENTENCES
-from .source_folder import hashes, license_of, load_source, source_folder, weight_files
+from .source_folder import check_config, hashes, license_of, load_source, source_folder, weight_files
 from .weight_transforms import converted_model
 
 
@@ -47,8 +46,8 @@ def from_fsmt(
 
     Args:
         input (`str`): a folder, or a name on the Hub.
-        output, sentences, license, force, hub: see [`~hf_vanilla_transformer.conversion.hf_marian.from_hf_marian`], as
-            for what is returned and raised.
+        output, sentences, license, force, hub: see
+            [`~hf_vanilla_transformer.conversion.hf_marian.from_hf_marian`], as for what is returned and raised.
     """
     target = check_output(output, input)
     folder = source_folder(input, **hub)

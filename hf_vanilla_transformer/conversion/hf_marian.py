@@ -21,11 +21,10 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..support.safetensors_layout import read_json
 from ..support.user_errors import InputError
-from .config_requirements import check_config, require
 from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
 from .parity_certificate import SENTENCES
-from .source_folder import hashes, license_of, load_source, source_folder, weight_files
-from .weight_transforms import SAME_FIELDS, converted_model, interleaved_channels, permute_channels
+from .source_folder import check_config, hashes, license_of, load_source, source_folder, weight_files
+from .weight_transforms import SAME_FIELDS, converted_model, interleaved_channels, permute_channels, require
 
 
 # Tensors of Marian's that are not weights of this model: sinusoids, and an output bias that is zero.

@@ -16,11 +16,10 @@ from transformers import MarianConfig, MarianMTModel
 
 from ..data.language_codes import language_of
 from ..support.user_errors import InputError
-from .config_requirements import refuse, unlike
 from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
 from .hf_marian import convert_marian, restore_positions
 from .parity_certificate import LONGEST_OF_MARIAN, SENTENCES
-from .source_folder import check_archive, hashes, license_of
+from .source_folder import check_archive, hashes, license_of, refuse, unlike
 from .weight_transforms import State
 
 
@@ -73,8 +72,8 @@ def from_marian(
 
     Args:
         input (`str`): the training folder, or a file of weights in it.
-        output, sentences, license, force: see [`~hf_vanilla_transformer.conversion.hf_marian.from_hf_marian`], as for
-            what is returned and raised.
+        output, sentences, license, force: see
+            [`~hf_vanilla_transformer.conversion.hf_marian.from_hf_marian`], as for what is returned and raised.
 
     Raises:
         ImportError: if sentencepiece is not installed.

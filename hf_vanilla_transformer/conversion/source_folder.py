@@ -1,8 +1,8 @@
-"""The folder or repository that a model is converted from, and which system it is of."""
+"""The folder or repository that a model is converted from: which system it is of, and whether it can be carried."""
 
 import hashlib
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +159,23 @@ def _model_type(source: str, **options: str | None) -> str | None:
             raise InputError(f"the config.json of {source} cannot be read: {error}") from error
         raise FileNotFoundError(f"there is no folder {source}, and the Hub answered: {error}") from error
     return fields.get("model_type")
+
+
+def check_config(kind: type[PreTrainedConfig], folder: Path, needed: Mapping[str, Any]) -> None:
+    """Raise ValueError naming what this model cannot hold of one of transformers, by its class of configurations."""
+    fields, _ = kind.get_config_dict(folder)
+    config: Any = kind.from_dict(fields)
+    heads = {"decoder_attention_heads": config.encoder_attention_heads}
+    refuse(folder, unlike(fields, needed) + unlike(config.to_dict(), heads))
+
+
+def refuse(source: object, unfit: Iterable[tuple[str, Any, str]], hint: str = "") -> None:
+    """Raise ValueError if there are unfit fields (name, value, what it must be in words), with a hint on what to do."""
+    fields = "; ".join(f"{name} is {given!r}, but must be {needed}" for name, given, needed in unfit)
+    if fields:
+        raise InputError(f"{source} cannot be converted: {fields}.{hint and ' '}{hint}")
+
+
+def unlike(fields: Mapping[str, Any], needed: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+    """Fields that have other values than needed, for `refuse`; one that is missing has the value that is needed."""
+    return [(name, fields[name], repr(value)) for name, value in needed.items() if fields.get(name, value) != value]

@@ -1,4 +1,4 @@
-"""Exact changes of weights between systems: the order of channels, and the inner width of the feed-forward networks."""
+"""Exact changes of weights between systems: order of channels, width of feed-forward networks; and what has none."""
 
 from typing import Any
 
@@ -55,6 +55,25 @@ def widen_feed_forward(state: State, d_ff: int) -> State:
             weight = torch.nn.functional.pad(weight, (0, d_ff - weight.shape[1]))
         widened[name] = weight
     return widened
+
+
+def require(config: VanillaTransformerConfig, system: str, **fields: Any) -> None:
+    """Check that a configuration has the values that a system needs.
+
+    Args:
+        config (`VanillaTransformerConfig`): of the model to convert.
+        system (`str`): its name in the error.
+        **fields: names of fields or properties of the configuration, and the values that the system needs. Equal
+            widths of all heads are always needed.
+
+    Raises:
+        ValueError: if a value differs.
+    """
+    width = config.d_model // config.num_heads
+    for name, needed in {"key_dim": width, "value_dim": width, **fields}.items():
+        given = getattr(config, name)
+        if given != needed:
+            raise InputError(f"{name} is {given!r}, but {system} needs {needed!r}; convert a model with that value.")
 
 
 def converted_model(source: Any, state: State, name: str, **fields: Any) -> VanillaTransformerForConditionalGeneration:

@@ -201,24 +201,13 @@ def test_the_command(tmp_path, capsys):
     assert f"the model is in {tmp_path / 'ct2'}" in capsys.readouterr().out
     for more, message in (
         ([], "ct2 exists; name another folder"),
-        (["--from", "marian"], "give either --from, one of hf_marian, .*, or --to, one of ctranslate2"),
+        (["--from", "marian"], "give either --from or --to, and a system"),
         (["--license", "mit"], "license is mit, but ctranslate2 has no such option"),
         (["--quantization", "int3"], 'quantization is "int3"; choose one of float32, float16'),
         (["--to", "onnx"], "--to: invalid choice: 'onnx'"),
     ):
         with pytest.raises(SystemExit, match=message):
             main([*arguments, *more])
-
-
-@needs_ctranslate2
-def test_its_own_converter_finds_the_registered_loader(tmp_path):
-    from ctranslate2.converters import TransformersConverter
-
-    ctranslate2.register_loader()
-    folder = TransformersConverter(str(FIXTURE)).convert(str(tmp_path / "theirs"))
-    ours = to_ctranslate2(str(FIXTURE), str(tmp_path / "ours"), sentences=NUMBERS)
-    for name in ("model.bin", "config.json", "shared_vocabulary.json"):
-        assert (ours / name).read_bytes() == (Path(folder) / name).read_bytes()
 
 
 @needs_ctranslate2

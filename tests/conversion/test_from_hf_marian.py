@@ -268,7 +268,7 @@ def test_the_command(source, tmp_path, capsys):
     assert "| equal translations, 4 beams | 8 of 8 |" in (output / "README.md").read_text()
     for arguments, message in (
         (["--from", "nematus"], "--from: invalid choice: 'nematus'"),
-        (["--to", "ctranslate2"], "give either --from, one of hf_marian"),
+        (["--to", "ctranslate2"], "give either --from or --to"),
         (["--output", str(output)], "already holds a model"),
         (["--input", str(tmp_path / "nowhere")], "there is no folder .*nowhere, and the Hub answered"),
     ):
