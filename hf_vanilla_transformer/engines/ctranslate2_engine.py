@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, GenerationConfig
 
 from ..conversion.converted_folder import CERTIFICATE
-from ..conversion.ctranslate2 import QUANTIZATIONS, import_library, to_ctranslate2
+from ..conversion.ctranslate2 import QUANTIZATIONS, always_given, import_library, to_ctranslate2
 from ..conversion.source_folder import hashes, source_folder
 from ..model.fast_path_checks import has_avx512
-from ..model.generation_settings import check_search, length_penalty_of, limits_length
+from ..model.generation_settings import check_search, check_token_ids, length_penalty_of, limits_length
 from ..support.argument_checks import check_number
 from ..support.user_errors import InputError
 from ..support.version import __version__
@@ -34,7 +35,17 @@ CACHE = Path(HF_HOME) / "hf_vanilla_transformer" / "ctranslate2"
 _PASSED_ON = ("repetition_penalty", "no_repeat_ngram_size")
 _ARGUMENTS = (
     *("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping"),
-    *("max_length", "max_new_tokens", "max_length_offset", *_PASSED_ON),
+    *("max_length", "max_new_tokens", "max_length_offset", "min_length", "min_new_tokens", *_PASSED_ON),
+    *("forced_bos_token_id", "forced_eos_token_id", "eos_token_id", "bad_words_ids", "suppress_tokens"),
+)
+# Settings that change no token of a search: those of sampling, of caches, of outputs besides tokens. Scores are
+# normalized in any case.
+_WITHOUT_EFFECT = (
+    *("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "do_sample"),
+    *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config", "disable_compile"),
+    *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
+    *("renormalize_logits", "remove_invalid_values", "pad_token_id", "bos_token_id", "decoder_start_token_id"),
+    *("transformers_version", "_from_model_config", "_original_object_hash"),
 )
 _Rows = list[list[int]]
 
@@ -99,6 +110,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     Its search differs from the model's: a sentence ends when as many hypotheses have finished as there are beams
     (`early_stopping=True`), only those among the best `num_beams` candidates may finish, and the length limit of a
     batch is that of its longest source. Of the finished hypotheses, the best by the model's length penalty comes first.
+    Probabilities are normalized again without suppressed tokens, as with `renormalize_logits=True`.
     """
 
     device = torch.device("cpu")
@@ -112,7 +124,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         self.generation_config.early_stopping = True
         self._folder, self._compute_type, self._threads = converted, compute_type, threads
         certificate = json.loads((converted / CERTIFICATE).read_text(encoding="utf-8"))
-        self._always, self.max_positions = certificate["translate_batch"], certificate["max_positions"]
+        self.max_positions = certificate["max_positions"]
         # Empty if CTranslate2 cannot average these heads, and in folders of an earlier version.
         self.alignment_heads = [(layer, head) for layer, head in certificate.get("alignment_heads", [])]
         names = [converted / f"{side}_vocabulary.json" for side in ("source", "target")]
@@ -121,6 +133,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         self._source, self._target = (json.loads(path.read_text(encoding="utf-8")) for path in names)
         self._ids = {text: token for token, text in enumerate(self._target)}
         self._processes: dict[Setting, CTranslate2Process] = {}
+        self._starting = threading.Lock()
 
     def generate(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
@@ -129,16 +142,15 @@ class CTranslate2Engine(torch.nn.Module, Engine):
 
         Args:
             input_ids, attention_mask (`torch.LongTensor` of shape `(batch, source)`): tokens; 0 for padding.
-            **kwargs: settings of the search, in the place of those of `generation_config`: `num_beams`,
-                `num_return_sequences`, `length_penalty`, `length_penalty_type`, `max_length`, `max_new_tokens`,
-                `max_length_offset`, `repetition_penalty`, `no_repeat_ngram_size`.
+            **kwargs: settings of the search, in the place of those of `generation_config`: beams, lengths, length
+                penalty, repetitions, and tokens that are forced, suppressed, or end a translation.
 
         Returns:
             `torch.LongTensor` of shape `(batch * num_return_sequences, target)`: each row begins with the start token.
 
         Raises:
             RuntimeError: if CTranslate2 fails.
-            ValueError: if CTranslate2 has no such argument, or a sentence is longer than its table of positions.
+            ValueError: if CTranslate2 has no such setting, or a sentence is longer than its table of positions.
         """
         settings = self._settings(kwargs)
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
@@ -147,30 +159,44 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         beams, count = settings.num_beams or 1, settings.num_return_sequences or 1
         if count > beams:
             raise InputError(f"num_return_sequences is {count}, but there are {beams} num_beams; give fewer.")
+        limit = self._limit(settings, longest)
+        least = max(settings.min_new_tokens or 0, (settings.min_length or 1) - 1)
+        ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
+        ends = [self.config.eos_token_id if end is None else end for end in ends]
+        options = {
+            "beam_size": beams,
+            "num_hypotheses": beams,
+            "max_decoding_length": limit,
+            "min_decoding_length": min(least, limit),
+            "end_token": [self._target[token] for token in ends],
+            **{name: getattr(settings, name) for name in _PASSED_ON if getattr(settings, name) is not None},
+            **always_given(settings, self._target),
+        }
+        if settings.forced_bos_token_id is not None:
+            options["target_prefix"] = [[self._target[settings.forced_bos_token_id]]] * len(rows)
+        # With length_penalty 1 a score is log P divided by the length, from which the model's own penalty is computed.
+        always = {"max_batch_size": 0, "length_penalty": 1, "return_scores": True, "return_end_token": True}
+        _, results = self._process(len(rows)).translate(sources, **always, **options)
+        penalty, sequences = length_penalty_of(settings), list[torch.Tensor]()
+        for texts, scores, _ in results:
+            ranks = [-each * len(text) / penalty(max(1, len(text))) for text, each in zip(texts, scores, strict=True)]
+            for index in sorted(range(len(texts)), key=ranks.__getitem__)[:count]:
+                ids = [self._ids[token] for token in texts[index]]
+                if len(ids) == limit and ids[-1] not in ends and settings.forced_eos_token_id is not None:
+                    ids[-1] = settings.forced_eos_token_id
+                sequences.append(torch.tensor([self.config.decoder_start_token_id, *ids]))
+        found: Any = pad_sequence(sequences, batch_first=True, padding_value=self.config.pad_token_id)
+        return found
+
+    def _limit(self, settings: Any, longest: int) -> int:
+        """The most tokens of a translation, of a batch whose longest source has so many."""
         if settings.max_new_tokens:
             limit = settings.max_new_tokens
         elif (offset := getattr(settings, "max_length_offset", None)) is not None and not limits_length(settings):
             limit = longest + offset
         else:
             limit = (settings.max_length or GenerationConfig().max_length or self.max_positions) - 1
-        settings.max_length = 1 + min(limit, self.max_positions)
-        options = {
-            "beam_size": beams,
-            "num_hypotheses": beams,
-            "max_decoding_length": settings.max_length - 1,
-            **{name: getattr(settings, name) for name in _PASSED_ON if getattr(settings, name) is not None},
-        }
-        # With length_penalty 1 a score is log P divided by the length, from which the model's own penalty is computed.
-        always = {"max_batch_size": 0, "length_penalty": 1, "return_scores": True, "return_end_token": True}
-        _, results = self._process(len(rows)).translate(sources, **self._always, **always, **options)
-        penalty, sequences = length_penalty_of(settings), list[torch.Tensor]()
-        for texts, scores, _ in results:
-            ranks = [-each * len(text) / penalty(max(1, len(text))) for text, each in zip(texts, scores, strict=True)]
-            for index in sorted(range(len(texts)), key=ranks.__getitem__)[:count]:
-                ids = [self._ids[token] for token in texts[index]]
-                sequences.append(torch.tensor([self.config.decoder_start_token_id, *ids]))
-        found: Any = pad_sequence(sequences, batch_first=True, padding_value=self.config.pad_token_id)
-        return found
+        return min(limit, self.max_positions)
 
     def log_probs(self, sources: _Rows, targets: _Rows) -> list[list[float]]:
         """Log-probabilities of the tokens of each target, which ends in `</s>`, in nats; raises as `generate` does."""
@@ -187,7 +213,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         # Greedy search after a forced prefix. In a beam search over a batch, the attention of the first step is wrong
         # where the source is padded (CTranslate2 4.8).
         options = {"beam_size": 1, "max_decoding_length": 1 + max(map(len, prefixes)), "max_batch_size": 0}
-        always = {"return_attention": True, "return_end_token": True, **self._always}
+        always = {"return_attention": True, "return_end_token": True, **always_given(GenerationConfig(), [])}
         _, found = self._process(len(sources)).translate(texts, target_prefix=prefixes, **always, **options)
         return [torch.tensor(each[: len(row)]) for (_, _, (each,)), row in zip(found, targets, strict=True)]
 
@@ -213,6 +239,17 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             )
         if settings.do_sample:
             raise InputError("do_sample is True, but the engine searches only; use the engine torch.")
+        if settings.decoder_start_token_id not in (None, start := self.config.decoder_start_token_id):
+            raise InputError(
+                f"decoder_start_token_id is {settings.decoder_start_token_id}, but the engine starts from {start}; "
+                "change it in config.json, or use the engine torch."
+            )
+        check_token_ids(settings, len(self._target))
+        defaults = GenerationConfig._get_default_generation_params()
+        for name, value in vars(settings).items():
+            is_set = value is not None and value != defaults.get(name)
+            if is_set and name not in _ARGUMENTS + _WITHOUT_EFFECT:
+                raise InputError(f"{name} is {value!r}, which the engine lacks; use the engine torch.")
         return settings
 
     def _texts(self, rows: _Rows, side: str) -> list[list[str]]:
@@ -233,6 +270,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         # CTranslate2 uses AVX2 unless it is told otherwise.
         instructions = "AVX512" if has_avx512() and "CT2_FORCE_CPU_ISA" not in os.environ else ""
         setting = Setting(workers, self._threads // workers, instructions)
-        if setting not in self._processes:
-            self._processes[setting] = CTranslate2Process(self._folder, self._compute_type, setting)
-        return self._processes[setting]
+        with self._starting:
+            if setting not in self._processes:
+                self._processes[setting] = CTranslate2Process(self._folder, self._compute_type, setting)
+            return self._processes[setting]

@@ -9,8 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +38,8 @@ class CTranslate2Process:
         if setting.instructions:
             environment["CT2_FORCE_CPU_ISA"] = setting.instructions
         self._workers = setting.workers
+        # An answer belongs to the request before it.
+        self._calling = threading.Lock()
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
         )
@@ -63,12 +67,11 @@ class CTranslate2Process:
     def _call(self, method: str, **options: Any) -> Any:
         to_child: Any = self._process.stdin
         from_child: Any = self._process.stdout
-        try:
+        answer = ""
+        with self._calling, suppress(BrokenPipeError):
             to_child.write(json.dumps({"method": method, "options": options}) + "\n")
             to_child.flush()
             answer = from_child.readline()
-        except BrokenPipeError:
-            answer = ""
         if not answer:
             raise RuntimeError(f"CTranslate2's process ended with exit code {self._process.wait()}.")
         result = json.loads(answer)

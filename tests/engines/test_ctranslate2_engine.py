@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import TwoVocabularyTokenizer, align, load_engine, score, train_tokenizer, translate
@@ -104,6 +104,58 @@ def test_lengths(engine, tokenizer):
     longest = int(inputs.attention_mask.sum(dim=1).max())
     # At length 0 all hypotheses are cut off by the limit.
     assert engine.generate(**inputs, max_length_offset=0, repetition_penalty=1.0).shape[1] <= longest + 1
+
+
+# CTranslate2 translates an empty sentence as nothing.
+SENTENCES = [text for text in NUMBERS if text]
+SETTINGS = [
+    *(
+        {"min_new_tokens": 6},
+        {"min_length": 6},
+        {"min_new_tokens": 9, "max_new_tokens": 4},
+        {"eos_token_id": [2, 75, 80, 260]},
+    ),
+    *({"forced_bos_token_id": 70}, {"forced_bos_token_id": 70, "min_new_tokens": 6}, {"suppress_tokens": [83, 287]}),
+    *({"forced_eos_token_id": 2, "max_length": 3}, {"bad_words_ids": [[83], [287, 275]]}),
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_settings_of_the_model_are_applied(engine, model, tokenizer, monkeypatch, settings):
+    """In its generation_config.json, and as arguments."""
+    plain = translate(engine, tokenizer, NUMBERS, num_beams=1)
+    # CTranslate2 normalizes scores.
+    expected = [
+        model.generate(**tokenizer([text], return_tensors="pt"), num_beams=1, renormalize_logits=True, **settings)
+        for text in SENTENCES
+    ]
+    for given in (settings, {}):
+        found = [engine.generate(**tokenizer([text], return_tensors="pt"), num_beams=1, **given) for text in SENTENCES]
+        assert [each.tolist() for each in found] == [each.tolist() for each in expected]
+        for name, value in settings.items():
+            monkeypatch.setattr(engine.generation_config, name, value)
+    assert translate(engine, tokenizer, NUMBERS, num_beams=1) != plain
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("encoder_no_repeat_ngram_size", 2), ("diversity_penalty", 0.5), ("sequence_bias", [[[5], 1.0]])),
+        *(("begin_suppress_tokens", [5]), ("max_time", 1.0), ("decoder_start_token_id", 2), ("stop_strings", ["a"])),
+        *(("exponential_decay_length_penalty", [5, 1.1]), ("forced_bos_token_id", 10**6), ("a_new_one", 1)),
+    ],
+)
+def test_settings_of_the_model_that_it_lacks_raise(engine, tokenizer, monkeypatch, name, value):
+    monkeypatch.setattr(engine.generation_config, name, value, raising=False)
+    with pytest.raises(ValueError, match=f"{name} is "):
+        translate(engine, tokenizer, ["nine"])
+
+
+def test_settings_without_effect_on_a_search_are_accepted(engine, tokenizer, monkeypatch):
+    defaults = GenerationConfig._get_default_generation_params() | {"max_length": None, "num_beams": 4}
+    for name, value in {**defaults, "early_stopping": True, "top_k": 7, "output_scores": True}.items():
+        monkeypatch.setattr(engine.generation_config, name, value)
+    assert translate(engine, tokenizer, ["nine"]) == ["neun"]
 
 
 def test_what_it_cannot_do_raises(engine, tokenizer):
