@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import cycle, islice
 from pathlib import Path
 from typing import IO, Any
@@ -104,4 +105,5 @@ def _merge(path: str, parts: list[Path], counted: list[int]) -> None:
 def _state() -> Any:
     from accelerate import PartialState
 
-    return PartialState(cpu=not torch.accelerator.is_available())
+    # The fastest process waits for the slowest one as long as that works; a launcher ends all if one fails.
+    return PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(days=365))

@@ -1,11 +1,14 @@
 """`translate` in two processes, with one output."""
 
+import os
 import subprocess
 import sys
 import time
+from datetime import timedelta
 
 import psutil
 import pytest
+import torch
 
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import translate
@@ -48,6 +51,20 @@ def test_the_order_is_that_of_the_input(folder, command, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "log0", "log1", "out.txt"]
     assert "7 sentences in" in (tmp_path / "log0").read_text()
     assert "sentences in" not in (tmp_path / "log1").read_text()
+
+
+def run_with_impatient_defaults(arguments):
+    """Processes of torch wait one second for each other, and the second process is three seconds late."""
+    torch.distributed.distributed_c10d.default_pg_timeout = timedelta(seconds=1)
+    if os.environ["RANK"] == "1":
+        translate.release_freed_memory = lambda: time.sleep(3)
+    translate.main(arguments)
+
+
+def test_the_fastest_process_waits_for_the_slowest(command, tmp_path):
+    (tmp_path / "in.txt").write_text("one\n" * (translate.CHUNK_SIZE_OF_SEVERAL + 1))
+    run_as_two(run_with_impatient_defaults, command, folder=tmp_path)
+    assert len((tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()) == translate.CHUNK_SIZE_OF_SEVERAL + 1
 
 
 def test_a_killed_process_ends_the_command_without_an_output(command, tmp_path):
