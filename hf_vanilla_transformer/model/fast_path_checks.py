@@ -34,7 +34,8 @@ def is_unmodified(module: nn.Module) -> bool:
     """
     if is_traced() or torch._C._are_functorch_transforms_active():
         return False
-    hooks_of_forward = [hook for hook in module._forward_hooks.values() if not _is_transformers_recorder(hook)]
+    # A copy, because another thread may add such a hook.
+    hooks_of_forward = [hook for hook in tuple(module._forward_hooks.values()) if not _is_transformers_recorder(hook)]
     hooks = (hooks_of_forward, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return (
         not any(hooks)

@@ -1,5 +1,7 @@
 """`pipeline("translation")`, which transformers 5 removed."""
 
+import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +12,20 @@ from transformers import Pipeline, PreTrainedConfig, PreTrainedTokenizerBase
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .input_error import InputError
 from .tokenization_two_vocabularies import sides_of
+
+
+# Text without a visible character: white space, controls, and what Unicode calls default-ignorable.
+_BLANK = re.compile(
+    r"[\s\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    r"\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]*"
+)
+# Names under which tokenizers have their languages: Marian's and ours, FSMT's.
+_LANGUAGES = {"src_lang": ("source_lang", "src_lang"), "tgt_lang": ("target_lang", "tgt_lang")}
+# Tokenizers with a mode for targets, and those that truncate, change themselves while they encode.
+_encoding = threading.RLock()
+# Of modules that evaluating() has set to evaluation mode: how often, and the mode before.
+_evaluated: dict[Any, tuple[int, bool]] = {}
+_switching = threading.Lock()
 
 
 class TranslationPipeline(Pipeline):
@@ -51,22 +67,28 @@ class TranslationPipeline(Pipeline):
         """Translate.
 
         Args:
-            inputs (`str`, or an iterable of them): sentences; an empty or blank one has an empty translation. Iterators
-                and torch datasets (such as `KeyDataset` of transformers) are read lazily.
-            return_tensors (`bool`, defaults to `False`): whether to return token ids instead of text.
+            inputs (`str`, or an iterable of them): sentences; one without visible characters is its own translation.
+                Iterators and torch datasets (such as `KeyDataset` of transformers) are read lazily.
+            return_tensors (`bool`, defaults to `False`), return_text (`bool`, defaults to `not return_tensors`):
+                whether to return token ids, and text.
+            return_type (`int`, *optional*): 0 for token ids, 1 for text, in the place of `return_tensors`.
+            clean_up_tokenization_spaces (`bool`, *optional*), truncation (`bool` or `str`, *optional*): of the
+                tokenizer.
+            src_lang, tgt_lang (`str`, *optional*): checked, because a model has one direction.
+            stop_sequence (`str`, *optional*): text that ends a translation.
             batch_size (`int`, *optional*): number of sentences per batch.
             **kwargs: arguments of `generate()`.
 
         Returns:
             A list with a dictionary per sentence (also for one string); for an iterator or a dataset, an iterator over
-            dictionaries. A dictionary has `translation_text` (`str`), or with `return_tensors` `translation_token_ids`
-            (`torch.LongTensor` of shape `(target,)`, without padding). With `num_return_sequences` above 1, a list of
-            dictionaries per sentence.
+            dictionaries. A dictionary has `translation_text` (`str`), `translation_token_ids` (`torch.LongTensor` of
+            shape `(target,)`, without padding), or both. With `num_return_sequences` above 1, a list of dictionaries
+            per sentence.
 
         Raises:
             TypeError: if a sentence is not a string.
-            ValueError: if a sentence has lone surrogates, or a translation is empty because weights are NaN or
-                infinite.
+            ValueError: if a sentence has lone surrogates, a translation is empty because weights are NaN or infinite,
+                the tokenizer names another language, or neither text nor token ids are to be returned.
         """
         if isinstance(inputs, str):
             translations = super().__call__(inputs, **kwargs)
@@ -83,12 +105,27 @@ class TranslationPipeline(Pipeline):
         return super().__call__(sentences, **kwargs) if sentences else []
 
     def _sanitize_parameters(
-        self, return_tensors: bool | None = None, **generate_kwargs: Any
+        self,
+        return_type: Any = None,
+        stop_sequence: str | None = None,
+        **kwargs: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        return {}, generate_kwargs, {} if return_tensors is None else {"return_tensors": return_tensors}
+        def given(*names: str) -> dict[str, Any]:
+            return {name: value for name in names if (value := kwargs.pop(name, None)) is not None}
 
-    def preprocess(self, input_: Any) -> dict[str, torch.Tensor]:
-        """Tokenize a sentence into tensors `(1, source)`, and flag a blank one, `(1,)`."""
+        for name, code in given(*_LANGUAGES).items():
+            check_language(self.tokenizer, name, code)
+        decoding = given("return_tensors", "return_text", "clean_up_tokenization_spaces")
+        if return_type is not None:
+            # transformers 4 had an Enum.
+            decoding["return_tensors"] = getattr(return_type, "value", return_type) == 0
+        encoding = given("truncation")
+        if stop_sequence is not None:
+            kwargs |= {"stop_strings": [stop_sequence], "tokenizer": self.tokenizer}
+        return encoding, kwargs, decoding
+
+    def preprocess(self, input_: Any, **kwargs: Any) -> dict[str, Any]:
+        """Tokenize a sentence into tensors `(1, source)`, and keep a blank one in `blank`."""
         if not isinstance(input_, str):
             raise TypeError(
                 f"the input is of type {type(input_).__name__}; give strings, for example the column "
@@ -96,40 +133,85 @@ class TranslationPipeline(Pipeline):
             )
         if any("\ud800" <= character <= "\udfff" for character in input_):
             raise InputError(f"the input is {input_!r}, which is not UTF-8 text; decode it with its encoding.")
-        # Otherwise a warning says that this model has a limit of length.
-        encoded = self.tokenizer(input_, return_tensors="pt", verbose=False)
-        return {**encoded, "is_blank": torch.tensor([not input_.strip()])}
+        encoded = encode(self.tokenizer, input_, return_tensors="pt", **kwargs)
+        return {**encoded, "blank": input_ if is_blank(input_) else None}
 
-    def _forward(self, input_tensors: dict[str, torch.Tensor], **generate_kwargs: Any) -> dict[str, torch.Tensor]:
-        is_blank = input_tensors.pop("is_blank")
+    def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> dict[str, Any]:
+        # Of one sentence, or a list for those of a batch.
+        blank = input_tensors.pop("blank")
+        has_text = [each is None for each in (blank if isinstance(blank, list) else [blank])]
         with evaluating(self.model):
             output = self.model.generate(**input_tensors, **generate_kwargs)
-        token_ids = getattr(output, "sequences", output).unflatten(0, (len(is_blank), -1))
-        check_generated(self.model, self.tokenizer, token_ids[~is_blank])
-        token_ids[is_blank] = self.tokenizer.pad_token_id
-        return {"token_ids": token_ids}
+        token_ids = getattr(output, "sequences", output).unflatten(0, (len(has_text), -1))
+        check_generated(self.model, self.tokenizer, token_ids[has_text])
+        return {"token_ids": token_ids, "blank": blank}
 
-    def postprocess(self, model_outputs: dict[str, torch.Tensor], return_tensors: bool = False) -> Any:
+    def postprocess(
+        self,
+        model_outputs: dict[str, Any],
+        return_tensors: bool = False,
+        return_text: bool | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> Any:
         """Decode a sentence's token ids `(1, translations, target)` into the dictionaries of `__call__`."""
-        rows = [row[row != self.tokenizer.pad_token_id] for row in model_outputs["token_ids"][0]]
-        if return_tensors:
-            translations = [{"translation_token_ids": row} for row in rows]
-        else:
-            texts = self.tokenizer.batch_decode(rows, skip_special_tokens=True)
-            translations = [{"translation_text": text} for text in texts]
+        blank, pad = model_outputs["blank"], self.tokenizer.pad_token_id
+        rows = [row[row != pad] if blank is None else row[:0] for row in model_outputs["token_ids"][0]]
+        translations: list[dict[str, Any]] = [{"translation_token_ids": row} if return_tensors else {} for row in rows]
+        if return_text or (return_text is None and not return_tensors):
+            options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": clean_up_tokenization_spaces}
+            texts = self.tokenizer.batch_decode(rows, **options) if blank is None else [blank] * len(rows)
+            for translation, text in zip(translations, texts, strict=True):
+                translation["translation_text"] = text
+        if not translations[0]:
+            raise InputError("return_tensors and return_text are both False, so nothing is returned; give one of them.")
         return translations if len(translations) > 1 else translations[0]
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has no visible character, so that it is its own translation."""
+    return _BLANK.fullmatch(text) is not None
+
+
+def encode(tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a tokenizer, one thread at a time, without its warning of texts that are longer than those of a training."""
+    with _encoding:
+        return tokenizer(*args, verbose=False, **kwargs)
+
+
+def language_of(tokenizer: Any, side: str) -> str | None:
+    """The language code that a tokenizer has for its sources, `"src_lang"`, or its targets, `"tgt_lang"`."""
+    saved = getattr(tokenizer, "init_kwargs", {})
+    codes = [getattr(tokenizer, name, None) or saved.get(name) for name in _LANGUAGES[side]]
+    return next((code for code in codes if code and isinstance(code, str)), None)
+
+
+def check_language(tokenizer: Any, side: str, code: str) -> None:
+    """Raise ValueError if a tokenizer has another language than `code`, where codes of one length show that."""
+    known = language_of(tokenizer, side)
+    given, own = (re.split("[-_]", each)[0].lower() for each in (code, known or code))
+    if given != own and len(given) == len(own):
+        raise InputError(f'{side} is "{code}", but the model has "{known}"; leave it out, or load another model.')
 
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Set evaluation mode, so that dropout is off, and restore the mode of each module afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    """Set evaluation mode, so that dropout is off; the last thread to leave restores the mode of each module."""
+    modules = list(model.modules())
+    with _switching:
+        for module in modules:
+            times, was_training = _evaluated.get(module, (0, module.training))
+            _evaluated[module] = times + 1, was_training
+        model.eval()
     try:
         yield
     finally:
-        for module, was_training in modes:
-            module.training = was_training
+        with _switching:
+            for module in modules:
+                times, was_training = _evaluated.pop(module)
+                if times > 1:
+                    _evaluated[module] = times - 1, was_training
+                else:
+                    module.training = was_training
 
 
 def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -1,7 +1,6 @@
 """Forced decoding: log-probabilities and cross-attention of given targets."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -60,10 +59,12 @@ def _decode(
     )
     labels = target.input_ids.masked_fill(target.attention_mask == 0, -100)
     decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
-    with _cross_attention_inputs(model, {layer for layer, _ in heads}) as inputs:
-        logits = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False).logits
-    mask = source.attention_mask[:, None, None].bool()
-    weights = {layer: module(*states, mask, output_attentions=True)[1] for layer, (module, *states) in inputs.items()}
+    options = {"output_hidden_states": True} if heads else {}
+    output = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False, **options)
+    logits, weights = output.logits, {}
+    for layer in {layer for layer, _ in heads}:
+        states = output.decoder_hidden_states[layer], output.encoder_last_hidden_state
+        weights[layer] = _cross_attention(model.get_decoder().layers[layer], *states, source.attention_mask)
     # Row by row, because all log-probabilities take as much memory as the logits.
     for row, (source_ids, ids) in enumerate(zip(sources, targets, strict=True)):
         log_probs = logits[row].float().log_softmax(dim=-1).gather(-1, target.input_ids[row, :, None])
@@ -71,20 +72,12 @@ def _decode(
         yield Forced(log_probs[: len(ids), 0].tolist(), torch.stack(chosen).float().cpu() if chosen else None)
 
 
-@contextmanager
-def _cross_attention_inputs(model: Any, layers: set[int]) -> Iterator[dict[int, tuple[Any, ...]]]:
-    """Of some decoder layers: the cross-attention, and the decoder's and the encoder's states that it reads.
+def _cross_attention(layer: Any, x: torch.Tensor, source: torch.Tensor, source_mask: torch.Tensor) -> torch.Tensor:
+    """The cross-attention `(batch, heads, target, source)` of a decoder layer, from its input and the encoder's output.
 
     Asking the model for its attention instead would compute, and keep, that of all layers.
     """
-    inputs: dict[int, tuple[Any, ...]] = {}
-
-    def keep(module: Any, states: tuple[Any, ...]) -> None:
-        inputs[module.layer_idx] = (module, *states)
-
-    hooks = [model.get_decoder().layers[layer].encoder_attn.register_forward_pre_hook(keep) for layer in sorted(layers)]
-    try:
-        yield inputs
-    finally:
-        for hook in hooks:
-            hook.remove()
+    look_ahead_mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
+    attended, _ = layer.self_attn(x, attention_mask=look_ahead_mask, output_attentions=True)
+    x = layer.add_and_norm(x, attended, layer.self_attn_layer_norm)
+    return layer.encoder_attn(x, source, source_mask[:, None, None].bool(), output_attentions=True)[1]

@@ -7,7 +7,7 @@ from typing import Any
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from ..model.pipeline_vanilla_transformer import check_vocabulary
+from ..model.pipeline_vanilla_transformer import check_vocabulary, encode
 from ..support.argument_checks import check_number, check_strings
 from ..support.user_errors import InputError
 
@@ -46,8 +46,8 @@ class Inference:
             )
         if not sources:
             return [], [], [], []
-        source_ids = self.tokenizer(sources, verbose=False).input_ids
-        return sources, targets, source_ids, self.tokenizer(text_target=targets, verbose=False).input_ids
+        source_ids = encode(self.tokenizer, sources).input_ids
+        return sources, targets, source_ids, encode(self.tokenizer, text_target=targets).input_ids
 
     def batches(self, lengths: list[int], task: str, unit: str) -> Iterator[list[int]]:
         """Rows in batches, longest first, so that running out of memory shows at once; with a progress bar."""

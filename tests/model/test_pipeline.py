@@ -1,11 +1,14 @@
 """`pipeline("translation")` on a trained model, against `translate` and `generate`."""
 
+import enum
 import json
+import sys
 from pathlib import Path
 
 import datasets
 import pandas
 import pytest
+import regex
 import torch
 from datasets import DatasetDict
 from torch.utils.data import Dataset
@@ -13,6 +16,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, Mar
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from hf_vanilla_transformer import TranslationPipeline, VanillaTransformerModel, registration, translate
+from hf_vanilla_transformer.model.pipeline_vanilla_transformer import evaluating, is_blank
 from tests.models import small_config, small_model
 
 
@@ -106,12 +110,69 @@ def test_data_sets(translator, expected):
     assert translator(table["source"]) == expected
 
 
-def test_empty_and_blank_sentences_have_empty_translations(translator, expected):
-    empty = {"translation_text": ""}
-    assert translator("") == [empty]
-    assert translator([WORDS[0], "", " \n", WORDS[1]], batch_size=4) == [expected[0], empty, empty, expected[1]]
-    assert translator("", num_return_sequences=2) == [empty, empty]
+BLANK = ["", " \n", "\u200b", "\ufeff", "\xad \u2060\x07", "\N{HANGUL FILLER}"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_sentences_without_visible_characters_are_their_own_translations(translator, expected, batch_size):
+    blank = [{"translation_text": text} for text in BLANK]
+    assert [translator(text) for text in BLANK] == [[each] for each in blank]
+    found = translator([WORDS[0], *BLANK, WORDS[1]], batch_size=batch_size)
+    assert found == [expected[0], *blank, expected[1]]
+    assert translator(BLANK[1], num_return_sequences=2) == [blank[1]] * 2
+    assert translator(BLANK[1], return_tensors=True)[0]["translation_token_ids"].tolist() == []
     assert translator([]) == []
+
+
+def test_visible_characters_are_those_of_unicode():
+    blank = regex.compile(r"[\p{White_Space}\p{Default_Ignorable_Code_Point}\p{Cc}]")
+    for character in map(chr, range(sys.maxunicode + 1)):
+        assert is_blank(character) == bool(blank.fullmatch(character)), hex(ord(character))
+
+
+def test_arguments_of_transformers_4(translator, expected):
+    """`ReturnType` of its pipelines was an Enum."""
+    kind = enum.Enum("ReturnType", {"TENSORS": 0, "TEXT": 1})
+    for options in ({"return_type": 0}, {"return_type": kind.TENSORS}, {"return_tensors": True}):
+        assert [*translator(WORDS[0], **options)[0]] == ["translation_token_ids"]
+    for options in (
+        *({"return_type": 1}, {"return_type": kind.TEXT, "return_tensors": True}, {"return_text": True}),
+        *({"clean_up_tokenization_spaces": False}, {"truncation": False}, {"src_lang": "fr", "tgt_lang": "de"}),
+    ):
+        assert translator(WORDS, **options, batch_size=2) == expected, options
+    (both,) = translator(WORDS[0], return_tensors=True, return_text=True)
+    assert translator.tokenizer.decode(both["translation_token_ids"], skip_special_tokens=True) == "zweiundvierzig"
+    assert both["translation_text"] == "zweiundvierzig"
+    with pytest.raises(ValueError, match="return_tensors and return_text are both False"):
+        translator(WORDS[0], return_text=False)
+
+
+def test_truncation_stops_and_languages(model):
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER, model_max_length=3, source_lang="en", target_lang="de")
+    translator = TranslationPipeline(model, tokenizer, device="cpu")
+    ids = tokenizer(WORDS[3], truncation=True, return_tensors="pt").input_ids
+    assert ids.shape == (1, 3)
+    text = tokenizer.decode(model.generate(ids)[0], skip_special_tokens=True)
+    assert translator(WORDS[3], truncation=True) == [{"translation_text": text}]
+    assert translator(WORDS[3]) != [{"translation_text": text}]
+    (stopped,) = translator("forty-two", stop_sequence="und")
+    assert stopped["translation_text"] == "zweiund"
+    assert translator("forty-two", src_lang="en_XX", tgt_lang="deu_Latn")[0]["translation_text"] == "zweiundvierzig"
+    with pytest.raises(ValueError, match='tgt_lang is "fr_XX", but the model has "de"; leave it out'):
+        translator("forty-two", tgt_lang="fr_XX")
+
+
+def test_modes_are_restored_when_the_last_thread_leaves():
+    model = small_model().train()
+    model.model.encoder.eval()
+    before = [module.training for module in model.modules()]
+    first, second = evaluating(model), evaluating(model)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not any(module.training for module in model.modules())
+    second.__exit__(None, None, None)
+    assert [module.training for module in model.modules()] == before
 
 
 def test_generation_arguments(model, tokenizer, translator):

@@ -1,0 +1,110 @@
+"""Whatever runs in eight threads at once returns what it returns alone."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer import (
+    TranslationPipeline,
+    TwoVocabularyTokenizer,
+    align,
+    load_engine,
+    score,
+    train_tokenizer,
+    translate,
+)
+from hf_vanilla_transformer.engines import ctranslate2_engine
+from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
+from tests.ecosystem.documentation import FIXTURE
+from tests.models import decisive_model
+
+
+THREADS, ROUNDS = 8, 3
+SOURCES = ["forty-two", "nine hundred and one", "six thousand and thirteen", "two"]
+TARGETS = ["zweiundvierzig", "neunhunderteins", "sechstausenddreizehn", "zwei"]
+HTML = [f"<p>{text.replace(' ', ' <b>', 1)}</p>" for text in SOURCES]
+
+
+def details(found):
+    return [(each.text, each.tokens, each.alignment, round(each.score, 3)) for each in found]
+
+
+WORK = {
+    "translate": lambda model, tokenizer: translate(model, tokenizer, SOURCES),
+    "details": lambda model, tokenizer: details(translate(model, tokenizer, SOURCES, return_details=True)),
+    "terms": lambda model, tokenizer: translate(model, tokenizer, SOURCES, glossary={"two": "zwei", "six": "sechs"}),
+    "markup": lambda model, tokenizer: translate(model, tokenizer, HTML, markup="html"),
+    "align": lambda model, tokenizer: align(model, tokenizer, SOURCES, TARGETS),
+    "score": lambda model, tokenizer: [round(each.total, 3) for each in score(model, tokenizer, SOURCES, TARGETS)],
+    "pipeline": lambda model, tokenizer: TranslationPipeline(model, tokenizer, device="cpu")(SOURCES, truncation=True),
+}
+
+
+def two_vocabularies():
+    tokenizers = [train_tokenizer(texts * 4, vocab_size=290, show_progress=False) for texts in (SOURCES, TARGETS)]
+    tokenizer = TwoVocabularyTokenizer.of(*tokenizers)
+    sizes = [len(side) for side in sides_of(tokenizer)]
+    model = decisive_model(vocab_size=sizes[1], source_vocab_size=sizes[0])
+    model.generation_config.max_length_offset = 5
+    return model, tokenizer
+
+
+MODELS = {
+    "fixture": lambda: (AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)),
+    "two vocabularies": two_vocabularies,
+}
+
+
+@pytest.fixture(autouse=True)
+def switching_often():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def run_all(model, tokenizer, names):
+    """What each of some tasks returns in threads of their own, some rounds of all of them."""
+    names = [names[index % len(names)] for index in range(THREADS)] * ROUNDS
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(zip(names, pool.map(lambda name: WORK[name](model, tokenizer), names), strict=True))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_inference(name):
+    """The model is new, and in training mode, which the last thread restores."""
+    expected = {each: work(*MODELS[name]()) for each, work in WORK.items()}
+    model, tokenizer = MODELS[name]()
+    model.train()
+    for each, found in run_all(model, tokenizer, list(WORK)):
+        assert found == expected[each], each
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
+def test_an_engine(tmp_path, monkeypatch):
+    monkeypatch.setattr(ctranslate2_engine, "CACHE", tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(FIXTURE)
+    names = ["translate", "details", "align", "score", "markup"]
+    engine = load_engine(str(FIXTURE), threads=1)
+    found = run_all(engine, tokenizer, names)
+    expected = {name: WORK[name](engine, tokenizer) for name in names}
+    for name, each in found:
+        assert each == expected[name], name
+    engine.close()
+
+
+def test_forced_decoding_leaves_no_hook_in_another_thread():
+    """A hook on a shared module would see the states of other threads."""
+    model, tokenizer = MODELS["fixture"]()
+    seen = []
+    attention = model.get_decoder().layers[0].encoder_attn
+    attention.register_forward_hook(lambda module, *_: seen.append(len(module._forward_pre_hooks)))
+    align(model, tokenizer, SOURCES, TARGETS)
+    assert seen
+    assert not any(seen)
+    assert not torch.is_inference_mode_enabled()
