@@ -1,6 +1,7 @@
 """What several tests need: small models with every weight at work, and inputs with padding."""
 
 import torch
+from tokenizers import Regex, normalizers
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model import attention_kernels, fast_path_checks, linear_kernels, prepacked_weights
@@ -70,6 +71,13 @@ def pad(rows: list[torch.Tensor], side: str = "right", extra: int = 0) -> tuple[
         ids[index, place] = row
         mask[index, place] = 1
     return ids, mask
+
+
+def normalizer() -> normalizers.Normalizer:
+    """NFC without invisible characters, spaces of other kinds, runs of them, and spaces at the ends."""
+    replaced = {r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u200b\u2060\ufeff]": "", r"\s+": " "}
+    steps = [normalizers.Replace(Regex(old), new) for old, new in replaced.items()]
+    return normalizers.Sequence([steps[0], normalizers.NFC(), steps[1], normalizers.Strip()])
 
 
 def patch_everywhere(monkeypatch, name, value):

@@ -11,7 +11,7 @@ from ..support.user_errors import InputError
 from .engine import Engine
 from .forced_decoding import forced_decoding
 from .inference import Inference
-from .words_of_tokens import TokenTexts, words_of_tokens
+from .words_of_tokens import TokenTexts
 
 
 Links = list[tuple[int, int]]
@@ -29,9 +29,8 @@ class Aligner:
 
     def words(self, source: Tokenized, target: Tokenized) -> tuple[list[list[int]], list[list[int]]]:
         """The words that each token of the source, and of the target, belongs to."""
-        sides = zip((source, target), self._texts, strict=True)
-        source_words, target_words = (words_of_tokens(text.split(), texts(ids)) for (text, ids), texts in sides)
-        return source_words, target_words
+        source_texts, target_texts = self._texts
+        return source_texts.words(*source), target_texts.words(*target)
 
     def __call__(self, source: Tokenized, target: Tokenized, attention: torch.Tensor) -> Links:
         """The links of a pair, from its attention, `(heads, target, source)`."""

@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..data.text_lines import iterate_lines
+from ..model.pipeline_vanilla_transformer import encode, is_blank
 from ..support.user_errors import InputError
 
 
@@ -19,7 +20,17 @@ from ..support.user_errors import InputError
 _LETTER = r"[[\w\p{M}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]"
 # Bytes that are no whole character are decoded as U+FFFD.
 _LETTER_OR_BYTE = rf"{_LETTER}|\uFFFD"
-_BEGIN, _END = rf"(?:(?<!{_LETTER})|(?!{_LETTER}))", rf"(?:(?!{_LETTER})|(?<!{_LETTER}))"
+# Words that Korean writes at the end of others: particles, and forms of "to be".
+_PARTICLES = (
+    "은|는|이|가|을|를|의|에|에서|에게|에게서|께|께서|한테|한테서|로|으로|와|과|도|만|까지|부터|보다|처럼|같이|마다|조차"
+    "|마저|밖에|뿐|대로|들|나|이나|든지|이든지|라도|이라도|야|이야|라고|이라고|라는|이라는|란|이란|랑|이랑|하고|며|이며"
+    "|고|이고|요|이다|입니다|인|였다|이었다"
+)
+_BEGIN = rf"(?:(?<!{_LETTER})|(?!{_LETTER}))"
+_END = rf"(?:(?!{_LETTER})|(?<!{_LETTER})|(?=(?:{_PARTICLES}){{1,4}}(?!{_LETTER})))"
+# Spellings of one term: a soft hyphen and other invisible characters, and marks that stand for an apostrophe.
+_INVISIBLE = r"[\p{Cc}\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]"
+_APOSTROPHES = "[\u2018\u2019\u02bc\uff07]"
 # A term after these: at the start of a text, after a space, and inside a group of characters between spaces. With
 # each, a text whose tokens come before those of the term.
 _CONTEXTS = {"": "", "a ": "a", "(": "(", "-": "-"}
@@ -29,7 +40,8 @@ class Glossary:
     """Finds terms in sentences, and has the tokens of their translations.
 
     A term is a whole word, or several; case counts. Of terms that begin at the same place the longest is found, and
-    terms do not overlap. Letters with marks may be composed or not, and white space between words may be of any kind.
+    terms do not overlap. Letters with marks may be composed or not, apostrophes and white space between words may be of
+    any kind, soft hyphens and other invisible characters are ignored, and Korean particles may follow a term.
 
     Args:
         terms (`Mapping[str, str | Sequence[str]]`): from each term to its translation, or to several forms of it, of
@@ -50,7 +62,7 @@ class Glossary:
             forms = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
             if not all(isinstance(each, str) for each in [term, *forms]):
                 raise TypeError(f"glossary has {given!r} for {term!r}; give texts.")
-            if not (forms and all(each.strip() for each in [term, *forms])):
+            if not forms or any(map(is_blank, [term, *forms])):
                 raise InputError(f"glossary has {given!r} for {term!r}; give texts that are not blank.")
             key = _spelling(term)
             if key in self._phrases:
@@ -88,7 +100,8 @@ def phrases_of(
 
 
 def _spelling(text: str) -> str:
-    return " ".join(normalize("NFC", text).split())
+    spaced = normalize("NFC", regex.sub(_INVISIBLE, "", " ".join(text.split())))
+    return " ".join(regex.sub(_APOSTROPHES, "'", spaced).split())
 
 
 def tokenizations(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[int]]:
@@ -100,7 +113,7 @@ def tokenizations(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[in
     text, found = " ".join(text.split()), list[list[int]]()
     for context, before in _CONTEXTS.items():
         begin, whole = (
-            tokenizer(text_target=each, add_special_tokens=False).input_ids for each in (before, context + text)
+            encode(tokenizer, text_target=each, add_special_tokens=False).input_ids for each in (before, context + text)
         )
         ids = whole[len(begin) :]
         if ids and whole[: len(begin)] == begin and tokenizer.unk_token_id not in ids and ids not in found:
@@ -119,7 +132,7 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
     Returns:
         `torch.BoolTensor` of shape `(3, vocab_size)`
     """
-    anchor = tokenizer(text_target="a", add_special_tokens=False).input_ids
+    anchor = encode(tokenizer, text_target="a", add_special_tokens=False).input_ids
     before: Any = tokenizer.decode(anchor, skip_special_tokens=True)
     texts = tokenizer.batch_decode([[*anchor, token] for token in range(vocab_size)], skip_special_tokens=True)
     is_letter = regex.compile(_LETTER_OR_BYTE, flags=regex.V1).fullmatch

@@ -8,14 +8,20 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from ..model.pipeline_vanilla_transformer import encode, language_of
 from ..model.tokenization_two_vocabularies import longest_training_source
 from .translation_details import Translation
 
 
 # Where a sentence that is too long may be split, best places first: between clauses, at commas and brackets, at words.
-_BREAKS = tuple(re.compile(pattern) for pattern in (r"[;:—–…؛；：]\s*", r"[,)\]،、，。]\s*", r"\s+"))  # noqa: RUF001
-# Names under which tokenizers have the language of the source: Marian's and ours, FSMT's.
-_LANGUAGE = ("source_lang", "src_lang")
+# Last, anywhere.
+_BREAKS = tuple(re.compile(each) for each in (r"[;:—–…؛；：]\s*", r"[,)\]،、，。]\s*", r"\s+", "(?s:.)"))  # noqa: RUF001
+# What is not split: numbers such as 1,250,000 or 1 250 000, times, URLs and addresses of e-mail.
+_WHOLE = re.compile(
+    r"(?:\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3}){1,4}(?!\d)|\d+)(?:[^\w\s]\d+)*"
+    r"|(?:[a-z][a-z0-9+.-]{0,15}://|www\.|mailto:)[^\s、，。；：！？]+|[a-z0-9_.%+-]{1,64}@[a-z0-9.-]+",  # noqa: RUF001
+    re.IGNORECASE,
+)
 
 
 class Piece(NamedTuple):
@@ -30,17 +36,14 @@ def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str, language: str | Non
     """The sentences of a text in a language, by default the tokenizer's or else English; at least one.
 
     Sentences with more tokens than any that the model was trained on (`longest_training_source` of the tokenizer's
-    configuration, or else `model_max_length`; `</s>` included) are split at clauses.
+    configuration, or else `model_max_length`; `</s>` included) are split at clauses, but not inside numbers and URLs.
     """
     most = longest_training_source(tokenizer)
 
     def fits(sentence: str) -> bool:
-        return len(tokenizer(sentence, verbose=False).input_ids) <= most
+        return len(encode(tokenizer, sentence).input_ids) <= most
 
-    codes = [language, *(getattr(tokenizer, name, None) or tokenizer.init_kwargs.get(name) for name in _LANGUAGE)]
-    return split_text(text, next((code for code in codes if code and isinstance(code, str)), None), fits) or [
-        Piece("", "")
-    ]
+    return split_text(text, language or language_of(tokenizer, "src_lang"), fits) or [Piece("", "")]
 
 
 def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> list[Piece]:
@@ -80,15 +83,18 @@ def _pieces(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:
 
 
 def split_at_clauses(sentence: str, fits: Callable[[str], bool]) -> list[str]:
-    """Split a sentence in the middle, between clauses or else between words, until each part fits or is a character."""
+    """Split a sentence in the middle, between clauses or else between words, until each part fits or is a character.
+
+    A number or a URL that does not fit stays whole.
+    """
     if len(sentence.strip()) < 2 or fits(sentence.strip()):
         return [sentence]
-    middle = end = len(sentence) // 2
+    inside = {place for whole in _WHOLE.finditer(sentence) for place in range(whole.start() + 1, whole.end())}
     for pattern in _BREAKS:
-        if ends := [found.end() for found in pattern.finditer(sentence) if found.end() < len(sentence)]:
-            end = min(ends, key=lambda end: abs(end - middle))
-            break
-    return split_at_clauses(sentence[:end], fits) + split_at_clauses(sentence[end:], fits)
+        if ends := {found.end() for found in pattern.finditer(sentence)} - inside - {len(sentence)}:
+            end = min(ends, key=lambda end: (abs(end - len(sentence) // 2), end))
+            return split_at_clauses(sentence[:end], fits) + split_at_clauses(sentence[end:], fits)
+    return [sentence]
 
 
 def join_texts(pieces: list[Piece], translations: list[str]) -> str:
@@ -96,13 +102,11 @@ def join_texts(pieces: list[Piece], translations: list[str]) -> str:
     return "".join(translation + piece.space for piece, translation in zip(pieces, translations, strict=True))
 
 
-def join(pieces: list[Piece], translations: list[Any]) -> Any:
-    """The translation of a text: that of its sentences with its white space, a string or a [`Translation`].
+def join(pieces: list[Piece], translations: list[Translation]) -> Translation:
+    """The translation of a text: those of its sentences with its white space.
 
     Alternatives are the best combinations of the sentences' hypotheses, by the sum of their scores.
     """
-    if not isinstance(translations[0], Translation):
-        return join_texts(pieces, translations)
     best, *others = (_joined(pieces, each) for each in _combinations(translations))
     return best._replace(alternatives=tuple(others))
 

@@ -36,6 +36,7 @@ class TokenTexts:
         self._special, self._unknown = set(side.all_special_ids), side.unk_token_id
         self._added = set(side.get_added_vocab().values())
         backend = getattr(side, "backend_tokenizer", None)
+        self._normalizer = getattr(backend, "normalizer", None)
         self._is_byte_level = backend is not None and "ByteLevel" in repr(backend.decoder)
         # FSMTTokenizer splits and escapes text by Moses' rules.
         self._is_moses = hasattr(side, "moses_tokenize")
@@ -43,6 +44,13 @@ class TokenTexts:
     def __call__(self, ids: list[int]) -> list[bytes]:
         """The bytes of each token, without whitespace; none for special tokens."""
         return [b"".join(self._bytes(token).split()) for token in ids]
+
+    def words(self, text: str, ids: list[int]) -> list[list[int]]:
+        """The indices of the words of a text that each of its tokens belongs to; see [`words_of_tokens`]."""
+        words, tokens = text.split(), self(ids)
+        if self._normalizer is not None and "".join(words).encode() != b"".join(tokens):
+            words = ["".join(self._normalizer.normalize_str(word).split()) for word in words]
+        return words_of_tokens(words, tokens)
 
     def _bytes(self, token: int) -> bytes:
         if token == self._unknown:

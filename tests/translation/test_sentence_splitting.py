@@ -65,13 +65,29 @@ def test_a_word_that_is_too_long_is_split_anywhere():
     assert split_at_clauses("ab", lambda part: False) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    "whole",
+    [
+        *("1,250,000", "1 250 000", "1\u202f250\u202f000,50", "10:30", "3–4"),  # noqa: RUF001
+        *("https://example.org/a,b;c:d)e", "www.example.org/x,y", "ann.lee@example.org"),
+    ],
+)
+@pytest.mark.parametrize("longest", [1, 5, 20, 40])
+def test_numbers_and_urls_are_whole(whole, longest):
+    for sentence in (f"we paid {whole}, and they {whole} more", f"我们付了{whole}，他们付了更多", whole):  # noqa: RUF001
+        parts = split_at_clauses(sentence, lambda part: len(part) <= longest)
+        assert "".join(parts) == sentence
+        assert sum(part.count(whole) for part in parts) == sentence.count(whole)
+        assert all(len(part.strip()) <= longest or whole in part for part in parts)
+
+
 @settings(deadline=None)
 @given(TEXTS, st.integers(1, 20), st.sampled_from(["en", "de", "fr", "ja", "hi", "unknown", None]))
 def test_nothing_is_lost(text, longest, language):
     pieces = split_text(text, language, lambda part: len(part) <= longest)
     assert join_texts(pieces, [piece.text for piece in pieces]) == text
     assert all(piece.text == piece.text.strip() and not piece.space.strip() for piece in pieces)
-    assert all(len(piece.text) <= longest for piece in pieces)
+    assert all(len(piece.text) <= longest or any(map(str.isdecimal, piece.text)) for piece in pieces)
     assert not any("\n" in piece.text for piece in pieces)
 
 

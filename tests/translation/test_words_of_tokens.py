@@ -10,6 +10,7 @@ from hf_vanilla_transformer import TwoVocabularyTokenizer, train_tokenizer
 from hf_vanilla_transformer.translation import words_of_tokens as words
 from hf_vanilla_transformer.translation.words_of_tokens import TokenTexts, words_of_tokens
 from tests.ecosystem.documentation import FIXTURE
+from tests.models import normalizer
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -60,6 +61,25 @@ def test_white_space_beyond_ascii_is_no_difference(monkeypatch):
     for space in ("\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}", "\x85", " \N{EM SPACE}"):
         text = space.join(["zwölf", "x", "drei"])
         assert found_words(tokenizer, text, False) == words_by_offsets(tokenizer, text)
+
+
+@pytest.mark.parametrize("is_target", [False, True])
+def test_normalizers(monkeypatch, is_target):
+    """What a tokenizer removes or composes is no difference either."""
+    monkeypatch.setattr(words, "SequenceMatcher", None)
+    sides = byte_level(), byte_level()
+    for each in sides:
+        each.backend_tokenizer.normalizer = normalizer()
+    for tokenizer in (sides[0], TwoVocabularyTokenizer.of(*sides)):
+        texts = TokenTexts(tokenizer, is_target)
+        for text in ("\ufefftwo  hun\xaddred \u200b and\u200b zwo\u0308lf ", "\xa0e\u0301 \u200bx", "\x07", "a\x85b"):
+            ids = (tokenizer(text_target=text) if is_target else tokenizer(text)).input_ids
+            found = texts.words(text, ids)
+            # The words of the normalized text, in their places of the given one.
+            visible = [place for place, word in enumerate(text.split()) if word not in ("\u200b", "\x07")]
+            plain = normalizer().normalize_str(text)
+            expected = words_of_tokens(plain.split(), texts(ids))
+            assert found == [[visible[index] for index in each] for each in expected]
 
 
 @pytest.mark.parametrize("is_target", [False, True])
