@@ -110,14 +110,14 @@ def read_sentences(
 
 
 def write_sentences(
-    sentences: Sequence[Sentence], translations: Sequence[Any], fields: JsonFields | None, keeps_breaks: bool
+    sentences: Sequence[Sentence], translations: Sequence[Translation], fields: JsonFields | None, keeps_breaks: bool
 ) -> Iterator[str]:
     """The lines of an output: of JSON, or of text, where line breaks become spaces unless they are to be kept."""
     for sentence, translation in zip(sentences, translations, strict=True):
         if fields is not None:
             yield f"{fields.write(sentence, translation)}\n"
         else:
-            yield f"{translation if keeps_breaks else one_line(translation)}\n"
+            yield f"{translation.text if keeps_breaks else one_line(translation.text)}\n"
 
 
 def _parse(lines: Iterable[str], name: str, fields: JsonFields | None, first: int = 1) -> Iterator[Sentence]:

@@ -6,6 +6,7 @@ hf-vanilla-transformer translate --model_name_or_path runs/mine --input input.en
 
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -28,6 +29,12 @@ CHUNK_SIZE = 2_000
 # Of several processes, so that they all get some of a short file.
 CHUNK_SIZE_OF_SEVERAL = 500
 STDIN = "/dev/stdin"
+# What flags of translations mean, and what to do. "split" is what --split_sentences does.
+REMEDIES = {
+    "longer_than_training": "longer than any source of the training (split them by --split_sentences)",
+    "truncated": "truncated at the length limit (raise --max_new_tokens)",
+    "repetition": "caught in a loop (write shorter sentences, or raise --num_beams)",
+}
 
 
 @dataclass
@@ -94,7 +101,7 @@ class TranslationArguments:
     def translate_kwargs(self) -> dict[str, Any]:
         """Arguments of `translate()`."""
         values = {
-            "return_details": self.output_fields() is not None,
+            "return_details": True if self.output_fields() is not None else "flags",
             "split_sentences": (self.source_lang or True) if self.split_sentences else False,
             "markup": self.markup,
             "num_return_sequences": self.num_return_sequences,
@@ -130,14 +137,20 @@ def main(arguments: list[str]) -> None:
         options["glossary"] = Glossary(terms, tokenizer)
         translate(model, tokenizer, [], **options)  # Checks settings before the work.
     options |= {"show_progress": sys.stderr.isatty(), "tokens_per_batch": args.batches.tokens_per_batch}
-    started = time.perf_counter()
+    flags, started = Counter[str](), time.perf_counter()
     with processes.open(text.output, counted) as file:
         for chunk in processes.share(chunks, counted):
             translations = translate(model, tokenizer, [sentence.text for sentence in chunk], **options)
             keeps_breaks = bool(given) and text.split_sentences
             file.writelines(write_sentences(chunk, translations, text.output_fields(), keeps_breaks))
             file.flush()
+            for translation in translations if text.output_fields() is None else []:
+                found = translation.flags & REMEDIES.keys()
+                flags.update([*found, "any"] if found else [])
             release_freed_memory()
+    if flags:
+        kinds = ", ".join(f"{flags[flag]:,} {meaning}" for flag, meaning in REMEDIES.items() if flags[flag])
+        print(f"{flags['any']:,} translations may be wrong: {kinds}.", file=sys.stderr)
     if not given and processes.index == 0:
         seconds, count = time.perf_counter() - started, sum(counted)
         print(f"{count:,} sentences in {seconds:.1f} s: {count / seconds:,.1f} sentences/s", file=sys.stderr)

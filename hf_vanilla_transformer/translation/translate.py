@@ -16,7 +16,7 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.constrained_beam_search import check_is_beam_search
-from ..model.pipeline_vanilla_transformer import check_generated, evaluating
+from ..model.pipeline_vanilla_transformer import check_generated, encode, evaluating, is_blank
 from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError, input_errors
 from .alignment import Aligner
@@ -25,7 +25,7 @@ from .glossary import Glossary, letter_edges, phrases_of
 from .inference import Inference
 from .markup_document import KINDS, Document
 from .sentence_splitting import join, pieces_of
-from .translation_details import BLANK, Translation, describe
+from .translation_details import Translation, describe, untranslated
 
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def translate(
     tokens_per_batch: int = ...,
     show_progress: bool = ...,
     *,
-    return_details: Literal[True],
+    return_details: Literal[True, "flags"],
     **kwargs: Any,
 ) -> list[Translation]: ...
 
@@ -70,7 +70,7 @@ def translate(
     tokens_per_batch: int = 4096,
     show_progress: bool = False,
     *,
-    return_details: bool = False,
+    return_details: bool | Literal["flags"] = False,
     split_sentences: bool | str = False,
     glossary: Mapping[str, str | Sequence[str]] | Glossary | None = None,
     markup: str | None = None,
@@ -84,13 +84,14 @@ def translate(
         model (`PreTrainedModel`, or an `Engine` as of `load_engine`): runs in evaluation mode; its mode is restored
             afterwards.
         tokenizer (`PreTrainedTokenizerBase`): of the model.
-        sentences (`Iterable[str]`): sources; the translation of an empty or blank sentence is empty.
+        sentences (`Iterable[str]`): sources; one without visible characters is its own translation.
         tokens_per_batch (`int`): maximum number of source tokens per batch, padding included; a longer sentence is its
             own batch. More than 8 beams make batches smaller in proportion.
         show_progress (`bool`): whether to show a progress bar, in sentences, and another one for the tokens of each
             sentence that gets a warning.
-        return_details (`bool`): return [`Translation`] objects, with scores, tokens and log-probabilities, instead of
-            texts. One more forward pass per batch computes them.
+        return_details (`bool` or `"flags"`): return [`Translation`] objects, with scores, tokens and log-probabilities,
+            instead of texts. One more forward pass per batch computes them; `"flags"` does without it, and gives text,
+            tokens and flags only.
         split_sentences (`bool` or `str`): whether `sentences` are texts to split into sentences, which needs sentencex;
             a string is the code of their language, by default the tokenizer's or else English. Paragraphs, line breaks
             and white space are kept. A sentence with more tokens than any that the model was trained on
@@ -123,18 +124,17 @@ def translate(
         raise InputError(f"markup is {markup!r}; choose one of {', '.join(KINDS)}.")
     if split_sentences and forced_phrases is not None:
         raise InputError("forced_phrases is for sentences, not for texts to split; give a glossary instead.")
-    batches = _BatchOptions(inference, return_details or markup is not None, generate_kwargs)
+    # Alignments place tags.
+    batches = _BatchOptions(inference, return_details is True or markup is not None, generate_kwargs)
     texts = _TextOptions(split_sentences, _SentenceOptions(glossary, forced_phrases, batches))
-    if markup is None:
-        return _translate_texts(documents, texts)
-    found = _translate_documents(documents, markup, texts)
+    found = _translate_documents(documents, markup, texts) if markup else _translate_texts(documents, texts)
     return found if return_details else [translation.text for translation in found]
 
 
 @dataclass
 class _BatchOptions:
     inference: Inference
-    return_details: bool
+    decodes_again: bool
     generate_kwargs: dict[str, Any]
 
 
@@ -170,7 +170,7 @@ def _place_tags(document: Document, translation: Translation) -> Translation:
     return translation._replace(text=text, alternatives=others)
 
 
-def _translate_texts(texts: list[str], options: _TextOptions) -> list[Any]:
+def _translate_texts(texts: list[str], options: _TextOptions) -> list[Translation]:
     """Translate texts, as a whole or sentence by sentence; white space and line breaks stay."""
     if not options.split_sentences:
         return _translate_sentences(texts, options.sentences)
@@ -181,7 +181,7 @@ def _translate_texts(texts: list[str], options: _TextOptions) -> list[Any]:
     return [join(each, list(islice(translations, len(each)))) for each in pieces]
 
 
-def _translate_sentences(sentences: list[str], options: _SentenceOptions) -> list[Any]:
+def _translate_sentences(sentences: list[str], options: _SentenceOptions) -> list[Translation]:
     """Translate sentences, each with the phrases that its translation must have."""
     inference, generate_kwargs = options.batches.inference, options.batches.generate_kwargs
     model = inference.model
@@ -197,15 +197,15 @@ def _translate_sentences(sentences: list[str], options: _SentenceOptions) -> lis
     return _translate_batches(sentences, phrases, options.batches)
 
 
-def _translate_batches(sentences: list[str], phrases: list[list], options: _BatchOptions) -> list[Any]:
+def _translate_batches(sentences: list[str], phrases: list[list], options: _BatchOptions) -> list[Translation]:
     """Translate sentences in batches of similar length."""
     inference, generate_kwargs = options.inference, options.generate_kwargs
     model, tokenizer = inference.model, inference.tokenizer
-    translations: list[Any] = [BLANK if options.return_details else ""] * len(sentences)
-    indices = [index for index, sentence in enumerate(sentences) if sentence.strip()]
-    encoded = tokenizer([sentences[index] for index in indices], verbose=False).input_ids if indices else []
+    translations = [untranslated(sentence) for sentence in sentences]
+    indices = [index for index, sentence in enumerate(sentences) if not is_blank(sentence)]
+    encoded = encode(tokenizer, [sentences[index] for index in indices]).input_ids if indices else []
     settings = _search_settings(model, generate_kwargs)
-    aligner = Aligner(model, tokenizer) if options.return_details else None
+    aligner = Aligner(model, tokenizer) if options.decodes_again else None
     if isinstance(settings.num_beams, int):  # generate() raises an error for anything else.
         budget = inference.tokens_per_batch * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams)
         inference = replace(inference, tokens_per_batch=max(1, budget))
@@ -217,12 +217,8 @@ def _translate_batches(sentences: list[str], phrases: list[list], options: _Batc
             output = _generate(model, inputs.to(model.device), inference.show_progress, arguments)
             sequences = getattr(output, "sequences", output).unflatten(0, (len(batch), -1))
             check_generated(model, tokenizer, sequences[:, 0])
-            if aligner is not None:
-                sources = [(sentences[indices[row]], encoded[row]) for row in batch]
-                silent = replace(inference, show_progress=False)
-                found: list[Any] = describe(silent, aligner, sources, sequences, settings)
-            else:
-                found = tokenizer.batch_decode(sequences[:, 0], skip_special_tokens=True)
+            sources = [(sentences[indices[row]], encoded[row]) for row in batch]
+            found = describe(replace(inference, show_progress=False), aligner, sources, sequences, settings)
             for row, translation in zip(batch, found, strict=True):
                 translations[indices[row]] = translation
     return translations

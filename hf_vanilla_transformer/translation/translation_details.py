@@ -40,32 +40,38 @@ class Translation(NamedTuple):
     flags: frozenset[str] = frozenset()
 
 
-# Of an empty or blank sentence, which is not given to the model.
-BLANK = Translation("", 0.0, [], [], [])
+def untranslated(text: str) -> Translation:
+    """The translation of a text without visible characters, which the model does not get: the text itself."""
+    return Translation(text, 0.0, [], [], [(word, word) for word in range(len(text.split()))])
 
 
 def describe(
-    inference: Inference, aligner: Aligner, sources: list[Tokenized], sequences: torch.Tensor, settings: Any
+    inference: Inference, aligner: Aligner | None, sources: list[Tokenized], sequences: torch.Tensor, settings: Any
 ) -> list[Translation]:
     """The best hypothesis of each sentence with its details, by forced decoding, and the others as its alternatives.
 
     `sequences`, `(sentences, hypotheses, target)`, are those of a search with these settings, best hypothesis first.
+    Without an aligner there is no forced decoding, and no alternatives.
     """
+    if aligner is None:
+        sequences = sequences[:, :1]
     tokenizer, count = inference.tokenizer, sequences.shape[1]
     eos = settings.eos_token_id
     eos = {eos} if isinstance(eos, int) else set(eos or ())
     rows = [_generated(row, eos, tokenizer.pad_token_id) for row in sequences.flatten(0, 1).tolist()]
     sources = [source for source in sources for _ in range(count)]
-    present = [index for index, row in enumerate(rows) if row]
-    sides = [sources[index][1] for index in present], [rows[index] for index in present]
-    decoded = {present[index]: forced for index, forced in forced_decoding(inference, *sides, aligner.heads)}
+    decoded = {}
+    if aligner is not None:
+        present = [index for index, row in enumerate(rows) if row]
+        sides = [sources[index][1] for index in present], [rows[index] for index in present]
+        decoded = {present[index]: forced for index, forced in forced_decoding(inference, *sides, aligner.heads)}
     penalty, target_side = length_penalty_of(settings), sides_of(tokenizer)[1]
     found = []
     for index, text in enumerate(tokenizer.batch_decode(rows, skip_special_tokens=True)):
         source, row = sources[index], rows[index]
         log_probs, attention = decoded.get(index, Forced([], None))
         score = sum(log_probs) / penalty(len(log_probs)) if log_probs else -math.inf
-        links = None if attention is None else aligner(source, (text, row), attention)
+        links = aligner(source, (text, row), attention) if aligner is not None and attention is not None else None
         flags = {
             "truncated": not eos.intersection(row[-1:]),
             "repetition": has_loop(row) and not has_loop(source[1]),

@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import time
 import pytest
 import torch
 
+from hf_vanilla_transformer import Translation
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import evaluate, translate
 from hf_vanilla_transformer.support.user_errors import InputError
@@ -163,18 +165,39 @@ def test_early_stopping_is_an_argument_of_the_search(trained, monkeypatch, given
     monkeypatch.setattr(
         sys.modules["hf_vanilla_transformer.cli.translate"],
         "translate",
-        lambda *args, **kwargs: seen.update(kwargs) or ["a"],
+        lambda *args, **kwargs: seen.update(kwargs) or [Translation("a", 0.0, [], [], [])],
     )
     translate.main(["one", "--model_name_or_path", str(trained), "--early_stopping", given])
     assert seen["early_stopping"] == passed
 
 
 def test_a_translation_stays_on_its_line(trained, capsys, monkeypatch):
-    monkeypatch.setattr(
-        sys.modules["hf_vanilla_transformer.cli.translate"], "translate", lambda *args, **kwargs: ["a\nb", "c"]
-    )
+    found = [Translation(text, 0.0, [], [], []) for text in ("a\nb", "c")]
+    monkeypatch.setattr(translate, "translate", lambda *args, **kwargs: found)
     translate.main(["one", "two", "--model_name_or_path", str(trained)])
     assert capsys.readouterr().out == "a b\nc\n"
+
+
+def test_flagged_translations_are_counted(decisive, tmp_path, capsys):
+    tokenizer, model = load(str(decisive))
+    long = " ".join(["one"] * 60)
+    tokenizer.model_max_length = len(tokenizer(long).input_ids) - 1
+    tokenizer.save_pretrained(tmp_path / "model")
+    model.save_pretrained(tmp_path / "model")
+    command = [long, "two", "", "--model_name_or_path", str(tmp_path / "model"), "--num_beams", "1"]
+    translate.main([*command, "--max_new_tokens", "1"])
+    flagged = "2 translations may be wrong: 1 longer than any source of the training (split them by --split_sentences)"
+    assert capsys.readouterr().err.splitlines()[-1:] == [
+        f"{flagged}, 2 truncated at the length limit (raise --max_new_tokens)."
+    ]
+    translate.main([*command, "--max_new_tokens", "1", "--json_lines"])
+    written = capsys.readouterr()
+    assert [json.loads(line).get("flags") for line in written.out.splitlines()] == [
+        ["longer_than_training", "truncated"],
+        ["truncated"],
+        None,
+    ]
+    assert "may be wrong" not in written.err
 
 
 def test_a_sentence_may_end_like_the_name_of_a_file(trained, capsys):

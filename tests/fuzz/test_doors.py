@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import html
 import io
 import json
 import os
@@ -21,14 +22,25 @@ from hypothesis import strategies as st
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from hf_vanilla_transformer import TwoVocabularyTokenizer, average_checkpoints, load_pairs, score, train_tokenizer
+from hf_vanilla_transformer import align as align_words
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import align, convert, evaluate, translate
 from hf_vanilla_transformer.engines import ctranslate2_engine
+from hf_vanilla_transformer.model.pipeline_vanilla_transformer import is_blank
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
 from tests.conversion.fsmt import fsmt_model, write_tokenizer
 from tests.conversion.opus_mt import write_opus_mt
-from tests.fuzz.values import MARKUP, SENTENCES, VALUES, change_layout, changed_fields, damages
-from tests.models import decisive_model
+from tests.fuzz.values import (
+    MARKUP,
+    NOISY,
+    SENTENCES,
+    VALUES,
+    WORDS_OF_NUMBERS,
+    change_layout,
+    changed_fields,
+    damages,
+)
+from tests.models import decisive_model, normalizer
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -68,6 +80,13 @@ def model():
 def whitespace_tokenizer():
     options = {"whitespace_words": True, "normalization": "none"}
     return train_tokenizer(["a b c", "d e f"], vocab_size=270, show_progress=False, **options)
+
+
+@pytest.fixture(scope="module")
+def normalizing_tokenizer():
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    tokenizer.backend_tokenizer.normalizer = normalizer()
+    return tokenizer
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -126,7 +145,7 @@ def test_translate(model, tokenizer, sentences, num_beams):
     assert len(translations) == len(sentences)
     for sentence, translation in zip(sentences, translations, strict=True):
         assert isinstance(translation, str)
-        assert sentence.strip() or not translation
+        assert translation == sentence or not is_blank(sentence)
 
 
 @fuzz(st.lists(SENTENCES, min_size=1, max_size=3))
@@ -316,6 +335,27 @@ def test_texts_and_terms(model, tokenizer, texts, glossary):
             model, tokenizer, texts, split_sentences=True, glossary=glossary, return_details=True, max_new_tokens=4
         )
         assert len(found) == len(texts)
+
+
+@fuzz(st.lists(NOISY, max_size=3), st.dictionaries(NOISY, WORDS_OF_NUMBERS, max_size=2), st.booleans(), st.booleans())
+def test_noisy_texts(model, tokenizer, normalizing_tokenizer, texts, glossary, is_normalized, splits):
+    """With terms and alignments, then as markup."""
+    tokenizer = normalizing_tokenizer if is_normalized else tokenizer
+    options = {"num_beams": 2, "max_new_tokens": 6, "split_sentences": splits}
+    with one_sentence():
+        found = translate_sentences(model, tokenizer, texts, glossary=glossary, return_details=True, **options)
+        for text, each in zip(texts, found, strict=True):
+            assert not is_blank(text) or each.text == text
+            for source, target in each.alignment or []:
+                assert 0 <= source < len(text.split())
+                assert 0 <= target < len(each.text.split())
+        links = align_words(model, tokenizer, texts, [each.text for each in found])
+        assert len(links) == len(texts)
+    marked = [f"<b>{html.escape(text)}</b><i/>" for text in texts]
+    for kind in ("html", "xml"):
+        with one_sentence():
+            for each in translate_sentences(model, tokenizer, marked, markup=kind, **options):
+                assert each.count("<b>") == each.count("</b>") == each.count("<i/>") == 1
 
 
 @fuzz(st.lists(SENTENCES | st.dictionaries(st.sampled_from(["source", "id", ""]), VALUES).map(json.dumps), max_size=3))

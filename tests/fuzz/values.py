@@ -23,6 +23,20 @@ SENTENCES = st.one_of(
     st.sampled_from(["<s>", "</s>", "<pad>", "seven", "forty-two", "a" * 200]),
 )
 
+# Text as it comes from web pages and word processors, around words that a model knows.
+NOISE = st.sampled_from(
+    [
+        *"\x07\xad\u200b\u200e\u2060\ufeff\x85\u2028\u2009 \t-,.;:'\u2019\u0301",
+        "\u202e",
+        "\u200d",
+        "ㅤ",
+        "은",
+        "\U0001f468",
+    ]
+)
+WORDS_OF_NUMBERS = st.sampled_from(["seven", "forty-two", "one", "hundred", "1,250,000", "https://a.b/c,d;e", "don't"])
+NOISY = st.lists(NOISE | WORDS_OF_NUMBERS | st.just(" "), max_size=12).map("".join)
+
 MARKUP = st.lists(
     st.sampled_from(
         ["<b>", "</b>", "<p>", "<br/>", "<", ">", "</", "<!--", "-->", "<![", "<![CDATA[", "]]>", "<?", "<!"]

@@ -32,7 +32,7 @@ def alone(model, tokenizer, sentence):
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 8, 4096])
 def test_order_is_kept_whatever_the_batches(model, tokenizer, tokens_per_batch):
-    expected = [alone(model, tokenizer, sentence) if sentence.strip() else "" for sentence in SENTENCES]
+    expected = [alone(model, tokenizer, sentence) if sentence.strip() else sentence for sentence in SENTENCES]
     assert len(set(expected)) > 2
     assert translate(model, tokenizer, SENTENCES, tokens_per_batch=tokens_per_batch) == expected
 
@@ -62,7 +62,13 @@ def test_no_batch_is_larger_than_asked_for(model, tokenizer, work):
 
 def test_nothing_to_translate(model, tokenizer):
     assert translate(model, tokenizer, []) == []
-    assert translate(model, tokenizer, ["", " "]) == ["", ""]
+    blank = ["", " ", "\u200b", "\ufeff\t", "\xad"]
+    assert translate(model, tokenizer, blank) == blank
+    assert translate(model, tokenizer, blank[2:3] + blank[4:], markup="xml") == blank[2:3] + blank[4:]
+    assert translate(model, tokenizer, ["<b>&#8203;</b>", "<p>\ufeff</p>"], markup="html") == [
+        "<b>\u200b</b>",
+        "<p>\ufeff</p>",
+    ]
 
 
 def test_generation_arguments_pass(model, tokenizer):

@@ -11,6 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import hf_vanilla_transformer
 from hf_vanilla_transformer import Translation, load_engine, score, translate
 from hf_vanilla_transformer.engines import ctranslate2_engine
+from hf_vanilla_transformer.translation import translation_details
 from hf_vanilla_transformer.translation.translation_details import has_loop
 from tests.ecosystem.documentation import FIXTURE
 from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty
@@ -42,7 +43,7 @@ def test_texts_and_scores_are_those_of_translate_and_score(model, tokenizer, opt
             assert len(found[row].alternatives) == options.get("num_return_sequences", 1) - 1
             assert not found[row].flags
         else:
-            assert found[row] == Translation("", 0.0, [], [], [])
+            assert found[row] == Translation(SENTENCES[row], 0.0, [], [], [])
 
 
 @pytest.mark.parametrize("as_settings", [False, True])
@@ -74,6 +75,16 @@ def test_a_truncated_translation(model, tokenizer):
     log_probs = forced_log_probabilities(model, source, ids).tolist()
     assert found.log_probs == pytest.approx(log_probs, abs=1e-5)
     assert found.score == pytest.approx(sum(log_probs) / gnmt_penalty(2), abs=1e-5)
+
+
+def test_flags_need_no_forced_decoding(model, tokenizer, monkeypatch):
+    texts, options = ["six thousand and thirteen", "", "two"], {"max_new_tokens": 2, "num_beams": 1}
+    expected = translate(model, tokenizer, texts, return_details=True, **options)
+    monkeypatch.setattr(translation_details, "forced_decoding", None)
+    found = translate(model, tokenizer, texts, return_details="flags", **options)
+    assert [(each.text, each.tokens, each.flags) for each in found] == [
+        (each.text, each.tokens, each.flags) for each in expected
+    ]
 
 
 def test_log_probabilities_are_the_model_s_without_logits_processors(model, tokenizer):
