@@ -53,14 +53,8 @@ class Processes:
         """The output of one process, or of all, which must share a file system.
 
         Each process writes the lines of its chunks to `.NAME.part-INDEX-of-COUNT`; when all have ended, the first one
-        puts them in order. If a process fails, the launcher ends the others, and these files stay.
-
-        Args:
-            path (`str`, *optional*): the file to write; standard output if None, for one process.
-            counted: lengths of all chunks, complete at the end; see [`share`].
-
-        Raises:
-            ValueError: if a process wrote too few lines.
+        puts them in order. If a process fails, the launcher ends the others, and these files stay. `counted` has the
+        lengths of all chunks at the end; see [`share`].
         """
         if self.count == 1 or path is None:
             with open_output(path) as file:

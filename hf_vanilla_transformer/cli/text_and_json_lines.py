@@ -35,11 +35,7 @@ class JsonFields(NamedTuple):
     details: tuple[str, ...] = ()
 
     def read(self, line: str, place: str) -> Sentence:
-        """The sentence of a line.
-
-        Raises:
-            ValueError: if the line holds no JSON object with text to translate and room for a translation.
-        """
+        """The sentence of a line; ValueError if it holds no JSON object with text and room for a translation."""
         try:
             fields = json.loads(line)
             if "\\u" in line:
@@ -87,17 +83,9 @@ def is_json(path: str | None) -> bool:
 def read_sentences(
     path: str | None, given: Sequence[str], fields: JsonFields | None, size: int
 ) -> Iterator[list[Sentence]]:
-    """Chunks of at most `size` sentences from the arguments, or from the file, or from standard input.
+    """Chunks of at most `size` sentences from the arguments, or from a file of lines, or from standard input.
 
-    Args:
-        path (`str`, *optional*): a file of lines.
-        given: sentences of the command line.
-        fields (`JsonFields`, *optional*): of lines of JSON; if None, lines are text.
-        size (`int`): most sentences of a chunk.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: if sentences and a file are given, or while reading, if a line is not UTF-8 text, or no such JSON.
+    Without `fields` lines are text. Raises OSError or ValueError, also while reading.
     """
     if given and path:
         raise InputError("sentences were given both as arguments and as a file; give one of the two.")

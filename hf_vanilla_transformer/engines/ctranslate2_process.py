@@ -50,10 +50,8 @@ class CTranslate2Process:
         """Seconds in the child process, and the hypotheses of each source with their scores and attention.
 
         Scores and attention, per hypothesis (target, source), are empty unless `options` request them. With
-        `max_batch_size=0` the sources are one batch, split evenly among the workers.
-
-        Raises:
-            RuntimeError: if CTranslate2 raises an error, or the process has ended.
+        `max_batch_size=0` the sources are one batch, split evenly among the workers. Raises RuntimeError if CTranslate2
+        raises an error, or the process has ended.
         """
         if options.get("max_batch_size") == 0:
             options["max_batch_size"] = -(-len(sources) // self._workers)

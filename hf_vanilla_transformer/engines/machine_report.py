@@ -24,11 +24,7 @@ _CAPABILITIES = {
 
 
 def describe_machine() -> dict[str, Any]:
-    """Versions, the machine, the CPU's instructions, and the fast paths with the reason why one is off.
-
-    Returns:
-        `dict`: of `describe_environment`, and `optional_packages`, `cpu_capabilities`, `fast_paths`.
-    """
+    """Versions, the machine, the CPU's instructions, and the fast paths with the reason why one is off."""
     return {
         **describe_environment(),
         "optional_packages": {package: version_of(package) for package in OPTIONAL_PACKAGES},
@@ -39,8 +35,7 @@ def describe_machine() -> dict[str, Any]:
 
 def cpu_capabilities() -> dict[str, bool]:
     """The instructions that the CPU has and torch knows."""
-    questions = {name: getattr(torch.cpu, question, None) for name, question in _CAPABILITIES.items()}
-    return {name: question is not None and bool(question()) for name, question in questions.items()}
+    return {name: bool(getattr(torch.cpu, question, bool)()) for name, question in _CAPABILITIES.items()}
 
 
 def fast_paths() -> dict[str, str]:

@@ -26,12 +26,7 @@ def reason_of(error: Exception) -> str:
 
 
 def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts of an argument.
-
-    Raises:
-        TypeError: if `texts` is one string or no list, or contains anything but strings.
-        ValueError: if a text has lone surrogates, which stand for bytes that are not UTF-8.
-    """
+    """Yield the texts of an argument; TypeError if it is no list of strings, ValueError for lone surrogates."""
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         given = "one string" if isinstance(texts, str) else repr(texts)
         raise TypeError(f"{name} is {given}; give a list of sentences.")

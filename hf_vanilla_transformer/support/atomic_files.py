@@ -28,19 +28,11 @@ def whole_file(
     """Open a file for writing that replaces `path` on success; on an error `path` stays as it was.
 
     A link stays, and the file that it names is replaced. A device, a pipe or a socket is written to as it is, because
-    it has no content to keep.
+    it has no content to keep. A temporary file `.NAME.part` next to the path, which is [`locked`], holds the content
+    until then; on an error `keeps_part` keeps it, unless it is empty, and logs its path as a warning. `sync` flushes
+    the content to the disk before the file gets its name.
 
-    Args:
-        path (`str` or `PathLike`): the file to write. A temporary file `.NAME.part` next to it holds the content until
-            then. It is locked, see [`locked`].
-        binary (`bool`): write bytes instead of UTF-8 text.
-        keeps_part (`bool`): on an error keep the temporary file, unless it is empty, and log its path as a warning.
-        sync (`bool`): flush the content to the disk before the file gets its name.
-
-    Raises:
-        BlockingIOError: if another process writes the file.
-        FileNotFoundError: if its folder does not exist.
-        OSError: if the file cannot be written, or the disk is full.
+    Raises OSError; FileNotFoundError if the folder does not exist, BlockingIOError if another process writes the file.
     """
     mode, encoding = ("wb", None) if binary else ("w", "utf-8")
     if is_stream(path):
@@ -79,13 +71,10 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from writing a file or a folder.
+    """Keep other processes from writing a file or a folder; BlockingIOError if another one holds the lock.
 
     The lock is a file `.NAME.lock` next to the path. It is removed at the end; a process that is killed leaves the
     file, but not the lock. Where there are no locks, or no file can be made there, nothing is locked.
-
-    Raises:
-        BlockingIOError: if another process holds the lock.
     """
     target = Path(os.path.realpath(path))
     file = target.with_name(f".{target.name}.lock")

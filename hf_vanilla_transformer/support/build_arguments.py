@@ -17,9 +17,7 @@ def kinds_of(kind: type) -> list[type]:
 def build(kind: type[T], given: dict[str, Any]) -> T:
     """An object of a class from values by name; names that are not given get their defaults.
 
-    Raises:
-        InputError: if a class does not accept its values.
-        TypeError: if the class has no argument of a name, or a required one is missing.
+    Raises InputError for a wrong value, and TypeError for an unknown name or a missing one.
     """
     kinds = kinds_of(kind)
     names = [{each.name for each in fields(part) if each.init} for part in kinds]

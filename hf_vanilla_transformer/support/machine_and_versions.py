@@ -16,16 +16,11 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "s
 
 
 def describe_environment(device: torch.device | None = None) -> dict[str, Any]:
-    """Describe the machine, the versions and the commit of a run.
+    """The machine, the versions and the commit of a run on a device, by default the accelerator if there is one.
 
-    Args:
-        device (`torch.device`, *optional*): the device of the run. Default: the accelerator, if one is available.
-
-    Returns:
-        `dict`: `machine` (`cpu`, the most recent `instructions` that torch uses on it, `cores` available to this
-        process, `threads` of torch, `accelerator`), `versions` of Python and packages, and `commit`: the commit of the
-        checkout that contains this package, with the suffix `-dirty` if tracked files differ from it; None for an
-        installed package.
+    `instructions` are the most recent ones that torch uses, `cores` those available to this process. `commit` is that
+    of the checkout that contains this package, with the suffix `-dirty` if tracked files differ from it; None for an
+    installed package.
     """
     return {
         "machine": {

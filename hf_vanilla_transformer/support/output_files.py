@@ -19,15 +19,9 @@ _MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.ind
 
 
 def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = ()) -> None:
-    """Check before the work that its output files can be written, and that they replace none of its inputs.
+    """Check before the work that its output files can be written, and replace none of its inputs or each other.
 
-    Args:
-        *paths: the outputs, those that were given.
-        inputs: files that the verb reads, and folders of models.
-
-    Raises:
-        OSError: if the folder of a file does not exist or is read-only, or the path is a folder or a circle of links.
-        ValueError: if an output is an input too, or two outputs are one file.
+    Inputs may be folders of models. Raises OSError where a file cannot be written, and ValueError for equal files.
     """
     given = [path for path in paths if path is not None and not is_stream(path)]
     for one, other in combinations(given, 2):

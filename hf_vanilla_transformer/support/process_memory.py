@@ -13,29 +13,17 @@ _NEVER, _NONE, _BYTES_AT_ONCE = -1, 0, 2**28
 
 
 def keep_freed_memory() -> bool:
-    """Make the process keep the CPU memory that torch frees, and reuse it.
+    """Keep the CPU memory that torch frees until the process ends; whether that took effect, which needs glibc.
 
     By default the C library returns much of it to the operating system after every update and requests it again as new
-    pages, which the system fills with zeros. The setting lasts until the process ends.
-
-    Returns:
-        `bool`: whether the setting took effect. It needs glibc, the C library of most Linux systems; with another
-            library the function does nothing.
+    pages, which the system fills with zeros.
     """
-    library = _glibc()
-    if library is None:
-        return False
-    settings = {_MMAP_MAX: _NONE, _TRIM_THRESHOLD: _NEVER, _TOP_PAD: _BYTES_AT_ONCE}
-    done = [library.mallopt(option, value) for option, value in settings.items()]
-    return all(done)
+    library, settings = _glibc(), {_MMAP_MAX: _NONE, _TRIM_THRESHOLD: _NEVER, _TOP_PAD: _BYTES_AT_ONCE}
+    return library is not None and all(library.mallopt(option, value) for option, value in settings.items())
 
 
 def release_freed_memory() -> bool:
-    """Release all freed memory to the operating system.
-
-    Returns:
-        `bool`: whether there was any. It needs glibc; with another library the function does nothing.
-    """
+    """Release all freed memory to the operating system; whether there was any, which needs glibc."""
     library = _glibc()
     return library is not None and bool(library.malloc_trim(0))
 
@@ -45,11 +33,7 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def peak_memory(device: torch.device | None = None) -> int | None:
-    """Peak memory of the process so far, in bytes; None on systems that do not report it.
-
-    Args:
-        device (`torch.device`, *optional*): an NVIDIA or AMD GPU, for the peak memory that torch has reserved on it.
-    """
+    """Peak memory of the process, or of a GPU, so far, in bytes; None on systems that do not report it."""
     if device is not None and device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
     if sys.platform == "win32":

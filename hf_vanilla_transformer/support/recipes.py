@@ -29,14 +29,9 @@ def recipes() -> list[str]:
 
 
 def read_recipe(config: str) -> dict[str, Any]:
-    """The arguments of a recipe in the package, or of a file.
+    """The arguments of a recipe in the package, or of a file, whose name ends in .yaml, .yml or .json.
 
-    Args:
-        config (`str`): something that ends in .yaml, .yml or .json is a file, anything else the name of a recipe.
-
-    Raises:
-        FileNotFoundError: if the file does not exist.
-        ValueError: if no recipe has this name, or the file holds no names and values.
+    Raises FileNotFoundError, or ValueError if no recipe has this name, or the file holds no names and values.
     """
     try:
         settings = yaml.load(_read(config), _Loader)

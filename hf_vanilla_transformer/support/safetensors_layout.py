@@ -17,9 +17,7 @@ _DTYPES = ("F64", "F32", "F16", "BF16")
 def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple]]:
     """File of every tensor, and its dtype followed by its shape, by name, from the headers of the files.
 
-    Raises:
-        FileNotFoundError: if the folder has no weights.
-        ValueError: if a file is damaged, or a dtype is not one of weights.
+    Raises FileNotFoundError without weights, and ValueError if a file is damaged, or a dtype is not one of weights.
     """
     files, layout = {}, {}
     for file in _weight_files(folder):
@@ -49,11 +47,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Fields of a JSON object in a file of a checkpoint.
-
-    Raises:
-        ValueError: if the file holds no JSON object.
-    """
+    """Fields of a JSON object in a file of a checkpoint; ValueError if it holds none."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:

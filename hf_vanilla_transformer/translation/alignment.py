@@ -49,12 +49,9 @@ def link(attention: torch.Tensor, source_words: Any, target_words: Any, shift: b
     """Link the words of each target token with those of the source token that it attends to most.
 
     Two words are linked if any of their tokens are (Zenkel et al. 2019, "Adding Interpretable Attention to Neural
-    Translation Models Improves Word Alignment"). A token that attends to `</s>` most is not linked.
-
-    Args:
-        attention (`torch.FloatTensor` of shape `(target, source)`): row i of the step that predicts target token i.
-        source_words, target_words (`list` of `list` of `int`): the words of each token.
-        shift (`bool`): use the step whose input the token is, so the next row (Chen et al. 2020).
+    Translation Models Improves Word Alignment"). A token that attends to `</s>` most is not linked. Row i of the
+    attention, `(target, source)`, is of the step that predicts target token i; with `shift` the step is used whose
+    input the token is, so the next row (Chen et al. 2020).
     """
     best = attention.argmax(dim=1).tolist()
     if shift:

@@ -44,12 +44,7 @@ def alignment_error_rate(found: Sequence[Links], gold: Sequence[GoldLinks]) -> f
 
 
 def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> list[GoldLinks]:
-    """The true alignments of pairs, from a file.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: if a line is no alignment of its pair, or the file has not one line per pair.
-    """
+    """The true alignments of pairs, from a file; raises OSError or ValueError if it is none of these pairs."""
     check_is_input(path)
     found, lines = [], list(iterate_lines(path))
     if len(lines) != len(sources):

@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,15 +120,14 @@ def _lexical_cross_entropy(alignments: list[Links], sources: list[str], targets:
     total = sum(words.values())
     if not total:
         return 0.0
-    together: Counter[tuple[str, str]] = Counter()
-    linked: Counter[str] = Counter()
-    for links, (source, target) in zip(alignments, pairs, strict=True):
-        together.update((source[one], target[other]) for one, other in links)
-        linked.update(source[one] for one, _ in links)
+    found = [
+        [(source[one], target[other]) for one, other in links]
+        for links, (source, target) in zip(alignments, pairs, strict=True)
+    ]
+    together, linked = Counter(chain(*found)), Counter(one for one, _ in chain(*found))
     cost = 0.0
-    for links, (source, target) in zip(alignments, pairs, strict=True):
-        own = Counter((source[one], target[other]) for one, other in links)
-        own_linked = Counter(source[one] for one, _ in links)
+    for links, linked_words, (source, target) in zip(alignments, found, pairs, strict=True):
+        own, own_linked = Counter(linked_words), Counter(one for one, _ in linked_words)
         for index, word in enumerate(target):
             alone = words[word] / total
             partners = [source[one] for one, other in links if other == index]

@@ -12,17 +12,13 @@ class Engine(Protocol):
 
     `isinstance(model, Engine)` is False for models of torch, which have neither `log_probs` nor `alignment_heads`.
 
-    Attributes:
-        config (`PreTrainedConfig`): the model's.
-        generation_config (`GenerationConfig`): settings of the search that calls do not give.
-        device (`torch.device`): where `generate` takes its tensors.
-        alignment_heads (`list` of pairs of `int`): decoder layer and head, from 0, that `attention` averages; empty if
-            the engine gives no attention.
+    `config` and `generation_config` are the model's, `device` is where `generate` takes its tensors.
     """
 
     config: Any
     generation_config: Any
     device: torch.device
+    # Decoder layer and head, from 0, that `attention` averages; empty if the engine gives no attention.
     alignment_heads: list[tuple[int, int]]
 
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> Any:

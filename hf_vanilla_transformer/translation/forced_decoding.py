@@ -10,12 +10,9 @@ from .inference import Inference
 
 
 class Forced(NamedTuple):
-    """What forced decoding computes of one target.
+    """Of one target, the log-probability of each token in nats, and `(heads, target, source)`, on the CPU.
 
-    Args:
-        log_probs (`list[float]`): of each target token given the tokens before it, in nats.
-        attention (`torch.FloatTensor` of shape `(heads, target, source)`, *optional*): the cross-attention of the
-            requested heads in the step that predicts each target token; on the CPU.
+    The cross-attention is that of the requested heads in the step that predicts each target token.
     """
 
     log_probs: list[float]
@@ -29,15 +26,11 @@ def forced_decoding(
     heads: Sequence[Sequence[int]] = (),
     task: str = "",
 ) -> Iterator[tuple[int, Forced]]:
-    """Yield the row of each pair and its log-probabilities, from one forward pass per batch; longest pairs first.
+    """Yield the row of each pair with its result, from one forward pass per batch; longest pairs first.
 
-    Args:
-        inference (`Inference`): its model must be in evaluation mode.
-        sources, targets (`list` of `list` of `int`): token ids, without the token that decoding starts from; no row is
-            empty.
-        heads (pairs of `int`): decoder layer and head, of the attention to return; of a model of this package only. An
-            engine returns the average of its own heads as that of one.
-        task (`str`): of the progress bar.
+    Token ids are without the token that decoding starts from; no row is empty, and the model is in evaluation mode.
+    `heads` are pairs of decoder layer and head, of a model of this package; an engine returns the average of its own
+    heads as that of one.
     """
     lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
     for batch in inference.batches(lengths, task, "pairs"):

@@ -83,10 +83,7 @@ def phrases_of(
     glossary: "Mapping[str, str | Sequence[str]] | Glossary | None" = None,
     forced: Sequence[Sequence] | None = None,
 ) -> list[list]:
-    """The phrases that each sentence's translation must have: those given for it, and those of its terms.
-
-    Raises ValueError if phrases are not given for each sentence, and what [`Glossary`] raises.
-    """
+    """The phrases that each sentence's translation must have: those given for it, and those of its terms."""
     given = [[] for _ in sentences] if forced is None else [list(each) for each in forced]
     if len(given) != len(sentences):
         raise InputError(
@@ -107,8 +104,7 @@ def _spelling(text: str) -> str:
 def tokenizations(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[int]]:
     """The token ids of a target text at the start of a sentence, after a space, and inside a group of characters.
 
-    Raises:
-        ValueError: if each of them has unknown tokens.
+    Raises ValueError if each of them has unknown tokens.
     """
     text, found = " ".join(text.split()), list[list[int]]()
     for context, before in _CONTEXTS.items():
@@ -127,10 +123,8 @@ def tokenizations(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[in
 def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.Tensor:
     """Whether each target token begins, and ends, with a letter, and has no text: `letter_edges` of `generate()`.
 
-    Only a letter that is not set apart from the token before it by a space counts. Special tokens have no text.
-
-    Returns:
-        `torch.BoolTensor` of shape `(3, vocab_size)`
+    A bool tensor `(3, vocab_size)`. Only a letter that is not set apart from the token before it by a space counts.
+    Special tokens have no text.
     """
     anchor = encode(tokenizer, text_target="a", add_special_tokens=False).input_ids
     before: Any = tokenizer.decode(anchor, skip_special_tokens=True)
@@ -145,10 +139,7 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
 
 
 def read_terms(path: Path) -> dict[str, list[str]]:
-    """Read a glossary: UTF-8, in each line a term, a tab, and its translation, or several forms, each after a tab.
-
-    Raises OSError if the file cannot be read, and ValueError if a line is not UTF-8, or as in [`terms_of`].
-    """
+    """Read a glossary: UTF-8, in each line a term, a tab, and its translation, or several forms, each after a tab."""
     return terms_of(iterate_lines(path), str(path))
 
 

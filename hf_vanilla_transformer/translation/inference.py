@@ -14,12 +14,7 @@ from ..support.user_errors import InputError
 
 @dataclass(frozen=True)
 class Inference:
-    """A model with its tokenizer, and the size of the batches that it gets; a longer sentence is its own batch.
-
-    Raises:
-        TypeError: if `tokens_per_batch` is not a whole number.
-        ValueError: if it is below 1, or the tokenizer belongs to another model.
-    """
+    """A model with its tokenizer, and the size of the batches that it gets; a longer sentence is its own batch."""
 
     model: Any
     tokenizer: PreTrainedTokenizerBase
@@ -33,12 +28,7 @@ class Inference:
     def tokenize_pairs(
         self, sources: Iterable[str], targets: Iterable[str]
     ) -> tuple[list[str], list[str], list[list[int]], list[list[int]]]:
-        """Sentences and their translations, and the token ids of each of them.
-
-        Raises:
-            TypeError: if a side is one string, or contains anything but strings.
-            ValueError: if the numbers of sources and targets differ, or a text has lone surrogates.
-        """
+        """Sentences and their translations, and the token ids of each of them."""
         sources, targets = list(check_strings("sources", sources)), list(check_strings("targets", targets))
         if len(sources) != len(targets):
             raise InputError(

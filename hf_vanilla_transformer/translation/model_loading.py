@@ -24,12 +24,7 @@ from ..support.user_errors import InputError, UserError
 def explaining_missing_files(
     name: str | Path, files: Sequence[str] = ("config.json", "tokenizer_config.json")
 ) -> Iterator[None]:
-    """Explain in one sentence why a model or a tokenizer cannot be loaded from a folder or the Hub.
-
-    Raises:
-        FileNotFoundError: if a folder lacks one of the files, or if neither a folder nor a repository exists.
-        ValueError: if a file is damaged, or settings do not fit together.
-    """
+    """Explain in one sentence why a model or a tokenizer cannot be loaded from a folder or the Hub."""
     folder = Path(name)
     if folder.is_file():
         raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
@@ -64,10 +59,7 @@ def explaining_missing_files(
 def load(
     name: str, device: str | torch.device | None = None, **options: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    """Load tokenizer and model; by default onto the accelerator, if torch finds one.
-
-    `options` are arguments of `from_pretrained`.
-    """
+    """Load tokenizer and model by `from_pretrained`; by default onto the accelerator, if torch finds one."""
     with explaining_missing_files(name):
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
         model = load_model(name, **options)
@@ -84,54 +76,24 @@ def load(
 
 
 def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
-    """Load a model that has all of its weights.
-
-    Raises:
-        ValueError: if weights are missing, left over, of another shape or dtype, or not finite.
-    """
+    """Load a model that has all of its weights, of the right shapes and dtypes, and finite."""
     config = AutoConfig.from_pretrained(name, **options)
-    if config.model_type == VanillaTransformerConfig.model_type:
-        check_files(name, is_quantized=hasattr(config, "quantization_config"), **options)
+    is_ours, verbosity = config.model_type == VanillaTransformerConfig.model_type, logging.get_verbosity()
+    if is_ours and Path(name).is_dir() and not hasattr(config, "quantization_config"):
+        read_layout(Path(name))
+    logging.set_verbosity_error()  # Otherwise transformers prints tables of weights, too.
     try:
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, **options)
+        model, report = AutoModelForSeq2SeqLM.from_pretrained(name, output_loading_info=True, **options)
     except RuntimeError as error:
         raise InputError(f"{name} cannot be loaded as a {config.model_type}: {reason_of(error)}") from error
-    check_weights(model)
-    return model
-
-
-def check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
-    """Check that the files of a model have the weights that its config.json describes.
-
-    The model is loaded without memory for weights, because a damaged config.json may describe more than fit.
-
-    Raises:
-        ValueError: if weights are missing, left over, or of another shape or dtype.
-    """
-    with _quiet():
-        _, report = AutoModelForSeq2SeqLM.from_pretrained(
-            name, **{**options, "device_map": "meta", "output_loading_info": True}
-        )
+    finally:
+        logging.set_verbosity(verbosity)
     for key, fault in {"missing_keys": "are not in", "unexpected_keys": "are left over in"}.items():
-        if report[key]:
+        if is_ours and report[key]:
             names = ", ".join(sorted(report[key])[:2])
             raise InputError(
                 f"{len(report[key])} weights {fault} the files of {name} ({names}, ...): they belong to another "
                 "config.json, or were truncated; use a complete model."
             )
-    if Path(name).is_dir() and not is_quantized:
-        read_layout(Path(name))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without progress bars and reports of transformers."""
-    shows_progress, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if shows_progress:
-            logging.enable_progress_bar()
+    check_weights(model)
+    return model

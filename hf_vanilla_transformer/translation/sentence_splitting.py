@@ -51,9 +51,6 @@ def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> 
 
     A line break ends a sentence, because inside a translation it would have no place; an abbreviation of the language
     does not. Joined, the text and the white space of all pieces are `text`.
-
-    Raises:
-        ImportError: if sentencex is not installed.
     """
     sentences = [sentence for line in text.splitlines(keepends=True) for sentence in _sentences(line, language or "en")]
     return [piece for sentence in sentences for piece in _pieces(sentence, fits)]

@@ -82,7 +82,7 @@ FAULTS = {
     "no tokens": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "cannot be loaded: "),
     "an empty file": (lambda folder: (folder / "tokenizer.json").write_text(""), "cannot be loaded: "),
     "another kind": (lambda folder: change_config(folder, model_type="bart"), "."),
-    "cut weights": (lambda folder: os.truncate(folder / "model.safetensors", 5000), "are truncated or damaged"),
+    "cut weights": (lambda folder: os.truncate(folder / "model.safetensors", 5000), "truncated or damaged"),
 }
 
 
