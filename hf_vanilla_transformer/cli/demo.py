@@ -5,6 +5,7 @@ hf-vanilla-transformer demo --seed 1 --output_dir runs/seed1
 """
 
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from .parser import parse, program
 from .train import run
 
 
-RECIPE, OUTPUT = "numbers", "runs/numbers"
+RECIPE = "numbers"
 EXAMPLES = 4
 # In German the units come first: zweiundvierzig.
 REORDERED, PICTURE = "forty-two", "attention.png"
@@ -27,8 +28,8 @@ class DemoArguments:
     """The seed and the folder of the run."""
 
     seed: int = field(default=42, metadata={"help": "Seed of the training."})
-    output_dir: str = field(
-        default=OUTPUT, metadata={"help": "Folder of the trained model; only the default is overwritten."}
+    output_dir: str | None = field(
+        default=None, metadata={"help": "Folder of the trained model (default: runs/numbers, or the next new one)."}
     )
 
 
@@ -36,9 +37,9 @@ class DemoArguments:
 def main(arguments: list[str]) -> None:
     """Train, evaluate, translate, and print how to do it in Python."""
     args = parse(DemoArguments, __doc__, arguments, "demo")
-    given = {"seed": args.seed, "output_dir": args.output_dir, "overwrite": args.output_dir == OUTPUT}
-    settings = Settings.from_arguments(**{**read_recipe(RECIPE), **given})
-    folder = run(settings)
+    recipe = read_recipe(RECIPE)
+    given = {"seed": args.seed, "output_dir": args.output_dir or new_folder(recipe["output_dir"])}
+    folder = run(Settings.from_arguments(**{**recipe, **given}))
     print()
     tokenizer, model = load(str(folder))
     print_translations(model, tokenizer)
@@ -47,6 +48,12 @@ def main(arguments: list[str]) -> None:
     print("import hf_vanilla_transformer; from transformers import AutoModelForSeq2SeqLM, AutoTokenizer")
     print(f'tokenizer, model = (c.from_pretrained("{folder}") for c in (AutoTokenizer, AutoModelForSeq2SeqLM))')
     print('print(hf_vanilla_transformer.translate(model, tokenizer, ["forty-two"]))')
+
+
+def new_folder(name: str) -> str:
+    """The name, or if it is taken the first of NAME_2, NAME_3, ... that is not."""
+    names = chain([name], (f"{name}_{number}" for number in count(2)))
+    return next(each for each in names if not Path(each).exists())
 
 
 def print_translations(model: Any, tokenizer: Any) -> None:

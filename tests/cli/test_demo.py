@@ -3,6 +3,7 @@
 import pytest
 
 from hf_vanilla_transformer.cli import demo
+from hf_vanilla_transformer.support.user_errors import InputError
 from tests.cli.tiny_run import recipe
 from tests.models import decisive_model
 from tests.pictures.test_curves import without_matplotlib
@@ -26,6 +27,23 @@ def test_the_demo_ends_with_a_picture_and_python_that_runs(tmp_path, monkeypatch
     assert capsys.readouterr().out.startswith("[")
     with pytest.raises(SystemExit, match="already holds a model"):
         demo.main(arguments)
+
+
+def test_the_demo_replaces_no_model(tmp_path, monkeypatch):
+    given = []
+
+    def stop(settings):
+        given.append(settings)
+        raise InputError("it would train now")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "run", stop)
+    for name in ("runs/numbers", "runs/numbers_2", "runs/numbers_3"):
+        with pytest.raises(SystemExit, match="it would train now"):
+            demo.main([])
+        assert str(given[-1].output) == name
+        assert not given[-1].model.overwrite
+        (tmp_path / name).mkdir(parents=True)
 
 
 def test_without_matplotlib_the_demo_names_the_extra(monkeypatch, capsys, tmp_path, tokenizer):
