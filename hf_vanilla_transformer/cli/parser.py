@@ -259,20 +259,25 @@ def _given_by_recipe(parser: HfArgumentParser, known: Mapping[str, _Argument], c
     """The values of a recipe, converted like the same values on the command line."""
     given = {}
     for name, value in read_recipe(config).items():
-        if name not in known or known[name].is_positional:
+        if name not in known:
             raise InputError(f'{config}: there is no argument "{name}"; --help lists them.')
         if value is None and known[name].field.default is None:
             continue
         try:
             if isinstance(value, bool) and str in (known[name].type, *get_args(known[name].type)):
                 raise InputError("YAML reads words such as no and yes as true or false; put it in quotation marks")
-            given[name] = _converted(parser, name, value)
+            given[name] = _converted(parser, known[name], value)
         except (argparse.ArgumentError, ValueError) as error:
             raise InputError(f"{config}: {name} is {value!r}: {error}") from error
     return given
 
 
-def _converted(parser: HfArgumentParser, name: str, value: Any) -> Any:
+def _converted(parser: HfArgumentParser, argument: _Argument, value: Any) -> Any:
+    name = argument.name
+    if argument.is_positional:
+        if not isinstance(value, list):
+            raise InputError("give a list")
+        return [str(each) for each in value]
     text = json.dumps(value) if isinstance(value, (bool, dict)) else value
     arguments = [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={text}"]
     namespace, rest = parser.parse_known_args(arguments)

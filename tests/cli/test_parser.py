@@ -11,9 +11,11 @@ from transformers import AutoTokenizer, Seq2SeqTrainingArguments
 
 from benchmarks.tabulate_runs import TableArguments
 from hf_vanilla_transformer.cli import evaluate, score, train, translate
+from hf_vanilla_transformer.cli.average import AveragingArguments
 from hf_vanilla_transformer.cli.parser import given_arguments, parse
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.support.recipes import read_recipe, recipes
+from hf_vanilla_transformer.support.user_errors import InputError
 from hf_vanilla_transformer.training.run_arguments import REJECTED, Settings
 from hf_vanilla_transformer.translation.model_loading import load
 from tests.cli.tiny_run import recipe
@@ -261,3 +263,14 @@ def test_a_model_on_the_device_that_is_given(decisive, monkeypatch):
     )
     translate.main(["one", "--model_name_or_path", str(decisive), "--device", "meta"])
     assert devices == ["meta"]
+
+
+def test_a_recipe_may_give_what_has_no_name_on_the_command_line(tmp_path):
+    path = tmp_path / "average.yaml"
+    path.write_text("folders: [runs/one, runs/2]\noutput: out\n")
+    args = parse(AveragingArguments, "", ["--config", str(path)])
+    assert (args.folders, args.output) == (["runs/one", "runs/2"], "out")
+    assert parse(AveragingArguments, "", ["runs/three", "--config", str(path)]).folders == ["runs/three"]
+    path.write_text("folders: runs/one\noutput: out\n")
+    with pytest.raises(InputError, match="folders is 'runs/one': give a list"):
+        parse(AveragingArguments, "", ["--config", str(path)])
