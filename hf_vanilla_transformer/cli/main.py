@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 
-from ..support.user_errors import InputError
+from ..support.user_errors import InputError, Terminated, exit_code_of
 from ..support.version import __version__
 from . import PROGRAM
 from .parser import errors_in_one_line
@@ -49,19 +49,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def _ending_at_interrupts() -> Iterator[None]:
-    """End in one line instead of a traceback at an interrupt, also by SIGTERM."""
-    before = signal.signal(signal.SIGTERM, _raise_interrupt)
+    """End in one line instead of a traceback at Ctrl-C and SIGTERM."""
+    before = signal.signal(signal.SIGTERM, _raise_terminated)
     try:
         yield
     except KeyboardInterrupt as interrupt:
         print(f"interrupted{f': {interrupt}' if str(interrupt) else ''}", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
+        sys.exit(exit_code_of(interrupt))
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _raise_interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+def _raise_terminated(number: int, frame: object) -> None:
+    raise Terminated
 
 
 def _help() -> str:

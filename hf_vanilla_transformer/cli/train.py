@@ -6,7 +6,6 @@ on the built-in number corpus, with the recipe "numbers".
 """
 
 import logging
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
+from ..support.user_errors import exit_code_of
 from ..training.run_arguments import REJECTED, Settings
 from .parser import given_arguments, program
 
@@ -33,10 +33,10 @@ def run(settings: Settings) -> Path:
     with printing_messages(), prepared(settings) as finish:
         try:
             return finish()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             if settings.args.process_index == 0:
                 raise
-            sys.exit(128 + signal.SIGINT)  # The main process reports it.
+            sys.exit(exit_code_of(interrupt))  # The main process reports it.
 
 
 @contextmanager

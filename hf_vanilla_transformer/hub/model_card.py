@@ -106,7 +106,6 @@ def fill_model_card(
     Returns:
         `ModelCard`: text and metadata; its `content` is the text of README.md.
     """
-    base = about.base_model
     metrics, exact_match = _metrics_and_exact_match(about.scores)
     return ModelCard.from_template(
         about.metadata(),
@@ -122,7 +121,7 @@ def fill_model_card(
         example_source=json.dumps(about.example_source, ensure_ascii=False),
         model_facts=_model_facts(config, parameters),
         training_facts=training_facts,
-        base_model=_hub_name(base) or (base and Path(base).resolve().name),
+        base_model=name_of_base(about.base_model),
         license=about.license,
         converted=converted,
     )
@@ -174,6 +173,11 @@ def _model_facts(config: PreTrainedConfig, parameters: int) -> dict[str, Any]:
         "P_drop": config.dropout,
         "label smoothing": config.label_smoothing,
     }
+
+
+def name_of_base(base: str | None) -> str | None:
+    """A model's name on the Hub, or of a folder the last part, because its path would describe this machine."""
+    return base and (_hub_name(base) or Path(base).resolve().name)
 
 
 def _hub_name(name: str | None) -> str | None:

@@ -33,7 +33,10 @@ TOKENIZER_FILES = (
 # The code in a saved model.
 _CODE_FILES = tuple(path.name for path in (Path(__file__).parents[1] / "model").glob("[a-z]*.py"))
 # A pickle, which the Trainer writes, and pushes during training.
-NOT_TO_SHARE = "training_args.bin"
+TRAINING_ARGUMENTS = "training_args.bin"
+# What `train` was given, paths of the machine included.
+ARGUMENTS = "arguments.yaml"
+NOT_TO_SHARE = (TRAINING_ARGUMENTS, ARGUMENTS)
 # Files that a run writes, next to its checkpoints; a later run in the same folder may write fewer of them.
 FILES_OF_A_RUN = (
     "README.md",
@@ -46,7 +49,7 @@ FILES_OF_A_RUN = (
     "model-?????-of-?????.safetensors",
     "parity.json",
     "scores.json",
-    NOT_TO_SHARE,
+    *NOT_TO_SHARE,
     *TOKENIZER_FILES,
     *_CODE_FILES,
 )

@@ -34,7 +34,8 @@ def prepare_repository(
     Raises:
         ConnectionError: if the Hub cannot be reached.
         PermissionError: if there is no token, or the Hub rejects it, or it has no write access.
-        ValueError: if the Hub rejects the metadata, for example because it does not know the licence.
+        ValueError: if the Hub rejects the metadata, for example because it does not know the licence; or if the
+            repository exists and is public, although `private` is set.
     """
     api = HfApi(token=token)
     page = f"{api.endpoint}/settings/tokens"
@@ -44,6 +45,11 @@ def prepare_repository(
         _check_metadata(metadata)
         repo_id = api.create_repo(name, private=private, exist_ok=True).repo_id
         api.auth_check(repo_id, write=True)
+        if private and not api.model_info(repo_id).private:
+            raise InputError(
+                f"{repo_id} is public, although hub_private_repo is set; make it private at {api.endpoint}/{repo_id}/"
+                "settings, name another repository, or leave hub_private_repo out."
+            )
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
     except LocalTokenNotFoundError as error:
@@ -94,7 +100,7 @@ def push_run(
     Raises:
         ValueError: if the folder holds no model, or a link to a file elsewhere.
     """
-    files = {path.name: path for path in files_of_a_run(Path(folder)) if path.name != NOT_TO_SHARE}
+    files = {path.name: path for path in files_of_a_run(Path(folder)) if path.name not in NOT_TO_SHARE}
     if "config.json" not in files or not any(name.endswith(".safetensors") for name in files):
         raise InputError(f"{folder} has no config.json or no weights; name the folder of a trained model.")
     check_links(files.values())

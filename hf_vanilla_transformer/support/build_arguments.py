@@ -10,8 +10,9 @@ T = TypeVar("T")
 
 
 def kinds_of(kind: type) -> list[type]:
-    """The dataclass itself, or the dataclasses that a `NamedTuple` consists of."""
-    return [kind] if is_dataclass(kind) else list(get_type_hints(kind).values())
+    """The dataclass itself, or the dataclasses that a `NamedTuple` begins with."""
+    kinds = [kind] if is_dataclass(kind) else get_type_hints(kind).values()
+    return [each for each in kinds if is_dataclass(each) and isinstance(each, type)]
 
 
 def build(kind: type[T], given: dict[str, Any]) -> T:

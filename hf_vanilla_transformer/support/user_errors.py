@@ -1,11 +1,20 @@
 """Errors for users: the command line prints their message in one line, and any other error with its traceback."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 class UserError(Exception):
     """What a user gave, or the machine lacks; the message says what was given, what is allowed, and what to do."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does, but with exit code 143."""
+
+
+def exit_code_of(interrupt: KeyboardInterrupt) -> int:
+    return 128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
 
 
 class InputError(UserError, ValueError):

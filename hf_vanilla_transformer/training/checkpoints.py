@@ -49,7 +49,7 @@ class CompleteCheckpoints(TrainerCallback):
     the order from a random state that differs after a resume.
 
     With `save_only_model=True` no checkpoint can be resumed from: the callback marks none and logs a warning. It does
-    not mark the checkpoints of `enable_jit_checkpoint` either, because the Trainer does not call callbacks for them.
+    not mark those of a stock Trainer's `enable_jit_checkpoint` either, because the Trainer calls no callbacks for them.
 
     Raises:
         ValueError: at the start of a hyper-parameter search, because each trial has its own folder.
@@ -60,6 +60,7 @@ class CompleteCheckpoints(TrainerCallback):
             raise InputError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
         if args.should_save:
             remove_later_marks(Path(str(args.output_dir)), state.global_step)
+        find_best(state, Path(str(args.output_dir)))
         if args.save_only_model:
             logger.warning("save_only_model is set: no run can resume from these checkpoints; none is marked.")
         elif args.save_total_limit is not None:
@@ -88,6 +89,21 @@ class CompleteCheckpoints(TrainerCallback):
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if args.save_total_limit is not None:
             args.save_total_limit = abs(args.save_total_limit)
+
+
+def find_best(state: TrainerState, folder: Path) -> None:
+    """Set the path of a run's best checkpoint, which may have been moved, or written without the path."""
+    best = folder / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+    if best.is_dir():
+        state.best_model_checkpoint = str(best)
+
+
+def remove_path_of_best(checkpoint: Path) -> None:
+    """Remove the path of the best checkpoint from a checkpoint that is pushed, because it describes this machine."""
+    path = checkpoint / _STATE
+    state = TrainerState.load_from_json(str(path))
+    state.best_model_checkpoint = None
+    state.save_to_json(str(path))
 
 
 def remove_later_marks(folder: Path, step: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from datasets import DatasetDict, disable_progress_bars
 from transformers import Seq2SeqTrainer, TrainerState, set_seed
+from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..data.pair_arguments import Files
 from ..support.atomic_files import locked
@@ -20,13 +21,13 @@ from ..support.disk_errors import is_disk_error
 from ..support.process_memory import peak_memory
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError, input_errors
-from .checkpoints import find_checkpoint, is_finished, remove_checkpoints, remove_later_marks
+from .checkpoints import find_best, find_checkpoint, is_finished, remove_checkpoints, remove_later_marks
 from .run_arguments import Settings
 from .run_checks import check_settings
 from .run_report import describe_run, report
 from .run_saving import RunStoppedError, how_to_resume, save_average, save_model
 from .run_setup import build_trainer
-from .trainer_callbacks import DivergedError, RecordFacts
+from .trainer_callbacks import DivergedError, EarlyStopping, RecordFacts
 
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ def train(
 
     Raises:
         OSError, TypeError, ValueError: if an argument or a file is wrong; nothing was trained then.
+        KeyboardInterrupt: at Ctrl-C; Terminated, a kind of it, at SIGTERM with `enable_jit_checkpoint`.
         RunStoppedError: if the training stops early, or its outputs cannot be written.
     """
     files = {"train_file": train_files, "validation_file": validation_files, "test_file": test_files}
@@ -134,12 +136,14 @@ def gather_facts(settings: Settings, checkpoint: Path | None) -> RecordFacts:
     facts = RecordFacts() if checkpoint is None else RecordFacts.of_checkpoint(checkpoint)
     base, optimizer = settings.model.model_name_or_path, settings.args.describe_optimizer()
     if base is not None and Path(base).is_dir():
-        base = str(Path(base).resolve())  # An absolute path cannot be taken for a name on the Hub.
-    facts.base_model = settings.model.model_name_or_path = base or facts.base_model
+        # Not the path, because checkpoints may be pushed; the dot, because "mine" alone may be a name on the Hub.
+        facts.base_model = f"./{Path(base).resolve().name}"
+    else:
+        facts.base_model = settings.model.model_name_or_path = base or facts.base_model
     if facts.optimizer not in (None, optimizer):
         raise InputError(
             f"{checkpoint} was written with another optimizer ({facts.optimizer}, not {optimizer}); resume with the "
-            "same learning_rate, lr_scheduler_type, optim, rate_factor and weight_decay."
+            "same learning_rate, lr_scheduler_type, optim, rate_factor, weight_decay and values of Adam."
         )
     facts.optimizer = optimizer
     return facts
@@ -182,7 +186,7 @@ def finish(
     save_model(trainer, output)
     if not trainer.is_world_process_zero():
         return output
-    averaged = [] if count is None else save_average(output, count, trainer.state.global_step)
+    averaged = [] if count is None else save_average(output, count)
     try:
         report(trainer, settings, pairs, averaged, record)
     except Exception as error:
@@ -199,7 +203,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
     """Train from scratch, or resume from a checkpoint.
 
     Raises:
-        KeyboardInterrupt: in the main process, with a way to resume.
+        KeyboardInterrupt: at Ctrl-C or SIGTERM; in the main process with a way to resume.
         RunStoppedError: if the loss diverges, a checkpoint does not fit, or the disk is full.
     """
     output = Path(str(trainer.args.output_dir))
@@ -207,19 +211,24 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
         # From the last checkpoint the Trainer would make one more update. The model has its weights already.
         logger.info("%s is the end of the run, so no updates are left", checkpoint)
         trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        if not is_deepspeed_zero3_enabled():
+            # No engine was started that would hold the weights or save them.
+            trainer.is_deepspeed_enabled = trainer.is_fsdp_enabled = False
         if trainer.is_world_process_zero():
             remove_later_marks(output, trainer.state.global_step)
+        find_best(trainer.state, output)
         if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
             trainer._load_best_model()
         return
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        check_reached_its_end(trainer)
     except DivergedError as error:
         raise RunStoppedError(str(error)) from error
-    except KeyboardInterrupt:
-        if not trainer.is_world_process_zero():
-            raise
-        raise KeyboardInterrupt(how_to_resume(output)) from None
+    except KeyboardInterrupt as interrupt:
+        if trainer.is_world_process_zero():
+            interrupt.args = (how_to_resume(output),)
+        raise
     except pickle.UnpicklingError as error:
         raise RunStoppedError(
             f"{checkpoint} holds a pickle that torch does not load, because it may run code; resume from a "
@@ -239,3 +248,14 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
                 f"a checkpoint could not be written ({error}). Make room; then {how_to_resume(output)}."
             ) from error
         logger.info("the last checkpoint could not be written (%s)", error)
+
+
+def check_reached_its_end(trainer: Seq2SeqTrainer) -> None:
+    """Raise RunStoppedError if a training stopped neither after its last update nor by early stopping."""
+    state, callbacks = trainer.state, trainer.callback_handler.callbacks
+    stopped_early = any(isinstance(each, EarlyStopping) and each.has_stopped for each in callbacks)
+    if state.global_step < state.max_steps and not stopped_early:
+        raise RunStoppedError(
+            f"the training stopped after {state.global_step:,} of {state.max_steps:,} updates; "
+            f"{how_to_resume(Path(str(trainer.args.output_dir)))}."
+        )

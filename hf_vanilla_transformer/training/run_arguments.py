@@ -2,12 +2,15 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
+import yaml
 from transformers import PreTrainedTokenizerBase, SchedulerType
 from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available
@@ -266,7 +269,9 @@ class RunArguments(PaperTrainingArguments):
 def computes_in_bfloat16(use_cpu: bool) -> bool:
     """Whether the device that trains has matmuls in bfloat16."""
     if not use_cpu:
-        return is_torch_bf16_gpu_available()
+        # transformers accepts GPUs that emulate it slowly, such as V100 and T4.
+        emulates = torch.cuda.is_available() and not torch.cuda.is_bf16_supported(including_emulation=False)
+        return is_torch_bf16_gpu_available() and not emulates
     # torch does not report matmuls in bfloat16 for other processors.
     is_x86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
     return is_x86 and cpu_supports_matmul_in(torch.bfloat16)
@@ -299,13 +304,14 @@ REJECTED |= {
 
 
 class Settings(NamedTuple):
-    """All arguments of `train`."""
+    """All arguments of `train`; `given` has those that the user, or a recipe, gave."""
 
     model: ModelArguments
     data: DataArguments
     decoding: DecodingArguments
     scoring: ScoringArguments
     args: RunArguments
+    given: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def output(self) -> Path:
@@ -329,7 +335,13 @@ class Settings(NamedTuple):
                 arguments[name] = file_names(arguments[name])
         settings = build(cls, arguments)
         settings.args.hub_token = settings.model.token
-        return settings
+        return settings._replace(given=arguments)
+
+    def write_arguments(self, path: Path) -> None:
+        """Write what was given as YAML for `--config`: no token, and nothing that would replace or resume this run."""
+        given = {name: value for name, value in self.given.items() if name not in _NOT_TO_REPEAT}
+        plain = json.loads(json.dumps(given, default=str))  # Enums, paths and tuples.
+        path.write_text(yaml.safe_dump(plain, allow_unicode=True, sort_keys=False), encoding="utf-8")
 
     def for_target_language(self) -> "Settings":
         """The settings with the tokenization of BLEU for the target language, if the run may compute BLEU.
@@ -343,6 +355,7 @@ class Settings(NamedTuple):
         return self._replace(scoring=self.scoring.for_target(data.languages()[1]))
 
 
+_NOT_TO_REPEAT = ("token", "overwrite", "resume_from_checkpoint")
 # Arguments that name places, devices and accounts rather than what a run computes.
 _PLACES = {"device", "disable_tqdm", "hub_model_id", "hub_token", "logging_dir", "model_name_or_path", "output_dir"}
 _PLACES |= {"overwrite", "preprocessing_num_workers", "resume_from_checkpoint", "results", "run_name", "test_file"}

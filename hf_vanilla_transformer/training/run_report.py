@@ -10,16 +10,16 @@ from typing import Any
 
 from datasets import DatasetDict
 from transformers import Seq2SeqTrainer
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..evaluation.curve_files import write_curve
 from ..evaluation.evaluate import describe_scores, evaluate
-from ..hub.model_card import BUILT_IN, About, argument_facts, average_facts, fill_model_card
-from ..hub.model_folder import NOT_TO_SHARE, staged
+from ..hub.model_card import BUILT_IN, About, argument_facts, average_facts, fill_model_card, name_of_base
+from ..hub.model_folder import ARGUMENTS, NOT_TO_SHARE, staged
 from ..hub.push_to_hub import describe_error, prepare_repository, push_run
 from ..support.atomic_files import write_text
 from ..support.machine_and_versions import describe_environment
 from ..translation.model_loading import load
+from .checkpoints import remove_path_of_best
 from .paper_arguments import describe_precision
 from .run_arguments import Settings, changed_arguments
 from .run_saving import RunStoppedError
@@ -44,7 +44,8 @@ def report(
     facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, RecordFacts))
     with staged(settings.output) as folder:
         curve = write_curve(folder, trainer.state.log_history)
-    compared = compare_average(settings, pairs, updates) if averaged and "validation" in pairs else {}
+        settings.write_arguments(folder / ARGUMENTS)
+    compared = compare_average(settings, pairs, averaged[-1]) if averaged and "validation" in pairs else {}
     scores = evaluate_saved("test", settings, pairs)
     best = trainer.state.best_global_step if args.load_best_model_at_end else None
     weights = {} if best is None else {"weights": f"of update {best:,}, the best by {args.metric_for_best_model}"}
@@ -52,6 +53,7 @@ def report(
     card_facts = {
         "data": settings.data.describe("train"),
         **argument_facts(args),
+        **adam_facts(trainer),
         **outcome,
         "pairs": f"{len(pairs['train']):,}",
         "updates": f"{updates:,}",
@@ -86,21 +88,28 @@ def report(
         push(settings, updates, scores)
 
 
+def adam_facts(trainer: Seq2SeqTrainer) -> dict[str, str]:
+    """Adam's values in effect: those of the checkpoint that the optimizer was loaded from, whatever the arguments."""
+    group = trainer.optimizer.param_groups[0] if trainer.optimizer is not None else {}
+    if not {"betas", "eps"} <= group.keys():
+        return {}
+    return {"beta_1, beta_2, epsilon": ", ".join(map(str, (*group["betas"], group["eps"])))}
+
+
 def describe_run(settings: Settings) -> dict[str, Any]:
     """What the results file records of a run in addition to its outcome."""
     base, args = settings.model.model_name_or_path, settings.args
     return {
         "seed": args.seed,
-        # Without the path of a folder, which would describe this machine.
-        "base_model": Path(base).name if base is not None and Path(base).is_absolute() else base,
-        "settings": changed_arguments(*settings),
+        "base_model": name_of_base(base),
+        "settings": changed_arguments(*settings[:-1]),
         **(describe_environment(args.device) if args.results else {}),
     }
 
 
-def compare_average(settings: Settings, pairs: DatasetDict, updates: int) -> dict[str, Any]:
-    """Scores of the saved average and of the last checkpoint on the validation pairs; logs which has more BLEU."""
-    last = settings.output / f"{PREFIX_CHECKPOINT_DIR}-{updates}"
+def compare_average(settings: Settings, pairs: DatasetDict, checkpoint: str) -> dict[str, Any]:
+    """Scores of the saved average and of its last checkpoint on the validation pairs; logs which has more BLEU."""
+    last = settings.output / checkpoint
     logger.info("comparing the average with %s on %s validation pairs", last.name, f"{len(pairs['validation']):,}")
     folders = {"average": settings.output, "last_checkpoint": last}
     scores: dict[str, Any] = {
@@ -202,6 +211,19 @@ def prepare_push(settings: Settings) -> None:
         )
 
 
+def push_without_paths(trainer: Any) -> None:
+    """Keep paths of this machine out of what the Trainer pushes during the training."""
+    push = trainer._push_from_checkpoint
+
+    def push_checkpoint(folder: str) -> None:
+        if trainer.is_world_process_zero():
+            (Path(str(trainer.args.output_dir)) / ARGUMENTS).unlink(missing_ok=True)  # Of an earlier run.
+            remove_path_of_best(Path(folder))
+        push(folder)
+
+    trainer._push_from_checkpoint = push_checkpoint
+
+
 def push(settings: Settings, updates: int, scores: dict[str, Any] | None) -> None:
     """Push the output folder.
 
@@ -219,7 +241,7 @@ def push(settings: Settings, updates: int, scores: dict[str, Any] | None) -> Non
         )
     except Exception as error:  # The network, the Hub, or the access rights.
         revision = ["--revision", args.hub_revision] if args.hub_revision else []
-        excluded = ["--exclude", "checkpoint-*", "--exclude", NOT_TO_SHARE, "--exclude", ".*"]
+        excluded = [word for pattern in ("checkpoint-*", *NOT_TO_SHARE, ".*") for word in ("--exclude", pattern)]
         command = shlex.join(["hf", "upload", repository, output, ".", *revision, *excluded])
         raise RunStoppedError(
             f"the model could not be pushed to {repository} ({describe_error(error)}). It is complete in "

@@ -5,9 +5,8 @@ import tempfile
 from pathlib import Path
 
 from transformers import Seq2SeqTrainer
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..hub.model_folder import NOT_TO_SHARE, staged
+from ..hub.model_folder import TRAINING_ARGUMENTS, staged
 from ..support.checkpoint_marks import newest_complete
 from ..support.disk_errors import is_disk_error
 from ..support.user_errors import UserError
@@ -48,7 +47,7 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
 def save_without_pickle(trainer: Seq2SeqTrainer, folder: Path) -> None:
     # Without _internal_call the Trainer would push, with a card of its own.
     trainer.save_model(str(folder), _internal_call=True)
-    (folder / NOT_TO_SHARE).unlink(missing_ok=True)
+    (folder / TRAINING_ARGUMENTS).unlink(missing_ok=True)
 
 
 def how_to_resume(output: Path) -> str:
@@ -59,24 +58,21 @@ def how_to_resume(output: Path) -> str:
     return f"the same command with --resume_from_checkpoint last resumes from {checkpoint.name}"
 
 
-def save_average(output: Path, count: int, updates: int) -> list[str]:
-    """Replace the saved model by the average of the last checkpoints, including that of the last update.
+def save_average(output: Path, count: int) -> list[str]:
+    """Replace the saved model by the average of the last checkpoints, as many as there are.
 
     Returns:
-        `list` of `str`: the names of the averaged checkpoints.
+        `list` of `str`: the names of the averaged checkpoints; empty if there are none, so that the model stays.
 
     Raises:
-        RunStoppedError: if there is no checkpoint of the last update, or the average cannot be written.
+        RunStoppedError: if the average cannot be written.
     """
     checkpoints = last_checkpoints(output, count)
-    if not checkpoints or checkpoints[-1].name != f"{PREFIX_CHECKPOINT_DIR}-{updates}":
-        raise RunStoppedError(
-            f"there is no checkpoint of update {updates:,} to average; the model in {output} has the weights of "
-            "that update. The same command with --resume_from_checkpoint auto makes the average."
-        )
     if len(checkpoints) < count:
-        left = f"the run left {len(checkpoints)} complete checkpoints; these are averaged"
-        logger.info("average_last is %d, but %s", count, left)
+        rest = "these are averaged" if checkpoints else "so the model has the weights of the last update"
+        logger.warning("average_last is %d, but the run left %d checkpoints; %s.", count, len(checkpoints), rest)
+    if not checkpoints:
+        return []
     try:
         with staged(output, replace_run=True) as folder:
             write_average(checkpoints, folder)

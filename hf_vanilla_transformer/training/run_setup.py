@@ -1,7 +1,9 @@
 """What `train` builds before the training: pairs, tokenizer, model, token ids, Trainer, callbacks."""
 
+import json
 import logging
 from functools import partial
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -19,12 +21,14 @@ from transformers import (
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
 )
+from transformers.trainer_utils import HubStrategy
 
 from ..data.length_filter import filter_pairs, pair_lengths
 from ..data.pair_arguments import DataArguments
 from ..data.token_budget_batches import TokenBudgetBatchSampler
 from ..data.tokenized_pairs import tokenize_pairs
 from ..data.tokenizer import train_tokenizer
+from ..evaluation.evaluate import spread
 from ..evaluation.metrics import make_compute_metrics
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -38,9 +42,17 @@ from .optimizer_and_schedule import paper_optimizers
 from .r_drop import RDropTrainer
 from .run_arguments import TRAINED, ModelArguments, RunArguments, Settings
 from .run_checks import check_lengths, check_space, check_tokenizer
-from .run_report import prepare_push
+from .run_report import prepare_push, push_without_paths
 from .token_metrics import TokenMetricsTrainer
-from .trainer_callbacks import EarlyStopping, LogExamples, LogRunSizes, RecordFacts, ReleaseMemory, StopWhenDiverged
+from .trainer_callbacks import (
+    CheckpointAtSigterm,
+    EarlyStopping,
+    LogExamples,
+    LogRunSizes,
+    RecordFacts,
+    ReleaseMemory,
+    StopWhenDiverged,
+)
 
 
 # The default of save_total_limit, because the checkpoints of a long run would fill a disk.
@@ -60,6 +72,7 @@ def build_trainer(
     model_args, args = settings.model, settings.args
     if args.save_total_limit is None:
         args.save_total_limit = max(CHECKPOINTS_KEPT, (model_args.average_last or 0) + 1)
+    saves_at_sigterm, args.enable_jit_checkpoint = args.enable_jit_checkpoint, False
     # Before large allocations, which the allocator would return to the OS.
     keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
     pairs = load_training_pairs(args, settings.data)
@@ -68,13 +81,23 @@ def build_trainer(
     tokenizer, model = make_model(model_args, pairs, checkpoint)
     model.generation_config.update(**settings.decoding.generate_kwargs())
     data = tokenize(args, model_args, pairs, tokenizer)
-    # The names that `MarianTokenizer` has for the language codes of a model, which are saved with its tokenizer.
+    # The names that `MarianTokenizer` has for the language codes of a model, which are saved with its tokenizer. A
+    # fine-tuned model may translate another pair of languages than its base.
     for name, code in zip(("source_lang", "target_lang"), settings.data.languages(), strict=True):
-        if code is not None and not hasattr(tokenizer, name):
-            tokenizer.init_kwargs.setdefault(name, code)
+        if code is not None:
+            tokenizer.init_kwargs[name] = code
+            if hasattr(tokenizer, name):
+                setattr(tokenizer, name, code)
     check_lengths(model.config, data)
     if model.config.position_embedding_type == "learned":  # Sinusoids have no limit.
         tokenizer.model_max_length = model.config.max_position_embeddings
+    pairs_of_checkpoint, facts.pairs = facts.pairs, digest(data["train"])
+    if pairs_of_checkpoint not in (None, facts.pairs):
+        logger.warning(
+            "the training pairs are not those of %s, so the run does not continue as if it had not been interrupted; "
+            "give the same files, or fine-tune with --model_name_or_path.",
+            checkpoint,
+        )
     trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(pairs["train"]))
     callbacks = [facts, LogRunSizes(model.num_parameters(), len(data["train"])), StopWhenDiverged()]
     if args.eval_strategy != "no":
@@ -83,6 +106,8 @@ def build_trainer(
         callbacks.append(ReleaseMemory())
     if args.early_stopping_patience is not None:
         callbacks.append(EarlyStopping(args.early_stopping_patience))
+    if saves_at_sigterm:
+        callbacks.append(CheckpointAtSigterm())
     for callback in callbacks:
         trainer.add_callback(callback)
     if args.process_index == 0:
@@ -173,6 +198,15 @@ def tokenize(
     return data
 
 
+def digest(data: Dataset) -> str:
+    """A hash of tokenized pairs, of all lengths and of 1,000 pairs evenly spread, because a corpus may be large."""
+    pairs = data.select(spread(len(data), 1000)).select_columns(["input_ids", "labels"]).to_dict()
+    found = sha256(json.dumps(pairs).encode())
+    for side in pair_lengths(data):
+        found.update(side.astype("<i8").tobytes())
+    return found.hexdigest()[:16]
+
+
 def make_trainer(
     args: RunArguments,
     tokenizer: PreTrainedTokenizerBase,
@@ -210,6 +244,8 @@ def make_trainer(
         trainer.optimizer, trainer.lr_scheduler = optimizers
     if args.tokens_per_batch is not None:
         TokenBudgetBatchSampler.use_in(trainer, args.tokens_per_batch)
+    if args.push_to_hub and args.hub_strategy != HubStrategy.END:
+        push_without_paths(trainer)
     if trainer.is_fsdp_enabled:
         # FSDP2 does not accept a matrix that two modules hold, such as the embeddings of both stacks.
         model.set_input_embeddings(model.get_input_embeddings())

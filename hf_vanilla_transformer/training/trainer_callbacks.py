@@ -3,10 +3,12 @@
 import json
 import logging
 import math
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import (
     EarlyStoppingCallback,
@@ -18,10 +20,12 @@ from transformers import (
 )
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import SaveStrategy
 
 from ..evaluation.evaluate import format_examples, spread
 from ..model.prepacked_weights import forget_packed
 from ..support.process_memory import release_freed_memory
+from ..support.user_errors import Terminated
 from .paper_arguments import describe_precision
 
 
@@ -80,7 +84,18 @@ class ReleaseMemory(TrainerCallback):
 
 
 class EarlyStopping(EarlyStoppingCallback):
-    """`EarlyStoppingCallback` that continues the count of the checkpoint that a run resumes from, if that has one."""
+    """`EarlyStoppingCallback` that continues the count of the checkpoint that a run resumes from, if that has one.
+
+    It also has the Trainer write a checkpoint where it stops, if the run writes checkpoints.
+    """
+
+    @property
+    def has_stopped(self) -> bool:
+        return self.early_stopping_patience_counter >= self.early_stopping_patience
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, *metrics: Any, **kwargs: Any) -> None:
+        super().on_evaluate(args, state, control, *metrics, **kwargs)
+        control.should_save |= self.has_stopped and args.save_strategy in (SaveStrategy.STEPS, SaveStrategy.EPOCH)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
@@ -100,12 +115,43 @@ def save_with_checkpoints(callback: TrainerCallback, state: Any) -> None:
     state.stateful_callbacks.setdefault(type(callback).__name__, {})
 
 
+class CheckpointAtSigterm(TrainerCallback):
+    """At SIGTERM writes a checkpoint after the current update, and ends the training: `--enable_jit_checkpoint`.
+
+    The Trainer's own callback may write it in the middle of an update, which no run resumes from exactly, and calls no
+    callbacks for it, so that it gets no mark.
+
+    Raises:
+        Terminated: out of `trainer.train()`.
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+
+    def _note(self, number: int, frame: object) -> None:
+        self.received = True
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self._before = signal.signal(signal.SIGTERM, self._note)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        # The signal reaches the processes during different updates, but they have to save and stop together.
+        if any(gather_object([self.received])):
+            control.should_save = control.should_training_stop = True
+
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+        if self.received:
+            raise Terminated
+
+
 class RecordFacts(TrainerCallback, ExportableState):
     """Facts for model card and curve that cover a whole run, resumed or not; the Trainer saves them in checkpoints.
 
     Args:
         base_model (`str`, *optional*): the model that is fine-tuned.
         optimizer (`str`, *optional*): optimizer and schedule in words.
+        pairs (`str`, *optional*): a digest of the training pairs.
         seconds (`float`, defaults to 0): training time before the resume.
         evaluation_seconds (`float`, defaults to 0): the part of it that evaluations took.
     """
@@ -114,10 +160,11 @@ class RecordFacts(TrainerCallback, ExportableState):
         self,
         base_model: str | None = None,
         optimizer: str | None = None,
+        pairs: str | None = None,
         seconds: float = 0,
         evaluation_seconds: float = 0,
     ):
-        self.base_model, self.optimizer = base_model, optimizer
+        self.base_model, self.optimizer, self.pairs = base_model, optimizer, pairs
         self.evaluation_seconds = evaluation_seconds
         # Before the training no time passes.
         self._seconds_before, self._started = seconds, math.inf
@@ -148,7 +195,7 @@ class RecordFacts(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         """The content that the Trainer saves in a checkpoint."""
-        names = ("base_model", "optimizer", "seconds", "evaluation_seconds")
+        names = ("base_model", "optimizer", "pairs", "seconds", "evaluation_seconds")
         return {"args": {name: getattr(self, name) for name in names}, "attributes": {}}
 
 

@@ -10,10 +10,11 @@ import yaml
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, IntervalStrategy
 
 from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.cli import train
+from hf_vanilla_transformer.cli.parser import given_arguments
 from hf_vanilla_transformer.support.user_errors import InputError
 from hf_vanilla_transformer.training import run as train_run
 from hf_vanilla_transformer.training import run_report, run_setup
@@ -30,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 def test_what_a_trained_folder_holds(trained):
     assert {path.name for path in trained.iterdir() if path.is_file()} == SHIPPED | {
         "README.md",
+        "arguments.yaml",
         "config.json",
         "generation_config.json",
         "model.safetensors",
@@ -41,6 +43,29 @@ def test_what_a_trained_folder_holds(trained):
     model = AutoModelForSeq2SeqLM.from_pretrained(trained)
     assert model.config.vocab_size == len(tokenizer)
     assert model.generation_config.num_beams == 4
+
+
+def test_the_arguments_of_a_run_repeat_it(tmp_path):
+    overrides = '{"decoder_layers": 2}'
+    changes = {"save_strategy": "no", "warmup_steps": 5, "config_overrides": overrides, "token": "hf_secret"}
+    folder = train.main([*recipe(tmp_path, **changes), "--overwrite", "--max_steps", "2", "--dropout", "5e-2"])
+    path = folder / "arguments.yaml"
+    expected = {**TINY, **changes, "output_dir": str(folder), "max_steps": 2, "dropout": 0.05}
+    del expected["token"]
+    assert yaml.safe_load(path.read_text()) == expected
+    with pytest.raises(SystemExit, match="already holds a model"):
+        train.main(["--config", str(path)])
+    again = train.main(["--config", str(path), "--output_dir", str(tmp_path / "again")])
+    assert all((weight == weights_of(folder)[name]).all() for name, weight in weights_of(again).items())
+
+
+def test_the_arguments_of_a_call_from_python(tmp_path):
+    given = {"train_file": (tmp_path / "a b.en", tmp_path / "a.de"), "eval_strategy": IntervalStrategy.STEPS}
+    settings = Settings.from_arguments(**given, output_dir=str(tmp_path / "größe"), bf16=False)
+    settings.write_arguments(tmp_path / "arguments.yaml")
+    read = given_arguments(Settings, "", ["--config", str(tmp_path / "arguments.yaml")])
+    expected = {"train_file": [str(tmp_path / "a b.en"), str(tmp_path / "a.de")], "eval_strategy": "steps"}
+    assert read == {**expected, "output_dir": str(tmp_path / "größe"), "bf16": False}
 
 
 def test_the_model_card_is_filled(trained):
@@ -173,16 +198,17 @@ def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, monkeypatch, ca
 
 
 def test_the_tokenizer_holds_the_longest_source_and_the_languages(trained, tmp_path):
-    """Fine-tuning on shorter pairs does not forget longer ones."""
+    """Fine-tuning on shorter pairs does not forget longer ones; its languages may be others."""
     pairs = load_pairs("numbers", source="en", target="fr", max_digits=2, train_size=60)["train"]
-    shorter = recipe(tmp_path, model_name_or_path=str(trained), max_digits=1, train_size=5, max_steps=1)
-    for folder in (trained, train.main(shorter)):
+    changes = {"max_digits": 1, "train_size": 5, "max_steps": 1, "target_lang": "de"}
+    shorter = recipe(tmp_path, model_name_or_path=str(trained), **changes)
+    for folder, language in ((trained, "fr"), (train.main(shorter), "de")):
         tokenizer = AutoTokenizer.from_pretrained(folder)
         ids = tokenizer(pairs["source"][:], text_target=pairs["target"][:])
         assert tokenizer.init_kwargs["longest_training_source"] == max(map(len, ids["input_ids"]))
         # The longest target is longer; the model has no limit.
         assert tokenizer(pairs["source"][:], text_target=pairs["target"][:], truncation=True) == ids
-        assert (tokenizer.init_kwargs["source_lang"], tokenizer.init_kwargs["target_lang"]) == ("en", "fr")
+        assert (tokenizer.init_kwargs["source_lang"], tokenizer.init_kwargs["target_lang"]) == ("en", language)
 
 
 def test_words_between_spaces(trained, tmp_path):

@@ -54,7 +54,25 @@ def test_a_run_that_left_fewer_checkpoints_than_are_to_be_averaged(tmp_path, cap
     folder = train.main(recipe(tmp_path, max_steps=-1, num_train_epochs=1, save_steps=5, average_last=4))
     checkpoints = sorted(folder.glob("checkpoint-*"))
     assert_is_mean(weights_of(folder), checkpoints)
-    assert f"average_last is 4, but the run left {len(checkpoints)} complete checkpoints" in capsys.readouterr().out
+    assert f"average_last is 4, but the run left {len(checkpoints)} checkpoints; these are" in capsys.readouterr().err
+
+
+def test_an_average_of_a_run_that_stops_early(tmp_path):
+    """The checkpoint where it stops is one of them, although it is no multiple of save_steps."""
+    changes = {**evaluated(tmp_path), "eval_steps": 3, "save_steps": 4, "early_stopping_patience": 2}
+    folder = train.main(recipe(tmp_path, **changes, max_steps=20, learning_rate=0.0, average_last=5))
+    averaged = "average of 3 checkpoints: checkpoint-4, checkpoint-8, checkpoint-9"
+    assert f"| weights | {averaged} |" in (folder / "README.md").read_text()
+    assert set(json.loads((folder / "scores.json").read_text())["validation"]) == {"average", "last_checkpoint"}
+
+
+def test_an_average_without_a_checkpoint_is_the_trained_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run_saving, "last_checkpoints", lambda *_: [])
+    folder = train.main(recipe(tmp_path, average_last=2))
+    last = weights_of(folder / "checkpoint-6")
+    assert all((weight == last[name]).all() for name, weight in weights_of(folder).items())
+    assert "the run left 0 checkpoints; so the model has the weights of the last update" in capsys.readouterr().err
+    assert "average" not in (folder / "README.md").read_text()
 
 
 def test_a_model_is_kept_when_averaging_fails(tmp_path, monkeypatch):

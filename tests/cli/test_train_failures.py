@@ -3,6 +3,7 @@
 import errno
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from transformers.trainer_callback import CallbackHandler
 from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.support.disk_errors import is_disk_error
+from hf_vanilla_transformer.training import run
 from hf_vanilla_transformer.training.run_checks import check_space
 from tests.cli.tiny_run import TINY_RUN, assert_is_mean, weights_of, write_recipe
 
@@ -79,6 +81,24 @@ def test_a_sharded_model_is_saved_again_by_a_resume(tmp_path, monkeypatch):
     fail_at(monkeypatch, Seq2SeqTrainer, "save_model", is_in_the_run, FULL)
     with pytest.raises(SystemExit, match=r"could not be written to .*; the same command with --resume_from_checkpoint"):
         train.main(recipe(tmp_path))
+
+
+@pytest.mark.parametrize("engine", ["is_deepspeed_enabled", "is_fsdp_enabled"])
+def test_a_sharded_run_that_resumes_at_its_end(tmp_path, monkeypatch, engine):
+    """It starts no engine, so the Trainer cannot save by one."""
+    folder = train.main(recipe(tmp_path))
+    expected = weights_of(folder)
+    (folder / "model.safetensors").unlink()
+    build = run.build_trainer
+
+    def with_engine(*args):
+        pairs, trainer = build(*args)
+        setattr(trainer, engine, True)
+        return pairs, trainer
+
+    monkeypatch.setattr(run, "build_trainer", with_engine)
+    train.main([*recipe(tmp_path), "--resume_from_checkpoint", "last"])
+    assert all((weight == expected[name]).all() for name, weight in weights_of(folder).items())
 
 
 def test_a_disk_without_space_is_known_before_the_training(tmp_path, monkeypatch):
@@ -144,6 +164,62 @@ def test_an_interrupt_is_one_line(tmp_path, monkeypatch, capsys, step, advice):
         main(["train", *recipe(tmp_path)])
     assert stop.value.code == 130
     assert capsys.readouterr().err.splitlines()[-1] == f"interrupted: {advice}"
+
+
+def at_step(monkeypatch, event, step, action):
+    """Call a function with the Trainer's control when a number of updates is done."""
+    method = getattr(CallbackHandler, event)
+
+    def acting(handler, args, state, control, *rest, **kwargs):
+        found = method(handler, args, state, control, *rest, **kwargs)
+        if state.global_step == step:
+            action(control)
+        return found
+
+    monkeypatch.setattr(CallbackHandler, event, acting)
+
+
+def sigterm(control):
+    signal.raise_signal(signal.SIGTERM)
+
+
+def test_sigterm_is_one_line_and_143(tmp_path, monkeypatch, capsys):
+    at_step(monkeypatch, "on_step_begin", 3, sigterm)
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *recipe(tmp_path)])
+    assert stop.value.code == 143
+    message = "interrupted: the same command with --resume_from_checkpoint last resumes from checkpoint-2"
+    assert capsys.readouterr().err.splitlines()[-1] == message
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_a_preempted_run_saves_a_checkpoint_and_fails(tmp_path, monkeypatch, capsys, step):
+    """Also at its last update: the platform will kill it before the scores."""
+    changes = {"save_steps": 4, "train_sampling_strategy": "random", "dropout": 0.3}
+    arguments = recipe(tmp_path, enable_jit_checkpoint=True, **changes)
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        at_step(patch, "on_step_begin", step, sigterm)
+        with pytest.raises(SystemExit) as stop:
+            main(["train", *arguments])
+    assert stop.value.code == 143
+    message = f"interrupted: the same command with --resume_from_checkpoint last resumes from checkpoint-{step + 1}"
+    assert capsys.readouterr().err.splitlines()[-1] == message
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {f"checkpoint-{step + 1}"}
+    assert signal.getsignal(signal.SIGTERM) is before
+    train.main([*arguments, "--resume_from_checkpoint", "last"])
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    expected = weights_of(train.main(recipe(whole, **changes)))
+    assert all((weight == expected[name]).all() for name, weight in weights_of(tmp_path / "run").items())
+
+
+def test_a_training_that_something_stops_before_its_end(tmp_path, monkeypatch):
+    at_step(monkeypatch, "on_step_end", 3, lambda control: setattr(control, "should_training_stop", True))
+    message = "the training stopped after 3 of 4 updates; the same command with --resume_from_checkpoint last resumes"
+    with pytest.raises(SystemExit, match=f"error: {message} from checkpoint-2"):
+        train.main(recipe(tmp_path))
+    assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
 HOLD = """

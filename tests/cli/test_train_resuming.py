@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 from safetensors.torch import load_file
@@ -60,6 +61,38 @@ def test_resuming_with_an_optimizer_of_another_kind(tmp_path, finished):
         train.main(recipe(tmp_path, **changes))
 
 
+def test_resuming_with_other_pairs(tmp_path, capsys):
+    files = {"dataset_name": None, "train_file": str(tmp_path / "a.csv"), "train_sampling_strategy": "random"}
+    rows = [f"{word},{word} {word}" for word in ("one", "two", "three", "four")]
+    (tmp_path / "a.csv").write_text("\n".join(["en,fr", *rows]))
+    train.main(recipe(tmp_path, **files, max_steps=3))
+    shutil.copy(tmp_path / "a.csv", tmp_path / "b.csv")
+    files["train_file"] = str(tmp_path / "b.csv")
+    train.main(recipe(tmp_path, **files, max_steps=4, resume_from_checkpoint="last"))
+    assert "training pairs are not those" not in capsys.readouterr().err
+    (tmp_path / "b.csv").write_text("\n".join(["en,fr", *rows[::-1]]))
+    train.main(recipe(tmp_path, **files, max_steps=5, resume_from_checkpoint="last"))
+    checkpoint = tmp_path / "run" / "checkpoint-4"
+    assert f"the training pairs are not those of {checkpoint}, so the run does not" in capsys.readouterr().err
+
+
+def test_the_card_shows_adam_as_the_checkpoint_has_it(tmp_path):
+    folder = train.main(recipe(tmp_path))
+    checkpoint = folder / "checkpoint-6"
+    forget_facts(checkpoint)
+    train.main(recipe(tmp_path, max_steps=7, adam_beta2=0.5, resume_from_checkpoint="last"))
+    assert "| beta_1, beta_2, epsilon | 0.9, 0.98, 1e-09 |" in (folder / "README.md").read_text()
+
+
+def forget_facts(checkpoint):
+    """Make a checkpoint look like one of a stock Trainer."""
+    path = checkpoint / "trainer_state.json"
+    state = json.loads(path.read_text())
+    del state["stateful_callbacks"]["RecordFacts"]
+    path.write_text(json.dumps(state))
+    mark_complete(checkpoint)
+
+
 def test_times_of_a_run_whose_callbacks_are_restored(tmp_path, finished):
     results_file = tmp_path / "results.json"
     changes = {"max_steps": 9, "resume_from_checkpoint": "last", "restore_callback_states_from_checkpoint": True}
@@ -72,12 +105,7 @@ def test_times_of_a_run_whose_callbacks_are_restored(tmp_path, finished):
 def test_resuming_with_callbacks_that_the_checkpoint_does_not_know(tmp_path):
     changes = {**evaluated(tmp_path), "max_steps": 4, "learning_rate": 0.0}
     folder = train.main(recipe(tmp_path, **changes))
-    path = folder / "checkpoint-4" / "trainer_state.json"
-    # As of a stock Trainer.
-    state = json.loads(path.read_text())
-    del state["stateful_callbacks"]["RecordFacts"]
-    path.write_text(json.dumps(state))
-    mark_complete(path.parent)
+    forget_facts(folder / "checkpoint-4")
     # The first evaluation from here on is the best.
     changes |= {"max_steps": 20, "early_stopping_patience": 2}
     train.main([*recipe(tmp_path, **changes), "--resume_from_checkpoint", "last"])

@@ -319,6 +319,16 @@ def test_bfloat16_is_chosen_by_the_machine(tmp_path, monkeypatch, gpu, supported
     assert args.use_cpu is (not gpu or "use_cpu" in given)
 
 
+@pytest.mark.parametrize(("major", "computes"), [(7, False), (8, True), (9, True)])
+def test_gpus_that_emulate_bfloat16(monkeypatch, major, computes):
+    """V100 is 7.0, and T4 7.5; torch can make a tensor there, and multiplies in float32."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(major=major))
+    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)
+    assert run_arguments.computes_in_bfloat16(use_cpu=False) is computes
+
+
 @pytest.mark.parametrize("chosen", [True, False])
 def test_the_precision_that_was_chosen_is_recorded(tmp_path, monkeypatch, chosen):
     monkeypatch.setattr(run_arguments, "computes_in_bfloat16", lambda use_cpu: chosen)

@@ -241,7 +241,7 @@ def test_an_interrupted_command_keeps_its_part_and_ends_in_one_line(decisive, tm
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(number)
-        assert process.wait() == 130
+        assert process.wait() == 128 + number
         assert process.stderr.read().decode().splitlines()[-2:] == [
             f"the part that was written is in {part}",
             "interrupted",

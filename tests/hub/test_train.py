@@ -31,7 +31,9 @@ def folder(hub, run_child, tmp_path_factory) -> Path:
     earlier |= {name: File(b"mine") for name in MINE}
     whole.commit("An earlier run", {**there, **earlier})
     lines = "\n".join(["en,de", *(f"{word},{word}s" for word in "abcdefgh")]).encode()
-    hub.create("user/pairs", "datasets").commit("Pairs", {"train.csv": File(lines), "test.csv": File(lines)})
+    hub.create("user/pairs", "datasets").commit(
+        "Pairs", {f"{split}.csv": File(lines) for split in ("train", "validation", "test")}
+    )
     hub.faults.append(Fault("GET", "whoami"))
     hub.faults.append(Fault("POST", "user/cut/commit", cut_after=100))
     run_child("train_and_push.py", folder)
@@ -51,6 +53,7 @@ def printed(folder) -> dict[str, str]:
         ("wrong-token", "error: the Hub rejects the token to push to user/refused; create one"),
         ("reader", "error: the token has no write access to user/refused; create one at http"),
         ("reader-of-what-is-there", "error: the token has no write access to user/there; create one at http"),
+        ("public", "error: user/there is public, although hub_private_repo is set; make it private at http"),
         ("someone-else", "error: the token has no write access to other/refused; create one at http"),
         ("no-data", "error: nope.en does not exist"),
         ("licence", 'error: the Hub rejects the model card\'s metadata: - Error: "license" must be one of'),
@@ -107,6 +110,19 @@ def test_pushes_during_the_training_come_before_the_last(hub, folder):
     assert titles[-1].startswith("Train for 4 updates")
     assert set(repository.head().files) == OF_A_RUN
     assert not (folder / "every-save" / "training_args.bin").exists()
+
+
+def test_no_path_of_the_machine_is_in_what_is_pushed(hub, folder):
+    commits = hub.repository("user/checkpoints").commits.values()
+    contents = {name: file.content for commit in commits for name, file in commit.files.items()}
+    state = json.loads(contents["last-checkpoint/trainer_state.json"])
+    assert state["best_global_step"] in (2, 4)
+    assert state["stateful_callbacks"]["RecordFacts"]["args"]["base_model"] == "./whole"
+    with_paths = {Path(name).name for name, content in contents.items() if bytes(folder) in content}
+    assert with_paths <= {"training_args.bin"}
+    assert (folder / "checkpoints" / "arguments.yaml").is_file()
+    assert "arguments.yaml" not in contents
+    assert "\nfrom `whole` with hf-vanilla-transformer" in contents["README.md"].decode()
 
 
 def test_no_pickle_holds_the_token(hub, folder):

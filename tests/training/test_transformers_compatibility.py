@@ -26,6 +26,8 @@ PARAMETERS = {
         "get_sp_size": "",
         # Of a run that is resumed after its end.
         "_load_best_model": "",
+        # Replaced where it pushes during the training.
+        "_push_from_checkpoint": "checkpoint_folder",
     },
     "transformers:Seq2SeqTrainer": {"prediction_step": "model, inputs"},
     "transformers:PreTrainedModel": {"_from_config": "config"},

@@ -42,7 +42,7 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
     target, source = Path(folder), Path(model)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} exists and is not an empty folder; choose another one.")
-    files = [file for file in files_of_a_run(source) if file.name != NOT_TO_SHARE] if source.is_dir() else []
+    files = [file for file in files_of_a_run(source) if file.name not in NOT_TO_SHARE] if source.is_dir() else []
     check_links(files)
     target.mkdir(parents=True, exist_ok=True)
     if files:

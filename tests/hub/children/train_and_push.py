@@ -54,6 +54,7 @@ def main() -> None:
         "reader-of-what-is-there": ("user/there", "--token", "hf_reader"),
         "someone-else": ("other/refused", "--token", "hf_writer"),
         "no-data": ("user/refused", "--token", "hf_writer", "--train_file", "nope.en", "nope.de"),
+        "public": ("user/there", "--token", "hf_writer", "--hub_private_repo", "true"),
         "licence": ("user/licence", "--token", "hf_writer", "--license", "my own"),
     }
     results = {name: run(name, *PUSH, *arguments) for name, arguments in refused.items()}
@@ -63,6 +64,11 @@ def main() -> None:
     private = ("--hub_private_repo", "true", "--max_steps", "1")
     results["named-by-its-folder"] = run("named-by-its-folder", "--push_to_hub", *token, *private)
     results["every-save"] = run("every-save", *PUSH, "user/every-save", *token, "--hub_strategy", "every_save")
+    pairs = ("--dataset_name", "user/pairs", "--eval_strategy", "steps", "--eval_steps", "2")
+    whole = ("--model_name_or_path", str(Path("whole").resolve()))
+    best = ("--metric_for_best_model", "loss", "--hub_strategy", "checkpoint", "--hub_always_push", "true")
+    folder = str(Path("checkpoints").resolve())
+    results["checkpoints"] = run(folder, *PUSH, "user/checkpoints", *token, *pairs, *whole, *best)
     results["cut off"] = run("cut off", *PUSH, "user/cut", *token)
     fine_tuned = ("--model_name_or_path", "user/every-save", "--max_steps", "1")
     results["from-the-hub"] = run("from-the-hub", *PUSH, "user/from-the-hub", *token, "--dataset_name", "user/pairs")
