@@ -8,7 +8,8 @@ whose results are in the output folder, so the same command resumes a run that w
 import json
 import math
 import os
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,15 +23,15 @@ from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
 from hf_vanilla_transformer.support.atomic_files import write_text
+from hf_vanilla_transformer.support.build_arguments import option
 from hf_vanilla_transformer.support.user_errors import InputError
-from hf_vanilla_transformer.training.run_arguments import ModelArguments, RunArguments, Settings
+from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_report import describe_run
-from hf_vanilla_transformer.translation.decoding_arguments import DecodingArguments
 from hf_vanilla_transformer.translation.model_loading import load
 
 
 # Table 3: perplexity and BLEU on newstest2013, and millions of parameters where the paper prints them.
-PAPER_RESULTS: dict[str, tuple[float, float, int | None]] = {
+PAPER_RESULTS: dict[str, tuple[Any, ...]] = {
     "base": (4.92, 25.8, 65),
     "A h=1": (5.29, 24.9, None),
     "A h=4": (5.00, 25.5, None),
@@ -77,18 +78,12 @@ class TableArguments:
 
     _argument_group_name = "table"
 
-    rows: list[str] | None = field(
-        default=None, metadata={"help": 'Rows of Table 3: base "A h=4" "D P_drop=0.0" E big ...; all if not given.'}
-    )
-    max_steps: int = field(default=1600, metadata={"help": "Updates of every row."})
-    warmup_steps: int = field(
-        default=400, metadata={"help": "Updates during which the learning rate of Eq. 3 rises, of every row."}
-    )
-    rate_factor: float = field(
-        default=1 / 3, metadata={"help": "Constant before Eq. 3, of every row; the paper's is 1."}
-    )
-    seed: int = field(default=1, metadata={"help": "Seed of weights, dropout and the order of the sentences."})
-    output_dir: str = field(default="runs/table3", metadata={"help": "Folder of the results, one file per row."})
+    rows: list[str] | None = option(None, 'Rows of Table 3: base "A h=4" "D P_drop=0.0" E big ...; all if not given.')
+    max_steps: int = option(1600, "Updates of every row.")
+    warmup_steps: int = option(400, "Updates during which the learning rate of Eq. 3 rises, of every row.")
+    rate_factor: float = option(1 / 3, "Constant before Eq. 3, of every row; the paper's is 1.")
+    seed: int = option(1, "Seed of weights, dropout and the order of the sentences.")
+    output_dir: str = option("runs/table3", "Folder of the results, one file per row.")
 
 
 class Arguments(NamedTuple):
@@ -106,7 +101,15 @@ def main(arguments: list[str]) -> Path:
     for row in args.rows or []:
         VanillaTransformerConfig.from_paper(row)  # Raises ValueError for another name.
     rows = [row for row in PAPER_ROWS if args.rows is None or row in args.rows]
-    name_files(data_args)
+    if not (data_args.dataset_name or data_args.train_file or data_args.validation_file):
+        folder = os.environ.get("MULTI30K_DIR")
+        if not folder:
+            raise InputError(
+                "no pairs are given; give --train_file and --validation_file, or set MULTI30K_DIR to the folder that "
+                "holds train.en, train.de, val.en and val.de of Multi30k."
+            )
+        data_args.train_file = [f"{folder}/train.en", f"{folder}/train.de"]
+        data_args.validation_file = [f"{folder}/val.en", f"{folder}/val.de"]
     pairs = data_args.load("validation")["validation"]
     scoring = scoring.for_target(data_args.languages()[1])
     # New settings for each use, because `train` changes its own.
@@ -128,40 +131,13 @@ def main(arguments: list[str]) -> Path:
     return path
 
 
-def name_files(data_args: DataArguments) -> None:
-    """Use Multi30k if no pairs are given.
-
-    Raises:
-        ValueError: if MULTI30K_DIR is not set.
-    """
-    if data_args.dataset_name or data_args.train_file or data_args.validation_file:
-        return
-    folder = os.environ.get("MULTI30K_DIR")
-    if not folder:
-        raise InputError(
-            "no pairs are given; give --train_file and --validation_file, or set MULTI30K_DIR to the folder that "
-            "holds train.en, train.de, val.en and val.de of Multi30k."
-        )
-    data_args.train_file, data_args.validation_file = (
-        [str(Path(folder, f"{name}.{language}")) for language in ("en", "de")] for name in ("train", "val")
-    )
-
-
 def settings_of(row: str, args: TableArguments, data_args: DataArguments, scoring: ScoringArguments) -> Settings:
     """The arguments of `train` for a row."""
     folder = f"{args.output_dir}/{row.replace(' ', '_')}"
-    run_args = RunArguments(
-        folder,
-        max_steps=args.max_steps,
-        warmup_steps=args.warmup_steps,
-        rate_factor=args.rate_factor,
-        tokens_per_batch=TOKENS_PER_BATCH,
-        seed=args.seed,
-        save_strategy="no",
-        results=f"{folder}.json",
-    )
-    model_args = ModelArguments(preset=row, vocab_size=VOCAB_SIZE, config_overrides=sizes_of(row), overwrite=True)
-    return Settings(model_args, data_args, DecodingArguments(), scoring, run_args)
+    given = {**asdict(data_args), **asdict(scoring), **asdict(args), "output_dir": folder, "results": f"{folder}.json"}
+    given = {name: value for name, value in given.items() if value is not None and name != "rows"}
+    given |= {"preset": row, "vocab_size": VOCAB_SIZE, "config_overrides": sizes_of(row), "overwrite": True}
+    return Settings.from_arguments(**given, tokens_per_batch=TOKENS_PER_BATCH, save_strategy="no")
 
 
 def sizes_of(row: str) -> dict[str, int]:
@@ -170,11 +146,6 @@ def sizes_of(row: str) -> dict[str, int]:
     layers = {name: getattr(paper, name) // DEPTH_DIVISOR for name in ("encoder_layers", "decoder_layers")}
     widths = {name: getattr(paper, name) for name in ("d_model", "d_ff", "d_k")}
     return layers | {name: width // WIDTH_DIVISOR for name, width in widths.items() if width is not None}
-
-
-def scaled_config(row: str) -> VanillaTransformerConfig:
-    """A row of Table 3 at the small scale."""
-    return VanillaTransformerConfig.from_paper(row, vocab_size=VOCAB_SIZE, **sizes_of(row))
 
 
 def read_result(settings: Settings) -> dict[str, Any] | None:
@@ -220,33 +191,26 @@ def make_table(results: dict[str, dict[str, Any]]) -> str:
         "| row | at this scale | 10^6 parameters | perplexity | BLEU | paper: 10^6 parameters | perplexity | BLEU |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    ours = {row: (each["perplexity"], each["scores"]["validation"]["bleu"]) for row, each in results.items()}
     for row, result in results.items():
-        figures, printed = figures_of(result), PAPER_RESULTS[row]
-        base = figures_of(results["base"]) if row != "base" and "base" in results else None
-        cells = [row, describe_change(row), f"{result['parameters'] / 1e6:.2f}", *with_differences(figures, base)]
-        base = None if row == "base" else PAPER_RESULTS["base"][:2]
-        cells += [str(printed[2] or ""), *with_differences(printed[:2], base)]
+        bases = [None, None] if row == "base" else [ours.get("base"), PAPER_RESULTS["base"]]
+        cells = [row, describe_change(row), f"{result['parameters'] / 1e6:.2f}", *with_differences(ours[row], bases[0])]
+        cells += [str(PAPER_RESULTS[row][2] or ""), *with_differences(PAPER_RESULTS[row], bases[1])]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def figures_of(result: dict[str, Any]) -> tuple[float, float]:
-    """Perplexity and BLEU of a row."""
-    return result["perplexity"], result["scores"]["validation"]["bleu"]
-
-
-def with_differences(figures: tuple[float, float], base: tuple[float, float] | None) -> tuple[str, str]:
+def with_differences(figures: Sequence[float], base: Sequence[float] | None) -> list[str]:
     """Perplexity and BLEU as text, with the difference from the base model's figures if these are given."""
-    perplexity, bleu = f"{figures[0]:.2f}", f"{figures[1]:.1f}"
-    if base is not None:
-        perplexity += f" ({figures[0] - base[0]:+.2f})"
-        bleu += f" ({figures[1] - base[1]:+.1f})"
-    return perplexity, bleu
+    texts = [f"{figures[0]:.2f}", f"{figures[1]:.1f}"]
+    if base is None:
+        return texts
+    return [f"{texts[0]} ({figures[0] - base[0]:+.2f})", f"{texts[1]} ({figures[1] - base[1]:+.1f})"]
 
 
 def describe_change(row: str) -> str:
     """The fields that a row changes at the small scale; for the base model, all fields."""
-    base, config = scaled_config("base"), scaled_config(row)
+    base, config = (VanillaTransformerConfig.from_paper(name, **sizes_of(name)) for name in ("base", row))
     changed = [name for name in SYMBOLS if row == "base" or getattr(config, name) != getattr(base, name)]
     return ", ".join(f"{SYMBOLS[name]}={getattr(config, name)}" for name in changed)
 

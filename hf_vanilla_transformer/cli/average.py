@@ -5,9 +5,10 @@ hf-vanilla-transformer average runs/mine/checkpoint-800 runs/mine/checkpoint-100
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from ..support.build_arguments import option
 from ..support.user_errors import InputError
 from .parser import parse, program
 
@@ -16,11 +17,9 @@ from .parser import parse, program
 class AveragingArguments:
     """What to average, and where to write the result."""
 
-    output: str = field(metadata={"help": "Folder to write; it loads like any saved model."})
-    folders: list[str] = field(default_factory=list, metadata={"help": "Checkpoints, or a run.", "positional": True})
-    last: int | None = field(
-        default=None, metadata={"help": "Average the newest N checkpoints of the run in the one given folder."}
-    )
+    output: str = option(..., "Folder to write; it loads like any saved model.")
+    folders: list[str] = option([], "Checkpoints, or a run.", positional=True)
+    last: int | None = option(None, "Average the newest N checkpoints of the run in the one given folder.")
 
     def __post_init__(self) -> None:
         if not self.output:
@@ -40,11 +39,7 @@ def main(arguments: list[str]) -> Path:
 
 
 def checkpoints_of_run(folders: Sequence[str], count: int) -> list[Path]:
-    """The newest complete checkpoints of the one run that is given.
-
-    Raises:
-        ValueError: if not exactly one folder is given, or it holds fewer checkpoints.
-    """
+    """The newest complete checkpoints of the one run that is given."""
     from ..training.checkpoint_averaging import last_checkpoints
 
     if len(folders) != 1:

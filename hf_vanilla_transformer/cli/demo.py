@@ -4,11 +4,12 @@ hf-vanilla-transformer demo
 hf-vanilla-transformer demo --seed 1 --output_dir runs/seed1
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from ..support.build_arguments import option
 from ..support.recipes import read_recipe
 from ..training.run_arguments import Settings
 from ..translation.model_loading import load
@@ -27,10 +28,8 @@ REORDERED, PICTURE = "forty-two", "attention.png"
 class DemoArguments:
     """The seed and the folder of the run."""
 
-    seed: int = field(default=42, metadata={"help": "Seed of the training."})
-    output_dir: str | None = field(
-        default=None, metadata={"help": "Folder of the trained model (default: runs/numbers, or the next new one)."}
-    )
+    seed: int = option(42, "Seed of the training.")
+    output_dir: str | None = option(None, "Folder of the trained model (default: runs/numbers, or the next new one).")
 
 
 @program

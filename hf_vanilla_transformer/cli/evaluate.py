@@ -5,7 +5,7 @@ hf-vanilla-transformer evaluate --model_name_or_path runs/mine --test_file test.
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..data.pair_arguments import DataArguments
@@ -13,6 +13,7 @@ from ..data.text_lines import one_line
 from ..evaluation.scoring_arguments import ScoringArguments
 from ..support.argument_checks import check_optional
 from ..support.atomic_files import write_text
+from ..support.build_arguments import option
 from ..support.output_files import check_can_write
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.loading_arguments import LoadingArguments
@@ -24,12 +25,11 @@ from .shared_options import BatchArguments, EngineArguments, load_given
 class EvaluationArguments:
     """What to evaluate, and where to write the result."""
 
-    split: str = field(default="test", metadata={"help": "The split to translate."})
-    output: str | None = field(default=None, metadata={"help": "Write the scores to this JSON file, too."})
-    translations: str | None = field(default=None, metadata={"help": "Write the translations to this text file."})
-    show: int | None = field(
-        default=None,
-        metadata={"help": "Print N examples, evenly spread over the split, as source, prediction and reference."},
+    split: str = option("test", "The split to translate.")
+    output: str | None = option(None, "Write the scores to this JSON file, too.")
+    translations: str | None = option(None, "Write the translations to this text file.")
+    show: int | None = option(
+        None, "Print N examples, evenly spread over the split, as source, prediction and reference."
     )
 
     def __post_init__(self) -> None:

@@ -6,12 +6,13 @@ hf-vanilla-transformer info --json
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hf_vanilla_transformer_launcher import VALUE, VARIABLE, reason_against
 
 from ..engines.machine_report import describe_machine
+from ..support.build_arguments import option
 from .parser import parse, program
 
 
@@ -19,7 +20,7 @@ from .parser import parse, program
 class InfoArguments:
     """How to print."""
 
-    json: bool = field(default=False, metadata={"help": "Print one JSON object instead of text."})
+    json: bool = option(False, "Print one JSON object instead of text.")
 
 
 @program

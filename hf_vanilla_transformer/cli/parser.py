@@ -102,14 +102,7 @@ def given_arguments(
     verb: str | None = None,
     hidden: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The arguments that a command line and its recipe give, by name; see [`parse`].
-
-    Args:
-        hidden: names that no help page shows.
-
-    Raises:
-        InputError: if an argument is missing, does not exist or has a wrong type.
-    """
+    """The arguments that a command line and its recipe give, by name; see [`parse`]. No help shows those `hidden`."""
     known = {each.name: each for each in _arguments_of(kind)}
     parser = _make_parser(list(known.values()), description, verb, hidden, "--help_all" in arguments)
     _check_encoding(arguments)

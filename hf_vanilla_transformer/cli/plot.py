@@ -11,12 +11,13 @@ hf-vanilla-transformer plot curve runs/mine
 hf-vanilla-transformer plot attention --model_name_or_path runs/mine "two dogs"
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from ..support.argument_checks import check_optional
+from ..support.build_arguments import option
 from ..support.output_files import check_can_write
 from ..support.user_errors import InputError
 from ..support.version import __version__
@@ -28,8 +29,7 @@ from .shared_options import load_given
 
 
 # Of the model that `demo` trains; it has no padding in a batch of one sentence.
-_SENTENCE, _BATCH = "forty-two", ("seven", "forty-two")
-_TARGET = "Its translation, to draw instead of the model's own"
+_BATCH = ("seven", "forty-two")
 
 
 @dataclass
@@ -38,79 +38,158 @@ class FileArguments:
 
     _argument_group_name = "file"
 
-    output: str | None = field(
-        default=None, metadata={"help": "File to write; by default the figure's name and .png, in this folder."}
-    )
-    theme: Literal["light", "dark"] = field(default="light", metadata={"help": "Colours."})
-
-
-@dataclass
-class SentenceArguments:
-    """The sentence to draw."""
-
-    texts: list[str] = field(default_factory=list, metadata={"help": "A sentence.", "positional": True})
-    target: str | None = field(default=None, metadata={"help": f"{_TARGET}."})
-
-
-@dataclass
-class AttentionArguments(SentenceArguments):
-    """Which attention to draw, and how."""
-
-    kind: Literal["encoder", "decoder", "cross"] = field(
-        default="cross", metadata={"help": "Self-attention of the encoder or of the decoder, or cross-attention."}
-    )
-    style: Literal["lines", "matrix", "heads", "layers"] | None = field(
-        default=None,
-        metadata={
-            "help": "Lines between words or a matrix, of one head; all heads of a layer; all heads of all layers. By "
-            "default heads, or matrix with --head."
-        },
-    )
-    layer: int | None = field(default=None, metadata={"help": "Counted from 0; by default the last."})
-    head: int | None = field(default=None, metadata={"help": "Counted from 0; by default the first."})
+    output: str | None = option(None, "File to write; by default the figure's name and .png, in this folder.")
+    theme: Literal["light", "dark"] = option("light", "Colours.")
 
 
 @dataclass
 class MaskArguments:
-    """The batch to draw."""
+    """Draw the masks of a batch of sentences ("seven" and "forty-two" by default) and of their translations.
 
-    texts: list[str] = field(default_factory=list, metadata={"help": "Sentences.", "positional": True})
-    target: list[str] | None = field(default=None, metadata={"help": f"{_TARGET}; one for each sentence."})
+    hf-vanilla-transformer plot masks --model_name_or_path runs/mine "two dogs" "a cat"
+    hf-vanilla-transformer plot masks --model_name_or_path runs/mine "two dogs" --target "zwei Hunde"
+    """
+
+    function: ClassVar[str] = "plot_masks"
+    texts: list[str] = option([], "Sentences.", positional=True)
+    target: list[str] | None = option(None, "Translations to draw instead of the model's own, one for each sentence.")
+
+    def draw(self, theme: str, model_args: LoadingArguments, decoding: DecodingArguments) -> Any:
+        """The figure, of a model and its translations."""
+        from .. import pictures
+
+        options, given = decoding.generate_kwargs(), asdict(self)
+        if self.target is not None and options:
+            raise InputError(f"--{next(iter(options))} has no effect with --target; leave out one of the two.")
+        texts, target = self.shown(given.pop("texts")), given.pop("target")
+        tokenizer, model = load_given(model_args)
+        return getattr(pictures, self.function)(model, tokenizer, texts, target, theme=theme, **given, **options)
+
+    def shown(self, texts: list[str]) -> Any:
+        return texts or _BATCH
+
+
+@dataclass
+class ProbabilityArguments(MaskArguments):
+    """Draw the log-probability of each token of the translation of a sentence ("forty-two" by default).
+
+    hf-vanilla-transformer plot probabilities --model_name_or_path runs/mine "two dogs"
+    hf-vanilla-transformer plot probabilities --model_name_or_path runs/mine "two dogs" --target "zwei Hunde"
+    """
+
+    function: ClassVar[str] = "plot_token_probabilities"
+    texts: list[str] = option([], "A sentence.", positional=True)
+    target: str | None = option(  # type: ignore[assignment]
+        None, "Its translation, to draw instead of the model's own."
+    )
+
+    def shown(self, texts: list[str]) -> Any:
+        if len(texts) > 1:
+            raise InputError(
+                f"{len(texts)} sentences are given; the figure shows one, so put it between quotation marks."
+            )
+        return texts[0] if texts else _BATCH[-1]
+
+
+@dataclass
+class AttentionArguments(ProbabilityArguments):
+    """Draw the attention weights of a sentence ("forty-two" by default) and of its translation.
+
+    hf-vanilla-transformer plot attention --model_name_or_path runs/mine "two dogs"
+    hf-vanilla-transformer plot attention --model_name_or_path runs/mine "two dogs" --style lines --layer 1 --head 2
+    """
+
+    function: ClassVar[str] = "plot_attention"
+    kind: Literal["encoder", "decoder", "cross"] = option(
+        "cross", "Self-attention of the encoder or of the decoder, or cross-attention."
+    )
+    style: Literal["lines", "matrix", "heads", "layers"] | None = option(
+        None,
+        "Lines between words or a matrix, of one head; all heads of a layer; all heads of all layers. By "
+        "default heads, or matrix with --head.",
+    )
+    layer: int | None = option(None, "Counted from 0; by default the last.")
+    head: int | None = option(None, "Counted from 0; by default the first.")
 
 
 @dataclass
 class PositionArguments(LoadingArguments):
-    """The positions to draw: the paper's, or those of a model."""
+    """Draw the table of positions (section 3.5), and the dot products of positions.
+
+    hf-vanilla-transformer plot positions --length 200 --d_model 64
+    hf-vanilla-transformer plot positions --model_name_or_path runs/mine
+    """
 
     _argument_group_name = "positions"
 
-    model_name_or_path: str | None = field(  # type: ignore[assignment]
-        default=None, metadata={"help": "A model whose positions to draw, such as learned ones."}
+    model_name_or_path: str | None = option(  # type: ignore[assignment]
+        None, "A model whose positions to draw, such as learned ones."
     )
-    length: int = field(default=100, metadata={"help": "Number of positions, at most 2,000."})
-    d_model: int | None = field(default=None, metadata={"help": "Width without a model; by default the paper's 512."})
+    length: int = option(100, "Number of positions, at most 2,000.")
+    d_model: int | None = option(None, "Width without a model; by default the paper's 512.")
+
+    def draw(self, theme: str) -> Any:
+        """The figure."""
+        from ..pictures import plot_positions
+
+        given = [name for name in ("revision", "token", "trust_remote_code", "device") if getattr(self, name)]
+        if given and self.model_name_or_path is None:
+            raise InputError(f"--{given[0]} has no effect without --model_name_or_path; give both, or leave it out.")
+        model = None if self.model_name_or_path is None else load_given(self)[1]
+        return plot_positions(model, length=self.length, d_model=self.d_model, theme=theme)
 
 
 @dataclass
 class ScheduleArguments:
-    """The curves to draw: each d_model with each number of warm-up updates."""
+    """Draw Equation 3, the learning rate, for each d_model with each number of warm-up updates.
 
-    d_model: list[int] = field(default_factory=lambda: [256, 512, 1024], metadata={"help": "Widths of models."})
-    warmup_steps: list[int] = field(default_factory=lambda: [4000, 8000], metadata={"help": "Warm-up updates."})
-    updates: int = field(default=20_000, metadata={"help": "Length of the axis."})
+    hf-vanilla-transformer plot schedule
+    hf-vanilla-transformer plot schedule --d_model 512 --warmup_steps 1000 4000
+    """
+
+    d_model: list[int] = option([256, 512, 1024], "Widths of models.")
+    warmup_steps: list[int] = option([4000, 8000], "Warm-up updates.")
+    updates: int = option(20_000, "Length of the axis.")
 
     def __post_init__(self) -> None:
         check_optional(self, "updates")
 
+    def draw(self, theme: str) -> Any:
+        """The figure."""
+        from ..pictures import plot_schedule
+
+        return plot_schedule(**asdict(self), theme=theme)
+
 
 @dataclass
 class CurveArguments:
-    """The runs to draw."""
+    """Draw loss, perplexity, token accuracy and BLEU of runs: folders, their curve.json, or their files of results.
 
-    runs: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Folders of runs, their curve.json, or their files of results.", "positional": True},
-    )
+    hf-vanilla-transformer plot curve runs/mine
+    hf-vanilla-transformer plot curve runs/one runs/two --output curves.svg
+    """
+
+    runs: list[str] = option([], "Folders of runs, their curve.json, or their files of results.", positional=True)
+
+    def draw(self, theme: str) -> Any:
+        """The figure."""
+        if not self.runs:
+            raise InputError("no run is given; name the folder of at least one.")
+        from ..evaluation.curve_files import read_curve
+        from ..pictures import plot_curve
+
+        curves = {label: read_curve(run) for label, run in zip(labels_of(self.runs), self.runs, strict=True)}
+        return plot_curve(curves, theme=theme)
+
+
+FIGURES: dict[str, Any] = {
+    "attention": AttentionArguments,
+    "positions": PositionArguments,
+    "schedule": ScheduleArguments,
+    "masks": MaskArguments,
+    "probabilities": ProbabilityArguments,
+    "curve": CurveArguments,
+}
 
 
 @program
@@ -118,7 +197,7 @@ def main(arguments: list[str]) -> Path | None:
     """Draw the figure that the first argument names; returns its file."""
     figure, *rest = arguments or ["--help"]
     if figure in FIGURES:
-        return FIGURES[figure](rest)
+        return draw(figure, rest)
     if figure in ("-h", "--help"):
         print(f"usage: {PROGRAM} plot {{{','.join(FIGURES)}}} ... [--name value ...]\n\n{__doc__}")
     elif figure == "--version":
@@ -128,151 +207,27 @@ def main(arguments: list[str]) -> Path | None:
     return None
 
 
-def plot_attention(arguments: list[str]) -> Path:
-    """Draw the attention weights of a sentence ("forty-two" by default) and of its translation.
-
-    hf-vanilla-transformer plot attention --model_name_or_path runs/mine "two dogs"
-    hf-vanilla-transformer plot attention --model_name_or_path runs/mine "two dogs" --style lines --layer 1 --head 2
-    """
-
-    def draw(model: Any, tokenizer: Any, args: AttentionArguments, **options: Any) -> Any:
-        from ..pictures import plot_attention
-
-        shown = {name: getattr(args, name) for name in ("target", "kind", "style", "layer", "head")}
-        return plot_attention(model, tokenizer, _one_sentence(args.texts), **shown, **options)
-
-    return _draw_model("attention", plot_attention.__doc__, arguments, AttentionArguments, draw)
-
-
-def plot_masks(arguments: list[str]) -> Path:
-    """Draw the masks of a batch of sentences ("seven" and "forty-two" by default) and of their translations.
-
-    hf-vanilla-transformer plot masks --model_name_or_path runs/mine "two dogs" "a cat"
-    hf-vanilla-transformer plot masks --model_name_or_path runs/mine "two dogs" --target "zwei Hunde"
-    """
-
-    def draw(model: Any, tokenizer: Any, args: MaskArguments, **options: Any) -> Any:
-        from ..pictures import plot_masks
-
-        return plot_masks(model, tokenizer, args.texts or _BATCH, args.target, **options)
-
-    return _draw_model("masks", plot_masks.__doc__, arguments, MaskArguments, draw)
-
-
-def plot_probabilities(arguments: list[str]) -> Path:
-    """Draw the log-probability of each token of the translation of a sentence ("forty-two" by default).
-
-    hf-vanilla-transformer plot probabilities --model_name_or_path runs/mine "two dogs"
-    hf-vanilla-transformer plot probabilities --model_name_or_path runs/mine "two dogs" --target "zwei Hunde"
-    """
-
-    def draw(model: Any, tokenizer: Any, args: SentenceArguments, **options: Any) -> Any:
-        from ..pictures import plot_token_probabilities
-
-        return plot_token_probabilities(model, tokenizer, _one_sentence(args.texts), args.target, **options)
-
-    return _draw_model("probabilities", plot_probabilities.__doc__, arguments, SentenceArguments, draw)
-
-
-def _draw_model(
-    figure: str, description: str | None, arguments: list[str], kind: type, draw: Callable[..., Any]
-) -> Path:
-    """Parse the arguments of a figure of a model and its sentences, load the model, and draw."""
-    kinds = _with_file(kind, LoadingArguments, DecodingArguments)
-    args, file, model_args, decoding = parse(kinds, description, arguments, f"plot {figure}")
-    output = _output(file, figure, model_args.model_name_or_path)
-    options = decoding.generate_kwargs()
-    if args.target is not None and options:
-        raise InputError(f"--{next(iter(options))} has no effect with --target; leave out one of the two.")
-    tokenizer, model = load_given(model_args)
-    return _save(draw(model, tokenizer, args, theme=file.theme, **options), output)
-
-
-def _with_file(kind: type, *others: type) -> Any:
-    """The type of all arguments of a figure."""
-    return NamedTuple("Arguments", [(each.__name__, each) for each in (kind, FileArguments, *others)])
-
-
-def plot_positions(arguments: list[str]) -> Path:
-    """Draw the table of positions (section 3.5), and the dot products of positions.
-
-    hf-vanilla-transformer plot positions --length 200 --d_model 64
-    hf-vanilla-transformer plot positions --model_name_or_path runs/mine
-    """
-    args, file = parse(_with_file(PositionArguments), plot_positions.__doc__, arguments, "plot positions")
-    output = _output(file, "positions", args.model_name_or_path)
-    from ..pictures import plot_positions as draw
-
-    given = [name for name in ("revision", "token", "trust_remote_code", "device") if getattr(args, name)]
-    if given and args.model_name_or_path is None:
-        raise InputError(f"--{given[0]} has no effect without --model_name_or_path; give both, or leave it out.")
-    model = None if args.model_name_or_path is None else load_given(args)[1]
-    return _save(draw(model, length=args.length, d_model=args.d_model, theme=file.theme), output)
-
-
-def plot_schedule(arguments: list[str]) -> Path:
-    """Draw Equation 3, the learning rate, for each d_model with each number of warm-up updates.
-
-    hf-vanilla-transformer plot schedule
-    hf-vanilla-transformer plot schedule --d_model 512 --warmup_steps 1000 4000
-    """
-    args, file = parse(_with_file(ScheduleArguments), plot_schedule.__doc__, arguments, "plot schedule")
-    output = _output(file, "schedule")
-    from ..pictures import plot_schedule as draw
-
-    return _save(draw(args.d_model, args.warmup_steps, updates=args.updates, theme=file.theme), output)
-
-
-def plot_curve(arguments: list[str]) -> Path:
-    """Draw loss, perplexity, token accuracy and BLEU of runs: folders, their curve.json, or their files of results.
-
-    hf-vanilla-transformer plot curve runs/mine
-    hf-vanilla-transformer plot curve runs/one runs/two --output curves.svg
-    """
-    args, file = parse(_with_file(CurveArguments), plot_curve.__doc__, arguments, "plot curve")
-    inputs = [Path(run, "curve.json") if Path(run).is_dir() else run for run in args.runs]
-    output = _output(file, "curve", *inputs)
-    if not args.runs:
-        raise InputError("no run is given; name the folder of at least one.")
-    from ..evaluation.curve_files import read_curve
-    from ..pictures import plot_curve as draw
-
-    curves = {label: read_curve(run) for label, run in zip(labels_of(args.runs), args.runs, strict=True)}
-    return _save(draw(curves, theme=file.theme), output)
-
-
-FIGURES = {
-    "attention": plot_attention,
-    "positions": plot_positions,
-    "schedule": plot_schedule,
-    "masks": plot_masks,
-    "probabilities": plot_probabilities,
-    "curve": plot_curve,
-}
-
-
-def _output(file: FileArguments, figure: str, *inputs: str | Path | None) -> str:
-    """The file to write, checked before the work; so is matplotlib."""
+def draw(figure: str, arguments: list[str]) -> Path:
+    """Draw a figure as the command line says, and check first that it can be written; returns its file."""
+    kind = FIGURES[figure]
+    args, file, *of_model = parse(all_arguments(kind), kind.__doc__, arguments, f"plot {figure}")
     output = f"{figure}.png" if file.output is None else file.output
-    check_can_write(output, inputs=inputs)
+    models = [getattr(each, "model_name_or_path", None) for each in (args, *of_model)]
+    runs = [Path(run, "curve.json") if Path(run).is_dir() else run for run in getattr(args, "runs", [])]
+    check_can_write(output, inputs=[*models, *runs])
+    from ..pictures import save_figure
     from ..pictures.figure_style import check_format
 
     check_format(output)
-    return output
-
-
-def _one_sentence(texts: Sequence[str]) -> str:
-    if len(texts) > 1:
-        raise InputError(f"{len(texts)} sentences are given; the figure shows one, so put it between quotation marks.")
-    return texts[0] if texts else _SENTENCE
-
-
-def _save(figure: Any, output: str) -> Path:
-    from ..pictures import save_figure
-
-    path = save_figure(figure, output)
+    path = save_figure(args.draw(file.theme, *of_model), output)
     print(f"the plot is in {path}")
     return path
+
+
+def all_arguments(kind: type) -> Any:
+    """The type of the arguments of a figure; those that translate need the arguments of models and of the search."""
+    kinds = [kind, FileArguments, *((LoadingArguments, DecodingArguments) if issubclass(kind, MaskArguments) else ())]
+    return NamedTuple("Arguments", [(each.__name__, each) for each in kinds])
 
 
 def labels_of(runs: Sequence[str]) -> list[str]:

@@ -1,12 +1,13 @@
 """Options that several verbs share: the engine, the token budget, and what they load."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..support.argument_checks import check_number
+from ..support.build_arguments import option
 from ..support.user_errors import InputError
 from ..translation.glossary import read_terms
 from ..translation.loading_arguments import LoadingArguments
@@ -19,12 +20,10 @@ class EngineArguments:
 
     _argument_group_name = "engine"
 
-    engine: Literal["torch", "ctranslate2"] = field(
-        default="torch", metadata={"help": "Runtime; ctranslate2 needs the extra ctranslate2 and a CPU."}
+    engine: Literal["torch", "ctranslate2"] = option(
+        "torch", "Runtime; ctranslate2 needs the extra ctranslate2 and a CPU."
     )
-    compute_type: str | None = field(
-        default=None, metadata={"help": "Precision of ctranslate2: float32, the default, or bfloat16, int8, ..."}
-    )
+    compute_type: str | None = option(None, "Precision of ctranslate2: float32, the default, or bfloat16, int8, ...")
 
     def __post_init__(self) -> None:
         if self.compute_type is not None and self.engine == "torch":
@@ -37,18 +36,14 @@ class BatchArguments:
 
     _argument_group_name = "batches"
 
-    tokens_per_batch: int = field(default=4096, metadata={"help": "Maximum number of tokens in a batch, with padding."})
+    tokens_per_batch: int = option(4096, "Maximum number of tokens in a batch, with padding.")
 
     def __post_init__(self) -> None:
         check_number("tokens_per_batch", self.tokens_per_batch, 1)
 
 
 def load_given(args: LoadingArguments, engine: EngineArguments | None = None) -> tuple[PreTrainedTokenizerBase, Any]:
-    """Load the tokenizer and the model, or the engine, that the command line names.
-
-    Raises:
-        ValueError: if the engine cannot run on the device, or cannot hold the model.
-    """
+    """Load the tokenizer and the model, or the engine, that the command line names."""
     if engine is None or engine.engine == "torch":
         return load(args.model_name_or_path, args.device, **args.options())
     from ..engines.ctranslate2_engine import load_engine
@@ -62,12 +57,7 @@ def load_given(args: LoadingArguments, engine: EngineArguments | None = None) ->
 
 
 def load_terms(path: str | None, engine: EngineArguments) -> dict[str, list[str]] | None:
-    """The terms of a file of `--glossary`; None without one.
-
-    Raises:
-        OSError: if there is no such file.
-        ValueError: if the engine does not support forced phrases, or the file has a wrong line.
-    """
+    """The terms of a file of `--glossary`; None without one."""
     if path is None:
         return None
     if engine.engine != "torch":

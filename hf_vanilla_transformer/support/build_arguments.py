@@ -1,12 +1,28 @@
 """Objects of arguments from values by name: a dataclass, or a `NamedTuple` of several dataclasses."""
 
-from dataclasses import fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from .user_errors import input_errors
 
 
 T = TypeVar("T")
+
+
+def option(default: Any, text: str, **metadata: Any) -> Any:
+    """A field of a dataclass of arguments.
+
+    Args:
+        default: its default; of a list each object gets a copy, and `...` is for none, so that a value must be given.
+        text (`str`): its help.
+        **metadata: see [`parse`].
+    """
+    metadata["help"] = text
+    if default is ...:
+        return field(metadata=metadata)
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def kinds_of(kind: type) -> list[type]:

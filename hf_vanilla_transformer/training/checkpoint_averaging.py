@@ -3,7 +3,7 @@
 import math
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,8 +88,15 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
 
 def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> list[_Checkpoint]:
     """[`average_checkpoints`] without a model card, into an existing folder; an error leaves an incomplete model."""
-    checkpoints = _read_matching(paths)
+    folders = [Path(path) for path in paths]
+    if not folders:
+        raise InputError("no checkpoint is given; name at least one checkpoint or saved model.")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise InputError(f"one of {', '.join(map(str, folders))} is given twice; name each checkpoint once.")
+    checkpoints = [_read_checkpoint(each) for each in folders]
     last = checkpoints[-1]
+    for checkpoint in checkpoints[:-1]:
+        _check_match(checkpoint, last)
     for file in dict.fromkeys(last.files.values()):
         _write_weights(file, checkpoints, folder / file.name)
     index = () if (last.folder / WEIGHTS).is_file() else (INDEX,)
@@ -114,21 +121,11 @@ def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
     return list(islice(complete_checkpoints(Path(run)), count))[::-1]
 
 
-def _read_matching(paths: Iterable[str | os.PathLike[str]]) -> list[_Checkpoint]:
-    """Read all but the weights of each checkpoint, and check that the checkpoints can be averaged."""
-    folders = [Path(path) for path in paths]
-    if not folders:
-        raise InputError("no checkpoint is given; name at least one checkpoint or saved model.")
-    if len({folder.resolve() for folder in folders}) < len(folders):
-        raise InputError(f"one of {', '.join(map(str, folders))} is given twice; name each checkpoint once.")
-    checkpoints = [_read_checkpoint(folder) for folder in folders]
-    for checkpoint in checkpoints[:-1]:
-        _check_match(checkpoint, checkpoints[-1])
-    return checkpoints
-
-
 def _read_checkpoint(folder: Path) -> _Checkpoint:
-    _check_mark(folder)
+    path, siblings = folder.resolve(), checkpoints_in(folder.resolve().parent)
+    run_marks = path in siblings and any((each / MARK).exists() for each in siblings)
+    if (run_marks or (folder / MARK).exists()) and (fault := fault_of(folder)) is not None:
+        raise InputError(f"{folder} is not complete: {fault}; use another checkpoint.")
     check_links(path for pattern in _OTHER_FILES for path in folder.glob(pattern))
     fields = read_json(folder / "config.json")
     if fields.get("model_type") != VanillaTransformerConfig.model_type:
@@ -153,16 +150,6 @@ def _read_tokenizer(folder: Path) -> dict[str, Any]:
 
 def _identity(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in _NOT_OF_THE_MODEL}
-
-
-def _check_mark(folder: Path) -> None:
-    """Raise ValueError if a checkpoint is truncated, or is not marked in a run that marks its checkpoints."""
-    path = folder.resolve()
-    of_the_run = checkpoints_in(path.parent)
-    run_marks = path in of_the_run and any((checkpoint / MARK).exists() for checkpoint in of_the_run)
-    fault = fault_of(folder) if run_marks or (folder / MARK).exists() else None
-    if fault is not None:
-        raise InputError(f"{folder} is not complete: {fault}; use another checkpoint.")
 
 
 def _check_match(one: _Checkpoint, last: _Checkpoint) -> None:

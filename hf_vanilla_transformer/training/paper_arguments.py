@@ -1,9 +1,11 @@
 """Section 5 of the paper as defaults of `Seq2SeqTrainingArguments`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
+
+from ..support.build_arguments import option
 
 
 @dataclass
@@ -27,22 +29,17 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
 
     _argument_group_name = "training"
 
-    learning_rate: float = field(
-        default=512**-0.5 * 4000**-0.5,
-        metadata={"help": "Peak learning rate (default: the schedule of Eq. 3)."},
-    )
-    lr_scheduler_type: str = field(default="inverse_sqrt", metadata={"help": "Schedule after the warm-up."})
-    warmup_steps: float = field(default=4000, metadata={"help": "Number of warm-up updates."})
-    adam_beta1: float = field(default=0.9, metadata={"help": "beta_1 of Adam."})
-    adam_beta2: float = field(default=0.98, metadata={"help": "beta_2 of Adam."})
-    adam_epsilon: float = field(default=1e-9, metadata={"help": "epsilon of Adam."})
-    weight_decay: float = field(default=0.0, metadata={"help": "Weight decay; the paper has none."})
-    max_grad_norm: float = field(default=0.0, metadata={"help": "Clip gradients to this norm; 0 does not clip."})
-    train_sampling_strategy: str = field(
-        default="group_by_length", metadata={"help": "Batch sentences of approximately equal length."}
-    )
+    learning_rate: float = option(512**-0.5 * 4000**-0.5, "Peak learning rate (default: the schedule of Eq. 3).")
+    lr_scheduler_type: str = option("inverse_sqrt", "Schedule after the warm-up.")
+    warmup_steps: float = option(4000, "Number of warm-up updates.")
+    adam_beta1: float = option(0.9, "beta_1 of Adam.")
+    adam_beta2: float = option(0.98, "beta_2 of Adam.")
+    adam_epsilon: float = option(1e-9, "epsilon of Adam.")
+    weight_decay: float = option(0.0, "Weight decay; the paper has none.")
+    max_grad_norm: float = option(0.0, "Clip gradients to this norm; 0 does not clip.")
+    train_sampling_strategy: str = option("group_by_length", "Batch sentences of approximately equal length.")
 
-    logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Replace non-finite losses in the log."})
+    logging_nan_inf_filter: bool = option(False, "Replace non-finite losses in the log.")
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without the Hub token, which the Trainer would pickle into folders that it pushes."""

@@ -81,11 +81,7 @@ def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
     """Check the settings, and load data and model; no other process writes the output folder meanwhile.
 
     Yields:
-        The function that trains, saves and evaluates the model, and returns its folder. It raises RunStoppedError if
-        the training stops early, or its outputs cannot be written.
-
-    Raises:
-        OSError, ValueError: if something is missing or does not fit together.
+        The function that trains, saves and evaluates the model, and returns its folder; see [`train`].
     """
     started = time.monotonic()
     settings = settings.for_target_language()
@@ -111,11 +107,7 @@ def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
 
 
 def checkpoint_of_all_processes(settings: Settings) -> Path | None:
-    """Find the checkpoint to resume from; only the main process writes them, perhaps to a disk of its own.
-
-    Raises:
-        ValueError: see `find_checkpoint`; or if this process found another checkpoint than the main one.
-    """
+    """Find the checkpoint to resume from; only the main process writes them, perhaps to a disk of its own."""
     checkpoint = find_checkpoint(str(settings.args.resume_from_checkpoint), settings.output)
     (of_the_first,) = broadcast_object_list([checkpoint])
     if checkpoint != of_the_first:
@@ -129,9 +121,7 @@ def checkpoint_of_all_processes(settings: Settings) -> Path | None:
 def gather_facts(settings: Settings, checkpoint: Path | None) -> RecordFacts:
     """Facts for the card, with those of the checkpoint.
 
-    Raises:
-        ValueError: if the checkpoint was written with another optimizer or schedule, because the Trainer would continue
-            with that, whatever the arguments say.
+    Another optimizer or schedule raises ValueError: the Trainer would continue with the checkpoint's.
     """
     facts = RecordFacts() if checkpoint is None else RecordFacts.of_checkpoint(checkpoint)
     base, optimizer = settings.model.model_name_or_path, settings.args.describe_optimizer()
@@ -151,11 +141,7 @@ def gather_facts(settings: Settings, checkpoint: Path | None) -> RecordFacts:
 
 @contextmanager
 def holding(folder: Path) -> Iterator[None]:
-    """Keep other processes out of the output folder, which is made; it goes again if it stays empty.
-
-    Raises:
-        OSError: if the folder cannot be made or written, or another process writes it.
-    """
+    """Make the output folder and keep other processes out of it; remove it again if it stays empty."""
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -176,9 +162,6 @@ def finish(
     Args:
         checkpoint: the checkpoint that the run starts from.
         record: what `describe_run` returned, for the results file, and the time of the start.
-
-    Raises:
-        RunStoppedError: if the training stops early, or its outputs cannot be written.
     """
     output, count = settings.output, settings.model.average_last
     run_updates(trainer, checkpoint)

@@ -3,14 +3,13 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from enum import Enum
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 from transformers import PreTrainedTokenizerBase, SchedulerType
 from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available
@@ -22,7 +21,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.fast_path_checks import cpu_supports_matmul_in
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_optional
-from ..support.build_arguments import build
+from ..support.build_arguments import build, option
 from ..support.user_errors import InputError
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.loading_arguments import LoadingArguments
@@ -37,67 +36,56 @@ TRAINED = ("vocab_size", "joint_vocabulary", "whitespace_words", "normalization"
 class ModelArguments(LoadingArguments):
     """The model to train: an existing one to fine-tune, or a preset from the paper with changes."""
 
-    model_name_or_path: str | None = field(  # type: ignore[assignment]
-        default=None,
-        metadata={"help": "Fine-tune this model, a folder or a name on the Hub, with its tokenizer and its sizes."},
+    model_name_or_path: str | None = option(  # type: ignore[assignment]
+        None, "Fine-tune this model, a folder or a name on the Hub, with its tokenizer and its sizes."
     )
-    tokenizer_name: str | None = field(
-        default=None, metadata={"help": "Use this tokenizer, a folder or a name on the Hub, instead of training one."}
+    tokenizer_name: str | None = option(
+        None, "Use this tokenizer, a folder or a name on the Hub, instead of training one."
     )
-    preset: str = field(default="base", metadata={"help": 'Row of Table 3: base, big, "C N=2", E, ...'})
-    vocab_size: int = field(default=37000, metadata={"help": "Maximum size of the joint BPE vocabulary, or of each."})
-    joint_vocabulary: bool = field(
-        default=True, metadata={"help": "One vocabulary for both languages, as in the paper, or one for each."}
+    preset: str = option("base", 'Row of Table 3: base, big, "C N=2", E, ...')
+    vocab_size: int = option(37000, "Maximum size of the joint BPE vocabulary, or of each.")
+    joint_vocabulary: bool = option(True, "One vocabulary for both languages, as in the paper, or one for each.")
+    whitespace_words: bool = option(False, "Split text into words at spaces only, for text that is tokenized already.")
+    normalization: Normalization = option(
+        "nfc", "Changes of texts: of invisible characters, accents and spaces; nfkc: of variants, too."
     )
-    whitespace_words: bool = field(
-        default=False, metadata={"help": "Split text into words at spaces only, for text that is tokenized already."}
+    num_layers: int | None = option(None, "Layers of each stack (base: 6).")
+    d_model: int | None = option(None, "Model width (base: 512).")
+    d_ff: int | None = option(None, "Width of the feed-forward networks (base: 2048).")
+    num_heads: int | None = option(None, "Attention heads (base: 8).")
+    dropout: float | None = option(None, "P_drop (base: 0.1).")
+    label_smoothing: float | None = option(None, "epsilon_ls (base: 0.1).")
+    config_overrides: dict | str | None = option(
+        None, "Other fields of VanillaTransformerConfig, as JSON: '{\"decoder_layers\": 2}'."
     )
-    normalization: Normalization = field(
-        default="nfc",
-        metadata={"help": "Changes of texts: of invisible characters, accents and spaces; nfkc: of variants, too."},
+    attn_implementation: str | None = option(None, "Attention implementation of transformers, such as sdpa.")
+    license: str | None = option(None, "Licence of the weights, for the model card.", group="output")
+    max_tokens: int | None = option(
+        None, "Remove training pairs with more tokens on one side; empty pairs are always removed.", group="data"
     )
-    num_layers: int | None = field(default=None, metadata={"help": "Layers of each stack (base: 6)."})
-    d_model: int | None = field(default=None, metadata={"help": "Model width (base: 512)."})
-    d_ff: int | None = field(default=None, metadata={"help": "Width of the feed-forward networks (base: 2048)."})
-    num_heads: int | None = field(default=None, metadata={"help": "Attention heads (base: 8)."})
-    dropout: float | None = field(default=None, metadata={"help": "P_drop (base: 0.1)."})
-    label_smoothing: float | None = field(default=None, metadata={"help": "epsilon_ls (base: 0.1)."})
-    config_overrides: dict | str | None = field(
-        default=None,
-        metadata={"help": "Other fields of VanillaTransformerConfig, as JSON: '{\"decoder_layers\": 2}'."},
+    preprocessing_num_workers: int | None = option(
+        None, "Processes that tokenize the pairs, for large corpora.", group="data"
     )
-    attn_implementation: str | None = field(
-        default=None, metadata={"help": "Attention implementation of transformers, such as sdpa."}
-    )
-    license: str | None = field(
-        default=None, metadata={"help": "Licence of the weights, for the model card.", "group": "output"}
-    )
-    max_tokens: int | None = field(
-        default=None,
-        metadata={
-            "help": "Remove training pairs with more tokens on one side; empty pairs are always removed.",
-            "group": "data",
-        },
-    )
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that tokenize the pairs, for large corpora.", "group": "data"}
-    )
-    overwrite: bool = field(default=False, metadata={"help": "Replace the model in --output_dir.", "group": "output"})
-    average_last: int | None = field(
-        default=None,
-        metadata={
-            "help": "Save the average of the last N checkpoints instead of the last weights. The paper averages 5, "
-            "and 20 for the big model.",
-            "group": "output",
-        },
+    overwrite: bool = option(False, "Replace the model in --output_dir.", group="output")
+    average_last: int | None = option(
+        None,
+        "Save the average of the last N checkpoints instead of the last weights. The paper averages 5, "
+        "and 20 for the big model.",
+        group="output",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("max_tokens", "preprocessing_num_workers", "average_last"):
             check_optional(self, name)
-        if isinstance(self.config_overrides, str):
-            self.config_overrides = read_object("config_overrides", self.config_overrides)
+        text = self.config_overrides
+        if isinstance(text, str):
+            with suppress(json.JSONDecodeError):
+                self.config_overrides = json.loads(text)
+            if not isinstance(self.config_overrides, dict):
+                raise InputError(
+                    f"config_overrides is {text!r}; give a JSON object of names and values, such as '{{\"d_k\": 32}}'."
+                )
         known = {each.name for each in fields(VanillaTransformerConfig)} | VanillaTransformerConfig.attribute_map.keys()
         unknown = set(self.config_overrides or {}) - known
         if unknown:
@@ -131,11 +119,7 @@ class ModelArguments(LoadingArguments):
                 raise InputError(f"{argument} is {given}, but {name} has {actual}, which training does not change.")
 
     def config(self, tokenizer: PreTrainedTokenizerBase | None = None) -> VanillaTransformerConfig:
-        """The configuration of a model from scratch; without a tokenizer, with the default vocabulary.
-
-        Raises:
-            ValueError: if `config_overrides` contradicts the tokenizer.
-        """
+        """The configuration of a model from scratch; without a tokenizer, with the default vocabulary."""
         sizes = {"encoder_layers": self.num_layers, "decoder_layers": self.num_layers}
         sizes |= {"d_model": self.d_model, "d_ff": self.d_ff, "num_heads": self.num_heads}
         given: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
@@ -156,21 +140,6 @@ class ModelArguments(LoadingArguments):
                 wanted = rows[name] if name in fewer else of_tokenizer[name]
                 raise InputError(f"config_overrides has {name} {overrides[name]}, but the tokenizer needs {wanted}.")
         return VanillaTransformerConfig.from_paper(self.preset, **{**given, **overrides})
-
-
-def read_object(name: str, text: str) -> dict[str, Any]:
-    """Read an argument that is a JSON object.
-
-    Raises:
-        ValueError: if it is something else.
-    """
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        value = None
-    if not isinstance(value, dict):
-        raise InputError(f"{name} is {text!r}; give a JSON object of names and values, such as '{{\"d_k\": 32}}'.")
-    return value
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
@@ -201,37 +170,28 @@ class RunArguments(PaperTrainingArguments):
 
     _argument_groups = {name: group for group, names in _GROUPS.items() for name in names.split()}
 
-    tokens_per_batch: int | None = field(
-        default=None,
-        metadata={"help": "Maximum tokens of a batch on each side, with padding; not --per_device_train_batch_size."},
+    tokens_per_batch: int | None = option(
+        None, "Maximum tokens of a batch on each side, with padding; not --per_device_train_batch_size."
     )
-    r_drop_alpha: float = field(default=0.0, metadata={"help": "Weight of the R-Drop loss, 2 for example."})
-    rate_factor: float = field(default=1.0, metadata={"help": "Constant before Eq. 3; the paper's is 1."})
-    bf16: bool | None = field(  # type: ignore[assignment]
-        default=None,
-        metadata={"help": "bfloat16 autocast, true or false (default: true where the device computes in it)."},
+    r_drop_alpha: float = option(0.0, "Weight of the R-Drop loss, 2 for example.")
+    rate_factor: float = option(1.0, "Constant before Eq. 3; the paper's is 1.")
+    bf16: bool | None = option(  # type: ignore[assignment]
+        None, "bfloat16 autocast, true or false (default: true where the device computes in it)."
     )
-    early_stopping_patience: int | None = field(
-        default=None,
-        metadata={"help": "Stop after N evaluations in a row without a better --metric_for_best_model (or loss)."},
+    early_stopping_patience: int | None = option(
+        None, "Stop after N evaluations in a row without a better --metric_for_best_model (or loss)."
     )
-    resume_from_checkpoint: str | None = field(
-        default=None,
-        metadata={
-            "help": "Checkpoint folder; last is the newest complete one in --output_dir; auto is the same, but starts "
-            "from scratch without one."
-        },
+    resume_from_checkpoint: str | None = option(
+        None,
+        "Checkpoint folder; last is the newest complete one in --output_dir; auto is the same, but starts "
+        "from scratch without one.",
     )
-    save_total_limit: int | None = field(
-        default=None,
-        metadata={"help": "Checkpoints to keep, including the best (default: 10, or more for --average_last); 0: all."},
+    save_total_limit: int | None = option(
+        None, "Checkpoints to keep, including the best (default: 10, or more for --average_last); 0: all."
     )
-    results: str | None = field(
-        default=None, metadata={"help": "Write settings, scores, times and versions to this JSON file."}
-    )
-    hub_strategy: str = field(
-        default="end",
-        metadata={"help": "When --push_to_hub pushes; the Trainer's other strategies push during training, too."},
+    results: str | None = option(None, "Write settings, scores, times and versions to this JSON file.")
+    hub_strategy: str = option(
+        "end", "When --push_to_hub pushes; the Trainer's other strategies push during training, too."
     )
 
     def __post_init__(self) -> None:
@@ -278,29 +238,32 @@ def computes_in_bfloat16(use_cpu: bool) -> bool:
 
 
 # Arguments of the Trainer that would have no effect here, or stop the run.
-_NO_EFFECT = {
-    "do_train": "`train` always trains",
-    "do_eval": '--eval_strategy "steps" or "epoch" evaluates during training',
-    "do_predict": "--test_file translates and scores test pairs after training",
-    "local_rank": "torchrun and accelerate launch set it",
-    "sortish_sampler": "--train_sampling_strategy and --tokens_per_batch form batches",
-    "length_column_name": "lengths are counted from the tokens",
-    "include_for_metrics": "BLEU and chrF need translations only",
-    "use_liger_kernel": "Liger has no kernels for this model",
+_REASONS = {
+    "do_train": "has no effect, because `train` always trains",
+    "do_eval": 'has no effect, because --eval_strategy "steps" or "epoch" evaluates during training',
+    "do_predict": "has no effect, because --test_file translates and scores test pairs after training",
+    "local_rank": "has no effect, because torchrun and accelerate launch set it",
+    "sortish_sampler": "has no effect, because --train_sampling_strategy and --tokens_per_batch form batches",
+    "length_column_name": "has no effect, because lengths are counted from the tokens",
+    "include_for_metrics": "has no effect, because BLEU and chrF need translations only",
+    "use_liger_kernel": "has no effect, because Liger has no kernels for this model",
+    "batch_eval_metrics": "is not supported, because BLEU needs all translations",
+    "eval_do_concat_batches": "is not supported, because BLEU needs all translations",
+    "auto_find_batch_size": "is not supported, because its second attempt continues with the first one's weights",
+    "neftune_noise_alpha": "is not supported, because the Trainer's noise does not reach shared embeddings",
 }
-_UNSUPPORTED = {
-    "batch_eval_metrics": "BLEU needs all translations",
-    "eval_do_concat_batches": "BLEU needs all translations",
-    "auto_find_batch_size": "its second attempt keeps the model and the learning rate of the first",
-    "neftune_noise_alpha": "the Trainer's noise does not reach shared embeddings",
-}
-REJECTED = {name: f"{name} has no effect, because {why}; leave it out." for name, why in _NO_EFFECT.items()}
-REJECTED |= {name: f"{name} is not supported, because {why}; leave it out." for name, why in _UNSUPPORTED.items()}
+REJECTED = {name: f"{name} {reason}; leave it out." for name, reason in _REASONS.items()}
 REJECTED |= {
     "label_smoothing_factor": "label_smoothing_factor has another name; give label_smoothing.",
     "hub_token": "hub_token has another name; give token.",
     "early_stopping": "early_stopping belongs to the search of translate and evaluate; give early_stopping_patience.",
 }
+
+_NOT_TO_REPEAT = ("token", "overwrite", "resume_from_checkpoint")
+# Arguments that name places, devices and accounts rather than what a run computes.
+_PLACES = {"device", "disable_tqdm", "hub_model_id", "logging_dir", "model_name_or_path", "output_dir", "results"}
+_PLACES |= {"preprocessing_num_workers", "run_name", "test_file", "tokenizer_name", "train_file", "trust_remote_code"}
+_PLACES |= {"use_cpu", "validation_file"}
 
 
 class Settings(NamedTuple):
@@ -320,12 +283,7 @@ class Settings(NamedTuple):
 
     @classmethod
     def from_arguments(cls, **arguments: Any) -> "Settings":
-        """Settings from arguments by name; a single file needs no list.
-
-        Raises:
-            TypeError: if there is no such argument.
-            ValueError: if an argument is not supported, or has a value that is not possible.
-        """
+        """Settings from arguments by name; a single file needs no list."""
         for name in sorted(arguments.keys() & REJECTED.keys()):
             raise InputError(REJECTED[name])
         if arguments.get("device") == "cpu":  # The Trainer chooses its device by `use_cpu`.
@@ -337,50 +295,19 @@ class Settings(NamedTuple):
         settings.args.hub_token = settings.model.token
         return settings._replace(given=arguments)
 
-    def write_arguments(self, path: Path) -> None:
-        """Write what was given as YAML for `--config`: no token, and nothing that would replace or resume this run."""
+    def to_repeat(self) -> dict[str, Any]:
+        """What was given, as plain values: no token, and nothing that would replace or resume the run."""
         given = {name: value for name, value in self.given.items() if name not in _NOT_TO_REPEAT}
-        plain = json.loads(json.dumps(given, default=str))  # Enums, paths and tuples.
-        path.write_text(yaml.safe_dump(plain, allow_unicode=True, sort_keys=False), encoding="utf-8")
+        return json.loads(json.dumps(given, default=str))  # Enums, paths and tuples.
+
+    def to_record(self) -> dict[str, Any]:
+        """What was given that changes what a run computes, and the precision that was chosen."""
+        given = {name: value for name, value in self.to_repeat().items() if name not in _PLACES and value is not None}
+        return {**given, "bf16": self.args.bf16}
 
     def for_target_language(self) -> "Settings":
-        """The settings with the tokenization of BLEU for the target language, if the run may compute BLEU.
-
-        Raises:
-            ValueError: if the tokenization needs a library that is not installed.
-        """
+        """The settings with the tokenization of BLEU for the target language, if the run may compute BLEU."""
         data, args = self.data, self.args
         if not (data.test_file or data.dataset_name or args.predict_with_generate or args.results):
             return self
         return self._replace(scoring=self.scoring.for_target(data.languages()[1]))
-
-
-_NOT_TO_REPEAT = ("token", "overwrite", "resume_from_checkpoint")
-# Arguments that name places, devices and accounts rather than what a run computes.
-_PLACES = {"device", "disable_tqdm", "hub_model_id", "hub_token", "logging_dir", "model_name_or_path", "output_dir"}
-_PLACES |= {"overwrite", "preprocessing_num_workers", "resume_from_checkpoint", "results", "run_name", "test_file"}
-_PLACES |= {"token", "tokenizer_name", "train_file", "trust_remote_code", "use_cpu", "validation_file"}
-
-
-def changed_arguments(*arguments: Any) -> dict[str, Any]:
-    """The values that differ from the defaults in dataclasses of arguments, without places, devices and accounts.
-
-    Args:
-        *arguments: dataclasses. The defaults are read from their fields, because a new `TrainingArguments` would reset
-            the processes that train together.
-    """
-    changed: dict[str, Any] = {}
-    for given in arguments:
-        for item in fields(given):
-            default = item.default if item.default_factory is MISSING else item.default_factory()
-            value = _plain(getattr(given, item.name))
-            # The Trainer turns None into an empty list or dict.
-            if value in ([], {}) or value == _plain(default) or item.name in _PLACES:
-                continue
-            if isinstance(value, (bool, int, float, str, list, dict)):
-                changed[item.name] = value
-    return changed
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else value

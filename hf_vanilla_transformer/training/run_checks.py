@@ -30,15 +30,11 @@ _AT_LEAST_0 += ["save_total_limit", "weight_decay", "adam_epsilon", "warmup_step
 
 
 def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -> None:
-    """Check that settings fit together, and that the run overwrites nothing.
+    """Raise ValueError or OSError if settings do not fit together, or the run would overwrite something.
 
     Args:
         checkpoint: the checkpoint that the run starts from.
         resumes: whether this checkpoint is in the run's own folder.
-
-    Raises:
-        OSError: if an output cannot be written.
-        ValueError: if settings do not fit together.
     """
     model_args, args, output = settings.model, settings.args, settings.output
     if not args.output_dir:
@@ -114,12 +110,7 @@ def check_schedule(args: RunArguments) -> None:
 
 
 def check_validation(args: RunArguments) -> None:
-    """Check that evaluations measure what chooses the best checkpoint and stops early, and that the best is saved.
-
-    Raises:
-        ValueError: if the run has no evaluations, or without the metric that decides; or if an evaluation may fall
-            between two checkpoints.
-    """
+    """Raise ValueError if evaluations do not measure what chooses the best checkpoint, or that one may not be saved."""
     metric = (args.metric_for_best_model or "loss").removeprefix("eval_")
     scores = [name for name, each in METRICS.items() if each.higher_is_better]
     # Not perplexity, whose highest value the Trainer would take for the best.
@@ -142,11 +133,7 @@ def check_validation(args: RunArguments) -> None:
 
 
 def check_average(args: RunArguments, count: int) -> None:
-    """Check that a run writes and keeps the checkpoints that are averaged at its end.
-
-    Raises:
-        ValueError: if it does not, as far as the arguments tell.
-    """
+    """Raise ValueError if a run does not write and keep the checkpoints to average, as far as the arguments tell."""
     if args.save_strategy not in ("steps", "epoch") or args.save_only_model:
         raise InputError(
             f'average_last is {count}, which needs complete checkpoints; give --save_strategy "steps" or "epoch", and '
@@ -164,11 +151,9 @@ def check_average(args: RunArguments, count: int) -> None:
 
 
 def check_device(given: str | None, args: Any) -> None:
-    """Check that the Trainer uses the device that was given, and one accelerator for each process.
+    """Raise ValueError if the Trainer does not use the device that was given, or has several for one process.
 
-    Raises:
-        ValueError: if it does not, as far as the arguments tell. `nn.DataParallel` needs more memory and time, and
-            changes the loss of R-Drop.
+    `nn.DataParallel` needs more memory and time, and changes the loss of R-Drop.
     """
     if args.n_gpu > 1:
         raise InputError(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from datasets import DatasetDict
 from transformers import Seq2SeqTrainer
 
@@ -21,7 +22,7 @@ from ..support.machine_and_versions import describe_environment
 from ..translation.model_loading import load
 from .checkpoints import remove_path_of_best
 from .paper_arguments import describe_precision
-from .run_arguments import Settings, changed_arguments
+from .run_arguments import Settings
 from .run_saving import RunStoppedError
 from .trainer_callbacks import RecordFacts
 
@@ -44,7 +45,8 @@ def report(
     facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, RecordFacts))
     with staged(settings.output) as folder:
         curve = write_curve(folder, trainer.state.log_history)
-        settings.write_arguments(folder / ARGUMENTS)
+        given = yaml.safe_dump(settings.to_repeat(), allow_unicode=True, sort_keys=False)
+        (folder / ARGUMENTS).write_text(given, encoding="utf-8")
     compared = compare_average(settings, pairs, averaged[-1]) if averaged and "validation" in pairs else {}
     scores = evaluate_saved("test", settings, pairs)
     best = trainer.state.best_global_step if args.load_best_model_at_end else None
@@ -102,7 +104,7 @@ def describe_run(settings: Settings) -> dict[str, Any]:
     return {
         "seed": args.seed,
         "base_model": name_of_base(base),
-        "settings": changed_arguments(*settings[:-1]),
+        "settings": settings.to_record(),
         **(describe_environment(args.device) if args.results else {}),
     }
 
@@ -171,9 +173,9 @@ def save_card(
     location: dict[str, Any] = {"location": output.name if output.is_absolute() else str(args.output_dir)}
     if args.push_to_hub:
         location = {"location": args.hub_model_id, "revision": args.hub_revision}
-    # A sentence of the user's data may be private.
-    example = {"example_source": pairs["train"][0]["source"]} if settings.data.dataset_name == BUILT_IN else {}
-    described = replace(about(settings, scores), data=facts["data"], **location, **example)
+    described = replace(about(settings, scores), data=facts["data"], **location)
+    if settings.data.dataset_name == BUILT_IN:  # A sentence of the user's data may be private.
+        described = replace(described, example_source=pairs["train"][0]["source"])
     card = fill_model_card(described, model.config, model.num_parameters(), facts)
     with staged(output) as staging:
         (staging / "README.md").write_text(card.content, encoding="utf-8")
@@ -184,16 +186,11 @@ def save_card(
 
 def about(settings: Settings, scores: dict[str, Any] | None = None) -> About:
     """What the model card says besides sizes and training."""
-    args, data_args = settings.args, settings.data
+    args, data = settings.args, settings.data
     name = (args.hub_model_id if args.push_to_hub else None) or str(args.output_dir)
+    of_data = (data.dataset_name, data.dataset_config_name, *data.languages())
     return About(
-        Path(name).absolute().name,
-        data_args.dataset_name,
-        data_args.dataset_config_name,
-        *data_args.languages(),
-        settings.model.model_name_or_path,
-        settings.model.license,
-        scores,
+        Path(name).absolute().name, *of_data, settings.model.model_name_or_path, settings.model.license, scores
     )
 
 
@@ -225,11 +222,7 @@ def push_without_paths(trainer: Any) -> None:
 
 
 def push(settings: Settings, updates: int, scores: dict[str, Any] | None) -> None:
-    """Push the output folder.
-
-    Raises:
-        RunStoppedError: if that fails, with the command that pushes it later, because the model is trained.
-    """
+    """Push the output folder; if that fails, the error has the command that pushes it later."""
     args, output = settings.args, str(settings.args.output_dir)
     repository = str(args.hub_model_id)
     message = f"Train for {updates:,} updates"

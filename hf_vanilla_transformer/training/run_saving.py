@@ -21,11 +21,7 @@ class RunStoppedError(UserError, RuntimeError):
 
 
 def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
-    """Replace an earlier run's model and tokenizer, each file atomically.
-
-    Raises:
-        RunStoppedError: if the files cannot be written; the message says where the weights are.
-    """
+    """Replace an earlier run's model and tokenizer; if that fails, RunStoppedError says where the weights are."""
     if not trainer.is_world_process_zero():
         trainer.save_model(_internal_call=True)  # Writes nothing; the main process may need its shards of the weights.
         return
@@ -59,14 +55,7 @@ def how_to_resume(output: Path) -> str:
 
 
 def save_average(output: Path, count: int) -> list[str]:
-    """Replace the saved model by the average of the last checkpoints, as many as there are.
-
-    Returns:
-        `list` of `str`: the names of the averaged checkpoints; empty if there are none, so that the model stays.
-
-    Raises:
-        RunStoppedError: if the average cannot be written.
-    """
+    """Replace the saved model by the average of the last checkpoints, if there are any; returns their names."""
     checkpoints = last_checkpoints(output, count)
     if len(checkpoints) < count:
         rest = "these are averaged" if checkpoints else "so the model has the weights of the last update"

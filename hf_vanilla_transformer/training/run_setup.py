@@ -64,11 +64,7 @@ logger = logging.getLogger(__name__)
 def build_trainer(
     settings: Settings, checkpoint: Path | None, facts: RecordFacts
 ) -> tuple[DatasetDict, Seq2SeqTrainer]:
-    """Load the pairs and build the Trainer; with --push_to_hub, create the repository first.
-
-    Raises:
-        OSError, ValueError: if something is missing or does not fit together.
-    """
+    """Load the pairs and build the Trainer; with --push_to_hub, create the repository first."""
     model_args, args = settings.model, settings.args
     if args.save_total_limit is None:
         args.save_total_limit = max(CHECKPOINTS_KEPT, (model_args.average_last or 0) + 1)
@@ -81,18 +77,12 @@ def build_trainer(
     tokenizer, model = make_model(model_args, pairs, checkpoint)
     model.generation_config.update(**settings.decoding.generate_kwargs())
     data = tokenize(args, model_args, pairs, tokenizer)
-    # The names that `MarianTokenizer` has for the language codes of a model, which are saved with its tokenizer. A
-    # fine-tuned model may translate another pair of languages than its base.
-    for name, code in zip(("source_lang", "target_lang"), settings.data.languages(), strict=True):
-        if code is not None:
-            tokenizer.init_kwargs[name] = code
-            if hasattr(tokenizer, name):
-                setattr(tokenizer, name, code)
+    set_languages(tokenizer, *settings.data.languages())
     check_lengths(model.config, data)
     if model.config.position_embedding_type == "learned":  # Sinusoids have no limit.
         tokenizer.model_max_length = model.config.max_position_embeddings
-    pairs_of_checkpoint, facts.pairs = facts.pairs, digest(data["train"])
-    if pairs_of_checkpoint not in (None, facts.pairs):
+    earlier, facts.pairs = facts.pairs, digest(data["train"])
+    if earlier not in (None, facts.pairs):
         logger.warning(
             "the training pairs are not those of %s, so the run does not continue as if it had not been interrupted; "
             "give the same files, or fine-tune with --model_name_or_path.",
@@ -116,11 +106,7 @@ def build_trainer(
 
 
 def load_training_pairs(args: RunArguments, data_args: DataArguments) -> DatasetDict:
-    """Load the pairs, in the main process first.
-
-    Raises:
-        ValueError: if training pairs are missing, or validation pairs that `eval_strategy` needs.
-    """
+    """Load the pairs, in the main process first, and check that those the run needs are there."""
     with args.main_process_first(desc="loading the pairs"):
         pairs = data_args.load()
     if "train" not in pairs:
@@ -198,6 +184,15 @@ def tokenize(
     return data
 
 
+def set_languages(tokenizer: PreTrainedTokenizerBase, *codes: str | None) -> None:
+    """Save the languages with the tokenizer, by `MarianTokenizer`'s names; a fine-tuned model's may be other ones."""
+    for name, code in zip(("source_lang", "target_lang"), codes, strict=True):
+        if code is not None:
+            tokenizer.init_kwargs[name] = code
+            if hasattr(tokenizer, name):
+                setattr(tokenizer, name, code)
+
+
 def digest(data: Dataset) -> str:
     """A hash of tokenized pairs, of all lengths and of 1,000 pairs evenly spread, because a corpus may be large."""
     pairs = data.select(spread(len(data), 1000)).select_columns(["input_ids", "labels"]).to_dict()
@@ -214,11 +209,7 @@ def make_trainer(
     data: DatasetDict,
     scoring: dict[str, Any] | None = None,
 ) -> Seq2SeqTrainer:
-    """`TokenMetricsTrainer`, or R-Drop's, with the paper's schedule unless the arguments choose another.
-
-    Raises:
-        ValueError: if FSDP or DeepSpeed would have to use the paper's schedule.
-    """
+    """`TokenMetricsTrainer`, or R-Drop's, with the paper's schedule unless the arguments choose another."""
     args.dataloader_pin_memory = args.dataloader_pin_memory and args.device.type != "cpu"
     if args.ddp_find_unused_parameters is None:
         args.ddp_find_unused_parameters = False  # Every weight gets a gradient in every update.

@@ -136,7 +136,8 @@ class CheckpointAtSigterm(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         # The signal reaches the processes during different updates, but they have to save and stop together.
-        if any(gather_object([self.received])):
+        self.received = any(gather_object([self.received]))
+        if self.received:
             control.should_save = control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:

@@ -66,8 +66,8 @@ def test_arguments_of_attention(monkeypatch, tmp_path):
     output = tmp_path / "a.svg"
     chosen = ["--kind", "decoder", "--style", "lines", "--layer", "0", "--head", "2", "--theme", "dark"]
     plot.main(["attention", *MODEL, "seven", *chosen, "--num_beams", "3", "--output", str(output)])
-    options = {"kind": "decoder", "style": "lines", "layer": 0, "head": 2, "theme": "dark", "target": None}
-    assert drawn == [("seven", {**options, "num_beams": 3})]
+    options = {"kind": "decoder", "style": "lines", "layer": 0, "head": 2, "theme": "dark"}
+    assert drawn == [("seven", None, {**options, "num_beams": 3})]
     assert computed == [("seven", None, {"num_beams": 3})]
     assert "sieb" in output.read_text(encoding="utf-8")
     plot.main(["attention", *MODEL, "seven", "--target", "zwei", "--output", str(output)])

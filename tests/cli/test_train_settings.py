@@ -4,15 +4,13 @@ import json
 import math
 import shutil
 import sys
-from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, IntervalStrategy
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import train
@@ -373,29 +371,10 @@ def test_fine_tuning_from_a_revision_with_a_token(trained, tmp_path, monkeypatch
     assert not [path for path in written if b"hf_mine" in path.read_bytes()]
 
 
-class Kind(Enum):
-    ONE = "one"
-    TWO = "two"
-
-
-@dataclass
-class Arguments:
-    output_dir: str
-    rate: float = 0.1
-    kind: Kind = Kind.ONE
-    train_file: str | None = None
-    beams: int = 4
-    options: dict | None = None
-    debug: str | list = ""
-
-
-def test_the_record_of_settings_has_what_differs_from_the_defaults():
-    given = Arguments("/home/someone", kind=Kind.TWO, train_file="/home/someone/train", beams=5, debug=[])
-    assert run_arguments.changed_arguments(given) == {"kind": "two", "beams": 5}
-    assert run_arguments.changed_arguments(Arguments("", options={"power": 2}, rate=0.0)) == {
-        "options": {"power": 2},
-        "rate": 0.0,
-    }
+def test_the_record_of_settings_has_no_places():
+    given = {"train_file": "/home/someone/train", "output_dir": "/home/someone", "token": "hf_mine", "overwrite": True}
+    settings = run_arguments.Settings.from_arguments(**given, eval_strategy=IntervalStrategy.STEPS, bf16=False)
+    assert settings.to_record() == {"eval_strategy": "steps", "bf16": False}
 
 
 @pytest.mark.parametrize("changes", [{"test_file": ["a.en", "a.ja"]}, {"predict_with_generate": True}])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
 from scripts import reproduce_table3
 
@@ -56,10 +56,14 @@ def weights_and_vectors(row: str) -> tuple[int, int]:
     return matrices, depth * (3 * attention_biases + 2 * feed_forward_biases + norms)
 
 
+def scaled_config(row: str) -> VanillaTransformerConfig:
+    return VanillaTransformerConfig.from_paper(row, vocab_size=VOCAB_SIZE, **reproduce_table3.sizes_of(row))
+
+
 @pytest.mark.parametrize("row", TABLE_3)
 def test_rows_are_the_paper_s_in_proportion(row):
     depth, d_model, d_ff, heads, d_k, d_v, dropout, smoothing = TABLE_3[row]
-    config = reproduce_table3.scaled_config(row)
+    config = scaled_config(row)
     assert (2 * config.encoder_layers, 2 * config.decoder_layers) == (depth, depth)
     assert (4 * config.d_model, 4 * config.d_ff, config.num_heads) == (d_model, d_ff, heads)
     assert (4 * config.key_dim, 4 * config.value_dim) == (d_k, d_v)
@@ -183,7 +187,7 @@ def test_rows_have_the_sizes_and_the_recipe_of_the_small_scale(finished):
     folder, _ = finished
     for row, result in results_in(folder).items():
         config = AutoConfig.from_pretrained(folder / row.replace(" ", "_"))
-        scaled = reproduce_table3.scaled_config(row)
+        scaled = scaled_config(row)
         for name in reproduce_table3.SYMBOLS:
             assert getattr(config, name) == getattr(scaled, name)
         assert result["optimizer"] == "Adam, learning rate of Eq. 3 times 0.333"
@@ -221,7 +225,7 @@ def test_other_settings_are_refused(finished, files):
         run(files, folder, "--seed", "2")
     with pytest.raises(SystemExit, match=r"with max_steps=2, but 3 is asked for; name another --output_dir"):
         run(files, folder, "--max_steps", "3")
-    with pytest.raises(SystemExit, match=r"with lowercase=None, but True is asked for; .* or remove the file"):
+    with pytest.raises(SystemExit, match=r"with lowercase=False, but True is asked for; .* or remove the file"):
         run(files, folder, "--lowercase")
 
 
