@@ -376,7 +376,7 @@ def test_r_drop_changes_the_training_and_is_written_down(tmp_path):
         train.main(recipe(tmp_path, **changes, r_drop_alpha=weight, overwrite=True))
         results = json.loads((tmp_path / "results.json").read_text())
         found.append((results["settings"].get("r_drop_alpha"), weights_of(tmp_path / "run")))
-    assert [weight for weight, _ in found] == [None, 3.0]
+    assert [weight for weight, _ in found] == [0.0, 3.0]
     assert "| R-Drop | weight 3 |" in (tmp_path / "run" / "README.md").read_text()
     assert any((weight != found[1][1][name]).any() for name, weight in found[0][1].items())
 
