@@ -91,12 +91,7 @@ def from_fairseq(
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The checkpoint: the file, or that of a folder.
-
-    Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if it is not clear which one is meant.
-    """
+    """The checkpoint: the file, or that of a folder; raises ValueError if it is not clear which one is meant."""
     if path.is_file():
         if path.suffix != ".pt":
             raise InputError(f"{path} is no .pt of weights; name the folder that fairseq trained in.")
@@ -112,11 +107,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
-    """The weights in float32, and the training arguments.
-
-    Raises:
-        ValueError: if the file is damaged, would run code, or is not a checkpoint of fairseq.
-    """
+    """The weights in float32 and the training arguments, or ValueError if the file is damaged or would run code."""
     check_archive(path)
     try:
         with torch.serialization.safe_globals([Namespace]):
@@ -157,9 +148,7 @@ def check_arguments(args: dict[str, Any], path: Path) -> None:
 def read_dictionary(path: Path) -> dict[str, int]:
     """Token ids by token, whose end of a word is `</w>` as in transformers; fairseq marks what goes on, by `@@`.
 
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if a line has no count, or a token that an earlier line has.
+    Raises ValueError if a line has no count, or a token that an earlier line has.
     """
     tokens = {token: index for index, token in enumerate(_SPECIAL)}
     for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
@@ -178,10 +167,9 @@ def read_dictionary(path: Path) -> dict[str, int]:
 
 
 def read_merges(path: Path) -> str:
-    """The merges of byte-pair encoding, one a line, of fastBPE or of version 0.2 of subword-nmt.
+    """The merges of byte-pair encoding of fastBPE or version 0.2 of subword-nmt, one a line.
 
-    Raises:
-        ValueError: if they are of version 0.1, in which the end of a word is a symbol of its own.
+    Raises ValueError if they are of version 0.1, in which the end of a word is a symbol of its own.
     """
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     merges = [line for line in lines if not line.startswith("#version")]

@@ -114,9 +114,7 @@ def from_marian(
 def find_files(path: Path) -> tuple[Path, list[Path]]:
     """The weights of a training folder, or a file of weights in it, and the vocabularies of source and target.
 
-    Raises:
-        FileNotFoundError: if weights are missing.
-        ValueError: if the file is no .npz, or vocabularies are not SentencePiece models inside the folder.
+    Raises ValueError if the file is no .npz, or vocabularies are not SentencePiece models inside the folder.
     """
     if path.is_file():
         if path.suffix != ".npz":
@@ -144,11 +142,7 @@ def find_files(path: Path) -> tuple[Path, list[Path]]:
 
 
 def read_settings(weights: Path) -> dict[str, Any]:
-    """The settings of the training and of the decoder that are in files next to the weights.
-
-    Raises:
-        ValueError: if a file is damaged.
-    """
+    """The settings of the training and of the decoder that are in files next to the weights."""
     # model.npz is the name of model.iter500.npz and model.npz.best-bleu.npz in the training.
     trained = re.sub(r"(\.iter\d+)?\.npz.*", ".npz", weights.name)
     names = [f"{trained}.yml", f"{weights.name}.yml", "decoder.yml", f"{trained}.decoder.yml"]
@@ -168,11 +162,7 @@ def languages_of(settings: dict[str, Any], vocabularies: Sequence[Path]) -> list
 
 
 def read_arrays(path: Path) -> tuple[State, dict[str, Any]]:
-    """The arrays of an `.npz`, without pickles, and the settings inside it.
-
-    Raises:
-        ValueError: if the file is damaged, claims more than it holds, or has no settings.
-    """
+    """The arrays of an `.npz`, without pickles, and the settings inside it, or ValueError if the file is damaged."""
     check_archive(path, _LARGEST_INFLATION)
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -224,11 +214,7 @@ def guided_heads(settings: dict[str, Any], path: Path) -> list[list[int]] | None
 def tokenizer_files(
     vocabularies: Sequence[Path], arrays: State, languages: Sequence[str | None] = (None, None)
 ) -> tuple[dict[str, bytes], int]:
-    """The files of a `MarianTokenizer`, by name, and the id of the pad token, which Marian does not have.
-
-    Raises:
-        ValueError: if a vocabulary and the embeddings differ in size.
-    """
+    """The files of a `MarianTokenizer`, by name, and the id of the pad token, which Marian does not have."""
     import sentencepiece
 
     tables = [arrays["Wemb"]] * 2 if "Wemb" in arrays else [arrays["encoder_Wemb"], arrays["decoder_Wemb"]]

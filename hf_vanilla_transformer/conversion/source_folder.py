@@ -74,10 +74,7 @@ def load_source(kind: Any, folder: Path, source: str) -> Any:
 
 
 def check_archive(path: Path, inflation: int = 1) -> None:
-    """Raise ValueError if a file claims more than `inflation` times its bytes, before memory is taken for them.
-
-    torch does not compress its files.
-    """
+    """Raise ValueError if a file claims more than `inflation` times its bytes, which torch does not compress."""
     if not zipfile.is_zipfile(path):
         return
     size = path.stat().st_size
@@ -123,15 +120,9 @@ def license_of(folder: Path) -> str | None:
 
 
 def recognize(source: str, revision: str | None = None, token: str | None = None) -> str:
-    """The system of a source, by its config.json and the names of its files; no weights are read.
+    """The system of a folder, a file of weights or a repository, by its config.json and the names of its files.
 
-    Args:
-        source (`str`): a folder, a file of weights, or a name on the Hub.
-        revision, token (`str`, *optional*): of the repository on the Hub.
-
-    Raises:
-        FileNotFoundError: if there is no such source.
-        ValueError: if it is of none of these systems, or of several.
+    Raises ValueError if it is of none of these systems, or of several.
     """
     path = Path(source)
     names = sorted(each.name for each in path.iterdir()) if path.is_dir() else [path.name]

@@ -58,16 +58,10 @@ def widen_feed_forward(state: State, d_ff: int) -> State:
 
 
 def require(config: VanillaTransformerConfig, system: str, **fields: Any) -> None:
-    """Check that a configuration has the values that a system needs.
+    """Raise ValueError if a configuration lacks the values that another system needs, equal widths of heads included.
 
     Args:
-        config (`VanillaTransformerConfig`): of the model to convert.
-        system (`str`): its name in the error.
-        **fields: names of fields or properties of the configuration, and the values that the system needs. Equal
-            widths of all heads are always needed.
-
-    Raises:
-        ValueError: if a value differs.
+        **fields: names of fields or properties of the configuration, and the values that the system needs.
     """
     width = config.d_model // config.num_heads
     for name, needed in {"key_dim": width, "value_dim": width, **fields}.items():
@@ -80,13 +74,9 @@ def converted_model(source: Any, state: State, name: str, **fields: Any) -> Vani
     """A model with the weights and the decoding settings of a Marian or FSMT model of transformers.
 
     Args:
-        source (`PreTrainedModel`): the model.
+        source (`PreTrainedModel`): the model; `name` is its name in errors.
         state (`dict`): its weights under this model's names, but sinusoids with all sines before all cosines.
-        name (`str`): of the source, for errors.
         **fields: of the configuration, besides those that `source` has, too.
-
-    Raises:
-        ValueError: if a weight has values that are NaN or infinite.
     """
     for key, weight in state.items():
         if not weight.isfinite().all():
