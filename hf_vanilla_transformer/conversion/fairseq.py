@@ -87,7 +87,7 @@ def from_fairseq(
     oracle += "; fairseq itself is not installed"
     name, sha256 = Path(input).resolve().name, hashes([checkpoint, *dict.fromkeys(dictionaries), codes])
     source = Source(name, "fairseq", fsmt, oracle, sha256, license or license_of(checkpoint.parent))
-    return write_fsmt(source, texts, langs, target, sentences, force)
+    return write_fsmt(source, texts, {"langs": langs}, target, sentences, force)
 
 
 def find_checkpoint(path: Path) -> Path:

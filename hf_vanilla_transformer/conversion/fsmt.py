@@ -54,33 +54,36 @@ def from_fsmt(
     check_config(FSMTConfig, folder, {"model_type": "fsmt", "scale_embedding": True, **TOKEN_IDS})
     fsmt = load_source(FSMTForConditionalGeneration, folder, input)
     texts = {name: (folder / name).read_text(encoding="utf-8") for name in (*VOCABULARIES, MERGES)}
-    settings = folder / TOKENIZER_CONFIG
-    langs = (read_json(settings) if settings.is_file() else {}).get("langs") or fsmt.config.langs
+    path = folder / TOKENIZER_CONFIG
+    settings = {"langs": fsmt.config.langs, **(read_json(path) if path.is_file() else {})}
+    langs = settings["langs"]
     if not (isinstance(langs, list) and len(langs) == 2 and all(isinstance(code, str) for code in langs)):
-        raise InputError(f"langs in {settings} is {langs!r}; it must be the codes of two languages.")
-    oracle = f"FSMTForConditionalGeneration of transformers {transformers.__version__}"
-    source = Source(input, "fsmt", fsmt, oracle, hashes(weight_files(folder)), license or license_of(folder))
-    return write_fsmt(source, texts, langs, target, sentences, force)
+        raise InputError(f"langs in {path} is {langs!r}; it must be the codes of two languages.")
+    source = Source(
+        input,
+        "fsmt",
+        fsmt,
+        f"FSMTForConditionalGeneration of transformers {transformers.__version__}",
+        hashes(weight_files(folder)),
+        license or license_of(folder),
+        folder=folder if path.is_file() else None,
+    )
+    return write_fsmt(source, texts, settings, target, sentences, force)
 
 
 def write_fsmt(
-    source: Source, texts: dict[str, str], langs: list[str], output: Path, sentences: Sequence[str], force: bool
+    source: Source, texts: dict[str, str], settings: dict[str, Any], output: Path, sentences: Sequence[str], force: bool
 ) -> Path:
-    """Convert the `reference` of a source, with the texts of its tokenizer's files and the codes of both languages."""
+    """Convert the `reference` of a source, with the texts of its tokenizer's files and the tokenizer's settings."""
     is_joint = texts[VOCABULARIES[0]] == texts[VOCABULARIES[1]]
     code = Path(str(tokenization_fairseq.__file__))
-    settings = {
-        "tokenizer_class": "FairseqTokenizer",
-        "auto_map": {"AutoTokenizer": [f"{code.stem}.FairseqTokenizer", None]},
-        "langs": langs,
-        "eos_token": "</s>",
-    }
+    auto_map = {"AutoTokenizer": [f"{code.stem}.FairseqTokenizer", None]}
+    settings = {**settings, "tokenizer_class": "FairseqTokenizer", "auto_map": auto_map, "eos_token": "</s>"}
     texts = {**texts, TOKENIZER_CONFIG: json.dumps(settings, indent=2) + "\n"}
     files = {name: text.encode() for name, text in texts.items()}
     files[code.name] = code.read_bytes()
-    return write_converted(
-        convert_fsmt(source.reference, source.name, is_joint), source, files, output, sentences, force
-    )
+    model = convert_fsmt(source.reference, source.name, is_joint)
+    return write_converted(model, source, files, output, sentences, force)
 
 
 def convert_fsmt(

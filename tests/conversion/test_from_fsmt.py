@@ -213,6 +213,16 @@ def test_what_cannot_be_carried_is_named(tmp_path, fields, message):
         from_fsmt(str(tmp_path / "fsmt"), str(tmp_path / "model"))
 
 
+def test_settings_of_the_tokenizer_are_carried(tmp_path):
+    saved(tmp_path / "fsmt")
+    path = tmp_path / "fsmt" / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "do_lower_case": True, "model_max_length": 99}))
+    tokenizer = AutoTokenizer.from_pretrained(from_fsmt(str(tmp_path / "fsmt"), str(tmp_path / "model")))
+    assert tokenizer(SENTENCES).input_ids == FSMTTokenizer.from_pretrained(tmp_path / "fsmt")(SENTENCES).input_ids
+    assert tokenizer(SENTENCES).input_ids == tokenizer([text.lower() for text in SENTENCES]).input_ids
+    assert tokenizer.model_max_length == 99
+
+
 def test_languages_that_are_none(tmp_path):
     saved(tmp_path / "fsmt")
     path = tmp_path / "fsmt" / "tokenizer_config.json"
