@@ -3,6 +3,7 @@
 It is byte-level: no character is unknown, and decoding restores every normalized text exactly.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
@@ -35,6 +36,18 @@ class VanillaTransformerTokenizer(TokenizersBackend):
     """
 
     model_input_names = ["input_ids", "attention_mask"]
+
+    def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
+        """Add tokens; a special token that merges spell is split in text, which would be encoded as it otherwise."""
+        backend = self.backend_tokenizer
+        spelled = backend.get_vocab(with_added_tokens=False).keys() - self.added_tokens_encoder.keys()
+        for token in spelled.intersection(map(str, new_tokens)) if special_tokens else ():
+            if len(token) == 1:
+                raise InputError(f"{token!r} stands for a byte of text, so it is no special token; give a longer name.")
+            parts = Regex(f"{re.escape(token[0])}(?={re.escape(token[1:])})")
+            splits = [backend.pre_tokenizer, pre_tokenizers.Split(parts, "isolated")]
+            backend.pre_tokenizer = pre_tokenizers.Sequence(splits)
+        return super()._add_tokens(new_tokens, special_tokens)
 
 
 def _normalizer_steps(normalization: Normalization) -> list[Any]:

@@ -156,6 +156,25 @@ def test_special_tokens_are_not_learned_from_text(whitespace_words, normalizatio
 
 
 @pytest.mark.parametrize("whitespace_words", [False, True])
+def test_added_special_tokens_are_not_in_text(tmp_path, whitespace_words):
+    names = ["<2de>", "ouse", "\u0120house", "[X]"]
+    texts = ["x<2de>a", "x<2de>b <2de>", "a house", "mouse"] * 9
+    tokenizer = train_tokenizer(texts, 400, show_progress=False, whitespace_words=whitespace_words)
+    tokenizer.add_special_tokens({"additional_special_tokens": names})
+    tokenizer.save_pretrained(tmp_path)
+    for each in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        special = each.convert_tokens_to_ids(names)
+        assert each.all_special_ids[-4:] == special
+        for text in (*texts, " ".join(names), "".join(names)):
+            ids = each(text).input_ids
+            assert not set(ids[:-1]) & {0, 1, 2, *special}
+            assert each.decode(ids, skip_special_tokens=True) == text
+    assert len(AutoTokenizer.from_pretrained(tmp_path)) == len(tokenizer)
+    with pytest.raises(ValueError, match="'a' stands for a byte of text"):
+        tokenizer.add_special_tokens({"additional_special_tokens": ["a"]})
+
+
+@pytest.mark.parametrize("whitespace_words", [False, True])
 def test_tokenised_text_comes_back_word_for_word(multi30k, whitespace_words):
     files = sorted((multi30k / "tok").glob("val.*.tok.*"))
     if not files:
