@@ -10,6 +10,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 from transformers import PreTrainedTokenizerBase
 
+from ..data.language_codes import language_of
 from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError
 
@@ -25,6 +26,8 @@ _TOKENIZATION_OF = {
     "zh": "zh",
     "ja": "ja-mecab",
     "ko": "ko-mecab",
+    # Chinese languages without a code of two letters.
+    **dict.fromkeys(("cdo", "gan", "hak", "hsn", "lzh", "nan", "wuu", "yue"), "zh"),
     **dict.fromkeys(("th", "lo", "km", "my"), "char"),
 }
 _FEATURES = [
@@ -123,12 +126,12 @@ def bleu_tokenization(language: str | None) -> str | None:
     """The tokenization for BLEU in a target language that writes no spaces between words; None for other languages.
 
     Args:
-        language (`str`, *optional*): a code such as `"ja"`, `"zh_CN"` or `"zh-Hans"`.
+        language (`str`, *optional*): a code such as `"ja"`, `"zh_CN"`, `"zho_Hans"` or `"cmn"`.
 
     Returns:
         `str`: a value for `tokenize` of [`score_translations`], whose default `"13a"` suits all other languages.
     """
-    return _TOKENIZATION_OF.get(re.split("[_-]", language or "")[0])
+    return _TOKENIZATION_OF.get(language_of(language) or re.split("[_-]", language or "")[0])
 
 
 def make_compute_metrics(
