@@ -15,6 +15,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import HfArgumentParser
 
+from ..data.pair_arguments import with_recipe
 from ..model.input_error import InputError as ModelInputError
 from ..support.atomic_files import are_same_file
 from ..support.build_arguments import build, kinds_of
@@ -109,7 +110,7 @@ def given_arguments(
     given = _given(parser, known, arguments)
     config = given.pop("config", None)
     if config is not None:
-        given = {**_given_by_recipe(parser, known, config), **given}
+        given = with_recipe(_given_by_recipe(parser, known, config), given)
         for output in (given.get(name) for name in _OUTPUTS):
             if output is not None and are_same_file(config, output):
                 raise InputError(f"{output} is also an input, {config}; write to another file.")

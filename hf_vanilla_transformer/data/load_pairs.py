@@ -2,12 +2,13 @@
 
 import csv
 import glob
-import gzip
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from io import TextIOWrapper
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
@@ -21,19 +22,16 @@ from huggingface_hub.utils import WeakFileLock
 from ..support.atomic_files import are_same_file, is_stream, whole_file
 from ..support.user_errors import InputError, input_errors
 from .number_corpus import number_pairs
-from .text_lines import check_is_input, iterate_lines
+from .text_lines import TABLES, check_is_input, iterate_lines, opened, suffix_of
 
 
 # Names of the validation split on the Hub; the first that a data set has is it.
 _VALIDATION_NAMES = ("validation", "dev", "valid", "val")
-_LINES_PER_CHUNK = 10_000
+_ROWS_PER_CHUNK = 10_000
 _TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
-_TABLE_FORMATS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+_CSV_OPTIONS = ("delimiter", "quoting", "quotechar", "doublequote", "escapechar", "encoding", "column_names")
 _NUMBER = r"^\s*[-+]?[0-9]+([.,][0-9]+)*\s*$"
-# Quoting options that pandas and Python's csv module share.
-_QUOTING_OPTIONS = ("quotechar", "quoting", "escapechar", "doublequote")
-# Options that may change what the header or a row is; files are then not checked.
-_UNCHECKED_OPTIONS = ("header", "names", "column_names", "skiprows", "lineterminator", "comment")
+_UNQUOTED = "quoting=3 (--quoting 3) if no cell is quoted"
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +67,11 @@ def load_pairs(
         train_files, validation_files, test_files (*optional*): tables of one format, or two aligned text files, for
             each split.
         source, target (`str`): columns or languages, see above.
-        **options: for `"numbers"`, arguments of [`number_pairs`]; for a Hub data set or a table, those of
-            `datasets.load_dataset`, such as `name` (the configuration), `revision` or `delimiter`.
+        **options: for `"numbers"`, arguments of [`number_pairs`]; for a Hub data set or parquet, those of
+            `datasets.load_dataset`, such as `name` (the configuration) or `revision`; for JSON, `field`, the one that
+            holds the rows; for CSV and TSV, `encoding`, `column_names` of a file without a header, and `delimiter`,
+            `quoting`, `quotechar`, `doublequote`, `escapechar` of Python's `csv`. A TSV file has no quoted cells
+            unless `quoting=0` is given.
 
     Returns:
         `DatasetDict`: the splits found or given, with strings in both columns.
@@ -89,6 +90,8 @@ def load_pairs(
         raise InputError("streamed pairs have no length; leave streaming out: memory-mapped pairs need little memory.")
     if not isinstance(options.get("split", ""), str):
         raise InputError(f'split is {options["split"]!r}; give one, such as "train[:1%]", or leave it out to load all.')
+    if source == target:
+        raise InputError(f'source and target are both "{source}"; give two columns or languages.')
     if files:
         with TemporaryDirectory() as folder:
             readable = {split: [_without_pipe(path, folder) for path in paths] for split, paths in files.items()}
@@ -132,109 +135,117 @@ def _without_pipe(path: Path, folder: str) -> Path:
 
 
 def _read_files(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:
-    suffixes = {_suffix_of(path) for path in paths}
-    if len(suffixes) == 1 and suffixes <= set(_TABLE_FORMATS):
-        return _read_tables(paths, source, target, options)
-    if len(paths) != 2 or suffixes & set(_TABLE_FORMATS):
-        raise InputError(
-            f"one split is in {', '.join(map(str, paths))}; give tables of one format ({', '.join(_TABLE_FORMATS)}), "
-            "or two aligned text files."
-        )
-    if options:
-        raise InputError(f"{', '.join(options)}: text files take no options; leave them out.")
-    return _read_aligned(*paths)
+    suffixes, origin = {suffix_of(path) for path in paths}, ", ".join(map(str, paths))
+    if len(suffixes) > 1 or not suffixes <= set(TABLES):
+        if len(paths) != 2 or suffixes & set(TABLES):
+            raise InputError(
+                f"one split is in {origin}; give tables of one format ({', '.join(TABLES)}), or two aligned text files."
+            )
+        if options:
+            raise InputError(f"{', '.join(options)}: text files take no options; leave them out.")
+        return _copied(paths, "lines", _aligned_lines(*paths))
+    (suffix,) = suffixes
+    if suffix == ".parquet":
+        # load_dataset expands patterns, but these are names.
+        files = [glob.escape(str(path)) for path in paths]
+        try:
+            table = load_dataset("parquet", data_files=files, split="train", **options)
+        except Exception as error:
+            raise InputError(f"{origin} cannot be read as parquet: {error.__cause__ or error}") from error
+        return _select_columns(table, source, target, origin)
+    read = _READERS[suffix]
+    known = ("field",) if read is _json_rows else _CSV_OPTIONS
+    if not options.keys() <= set(known):
+        raise InputError(f"{', '.join(options)}: {suffix} files take {', '.join(known)} alone.")
+    texts = (pair for path in paths for pair in _texts(path, read(path, **options), source, target))
+    try:
+        pairs = _copied(paths, (suffix, source, target, options), texts)
+    except (LookupError, TypeError) as error:  # Values of options that Python does not accept.
+        raise InputError(f"{origin} cannot be read with {options}: {error}") from error
+    # CSV has no types.
+    for column, name in (("source", source), ("target", target)) if read is not _json_rows else ():
+        if pc.all(pc.match_substring_regex(pairs.data.column(column), _NUMBER)).as_py():
+            logger.warning('%s: column "%s" holds numbers alone; is it the column of the sentences?', origin, name)
+    return pairs
 
 
-def _suffix_of(path: Path) -> str:
-    """The suffix that tells the format: ".csv" of a.CSV.gz."""
-    return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
-
-
-def _read_aligned(source_path: Path, target_path: Path) -> Dataset:
-    """Copy two text files into one file of the cache, unless an earlier call has, and memory-map it."""
-    states = [(path.resolve(), path.stat()) for path in (source_path, target_path)]
+def _copied(paths: list[Path], settings: Any, pairs: Iterator[tuple[str, str]]) -> Dataset:
+    """Copy the pairs of files into a file of the cache, unless an earlier call has, and memory-map it."""
+    origin = ", ".join(map(str, paths))
+    states = [(str(path.resolve()), path.stat()) for path in paths]
     # These values change when a file is written or replaced.
-    key = Hasher.hash([(str(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for path, s in states])
+    key = Hasher.hash([settings, [(name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in states]])
     copy = Path(config.HF_DATASETS_CACHE) / "pairs" / f"{key}.arrow"
     copy.parent.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(copy.with_suffix(".lock")):
         if not copy.is_file():
             # Dataset.from_generator takes eight times as long.
             with whole_file(copy, binary=True) as file, pa.ipc.new_stream(file, _TEXT) as writer:
-                for table in _aligned_tables(source_path, target_path):
-                    writer.write_table(table)
+                while chunk := list(islice(pairs, _ROWS_PER_CHUNK)):
+                    try:
+                        writer.write_table(pa.table(list(zip(*chunk, strict=True)), schema=_TEXT))
+                    except UnicodeEncodeError as error:
+                        raise InputError(f"{origin} contains {error.object!r}, which is not UTF-8 text.") from None
     return Dataset.from_file(str(copy))
 
 
-def _aligned_tables(source_path: Path, target_path: Path) -> Iterator[pa.Table]:
+def _aligned_lines(source_path: Path, target_path: Path) -> Iterator[tuple[str, str]]:
     sources, targets = iterate_lines(source_path), iterate_lines(target_path)
-    begin = 0
-    while True:
-        source, target = list(islice(sources, _LINES_PER_CHUNK)), list(islice(targets, _LINES_PER_CHUNK))
-        if len(source) != len(target):
+    for count, (source, target) in enumerate(zip_longest(sources, targets)):
+        if source is None or target is None:
+            more = count + 1 + sum(1 for _ in chain(sources, targets))
+            lines = (count, more) if source is None else (more, count)
             raise InputError(
-                f"{source_path} has {begin + len(source) + sum(1 for _ in sources)} lines and {target_path} has "
-                f"{begin + len(target) + sum(1 for _ in targets)}; give files whose lines n translate each other."
+                f"{source_path} has {lines[0]} lines and {target_path} has {lines[1]}; give files whose lines n "
+                "translate each other."
             )
-        if not source:
-            return
-        yield pa.table({"source": source, "target": target})
-        begin += len(source)
+        yield source, target
 
 
-def _read_tables(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:
-    """Read and concatenate tables."""
-    suffix, origin = _suffix_of(paths[0]), ", ".join(map(str, paths))
-    kind = _TABLE_FORMATS[suffix]
-    if kind == "json" and "field" not in options:
-        for path in paths:
-            _check_json_lines(path)
-    if kind == "csv":
-        if suffix == ".tsv" and "sep" not in options:
-            options = {"delimiter": "\t", **options}
-        names = set.intersection(*(set(_check_csv(path, options)) for path in paths))
-        # Other columns are not read, because their type may change further down.
-        only = {"usecols": [source, target]} if {source, target} <= names else {}
-        # By default pandas reads words such as the German "null" as missing values, and digits as numbers.
-        options = {"keep_default_na": False, "converters": {source: str, target: str}, **only, **options}
-    try:
-        # load_dataset expands patterns, but these are names.
-        files = [glob.escape(str(path)) for path in paths]
-        table = load_dataset(kind, data_files=files, split="train", **options)
-    except Exception as error:
-        raise InputError(f"{origin} cannot be read as {kind}: {error.__cause__ or error}") from error
-    pairs = _select_columns(table, source, target, origin)
-    # CSV has no types.
-    for column, name in (("source", source), ("target", target)) if kind == "csv" else ():
-        if pc.all(pc.match_substring_regex(pairs.data.column(column), _NUMBER)).as_py():
-            logger.warning('%s: column "%s" holds numbers alone; is it the column of the sentences?', origin, name)
-    return pairs
+def _texts(path: Path, rows: Iterator[tuple[int, Any]], source: str, target: str) -> Iterator[tuple[str, str]]:
+    """The two cells of each row of a table; rows are numbered by the lines of the file."""
+    line = 0
+    for line, row in rows:
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, line {line}: a {type(row).__name__}; each line must be a JSON object.")
+        if source not in row and isinstance(row.get("translation"), dict):
+            row = row["translation"]
+        for column in (source, target):
+            _check_has(row, column, f"{path}, line {line},")
+            if not isinstance(row[column], str):
+                raise InputError(f'{path}, line {line}: column "{column}" holds {row[column]!r}, not text.')
+        yield row[source], row[target]
+    if not line:
+        raise InputError(f"{path} has no rows; give a file with sentences.")
 
 
-def _check_csv(path: Path, options: dict[str, Any]) -> list[str]:
-    """Check that every row has as many cells as the header; pandas would shift or fill cells silently.
-
-    Returns:
-        `list[str]`: the names in the header; empty if options say that the first line is not a header.
-    """
-    delimiter = options.get("delimiter", options.get("sep", ","))
-    if len(delimiter) > 1 or any(name in options for name in _UNCHECKED_OPTIONS):
-        return []
-    quoting = {name: options[name] for name in _QUOTING_OPTIONS if name in options}
-    opened = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rt", encoding=options.get("encoding", "utf-8-sig"), newline="") as file:
-        rows = csv.reader(file, delimiter=delimiter, strict=True, **quoting)
+def _csv_rows(
+    path: Path,
+    delimiter: str = ",",
+    quoting: Any = None,
+    encoding: str = "utf-8-sig",
+    column_names: Sequence[str] | None = None,
+    **options: Any,
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a CSV file with the lines in which they end; each has as many cells as the header."""
+    advice = f'quote cells that contain "{delimiter}"'
+    if quoting == csv.QUOTE_NONE:
+        advice = "if cells are quoted, give quoting=0 (--quoting 0)"
+    with opened(path) as binary, TextIOWrapper(binary, encoding, newline="") as file:
+        rows = csv.reader(file, delimiter=delimiter, quoting=quoting or csv.QUOTE_MINIMAL, strict=True, **options)
         try:
-            header = next(rows, [])
-            row = None
-            for row in rows:
-                if row and len(row) != len(header):
+            header = column_names or next(rows, [])
+            for row in filter(None, rows):
+                if len(row) != len(header):
                     raise InputError(
-                        f"{path}, line {rows.line_num}: {len(row)} cells, but the header has {len(header)}; quote "
-                        f'cells that contain "{delimiter}".'
+                        f"{path}, line {rows.line_num}: {len(row)} cells, but the header has {len(header)}; {advice}."
                     )
-            if row is None:
-                raise InputError(f"{path} has a header but no rows; give a file with sentences.")
+                if quoting is None and any("\n" in cell and delimiter in cell for cell in row):
+                    raise InputError(
+                        f'{path}, line {rows.line_num}: a quoted cell holds "{delimiter}" and a line break, so it may '
+                        f"be several rows; give quoting=0 (--quoting 0) if it is one cell, or {_UNQUOTED}."
+                    )
+                yield rows.line_num, dict(zip(header, row, strict=True))
         except UnicodeDecodeError as error:
             raise InputError(
                 f"{path}, line {rows.line_num + 1} or later: {error}; convert it to UTF-8, or give its encoding "
@@ -242,36 +253,51 @@ def _check_csv(path: Path, options: dict[str, Any]) -> list[str]:
             ) from error
         except csv.Error as error:
             raise InputError(
-                f"{path}, line {rows.line_num}: {error}. Quote cells that contain quotation marks and double these; if "
-                "no cell is quoted, give quoting=3 (--quoting 3)."
+                f"{path}, line {rows.line_num}: {error}. Quote cells that contain quotation marks and double these, or "
+                f"give {_UNQUOTED}."
             ) from error
-    return header
 
 
-def _check_json_lines(path: Path) -> None:
-    for number, line in enumerate(iterate_lines(path), start=1):
-        if number == 1 and line.lstrip().startswith("["):  # One array of objects instead of lines.
+def _json_rows(path: Path, field: str | None = None) -> Iterator[tuple[int, Any]]:
+    """The rows of JSON lines, or of one array of objects, which may be a field of an object."""
+    lines, number = iterate_lines(path), 1
+    first = next(lines)
+    try:
+        if field is None and not first.lstrip().startswith("["):
+            for number, line in enumerate(chain([first], lines), start=1):
+                if line.strip():
+                    yield number, json.loads(line)
             return
-        try:
-            row = json.loads(line) if line.strip() else {}
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}, line {number}: not valid JSON ({error}).") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, line {number}: a {type(row).__name__}; each line must be a JSON object.")
+        content = json.loads("\n".join([first, *lines]))
+    except ValueError as error:
+        raise InputError(f"{path}, line {number}: not valid JSON ({error}).") from error
+    if field is not None:
+        _check_has(content, field, f"{path}")
+    yield from enumerate(content if field is None else content[field], start=1)
+
+
+# Translators' TSV has no quotation marks around cells.
+_tsv_rows = partial(_csv_rows, delimiter="\t", quoting=csv.QUOTE_NONE)
+_READERS: dict[str, Callable[..., Iterator[tuple[int, Any]]]] = {
+    ".csv": _csv_rows,
+    ".tsv": _tsv_rows,
+    ".json": _json_rows,
+    ".jsonl": _json_rows,
+}
+
+
+def _check_has(names: Collection[str], column: str, origin: str) -> None:
+    if column not in names:
+        known = ", ".join(f'"{name}"' for name in names)
+        raise InputError(f'{origin} has no column "{column}"; it has: {known}. Give two of them as source and target.')
 
 
 def _select_columns(table: Dataset, source: str, target: str, origin: str) -> Dataset:
-    if source == target:
-        raise InputError(f'source and target are both column "{source}"; give two columns.')
     if "translation" in table.column_names and source not in table.column_names:
         table = table.flatten()
         source, target = f"translation.{source}", f"translation.{target}"
     for column in (source, target):
-        if column not in table.column_names:
-            columns = ", ".join(f'"{name}"' for name in table.column_names)
-            raise InputError(
-                f'{origin} has no column "{column}"; it has: {columns}. Give two of them as source and target.'
-            )
+        _check_has(table.column_names, column, origin)
         if getattr(table.features[column], "dtype", None) not in ("string", "large_string"):
             raise InputError(f'{origin}: column "{column}" holds {table.features[column]}, not text.')
     pairs = table.select_columns([source, target]).rename_columns({source: "source", target: "target"})

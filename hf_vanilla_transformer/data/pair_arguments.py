@@ -8,19 +8,38 @@ from typing import TYPE_CHECKING, Any
 
 from ..support.user_errors import InputError
 from .language_codes import language_of
+from .text_lines import TABLES, suffix_of
 
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
 
 
-_LANGUAGE_CODE = re.compile("[a-z]{2,3}([_-][A-Za-z]{2,4})?")
+_LANGUAGE_CODE = re.compile("[a-z]{2,3}([_-][A-Za-z0-9]{2,8})*")
 Files = str | Path | Sequence[str | Path]
 
 
 def file_names(files: Files) -> list[str]:
     """The names of one file, or of several."""
     return [str(file) for file in ([files] if isinstance(files, (str, Path)) else files)]
+
+
+def with_recipe(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a recipe, overridden by those that are given.
+
+    The recipe's languages are not those of given text files whose names end in no languages, or of given columns.
+    """
+    names = ("train_file", "validation_file", "test_file")
+    files = [] if any(map(recipe.get, names)) else [file_names(given[name]) for name in names if given.get(name)]
+    is_unknown = any(len(pair) == 2 and suffix_of(pair[0]) not in TABLES and not _languages(pair) for pair in files)
+    others = {f"{side}_lang" for side in ("source", "target") if is_unknown or given.get(f"{side}_column")}
+    return {**{name: value for name, value in recipe.items() if name not in others}, **given}
+
+
+def _languages(files: Sequence[str | Path]) -> tuple[str, str] | None:
+    """The languages that the names of two aligned text files end in."""
+    ends = [language_of(suffix_of(file).removeprefix(".")) for file in files]
+    return (ends[0], ends[1]) if len(ends) == 2 and ends[0] and ends[1] and ends[0] != ends[1] else None
 
 
 @dataclass
@@ -53,7 +72,8 @@ class DataArguments:
         default=None, metadata={"help": "What separates the cells of CSV and TSV; by default a comma or a tab."}
     )
     quoting: int | None = field(
-        default=None, metadata={"help": "3 if no cell of CSV and TSV is quoted, so that quotation marks are text."}
+        default=None,
+        metadata={"help": "3 if no cell of CSV or TSV is quoted, the default of TSV; 0 if cells are."},
     )
     encoding: str | None = field(default=None, metadata={"help": "Encoding of CSV and TSV; by default UTF-8."})
     max_digits: int = field(
@@ -131,8 +151,4 @@ class DataArguments:
         return self.source_lang or of_files[0], self.target_lang or of_files[1]
 
     def _languages_of_files(self) -> tuple[str | None, str | None]:
-        for files in self._files().values():
-            ends = [language_of(Path(file).suffix.removeprefix(".")) for file in files]
-            if len(ends) == 2 and None not in ends and ends[0] != ends[1]:
-                return ends[0], ends[1]
-        return None, None
+        return next(filter(None, map(_languages, self._files().values())), (None, None))

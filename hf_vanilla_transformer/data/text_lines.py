@@ -3,6 +3,7 @@
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from ..support.user_errors import InputError
 _ADVICE = "convert it to UTF-8, for example with iconv, or decompress it"
 
 
+# Suffixes of tables; other files of pairs are aligned text files.
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+
+
 def check_is_input(path: Path) -> None:
     """Raise OSError if a path names neither a file nor a pipe."""
     if path.is_dir():
@@ -21,20 +26,36 @@ def check_is_input(path: Path) -> None:
         raise FileNotFoundError(f"{path} does not exist; check the path.")
 
 
+def suffix_of(path: str | Path) -> str:
+    """The suffix of a name without .gz, in lower case: ".csv" of a.CSV.gz."""
+    path = Path(path)
+    return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Open a file or pipe for reading bytes; a .gz is decompressed.
+
+    Raises:
+        OSError: if there is no such file, or it cannot be read.
+        ValueError: if the file is not a whole gzip file although its name ends in .gz.
+    """
+    check_is_input(path)
+    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
+        try:
+            yield file
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(f"{path} is not a whole gzip file ({error}); compress it again.") from error
+
+
 def iterate_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file or pipe without line ends and byte order mark; a .gz is decompressed.
 
     Raises:
-        OSError: if there is no such file, or it cannot be read.
-        ValueError: if a line is not UTF-8, or the file is not a whole gzip file although its name ends in .gz.
+        OSError, ValueError: see [`opened`] and [`decode_lines`].
     """
-    check_is_input(path)
-    opened: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    with opened(path, "rb") as file:
-        try:
-            yield from decode_lines(file, str(path))
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InputError(f"{path} is not a whole gzip file ({error}); compress it again.") from error
+    with opened(path) as file:
+        yield from decode_lines(file, str(path))
 
 
 def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str]]:
@@ -43,7 +64,7 @@ def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str
     while arrived := stream.read1(1 << 20):
         *lines, rest = (rest + arrived).split(b"\n")
         if lines:
-            yield list(decode_lines(lines, name, number))
+            yield list(decode_lines([line + b"\n" for line in lines], name, number))
             number += len(lines)
     if rest:
         yield list(decode_lines([rest], name, number))
@@ -58,7 +79,8 @@ def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[
         first (`int`): the number of the first line.
 
     Raises:
-        ValueError: if a line is not UTF-8, or holds NUL characters, as UTF-16 does.
+        ValueError: if a line is not UTF-8, or holds NUL characters, as UTF-16 does, or if carriage returns alone end
+            the lines.
     """
     # Not str.splitlines(), which splits at characters that occur inside sentences.
     for number, line in enumerate(lines, start=first):
@@ -69,6 +91,8 @@ def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[
             raise InputError(f"{name}, line {number}: {byte} is not UTF-8; {_ADVICE}.") from error
         if "\0" in text:
             raise InputError(f"{name}, line {number}: NUL characters, as in UTF-16; {_ADVICE}.")
+        if number == 1 and not text.endswith("\n") and "\r" in text.rstrip("\r"):
+            raise InputError(f"{name}: carriage returns alone end its lines; convert it, for example with mac2unix.")
         yield text.rstrip("\r\n")
 
 

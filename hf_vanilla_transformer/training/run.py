@@ -15,7 +15,7 @@ from datasets import DatasetDict, disable_progress_bars
 from transformers import Seq2SeqTrainer, TrainerState, set_seed
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from ..data.pair_arguments import Files
+from ..data.pair_arguments import Files, with_recipe
 from ..support.atomic_files import locked
 from ..support.disk_errors import is_disk_error
 from ..support.process_memory import peak_memory
@@ -72,7 +72,7 @@ def train(
     if output_dir is not None:
         given["output_dir"] = str(output_dir)
     recipe = {} if config is None else read_recipe(config)
-    with prepared(Settings.from_arguments(**{**recipe, **given, **arguments})) as finish_run:
+    with prepared(Settings.from_arguments(**with_recipe(recipe, {**given, **arguments}))) as finish_run:
         return finish_run()
 
 

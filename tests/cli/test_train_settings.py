@@ -250,12 +250,46 @@ def test_blank_lines_are_left_out(tmp_path, capsys):
         ({"train_file": ["a.en", "a.zh"], "target_lang": "zh_TW"}, ("en", "zh_TW")),
         ({"train_file": ["a.csv"], "test_file": ["b.de", "b.en"]}, ("de", "en")),
         ({"train_file": ["source.txt", "target.txt"]}, (None, None)),
+        ({"train_file": ["a.en.gz", "a.FR.GZ"]}, ("en", "fr")),
+        ({"train_file": ["a.eng_Latn", "a.zho_Hans"]}, ("en", "zh")),
+        ({"train_file": ["a.en.gz", "a.tgt.gz"]}, (None, None)),
+        ({"source_lang": "es-419", "target_lang": "sr-Latn-RS"}, ("es-419", "sr-Latn-RS")),
+        ({"source_lang": "cmn", "target_lang": "jpn_Jpan"}, ("cmn", "jpn_Jpan")),
+        ({"train_file": ["a.en", "a.zh"], "target_lang": "zho_Hans"}, ("en", "zho_Hans")),
         ({"train_file": ["a.en", "b.en"]}, (None, None)),
         ({"train_file": ["a.csv", "b.csv"], "source_lang": "en", "target_lang": "cs"}, ("en", "cs")),
     ],
 )
 def test_languages_of_files(given, languages):
     assert DataArguments(**given).languages() == languages
+
+
+@pytest.mark.parametrize(
+    ("arguments", "languages"),
+    [
+        (["--train_file", "a.src", "a.tgt"], (None, None)),
+        (["--train_file", "a.src.gz", "a.tgt.gz", "--target_lang", "fr"], (None, "fr")),
+        (["--train_file", "a.en", "a.de"], ("en", "de")),
+        (["--test_file", "a.en", "a.hyp"], (None, None)),
+        (["--train_file", "a.csv", "b.csv"], ("en", "de")),
+        (["--train_file", "a.csv", "--target_column", "french"], ("en", None)),
+        ([], ("en", "de")),
+    ],
+)
+def test_the_languages_of_a_recipe_are_not_those_of_any_files(arguments, languages, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("languages.yaml").write_text("source_lang: en\ntarget_lang: de\n")
+    given = given_arguments(DataArguments, "", ["--config", "languages.yaml", *arguments])
+    assert DataArguments(**given).languages() == languages
+
+
+def test_files_of_other_languages_than_the_recipe_are_refused(tmp_path):
+    files = {"train_file": ["a.en.gz", "a.fr.gz"]}
+    with pytest.raises(ValueError, match="source_lang and target_lang are en and de, but the files end in en and fr"):
+        run.train(files["train_file"], tmp_path / "run", config="multi30k_en_de")
+    own = tmp_path / "own.yaml"
+    own.write_text(json.dumps({"train_file": ["a.src", "a.tgt"], "source_lang": "en", "target_lang": "fr"}))
+    assert DataArguments(**given_arguments(DataArguments, "", ["--config", str(own)])).languages() == ("en", "fr")
 
 
 @pytest.mark.parametrize("said", [{"source_lang": "en", "target_lang": "de"}, {"target_lang": "de"}])

@@ -10,7 +10,6 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from hf_vanilla_transformer import load_pairs
-from hf_vanilla_transformer.data.load_pairs import _check_json_lines
 
 
 ENGLISH = "a small house\ntwo houses\n"
@@ -82,9 +81,9 @@ def test_little_memory(write):
     line = "a sentence of some words, " * 8
     texts = [write("a.en", f"{line}\n" * 60_000), write("a.de", f"{line}\n" * 60_000)]
     table = write("a.jsonl", f"{json.dumps({'source': line, 'target': line})}\n" * 60_000)
-    for read in (lambda: load_pairs(train_files=texts), lambda: _check_json_lines(table)):
+    for files in (texts, table):
         tracemalloc.start()
-        read()
+        load_pairs(train_files=files)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < table.stat().st_size / 2
@@ -174,10 +173,52 @@ def test_a_table_in_another_encoding_and_with_other_quotation_marks(tmp_path):
 def test_quotation_marks_that_are_text_stay(tmp_path, line):
     path = tmp_path / "train.tsv"
     path.write_text(f"source\ttarget\na\tb\n{line}\n")
-    with pytest.raises(ValueError, match=r"train\.tsv, line 3: .*if no cell is quoted, give quoting=3"):
-        load_pairs(train_files=path)
-    pairs = load_pairs(train_files=path, quoting=3)
+    with pytest.raises(ValueError, match=r"train\.tsv, line 3: .*give quoting=3 \(--quoting 3\) if no cell is quoted"):
+        load_pairs(train_files=path, quoting=0)
+    pairs = load_pairs(train_files=path)
     assert pairs["train"].to_list()[1] == dict(zip(("source", "target"), line.split("\t"), strict=True))
+
+
+def test_tab_separated_values_are_unquoted(write):
+    path = write("a.tsv", 'source\ttarget\n"B\tb\nC\tc\nD"\td\n')
+    pairs = load_pairs(train_files=path)["train"]
+    assert pairs.to_list() == [{"source": s, "target": t} for s, t in (('"B', "b"), ("C", "c"), ('D"', "d"))]
+    assert load_pairs(train_files=path, quoting=0)["train"]["source"][:] == ["B\tb\nC\tc\nD"]
+    path = write("b.tsv", 'source\ttarget\n"B\nC"\tc\n')
+    with pytest.raises(ValueError, match=r"line 2: 1 cells, .* 2; if cells are quoted, give quoting=0 \(--quoting 0\)"):
+        load_pairs(train_files=path)
+
+
+def test_a_quoted_cell_that_may_be_several_rows(write):
+    path = write("a.csv", 'source,target\n"B,b\nC,c\nD",d\n')
+    with pytest.raises(ValueError, match=r'a\.csv, line 4: a quoted cell holds "," and a line break.* give quoting=0 '):
+        load_pairs(train_files=path)
+    assert len(load_pairs(train_files=path, quoting=3)["train"]) == 3
+    assert load_pairs(train_files=path, quoting=0)["train"]["source"][:] == ["B,b\nC,c\nD"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("a.csv", {"skiprows": 1}, r"skiprows: \.csv files take delimiter, .*column_names alone"),
+        ("a.csv", {"delimiter": "||"}, r"a\.csv cannot be read with \{'delimiter': '\|\|'\}: .*1-character string"),
+        ("a.csv", {"encoding": "klingon"}, r"a\.csv cannot be read with .*: unknown encoding: klingon"),
+        ("a.csv", {"quoting": 9}, r"a\.csv cannot be read with .*quoting"),
+        ("a.jsonl", {"delimiter": ";"}, r"delimiter: \.jsonl files take field alone"),
+    ],
+)
+def test_options_that_a_table_does_not_have(write, name, options, message):
+    with pytest.raises(ValueError, match=message):
+        load_pairs(train_files=write(name, "source,target\nx,y\n"), **options)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+@pytest.mark.parametrize("text", ["2024-05-01", "2024-05-01T10:00:00Z", "2024-05-01 10:00", "7", "true", " x "])
+def test_texts_of_json_lines_stay_as_they_are(write, name, text):
+    row = {"source": text, "target": text, "other": {"nested": [1, None]}}
+    lines = [json.dumps(row), json.dumps({**row, "other": "1"})] * 3
+    content = "\n".join(lines) if name == "a.jsonl" else f"[{','.join(lines)}]"
+    assert load_pairs(train_files=write(name, content))["train"]["target"][:] == [text] * 6
 
 
 def test_one_array_of_objects(write):
@@ -209,7 +250,11 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
     [
         ({"a.en": "x\n", "a.de": ""}, ValueError, r"a\.de is empty; give a file with sentences"),
         ({"a.en": "x\ny\n", "a.de": "x\n"}, ValueError, r"a\.en has 2 lines and .*a\.de has 1; give files whose"),
-        ({"a.csv": "source,german\nx,y\n"}, ValueError, r'a\.csv has no column "target"; it has: "source", "german"'),
+        (
+            {"a.csv": "source,german\nx,y\n"},
+            ValueError,
+            r'a\.csv, line 2, has no column "target"; it has: "source", "german"',
+        ),
         (
             {"a.jsonl": '{"source": "x", "target": "y"}\n{"source": "x"\n'},
             ValueError,
@@ -224,7 +269,7 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
         (
             {"a.jsonl": '{"source": "x"}\n{"source": "x", "target": "y"}\n'},
             ValueError,
-            r"a\.jsonl: 1 of 2 rows have no target; fill or remove them",
+            r'a\.jsonl, line 1, has no column "target"; it has: "source"',
         ),
         (
             {"a.csv": "source,target\nx,y\n", "b.tsv": "source\ttarget\nx\ty\n"},
@@ -234,22 +279,27 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
         (
             {"a.csv": "source,target\nx,y\n", "b.csv": "source,goal\nx,y\n"},
             ValueError,
-            r"a\.csv, .*b\.csv",
+            r'b\.csv, line 2, has no column "target"; it has: "source", "goal"',
         ),
         ({"a.txt": "x\n"}, ValueError, r"one split is in .*a\.txt; give tables of one format \(\.csv, .*two aligned"),
         ({"a": "x\n", "b": "x\n", "c": "x\n"}, ValueError, "one split is in .*a, .*b, .*c; give tables of one"),
         (
             {"a.json": '{"source": "x", "target": 1}\n'},
             ValueError,
-            r'a\.json: column "target" holds .*int64.*, not text',
+            r'a\.json, line 1: column "target" holds 1, not text',
         ),
         (
             {"a.csv": "source,target\nHello, world,Hallo, Welt\nYes,Ja\n"},
             ValueError,
             r'a\.csv, line 2: 4 cells, but the header has 2; quote cells that contain ","',
         ),
-        ({"a.csv": "\ufeff"}, ValueError, r"a\.csv has a header but no rows"),
-        ({"a.csv": "source,target\n"}, ValueError, r"a\.csv has a header but no rows"),
+        ({"a.json": '[{"source": "x", "target": null}]'}, ValueError, r'line 1: column "target" holds None, not text'),
+        ({"a.json": '{"data": []}'}, ValueError, r'a\.json, line 1, has no column "source"; it has: "data"'),
+        ({"a.json": '[{"source": "x", "target": "\\ud800"}]'}, ValueError, r"a\.json contains '.ud800', which is not"),
+        ({"a.csv": "\ufeff"}, ValueError, r"a\.csv has no rows"),
+        ({"a.csv": "source,target\n"}, ValueError, r"a\.csv has no rows"),
+        ({"a.en": "x\ry\r", "a.de": "x\n"}, ValueError, r"a\.en: carriage returns alone end its lines; convert it"),
+        ({"a.jsonl": "{}\r{}\r"}, ValueError, r"a\.jsonl: carriage returns alone end its lines; convert it"),
         ({"a.csv": "source,target\nYes,Ja\nNo\n"}, ValueError, r"a\.csv, line 3: 1 cells, but the header has 2"),
         ({"a.parquet": "nonsense"}, ValueError, r"a\.parquet cannot be read as parquet"),
     ],
@@ -359,7 +409,7 @@ def test_text_in_another_encoding(tmp_path):
 
 
 def test_one_column_for_both(write):
-    with pytest.raises(ValueError, match='source and target are both column "source"; give two'):
+    with pytest.raises(ValueError, match='source and target are both "source"; give two'):
         load_pairs(train_files=write("a.csv", "source,target\nx,y\n"), target="source")
 
 

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import gzip
 import html
 import io
 import json
@@ -31,6 +32,9 @@ from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
 from tests.conversion.fsmt import fsmt_model, write_tokenizer
 from tests.conversion.opus_mt import write_opus_mt
 from tests.fuzz.values import (
+    CELLS,
+    HOSTILE,
+    IGNORED,
     MARKUP,
     NOISY,
     SENTENCES,
@@ -46,7 +50,7 @@ from tests.models import decisive_model, normalizer
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODEL = FIXTURES / "numbers_tiny"
 MARIAN, FAIRSEQ = FIXTURES / "marian" / "tied_relu", FIXTURES / "fairseq" / "joint"
-DOORS = 23
+DOORS = 26
 # Arguments of generate() that take numbers; not those of length, which take time.
 SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping")
 CASES = int(os.environ.get("FUZZ_CASES", "300"))
@@ -139,6 +143,34 @@ def test_tokenizer_round_trip(tokenizer, whitespace_tokenizer, sentences):
             assert each.decode(ids, skip_special_tokens=True) == sentence
 
 
+@pytest.fixture(scope="module")
+def normalizing():
+    options = {"vocab_size": 260, "show_progress": False}
+    return {form: train_tokenizer(["a b"], **options, normalization=form) for form in ("nfc", "nfkc")}
+
+
+@fuzz(SENTENCES, st.sampled_from(["nfc", "nfkc"]), st.lists(st.tuples(st.integers(0, 30), IGNORED), max_size=5))
+def test_normalization(normalizing, sentence, form, noise):
+    tokenizer, noisy = normalizing[form], sentence
+    for place, character in noise:
+        noisy = noisy[:place] + character + noisy[place:]
+    ids = tokenizer(sentence).input_ids
+    assert tokenizer(f"\u2028{noisy} \ufeff\u00a0\r").input_ids == ids
+    assert tokenizer(noisy.replace(" ", "\u00a0 \t")).input_ids == ids
+    assert tokenizer(tokenizer.decode(ids, skip_special_tokens=True)).input_ids == ids
+
+
+@fuzz(st.lists(HOSTILE, min_size=1, max_size=5), st.booleans(), st.sampled_from(["nfc", "nfkc", "none"]))
+def test_tokenizers_trained_on_hostile_text(texts, whitespace_words, form):
+    options = {"whitespace_words": whitespace_words, "normalization": form, "show_progress": False}
+    tokenizer = train_tokenizer(texts * 2, 400, **options)
+    for text in texts:
+        ids = tokenizer(text).input_ids
+        assert ids[-1] == tokenizer.eos_token_id
+        assert not set(ids[:-1]) & set(tokenizer.all_special_ids)
+        assert form != "none" or tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
 @fuzz(st.lists(SENTENCES, max_size=3), st.integers(1, 3))
 def test_translate(model, tokenizer, sentences, num_beams):
     translations = translate_sentences(model, tokenizer, sentences, num_beams=num_beams, max_new_tokens=4)
@@ -184,6 +216,16 @@ def test_load_pairs_written_as_json_lines(pairs):
         path = Path(folder, "pairs.jsonl")
         lines = [json.dumps({"source": source, "target": target}) for source, target in pairs]
         path.write_text("\n".join(lines), encoding="utf-8")
+        loaded = load_pairs(train_files=path)["train"]
+        assert list(zip(loaded["source"], loaded["target"], strict=True)) == pairs
+
+
+@fuzz(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=4), st.booleans())
+def test_load_pairs_written_as_tsv(pairs, is_compressed):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "pairs.tsv.gz" if is_compressed else "pairs.tsv")
+        content = "".join(f"{source}\t{target}\n" for source, target in [("source", "target"), *pairs]).encode()
+        path.write_bytes(gzip.compress(content) if is_compressed else content)
         loaded = load_pairs(train_files=path)["train"]
         assert list(zip(loaded["source"], loaded["target"], strict=True)) == pairs
 

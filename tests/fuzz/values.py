@@ -1,6 +1,7 @@
 """Values for the fuzz targets: texts, JSON, and changes of the files of a folder."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,17 @@ SENTENCES = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
     st.sampled_from(["<s>", "</s>", "<pad>", "seven", "forty-two", "a" * 200]),
 )
+# Characters that normalization removes.
+IGNORED = st.sampled_from(
+    "\0\x1b\x7f\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a\u202e\u2060\u2064\u2066\u206f\ufeff"
+)
+CELLS = SENTENCES.map(lambda text: re.sub(r"[\t\r\n\0]", "", text))
+# Lines that spell special tokens.
+HOSTILE = st.lists(
+    st.sampled_from(["<s>", "</s>", "<pad>", "<", ">", "/s>", "s>", "pad>", "\u0120", "word", " ", "\u00ad"])
+    | SENTENCES,
+    max_size=8,
+).map("".join)
 
 # Text as it comes from web pages and word processors, around words that a model knows.
 NOISE = st.sampled_from(
