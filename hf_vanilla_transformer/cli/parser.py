@@ -51,18 +51,13 @@ def errors_in_one_line(shows_traceback: bool = False) -> Iterator[None]:
     except (UserError, ModelInputError, StrictDataclassError, ImportError, OSError) as error:
         if shows_traceback:
             raise
-        sys.exit(f"error: {in_one_line(error)}")
+        sys.exit(f"error: {' '.join(line.strip() for line in str(error).splitlines())}")
     except (MemoryError, RuntimeError) as error:
         is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
         if shows_traceback or not is_memory:
             raise
         reason = str(error).partition("\n")[0]
         sys.exit(f"error: not enough memory ({reason}); give smaller batches, or fewer --num_beams in a search.")
-
-
-def in_one_line(error: Exception) -> str:
-    """The message of an error without line breaks."""
-    return " ".join(line.strip() for line in str(error).splitlines())
 
 
 def program(main: Callable[[list[str]], T]) -> Callable[..., T]:
@@ -106,7 +101,9 @@ def given_arguments(
     """The arguments that a command line and its recipe give, by name; see [`parse`]. No help shows those `hidden`."""
     known = {each.name: each for each in _arguments_of(kind)}
     parser = _make_parser(list(known.values()), description, verb, hidden, "--help_all" in arguments)
-    _check_encoding(arguments)
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise InputError(f"{argument!a} is not UTF-8; type it in UTF-8, or put sentences into a file.")
     given = _given(parser, known, arguments)
     config = given.pop("config", None)
     if config is not None:
@@ -228,12 +225,6 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
         if action.choices is not None and len(choices := ",".join(map(str, action.choices))) < _LONG:
             name = f"{{{choices}}}"
         return f"{', '.join(spellings)} {name}{f' [{name} ...]' if action.nargs == '+' else ''}"
-
-
-def _check_encoding(arguments: Sequence[str]) -> None:
-    for argument in arguments:
-        if any("\ud800" <= character <= "\udfff" for character in argument):
-            raise InputError(f"{argument!a} is not UTF-8; type it in UTF-8, or put sentences into a file.")
 
 
 def _given(parser: HfArgumentParser, names: Collection[str], arguments: Sequence[str]) -> dict[str, Any]:

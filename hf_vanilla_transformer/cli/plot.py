@@ -231,19 +231,10 @@ def all_arguments(kind: type) -> Any:
 
 
 def labels_of(runs: Sequence[str]) -> list[str]:
-    """Labels for the legend: the name of each run's folder or file, or its path if two runs share a name.
-
-    Raises:
-        ValueError: if a run is given twice.
-    """
+    """Labels for the legend: the name of each run's folder or file, or its path if two runs share a name."""
     if len(set(runs)) < len(runs):
         raise InputError(f"a run is given twice: {' '.join(runs)}; name each once.")
-    labels = [_label_of(run) for run in runs]
+    paths = [Path(run).resolve() for run in runs]
+    paths = [path.parent if path.name == "curve.json" else path for path in paths]
+    labels = [path.stem if path.suffix == ".json" else path.name for path in paths]
     return [run if labels.count(label) > 1 else label for run, label in zip(runs, labels, strict=True)]
-
-
-def _label_of(run: str) -> str:
-    path = Path(run).resolve()
-    if path.is_dir():
-        return path.name
-    return path.parent.name if path.name == "curve.json" else path.stem

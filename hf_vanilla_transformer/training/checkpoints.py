@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +150,6 @@ def find_checkpoint(wanted: str, folder: Path) -> Path | None:
         wanted (`str`): a checkpoint's folder; `"last"`, the newest complete one in `folder`; or `"auto"`, which is
             `"last"` but allows that no checkpoint exists, for jobs that are restarted.
         folder (`Path`): the run's output folder.
-
-    Raises:
-        ValueError: if no such checkpoint exists, or files needed to resume are missing or truncated.
     """
     if wanted in ("last", "auto"):
         last = last_complete_checkpoint(folder)
@@ -223,13 +221,11 @@ def _is_finished_without_mark(checkpoint: Path) -> bool:
 
 
 def _is_whole(path: Path) -> bool:
-    if not path.is_file():
-        return False
     if path.suffix in (".pt", ".pth"):
         return zipfile.is_zipfile(path)
-    if path.suffix == ".json":
-        try:
+    if path.suffix == ".json" and path.is_file():
+        with suppress(ValueError):
             json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            return False
-    return True
+            return True
+        return False
+    return path.is_file()

@@ -5,6 +5,7 @@ import logging
 import math
 import signal
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,7 @@ class CheckpointAtSigterm(TrainerCallback):
             raise Terminated
 
 
+@dataclass(eq=False)
 class RecordFacts(TrainerCallback, ExportableState):
     """Facts for model card and curve that cover a whole run, resumed or not; the Trainer saves them in checkpoints.
 
@@ -153,22 +155,16 @@ class RecordFacts(TrainerCallback, ExportableState):
         base_model (`str`, *optional*): the model that is fine-tuned.
         optimizer (`str`, *optional*): optimizer and schedule in words.
         pairs (`str`, *optional*): a digest of the training pairs.
-        seconds (`float`, defaults to 0): training time before the resume.
+        seconds (`float`, defaults to 0): training time so far.
         evaluation_seconds (`float`, defaults to 0): the part of it that evaluations took.
     """
 
-    def __init__(
-        self,
-        base_model: str | None = None,
-        optimizer: str | None = None,
-        pairs: str | None = None,
-        seconds: float = 0,
-        evaluation_seconds: float = 0,
-    ):
-        self.base_model, self.optimizer, self.pairs = base_model, optimizer, pairs
-        self.evaluation_seconds = evaluation_seconds
-        # Before the training no time passes.
-        self._seconds_before, self._started = seconds, math.inf
+    base_model: str | None = None
+    optimizer: str | None = None
+    pairs: str | None = None
+    seconds: float = 0
+    evaluation_seconds: float = 0
+    _counted = math.inf  # Until when `seconds` counts; outside of the training no time passes.
 
     @classmethod
     def of_checkpoint(cls, checkpoint: Path) -> "RecordFacts":
@@ -176,28 +172,29 @@ class RecordFacts(TrainerCallback, ExportableState):
         state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
         return cls(**state.get("stateful_callbacks", {}).get(cls.__name__, {}).get("args", {}))
 
-    @property
-    def seconds(self) -> float:
-        """Training time in seconds, before and after the resume."""
-        return self._seconds_before + max(0, time.monotonic() - self._started)
+    def _count(self) -> None:
+        now = time.monotonic()
+        self.seconds, self._counted = self.seconds + max(0, now - self._counted), now
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._started = time.monotonic()
+        self._counted = time.monotonic()
         save_with_checkpoints(self, state)
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Add to the log `training_seconds`, without evaluations, and `evaluation_seconds`, since the start."""
+        self._count()
         self.evaluation_seconds += logs.get("eval_runtime", 0)
         times = {"training_seconds": self.seconds - self.evaluation_seconds}
         state.log_history[-1] |= times | {"evaluation_seconds": self.evaluation_seconds}
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self._seconds_before, self._started = self.seconds, math.inf
+        self._count()
+        self._counted = math.inf
 
     def state(self) -> dict[str, Any]:
         """The content that the Trainer saves in a checkpoint."""
-        names = ("base_model", "optimizer", "pairs", "seconds", "evaluation_seconds")
-        return {"args": {name: getattr(self, name) for name in names}, "attributes": {}}
+        self._count()
+        return {"args": asdict(self), "attributes": {}}
 
 
 class LogRunSizes(TrainerCallback):

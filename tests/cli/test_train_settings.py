@@ -361,6 +361,13 @@ def test_gpus_that_emulate_bfloat16(monkeypatch, major, computes):
     assert run_arguments.computes_in_bfloat16(use_cpu=False) is computes
 
 
+def test_languages_of_a_tokenizer_with_names_for_them():
+    """As MarianTokenizer."""
+    tokenizer = SimpleNamespace(init_kwargs={"source_lang": "en", "target_lang": "de"}, target_lang="de")
+    run_setup.set_languages(tokenizer, None, "fr")
+    assert vars(tokenizer) == {"init_kwargs": {"source_lang": "en", "target_lang": "fr"}, "target_lang": "fr"}
+
+
 @pytest.mark.parametrize("chosen", [True, False])
 def test_the_precision_that_was_chosen_is_recorded(tmp_path, monkeypatch, chosen):
     monkeypatch.setattr(run_arguments, "computes_in_bfloat16", lambda use_cpu: chosen)
