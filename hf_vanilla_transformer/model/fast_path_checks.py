@@ -54,7 +54,7 @@ def _is_transformers_recorder(hook: Any) -> bool:
 
 def is_plain_linear(module: nn.Module) -> bool:
     """Whether a module is exactly `nn.Linear` and unmodified, so that its weight can be read directly."""
-    return type(module) is nn.Linear and type(module.weight) is nn.Parameter and is_unmodified(module)
+    return type(module) is nn.Linear and is_unmodified(module)
 
 
 @cache

@@ -155,11 +155,3 @@ def model_output(encoder_outputs: BaseModelOutput, decoder_outputs: Any) -> Seq2
         encoder_hidden_states=encoder_outputs.hidden_states,
         encoder_attentions=encoder_outputs.attentions,
     )
-
-
-def lm_output(
-    outputs: Seq2SeqModelOutput, loss: torch.Tensor | None, logits: torch.Tensor | None, sums: torch.Tensor | None
-) -> VanillaTransformerLMOutput:
-    """The outputs of both stacks with the loss, the logits and the `token_sums`, instead of the decoder's states."""
-    fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-    return VanillaTransformerLMOutput(loss=loss, logits=logits, token_sums=sums, **fields)

@@ -45,7 +45,6 @@ from .key_value_cache import (
     either_cache,
     encoder_decoder_cache,
     keys_values_of_source,
-    lm_output,
     model_output,
     with_cache,
 )
@@ -621,7 +620,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = linear(self.lm_head, states[:, kept])
             loss = None if labels is None else self._loss(logits, labels, **kwargs)
-        return lm_output(outputs, loss, logits, sums)
+        fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return VanillaTransformerLMOutput(loss=loss, logits=logits, token_sums=sums, **fields)
 
     @property
     def _label_smoothing(self) -> float:

@@ -50,6 +50,15 @@ def test_no_tied_weight_is_called_missing(tmp_path, tokenizer, caplog, monkeypat
     assert all(torch.equal(other.state_dict()[name], weight) for name, weight in weights.items())
 
 
+def test_noise_on_the_embeddings_changes_training(tmp_path, tokenizer):
+    losses = []
+    for alpha in (None, 5.0):
+        model = small_model(vocab_size=len(tokenizer), dropout=0.0)
+        trainer = make_trainer(tmp_path, tokenizer, model, max_steps=1, use_cpu=True, neftune_noise_alpha=alpha)
+        losses.append(trainer.train().training_loss)
+    assert losses[0] != losses[1]
+
+
 def endless_model(tokenizer):
     """A model that never generates `</s>`."""
     model = small_model(vocab_size=len(tokenizer))
