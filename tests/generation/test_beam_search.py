@@ -162,15 +162,6 @@ def test_stopping_early_loses_nothing(kind, alpha, wanted):
     assert saved > 0
 
 
-def test_with_one_beam_it_is_greedy():
-    for seed in range(20):
-        language, words = Language(seed, ending=-0.5), ()
-        while len(words) < 12 and (not words or words[-1] != EOS):
-            words += (int(language.log_probs(words).argmax()),)
-        ((best,),), _ = search([language], 1, [12], penalty_of("gnmt", 0.6))
-        assert best[1] == words
-
-
 def test_what_was_cut_competes_only_where_nothing_has_ended():
     penalty = penalty_of("gnmt", 0.6)
     never, seldom = Language(1, ending=-torch.inf), Language(0, ending=-2.0)
