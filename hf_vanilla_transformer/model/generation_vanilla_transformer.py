@@ -270,12 +270,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or []), SentenceForcedEOS(max_lengths, eos)]
         return super()._get_logits_processor(generation_config, *args, **kwargs)
 
-    def _uses_cpu_decoder(
+    def _cpu_decoder(
         self: Any, input_ids: Any, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]
-    ) -> bool:
-        """Whether this call returns only token ids after `<s>`, so that [`CPUDecoder`] can compute them."""
+    ) -> CPUDecoder | None:
+        """The decoder of a call that returns only token ids after `<s>`; None if the modules must be called."""
         cache, mask = model_kwargs.get(CACHE), model_kwargs.get("attention_mask")
-        return (
+        states, num_beams = model_kwargs["encoder_outputs"].last_hidden_state, settings.num_beams or 1
+        suffices = (
             input_ids.shape[1] == 1
             and input_ids.device.type == "cpu"
             and model_kwargs["use_cache"]
@@ -284,17 +285,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and not getattr(cache, "_is_user_defined", False)
             and not (settings.return_dict_in_generate or settings.is_assistant or synced_gpus)
             and {name for name, value in model_kwargs.items() if value is not None} <= _KNOWN_INPUTS
-            and (mask is None or mask.shape == model_kwargs["encoder_outputs"].last_hidden_state.shape[:2])
+            and (mask is None or mask.shape == states.shape[:2])
             and supports_cpu_decoder(self)
         )
-
-    @staticmethod
-    def _may_prune(processors: LogitsProcessorList, settings: Any) -> bool:
-        # Logits processors and sampling depend on the rows of the whole batch.
-        return not (processors or settings.do_sample)
-
-    def _cpu_decoder(self: Any, num_beams: int, model_kwargs: dict[str, Any]) -> CPUDecoder:
-        states, mask = model_kwargs["encoder_outputs"].last_hidden_state, model_kwargs.get("attention_mask")
+        if not suffices:
+            return None
         return CPUDecoder(self, states[::num_beams], None if mask is None else mask[::num_beams], num_beams)
 
     def _sample(
@@ -309,13 +304,14 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     ) -> Any:
         """Greedy search and sampling, as `GenerationMixin._sample`; by [`CPUDecoder`] where it suffices."""
         settings = generation_config
-        if not self._uses_cpu_decoder(input_ids, settings, synced_gpus, model_kwargs):
+        decoder = self._cpu_decoder(input_ids, settings, synced_gpus, model_kwargs)
+        if decoder is None:
             return super()._sample(
                 input_ids, logits_processor, stopping_criteria, settings, synced_gpus, streamer, **model_kwargs
             )
-        decoder = self._cpu_decoder(1, model_kwargs)
         pads = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
-        can_prune = pads and self._may_prune(logits_processor, settings)
+        # Logits processors and sampling depend on the rows of the whole batch.
+        can_prune = pads and not (logits_processor or settings.do_sample)
         unfinished = input_ids.new_ones(len(input_ids), dtype=torch.bool)
         active, running = unfinished.nonzero()[:, 0], len(input_ids)
         while running:
@@ -356,11 +352,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         prompts = input_ids[:: settings.num_beams]
         search, record = self._new_search(prompts, settings), requested_outputs(settings)
         stops = CandidateStops(stopping_criteria, settings)
-        uses_cpu_decoder = self._uses_cpu_decoder(input_ids, settings, synced_gpus, model_kwargs)
-        steps: Any = ModuleCalls(self, settings, model_kwargs)
-        if uses_cpu_decoder:
-            steps = self._cpu_decoder(settings.num_beams, model_kwargs)
-        can_prune = uses_cpu_decoder and stops.are_plain and self._may_prune(logits_processor, settings)
+        decoder = self._cpu_decoder(input_ids, settings, synced_gpus, model_kwargs)
+        steps: Any = ModuleCalls(self, settings, model_kwargs) if decoder is None else decoder
+        can_prune = decoder is not None and stops.are_plain and not (logits_processor or settings.do_sample)
         is_done = False
         while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
             logits = steps(input_ids).to(dtype=torch.float32, device=input_ids.device)

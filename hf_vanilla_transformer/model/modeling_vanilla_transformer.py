@@ -50,13 +50,7 @@ from .key_value_cache import (
 )
 from .linear_kernels import cast_for_matmul, drop, linear, once_per_position
 from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
-from .pretrained_model import (
-    DECODER_TP_PLAN,
-    STACK_FSDP_PLAN,
-    STACK_TP_PLAN,
-    TIED_EMBEDDINGS,
-    VanillaTransformerPreTrainedModel,
-)
+from .pretrained_model import DECODER_TP_PLAN, STACK_FSDP_PLAN, STACK_TP_PLAN, VanillaTransformerPreTrainedModel
 
 
 _DEVICES_WITH_FLOAT64 = ("cpu", "cuda", "meta")
@@ -466,7 +460,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self._tied_weights_keys = {}
         if config.has_joint_vocabulary and config.tie_word_embeddings:
             self.shared = nn.Embedding(config.vocab_size, config.d_model)
-            self._tied_weights_keys = dict(TIED_EMBEDDINGS)
+            stacks = ("encoder", "decoder")
+            self._tied_weights_keys = {f"{stack}.embed_tokens.weight": "shared.weight" for stack in stacks}
         self.encoder = VanillaTransformerEncoder(config)
         self.decoder = VanillaTransformerDecoder(config)
         self.post_init()

@@ -28,11 +28,6 @@ DECODER_TP_PLAN = STACK_TP_PLAN | {
 }
 # FSDP gathers the weights of one layer at a time, and frees them after use.
 STACK_FSDP_PLAN = {"layers.*": "free_full_weight"}
-# Section 3.4: with one joint vocabulary, both stacks share an embedding matrix.
-TIED_EMBEDDINGS = {
-    "encoder.embed_tokens.weight": "shared.weight",
-    "decoder.embed_tokens.weight": "shared.weight",
-}
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
