@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from ..data.pair_arguments import DataArguments
 from ..support.output_files import check_can_write, open_output
 from ..support.user_errors import InputError
-from ..translation.alignment import Links, align
-from ..translation.alignment_error_rate import alignment_error_rate, read_gold
+from ..translation.alignment import Links, align, alignment_error_rate, read_gold
 from ..translation.choose_alignment import AlignmentChoice, choose_alignment, save_choice
 from ..translation.loading_arguments import LoadingArguments
 from .parser import parse, program

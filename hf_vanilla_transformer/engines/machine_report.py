@@ -28,14 +28,10 @@ def describe_machine() -> dict[str, Any]:
     return {
         **describe_environment(),
         "optional_packages": {package: version_of(package) for package in OPTIONAL_PACKAGES},
-        "cpu_capabilities": cpu_capabilities(),
+        # Those that torch knows.
+        "cpu_capabilities": {name: bool(getattr(torch.cpu, has, bool)()) for name, has in _CAPABILITIES.items()},
         "fast_paths": {path: {"on": not reason, "reason": reason} for path, reason in fast_paths().items()},
     }
-
-
-def cpu_capabilities() -> dict[str, bool]:
-    """The instructions that the CPU has and torch knows."""
-    return {name: bool(getattr(torch.cpu, question, bool)()) for name, question in _CAPABILITIES.items()}
 
 
 def fast_paths() -> dict[str, str]:
@@ -56,6 +52,6 @@ def fast_paths() -> dict[str, str]:
             else f"the CPU has no instructions for {name}; float32 is faster"
             for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16))
         },
-        "int8 matmuls with 8-bit activations": "" if cpu_capabilities()["VNNI"] else no_vnni,
+        "int8 matmuls with 8-bit activations": "" if torch.cpu._is_vnni_supported() else no_vnni,
         "freed memory stays in the process": on_gpu or ("" if platform.libc_ver()[0] == "glibc" else "it needs glibc"),
     }

@@ -1,10 +1,13 @@
-"""Files that are written as a whole, by one process at a time."""
+"""Files that are written as a whole, by one process at a time; and full and broken disks."""
 
+import errno
 import logging
 import os
+import re
 import shutil
 import socket
 import stat
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +15,12 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from .disk_errors import DISK_ERRORS
-
 
 logger = logging.getLogger(__name__)
 
 # Names of a process's own streams, such as /dev/stdout and the /dev/fd/63 of a process substitution.
 _STREAMS = ("/dev/", "/proc/")
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 @contextmanager
@@ -58,7 +60,7 @@ def whole_file(
                 logger.warning("the part that was written is in %s", temporary)
             else:
                 temporary.unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.errno in DISK_ERRORS and error.filename is None:
+            if isinstance(error, OSError) and error.errno in _DISK_ERRORS and error.filename is None:
                 raise OSError(error.errno, error.strerror, str(target)) from error
             raise
 
@@ -124,3 +126,26 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_disk_error(error: BaseException) -> bool:
+    """Whether an error says that the disk is full or broken; torch and libraries in Rust have errors of their own."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _DISK_ERRORS
+    if isinstance(error.__cause__, OSError):  # The error says more than its cause.
+        return is_disk_error(error.__cause__)
+    rust_error = re.search(r"\(os error (\d+)\)", str(error))
+    if rust_error:
+        return int(rust_error[1]) in _DISK_ERRORS
+    frames = [frame.f_globals["__name__"] for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return isinstance(error, RuntimeError) and frames[-1:] == ["torch.serialization"]
+
+
+def check_free_space(folder: Path, needed: int, advice: str) -> None:
+    """Raise OSError, with advice, if the disk of a folder has less free space than a run needs, in bytes."""
+    disk = shutil.disk_usage(folder)
+    if disk.total and disk.free < needed:  # Some network file systems tell nothing.
+        raise OSError(
+            f"the run writes at least {needed / 1e9:,.3g} GB, but the disk of {folder} has {disk.free / 1e9:,.3g} GB "
+            f"free; {advice}."
+        )

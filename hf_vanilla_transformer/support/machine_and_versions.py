@@ -51,8 +51,8 @@ def _accelerator() -> str | None:
     """The accelerator's name, or its type if torch has no name; None without one."""
     if not torch.accelerator.is_available():
         return None
-    name_of = getattr(torch.get_device_module(), "get_device_name", None)
-    return str(torch.accelerator.current_accelerator()) if name_of is None else name_of()
+    kind = str(torch.accelerator.current_accelerator())
+    return getattr(torch.get_device_module(), "get_device_name", lambda: kind)()
 
 
 def _cpu_model() -> str:

@@ -16,8 +16,7 @@ from transformers import Seq2SeqTrainer, TrainerState, set_seed
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..data.pair_arguments import Files, with_recipe
-from ..support.atomic_files import locked
-from ..support.disk_errors import is_disk_error
+from ..support.atomic_files import is_disk_error, locked
 from ..support.process_memory import peak_memory
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError, input_errors

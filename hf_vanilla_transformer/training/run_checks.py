@@ -13,8 +13,8 @@ from ..data.length_filter import pair_lengths
 from ..evaluation.metrics import METRICS
 from ..hub.model_folder import FILES_OF_A_RUN, files_of_a_run
 from ..support.argument_checks import check_number, check_optional
+from ..support.atomic_files import check_free_space
 from ..support.checkpoint_marks import checkpoints_in
-from ..support.disk_errors import check_free_space
 from ..support.output_files import check_can_write
 from ..support.user_errors import InputError
 from .checkpoints import are_all_unfinished, is_finished

@@ -7,8 +7,8 @@ from pathlib import Path
 from transformers import Seq2SeqTrainer
 
 from ..hub.model_folder import TRAINING_ARGUMENTS, staged
+from ..support.atomic_files import is_disk_error
 from ..support.checkpoint_marks import newest_complete
-from ..support.disk_errors import is_disk_error
 from ..support.user_errors import UserError
 from .checkpoint_averaging import last_checkpoints, write_average
 

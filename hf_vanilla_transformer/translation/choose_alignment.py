@@ -14,8 +14,15 @@ from transformers import PreTrainedTokenizerBase
 from ..support.argument_checks import check_strings
 from ..support.atomic_files import write_text
 from ..support.user_errors import InputError
-from .alignment import Aligner, Links, alignment_heads, attention_of_pairs, link
-from .alignment_error_rate import GoldLinks, alignment_error_rate
+from .alignment import (
+    Aligner,
+    GoldLinks,
+    Links,
+    alignment_error_rate,
+    alignment_heads,
+    attention_of_pairs,
+    link,
+)
 from .engine import Engine
 from .inference import Inference
 

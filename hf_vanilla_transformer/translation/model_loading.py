@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
@@ -43,11 +42,6 @@ def explaining_missing_files(
         raise InputError(
             f"{name} holds a pickle that torch does not load, because it may run code; use a model whose weights are "
             "in model.safetensors."
-        ) from error
-    except SafetensorError as error:
-        raise InputError(
-            f"the weights in {name} are truncated or damaged ({error}); copy or download them again, or use an earlier "
-            "checkpoint."
         ) from error
     except Exception as error:  # Transformers, tokenizers and safetensors raise many kinds, often without a name.
         if isinstance(error, (ImportError, UserError)):

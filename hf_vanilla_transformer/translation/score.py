@@ -10,8 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from ..model.generation_settings import length_penalty_of
 from ..model.pipeline_vanilla_transformer import check_weights, evaluating
 from ..model.tokenization_two_vocabularies import sides_of
-from .forced_decoding import forced_decoding
-from .inference import Inference
+from .inference import Inference, forced_decoding
 
 
 class Score(NamedTuple):

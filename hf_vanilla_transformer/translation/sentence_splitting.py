@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable
 from heapq import nlargest
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from itertools import accumulate, pairwise, product
+from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -111,25 +111,16 @@ def join(pieces: list[Piece], translations: list[Translation]) -> Translation:
 def _combinations(translations: list[Translation]) -> list[list[Translation]]:
     """The best combinations of one hypothesis of each sentence, best first, as many as a sentence has hypotheses."""
     count = max(1 + len(translation.alternatives) for translation in translations)
-    # The score, and the last hypothesis with the combination before it; copies of lists would take quadratic time.
-    best: list[tuple[float, Any]] = [(0.0, None)]
+    best: list[tuple[float, list[Translation]]] = [(0.0, [])]
     for translation in translations:
         hypotheses = (translation, *translation.alternatives)
         # A truncated hypothesis comes after finished ones with lower scores.
         scores = list(accumulate((each.score for each in hypotheses), min))
-        extended = (
-            (total + score, (each, before))
-            for total, before in best
-            for score, each in zip(scores, hypotheses, strict=True)
+        extended = product(best, zip(scores, hypotheses, strict=True))
+        best = nlargest(
+            count, ((total + score, [*chosen, each]) for (total, chosen), (score, each) in extended), lambda new: new[0]
         )
-        best = nlargest(count, extended, key=lambda new: new[0])
-    found: list[list[Translation]] = [[] for _ in best]
-    for chosen, (_, last) in zip(found, best, strict=True):
-        while last is not None:
-            each, last = last
-            chosen.append(each)
-        chosen.reverse()
-    return found
+    return [chosen for _, chosen in best]
 
 
 def _joined(pieces: list[Piece], translations: list[Translation]) -> Translation:

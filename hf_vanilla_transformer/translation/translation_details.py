@@ -8,8 +8,7 @@ import torch
 from ..model.generation_settings import length_penalty_of
 from ..model.tokenization_two_vocabularies import longest_training_source, sides_of
 from .alignment import Aligner, Tokenized
-from .forced_decoding import Forced, forced_decoding
-from .inference import Inference
+from .inference import Inference, forced_decoding
 
 
 class Translation(NamedTuple):
@@ -69,7 +68,7 @@ def describe(
     found = []
     for index, text in enumerate(tokenizer.batch_decode(rows, skip_special_tokens=True)):
         source, row = sources[index], rows[index]
-        log_probs, attention = decoded.get(index, Forced([], None))
+        log_probs, attention = decoded.get(index, ([], None))
         score = sum(log_probs) / penalty(len(log_probs)) if log_probs else -math.inf
         links = aligner(source, (text, row), attention) if aligner is not None and attention is not None else None
         flags = {

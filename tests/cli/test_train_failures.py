@@ -20,7 +20,7 @@ from transformers.trainer_callback import CallbackHandler
 
 from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.support.disk_errors import is_disk_error
+from hf_vanilla_transformer.support.atomic_files import is_disk_error
 from hf_vanilla_transformer.training import run
 from hf_vanilla_transformer.training.run_checks import check_space
 from tests.cli.tiny_run import TINY_RUN, assert_is_mean, weights_of, write_recipe
