@@ -257,12 +257,12 @@ def test_a_device_that_is_not_there(device):
 
 
 def test_a_model_on_the_device_that_is_given(decisive, monkeypatch):
-    devices = []
-    monkeypatch.setattr(
-        translate, "translate", lambda model, *args, **kwargs: devices.append(model.device.type) or [""]
-    )
-    translate.main(["one", "--model_name_or_path", str(decisive), "--device", "meta"])
-    assert devices == ["meta"]
+    def stop(model, *args, **kwargs):
+        raise InputError(f"it would compute on {model.device.type}")
+
+    monkeypatch.setattr(translate, "translate", stop)
+    with pytest.raises(SystemExit, match="error: it would compute on meta"):
+        translate.main(["one", "--model_name_or_path", str(decisive), "--device", "meta"])
 
 
 def test_a_recipe_may_give_what_has_no_name_on_the_command_line(tmp_path):
