@@ -65,10 +65,9 @@ def from_marian(
     """Convert a model that Marian trained, with the positions that it was trained with.
 
     The folder has the newest `.npz` that is not an optimizer's, and its SentencePiece vocabularies, whose names are in
-    the `.npz.yml` or `.decoder.yml` next to it; without these, the only `.spm`. Beams and the length penalty
-    (`normalize`) are those of `.decoder.yml`; languages are the endings of the training files or of the vocabularies;
-    `align` reads the head that guided alignment trained. Where pymarian, which is Marian, is installed, its n-best
-    lists are scored by the converted model, too.
+    the `.npz.yml` or `.decoder.yml` next to it, as are beams and length penalty; without these, the only `.spm`.
+    Languages are the endings of the training files or of the vocabularies; `align` reads the head that guided alignment
+    trained. Where pymarian, which is Marian, is installed, its n-best lists are scored by the converted model, too.
 
     Args:
         input (`str`): the training folder, or a file of weights in it.
