@@ -135,6 +135,8 @@ PLACES = {
 def _child(run, arguments, place, log, environment):
     os.environ.update(environment)
     torch.set_num_threads(1)
+    # As in a user's process; another fork server would import everything again for the workers of a DataLoader.
+    multiprocessing.set_start_method("fork", force=True)
     # As tests/conftest.py has it: what a process has written is there when it is killed.
     os.fsync = lambda descriptor: None
     with Path(log).open("w", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
