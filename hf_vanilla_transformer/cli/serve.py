@@ -6,8 +6,6 @@ hf-vanilla-transformer serve --model_name_or_path runs/mine --page --host 0.0.0.
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,7 +15,7 @@ from ..serving.limits import ServingSettings
 from ..serving.model_card_facts import CardFacts, read_card
 from ..serving.page.hub_space import write_space
 from ..support.argument_checks import check_number, check_optional
-from ..support.user_errors import InputError
+from ..support.user_errors import InputError, needing
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.glossary import Glossary
 from ..translation.loading_arguments import LoadingArguments
@@ -75,7 +73,7 @@ def main(arguments: list[str]) -> None:
     if asked.write_space is not None:
         write_space(asked.write_space, args.model.model_name_or_path, _card(asked, args.model))
         return
-    with _naming_the_extra("page" if asked.page else "serve"):
+    with needing("page" if asked.page else "serve", "serve needs"):
         import sentencex  # noqa: F401
 
         from ..serving.http.routes import build_app
@@ -114,18 +112,3 @@ def _card(args: ServeArguments, loading: LoadingArguments) -> CardFacts:
     if args.source_lang is None:
         return card
     return card._replace(source_language=args.source_lang, target_language=args.target_lang)
-
-
-@contextmanager
-def _naming_the_extra(extra: str) -> Iterator[None]:
-    """Explain a missing library.
-
-    Raises:
-        ImportError: with the extra that installs it.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            f"serve needs {error.name}; install it with: pip install '/path/to/the/repository[{extra}]'"
-        ) from error

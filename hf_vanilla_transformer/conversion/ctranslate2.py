@@ -17,7 +17,7 @@ from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_number
 from ..support.atomic_files import locked
-from ..support.user_errors import InputError
+from ..support.user_errors import InputError, needing
 from ..support.version import __version__
 from .converted_folder import CERTIFICATE, command
 from .parity_certificate import SENTENCES, TOLERANCES, check_equal, log_probs, random_rows, translate_rows
@@ -108,13 +108,9 @@ def to_ctranslate2(
 
 def import_library() -> Any:
     """The module ctranslate2, or ImportError naming the extra to install."""
-    try:
+    with needing("ctranslate2", "CTranslate2 needs"):
         import ctranslate2
         import ctranslate2.specs
-    except ImportError as error:
-        raise ImportError(
-            "CTranslate2 needs ctranslate2; install it with: pip install '/path/to/the/repository[ctranslate2]'"
-        ) from error
     return ctranslate2
 
 

@@ -15,7 +15,7 @@ import yaml
 from transformers import MarianConfig, MarianMTModel
 
 from ..data.language_codes import language_of
-from ..support.user_errors import InputError
+from ..support.user_errors import InputError, needing
 from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
 from .hf_marian import convert_marian, restore_positions
 from .parity_certificate import LONGEST_OF_MARIAN, SENTENCES
@@ -78,10 +78,8 @@ def from_marian(
         ImportError: if sentencepiece is not installed.
     """
     target = check_output(output, input)
-    if find_spec("sentencepiece") is None:
-        raise ImportError(
-            "Marian's vocabulary needs sentencepiece; install it with: pip install '/path/to/the/repository[marian]'"
-        )
+    with needing("marian", "Marian's vocabulary needs"):
+        import sentencepiece  # noqa: F401
     weights, vocabularies = find_files(Path(input))
     arrays, settings = read_arrays(weights)
     settings = {**read_settings(weights), **settings}

@@ -10,7 +10,7 @@ import random
 from datasets import Dataset, DatasetDict
 
 from ..support.argument_checks import check_number
-from ..support.user_errors import InputError
+from ..support.user_errors import InputError, needing
 
 
 # Most numbers of one length, as a share, that validation and test take together.
@@ -61,12 +61,8 @@ def number_pairs(
 
 
 def _check_languages(*languages: str) -> None:
-    try:
+    with needing("numbers", "the number corpus needs"):
         from num2words import CONVERTER_CLASSES
-    except ImportError as error:
-        raise ImportError(
-            "the number corpus needs num2words; install it with: pip install '/path/to/the/repository[numbers]'"
-        ) from error
     for language in languages:
         if language not in CONVERTER_CLASSES:
             known = ", ".join(sorted(CONVERTER_CLASSES))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..support.atomic_files import whole_file
-from ..support.user_errors import InputError
+from ..support.user_errors import InputError, needing
 
 
 DOTS_PER_INCH = 150
@@ -72,12 +72,8 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 def check_matplotlib() -> None:
     """Raise ImportError, which names the extra to install, if matplotlib is missing."""
-    try:
+    with needing("plots", "plots need"):
         import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "plots need matplotlib; install it with: pip install '/path/to/the/repository[plots]'"
-        ) from error
 
 
 @contextmanager

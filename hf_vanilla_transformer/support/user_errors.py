@@ -30,3 +30,15 @@ def input_errors() -> Iterator[None]:
         raise
     except (TypeError, ValueError) as error:
         raise InputError(str(error)) from error
+
+
+@contextmanager
+def needing(extra: str, who_needs: str) -> Iterator[None]:
+    """Raise ImportError, which names the extra to install, if a library that is imported here is missing."""
+    try:
+        yield
+    except ImportError as error:
+        library = (error.name or str(error)).partition(".")[0]
+        raise ImportError(
+            f"{who_needs} {library}; install it with: pip install '/path/to/the/repository[{extra}]'"
+        ) from error

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..model.pipeline_vanilla_transformer import encode, language_of
 from ..model.tokenization_two_vocabularies import longest_training_source
+from ..support.user_errors import needing
 from .translation_details import Translation
 
 
@@ -57,12 +58,8 @@ def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> 
 
 
 def _sentences(line: str, language: str) -> list[str]:
-    try:
+    with needing("text", "split_sentences needs"):
         from sentencex import segment
-    except ImportError as error:
-        raise ImportError(
-            "split_sentences needs sentencex; install it with: pip install '/path/to/the/repository[text]'"
-        ) from error
     # sentencex 1.0 fails on white space of several bytes after an initial, such as "A\u00a0."; spaces are as long.
     ends = [0, *accumulate(len(found) for found in segment(language, re.sub(r"\s", " ", line)))]
     return [line[start:end] for start, end in pairwise(ends)]
