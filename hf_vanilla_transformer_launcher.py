@@ -4,6 +4,7 @@ If another process has the core of one thread, the other threads spin until that
 outside of the package, because importing the package imports torch.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -36,8 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not reason_against(arguments):
         os.environ[VARIABLE] = VALUE
+    # To traverse again and again what imports make, and keep, would be a quarter of their time.
+    gc.disable()
     from hf_vanilla_transformer.cli.main import main as run
 
+    gc.enable()
     run(arguments)
 
 
