@@ -3,6 +3,7 @@
 The process that starts the workers of `make test` reads this file too, so slow imports stand where they are used.
 """
 
+import gc
 import json
 import os
 import subprocess
@@ -66,6 +67,17 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+def pytest_collection() -> None:
+    """Import the tests without collecting garbage: the objects of modules stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, except for the modules; each training passes over all objects several times."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -5,6 +5,7 @@ huggingface_hub, transformers and datasets read the environment when they are im
 Usage: python -I forks.py; a JSON object a line asks for a run: program, arguments, environment, folder.
 """
 
+import gc
 import json
 import os
 import runpy
@@ -55,6 +56,7 @@ def wait_for(process: int) -> int:
 if __name__ == "__main__":
     for name in TAKES_LONG:
         import_module(name)
+    gc.freeze()  # Or else each fork passes over these modules while it imports others.
     assert not {"datasets", "hf_vanilla_transformer", "huggingface_hub", "transformers"} & set(sys.modules)
     for line in sys.stdin:
         print(json.dumps(run(**json.loads(line))), flush=True)

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+import torch._inductor.config
 from torch._dynamo.utils import counters
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, EncoderDecoderCache, StaticCache
 
@@ -21,6 +22,8 @@ DEPTHS = {"encoder_layers": 1, "decoder_layers": 1}
 @pytest.fixture(autouse=True)
 def fresh_compiler(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    # Otherwise inductor compiles and loads a program for each kind of vector instructions that the processor has.
+    monkeypatch.setattr(torch._inductor.config.cpp, "vec_isa_ok", True)
     torch.compiler.reset()
     counters.clear()
     yield

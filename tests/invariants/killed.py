@@ -3,6 +3,7 @@
 The processes are forked from a server that has imported everything, so that one costs little more than its updates.
 """
 
+import gc
 import multiprocessing
 import os
 import shutil
@@ -133,6 +134,7 @@ PLACES = {
 
 
 def _child(run, arguments, place, log, environment):
+    gc.freeze()  # Each training passes over all other objects.
     os.environ.update(environment)
     torch.set_num_threads(1)
     # As in a user's process; another fork server would import everything again for the workers of a DataLoader.
