@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.pipeline_vanilla_transformer import check_generated, check_vocabulary, evaluating
+from ..model.pipeline_vanilla_transformer import check_generated, check_vocabulary, encode, evaluating, is_blank
 from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError
 from ..translation.engine import Engine
@@ -177,10 +177,10 @@ def _token_ids(
     if isinstance(model, Engine):
         raise InputError(f"{type(model).__name__} returns no attention weights; give the model in torch.")
     sources = list(check_strings("sources", sources))
-    if not sources or not all(source.strip() for source in sources):
+    if not sources or any(map(is_blank, sources)):
         raise InputError("a sentence is empty; give sentences with words.")
     check_vocabulary(model.config, tokenizer)
-    ids = tokenizer(sources, verbose=False).input_ids
+    ids = encode(tokenizer, sources).input_ids
     if targets is None:
         return ids, [_best_hypothesis(model, tokenizer, row, generate_kwargs) for row in ids]
     targets = list(check_strings("targets", targets))
@@ -191,7 +191,7 @@ def _token_ids(
             f"{', '.join(generate_kwargs)} has no effect on a target that is given; leave out one of them."
         )
     start = model.config.decoder_start_token_id
-    return ids, [[start, *row] for row in tokenizer(text_target=targets, verbose=False).input_ids]
+    return ids, [[start, *row] for row in encode(tokenizer, text_target=targets).input_ids]
 
 
 def _best_hypothesis(

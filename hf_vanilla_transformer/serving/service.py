@@ -1,16 +1,15 @@
 """Translate the texts of many callers with one model, in batches."""
 
 import asyncio
-import copy
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 from fastapi import HTTPException
 from transformers import PreTrainedTokenizerBase
 
+from ..model.pipeline_vanilla_transformer import encode
 from ..support.argument_checks import check_strings
 from ..translation.sentence_splitting import Piece, pieces_of
 from ..translation.translate import translate
@@ -47,8 +46,6 @@ class Service:
         self.metrics = Metrics()
         self.is_failing = False
         self._generate_kwargs = generate_kwargs or {}
-        # Its own, because a fast tokenizer must not be used by two threads.
-        self._counter, self._counting = copy.deepcopy(tokenizer), ThreadPoolExecutor(1, thread_name_prefix="tokens")
         self._batcher: Batcher | None = None
         self._limits = TextLimits(settings, self.metrics.in_flight.set)
 
@@ -76,7 +73,6 @@ class Service:
             with suppress(asyncio.CancelledError):
                 await task
             self._batcher.close()
-            self._counting.shutdown()
 
     @property
     def split_sentences(self) -> bool:
@@ -104,7 +100,7 @@ class Service:
         """
         self._limits.check_number_of_texts(len(texts))
         with self._limits.admit(len(texts)), self._as_http_errors():
-            tokens = await self._call_counter(self._count, texts, "markup" in options)
+            tokens = await asyncio.to_thread(self._count, texts, "markup" in options)
             return await self.batcher.submit(texts, tokens, options)
 
     async def translate_sentences(
@@ -116,16 +112,13 @@ class Service:
         """
         options = {**options, "return_details": True, "split_sentences": False}
         with self._limits.admit(1), self._as_http_errors():
-            await self._call_counter(self._count, [text])
+            await asyncio.to_thread(self._count, [text])
             pieces = [Piece(text, "")]
             if split:
-                pieces = await self._call_counter(pieces_of, self._counter, text, self.card.source_language)
+                pieces = await asyncio.to_thread(pieces_of, self.tokenizer, text, self.card.source_language)
             texts = [piece.text for piece in pieces]
-            tokens = await self._call_counter(self._count, texts)
+            tokens = await asyncio.to_thread(self._count, texts)
             return pieces, await self.batcher.submit(texts, tokens, options)
-
-    async def _call_counter(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._counting, function, *arguments)
 
     @contextmanager
     def _as_http_errors(self) -> Iterator[None]:
@@ -144,7 +137,7 @@ class Service:
         checked = list(check_strings("the request", texts))
         if have_tags:
             self._limits.check_markup(checked)
-        tokens = [len(ids) for ids in self._counter(checked, verbose=False).input_ids] if checked else []
+        tokens = [len(ids) for ids in encode(self.tokenizer, checked).input_ids] if checked else []
         self._limits.check_tokens(tokens)
         return tokens
 

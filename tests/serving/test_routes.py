@@ -1,5 +1,7 @@
 """The routes over a real model, on loopback, and what no request may do to others."""
 
+import html
+import re
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
@@ -37,6 +39,11 @@ class TestHub:
         assert whole == "neun"
         assert body[0] == {"translation_text": cut, "flags": ["truncated"]}
         assert body[1:] == [{"translation_text": ""}, {"translation_text": "neun"}]
+
+    def test_texts_without_visible_characters_are_their_translations(self, call):
+        texts = ["\u200b", " \ufeff\n", "nine", "\u00ad"]
+        body = call("POST", "/", {"inputs": texts})[2]
+        assert [each["translation_text"] for each in body] == ["\u200b", " \ufeff\n", "neun", "\u00ad"]
 
     def test_terms(self, call, service_of, model, tokenizer):
         from hf_vanilla_transformer.translation.glossary import Glossary
@@ -185,6 +192,11 @@ class TestLibreTranslate:
             answer = call(address, "POST", "/translate", body)[2]
             assert answer["translatedText"] == ["", "neun\nsechs"]
             assert [len(each) for each in answer["alternatives"]] == [0, 1]
+
+    def test_blank_html(self, call):
+        body = {"q": ["&#8203;", "<b>&#65279;</b>", "<p> </p>"], "source": "en", "target": "de", "format": "html"}
+        texts = call("POST", "/translate", body)[2]["translatedText"]
+        assert [re.sub("<.*?>", "", html.unescape(text)).strip(" \u200b\ufeff") for text in texts] == ["", "", ""]
 
     def test_flags(self, service_of):
         from tests.serving.support import call, serving

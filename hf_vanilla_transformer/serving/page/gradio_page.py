@@ -8,6 +8,7 @@ import gradio as gr
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import RedirectResponse
 
+from ...model.pipeline_vanilla_transformer import is_blank
 from ...model.tokenization_two_vocabularies import sides_of
 from ...pictures.attention import plot_attention
 from ...pictures.forward_pass import KINDS
@@ -95,7 +96,7 @@ def build_page(service: Service) -> gr.Blocks:
         async def translate(text: str, lines: str, count: int, split: bool) -> tuple[Any, ...]:
             pieces, found = await _asking(service.translate_sentences(text, _options(lines, int(count)), split))
             whole = join(pieces, found)
-            pairs = [(piece.text, each) for piece, each in zip(pieces, found, strict=True) if piece.text.strip()]
+            pairs = [(piece.text, each) for piece, each in zip(pieces, found, strict=True) if not is_blank(piece.text)]
             choices = [(f"{number}. {text}", number - 1) for number, (text, _) in enumerate(pairs, start=1)]
             menu = gr.Dropdown(choices, value=0 if pairs else None, visible=len(pairs) > 1)
             return whole.text, _notes(whole), menu, *show(pairs, 0), pairs
@@ -131,7 +132,7 @@ def _add_attention(service: Service, page: gr.Blocks, sentences: gr.State, chose
         return plot_attention(service.model, service.tokenizer, source, target, **options)
 
     async def draw(pairs: list[Any], index: int | None, kind: str, layer: int, head: int | str, is_dark: bool) -> Any:
-        if index is None or index >= len(pairs) or not pairs[index][1].text.strip():
+        if index is None or index >= len(pairs) or is_blank(pairs[index][1].text):
             return None
         source, found = pairs[index]
         theme = "dark" if is_dark else "light"
