@@ -5,7 +5,7 @@ import glob
 import json
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from io import TextIOWrapper
 from itertools import chain, islice, zip_longest
@@ -160,8 +160,8 @@ def _read_files(paths: list[Path], source: str, target: str, options: dict[str, 
     texts = (pair for path in paths for pair in _texts(path, read(path, **options), source, target))
     try:
         pairs = _copied(paths, (suffix, source, target, options), texts)
-    except (LookupError, TypeError) as error:  # Values of options that Python does not accept.
-        raise InputError(f"{origin} cannot be read with {options}: {error}") from error
+    except (LookupError, TypeError, UnicodeEncodeError) as error:  # Values of options; surrogates in JSON.
+        raise InputError(f"{origin} cannot be read with the options {options}: {error}") from error
     # CSV has no types.
     for column, name in (("source", source), ("target", target)) if read is not _json_rows else ():
         if pc.all(pc.match_substring_regex(pairs.data.column(column), _NUMBER)).as_py():
@@ -171,7 +171,6 @@ def _read_files(paths: list[Path], source: str, target: str, options: dict[str, 
 
 def _copied(paths: list[Path], settings: Any, pairs: Iterator[tuple[str, str]]) -> Dataset:
     """Copy the pairs of files into a file of the cache, unless an earlier call has, and memory-map it."""
-    origin = ", ".join(map(str, paths))
     states = [(str(path.resolve()), path.stat()) for path in paths]
     # These values change when a file is written or replaced.
     key = Hasher.hash([settings, [(name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in states]])
@@ -182,10 +181,7 @@ def _copied(paths: list[Path], settings: Any, pairs: Iterator[tuple[str, str]]) 
             # Dataset.from_generator takes eight times as long.
             with whole_file(copy, binary=True) as file, pa.ipc.new_stream(file, _TEXT) as writer:
                 while chunk := list(islice(pairs, _ROWS_PER_CHUNK)):
-                    try:
-                        writer.write_table(pa.table(list(zip(*chunk, strict=True)), schema=_TEXT))
-                    except UnicodeEncodeError as error:
-                        raise InputError(f"{origin} contains {error.object!r}, which is not UTF-8 text.") from None
+                    writer.write_table(pa.table(list(zip(*chunk, strict=True)), schema=_TEXT))
     return Dataset.from_file(str(copy))
 
 
@@ -220,21 +216,17 @@ def _texts(path: Path, rows: Iterator[tuple[int, Any]], source: str, target: str
 
 
 def _csv_rows(
-    path: Path,
-    delimiter: str = ",",
-    quoting: Any = None,
-    encoding: str = "utf-8-sig",
-    column_names: Sequence[str] | None = None,
-    **options: Any,
+    path: Path, delimiter: str = ",", quoting: Any = None, encoding: str = "utf-8-sig", **options: Any
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """The rows of a CSV file with the lines in which they end; each has as many cells as the header."""
+    header = options.pop("column_names", None)
     advice = f'quote cells that contain "{delimiter}"'
     if quoting == csv.QUOTE_NONE:
         advice = "if cells are quoted, give quoting=0 (--quoting 0)"
     with opened(path) as binary, TextIOWrapper(binary, encoding, newline="") as file:
         rows = csv.reader(file, delimiter=delimiter, quoting=quoting or csv.QUOTE_MINIMAL, strict=True, **options)
         try:
-            header = column_names or next(rows, [])
+            header = header or next(rows, [])
             for row in filter(None, rows):
                 if len(row) != len(header):
                     raise InputError(
@@ -269,21 +261,17 @@ def _json_rows(path: Path, field: str | None = None) -> Iterator[tuple[int, Any]
                     yield number, json.loads(line)
             return
         content = json.loads("\n".join([first, *lines]))
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {number}: not valid JSON ({error}).") from error
     if field is not None:
-        _check_has(content, field, f"{path}")
-    yield from enumerate(content if field is None else content[field], start=1)
+        _check_has(content, field, str(path))
+        content = content[field]
+    yield from enumerate(content, start=1)
 
 
+_READERS: dict[str, Any] = {".csv": _csv_rows, ".json": _json_rows, ".jsonl": _json_rows}
 # Translators' TSV has no quotation marks around cells.
-_tsv_rows = partial(_csv_rows, delimiter="\t", quoting=csv.QUOTE_NONE)
-_READERS: dict[str, Callable[..., Iterator[tuple[int, Any]]]] = {
-    ".csv": _csv_rows,
-    ".tsv": _tsv_rows,
-    ".json": _json_rows,
-    ".jsonl": _json_rows,
-}
+_READERS[".tsv"] = partial(_csv_rows, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
 def _check_has(names: Collection[str], column: str, origin: str) -> None:

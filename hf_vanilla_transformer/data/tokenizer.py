@@ -21,11 +21,11 @@ PAD, BOS, EOS = SPECIAL_TOKENS
 # Characters without effect on a text's meaning: controls, soft hyphens, marks of direction, zero-width spaces, byte
 # order marks. Joiners of emoji and of Indic and Arabic scripts stay, and so do number signs and tags of flags.
 _IGNORED = (
-    r"[\x{0}-\x{8}\x{E}-\x{1F}\x{7F}-\x{84}\x{86}-\x{9F}\x{AD}\x{61C}\x{180E}\x{200B}\x{200E}\x{200F}"
-    r"\x{202A}-\x{202E}\x{2060}-\x{2064}\x{2066}-\x{206F}\x{FEFF}]+"
+    r"[\u0000-\u0008\u000E-\u001F\u007F-\u0084\u0086-\u009F\u00AD\u061C\u180E\u200B\u200E\u200F"
+    r"\u202A-\u202E\u2060-\u2064\u2066-\u206F\uFEFF]+"
 )
 # Unicode's White_Space without the space.
-_SPACES = r"\x{9}-\x{D}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000}"
+_SPACES = r"\u0009-\u000D\u0085\u00A0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000"
 
 
 class VanillaTransformerTokenizer(TokenizersBackend):
