@@ -30,11 +30,11 @@ _TOKENIZATION_OF = {
     **dict.fromkeys(("cdo", "gan", "hak", "hsn", "lzh", "nan", "wuu", "yue"), "zh"),
     **dict.fromkeys(("th", "lo", "km", "my"), "char"),
 }
+_TEXT = datasets.Value("string")
+# A prediction has one reference, or several.
 _FEATURES = [
-    datasets.Features({"predictions": datasets.Value("string"), "references": datasets.Value("string")}),
-    datasets.Features(
-        {"predictions": datasets.Value("string"), "references": datasets.Sequence(datasets.Value("string"))}
-    ),
+    datasets.Features({"predictions": _TEXT, "references": references})
+    for references in (_TEXT, datasets.Sequence(_TEXT))
 ]
 
 
@@ -66,18 +66,16 @@ class SacreBleuMetric(evaluate.Metric):
             description=str(self.__doc__), citation=self.citation, inputs_description="", features=_FEATURES
         )
 
-    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> Any:
-        """As `evaluate.Metric.compute`, which would score the letters of a string as if they were sentences.
+    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
+        """As `evaluate.Metric.add_batch`, which would take the letters of a string for sentences.
 
         Raises:
-            ValueError: if predictions or references are no list or empty, or differ in number; if an option is unknown.
+            ValueError: if predictions or references are no list or empty, or differ in number.
         """
-        # Without both, what `add_batch` collected is computed.
-        if predictions is not None or references is not None:
-            for name, texts in (("predictions", predictions), ("references", references)):
-                if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
-                    raise InputError(f"{name} is {texts!r}; give a list of sentences.")
-        return super().compute(predictions=predictions, references=references, **kwargs)
+        for name, texts in (("predictions", predictions), ("references", references)):
+            if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
+                raise InputError(f"{name} is {texts!r}; give a list of sentences.")
+        super().add_batch(predictions=predictions, references=references, **kwargs)
 
     def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, float | str]:
         # A list of sacrebleu has one reference of each prediction.

@@ -55,6 +55,8 @@ def test_batches():
         bleu.add_batch(predictions=[hypothesis], references=[reference])
     expected = Bleu().compute(predictions=HYPOTHESES, references=REFERENCES)
     assert bleu.compute() == expected
+    with pytest.raises(ValueError, match="predictions is 'a'; give a list of sentences"):
+        bleu.add_batch(predictions="a", references="a")
 
 
 def test_score_translations():

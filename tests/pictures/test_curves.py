@@ -46,21 +46,19 @@ def without_matplotlib(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", import_all_but_matplotlib)
 
 
-def test_the_curve_is_the_evaluations_of_the_log(tmp_path):
-    curve = write_curve(tmp_path, LOG)["points"]
+def test_the_curve_has_the_evaluations_and_the_training_of_the_log(tmp_path):
+    written = write_curve(tmp_path, LOG)
+    curve = written["points"]
     assert [(point["updates"], point["bleu"]) for point in curve] == [(10, 34.0), (20, 38.5), (30, 38.2)]
     assert [(point["training_seconds"], point["evaluation_seconds"]) for point in curve] == [
         (60, 1),
         (120, 2),
         (180, 3),
     ]
-    assert write_curve(tmp_path, LOG)["best"] == curve[1]
+    assert written["best"] == curve[1]
     scores = {"loss", "perplexity", "token_accuracy", "bleu", "chrf"}
     assert set(curve[0]) == scores | {"updates", "epoch", "training_seconds", "evaluation_seconds"}
-
-
-def test_the_curve_has_what_the_training_logged(tmp_path):
-    training = write_curve(tmp_path, LOG)["training"]
+    training = written["training"]
     times = {"training_seconds": 30.0, "evaluation_seconds": 0.0}
     assert training[0] == {"updates": 5, "loss": 5.0, "perplexity": 99.0, "token_accuracy": 9.0, **times}
     assert [(point["updates"], point["loss"]) for point in training] == [(5, 5.0), (15, 4.0)]
