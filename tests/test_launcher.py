@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -215,35 +214,25 @@ def spin_counts(errors: str) -> list[str]:
 @with_two_cores
 class TestProcesses:
     def test_the_module_starts_the_launcher_in_its_place(self, environment):
-        command = [sys.executable, "-W", "ignore", "-m", "hf_vanilla_transformer", *TRANSLATE, "seven"]
+        """Input, output, signals and exit codes are those of the process that was started."""
+        command = [sys.executable, "-W", "ignore", "-m", "hf_vanilla_transformer", *TRANSLATE]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         # OpenMP prints its settings when torch is imported.
         with subprocess.Popen(
-            command,
-            env={**environment, "OMP_DISPLAY_ENV": "VERBOSE"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            command, env={**environment, "OMP_DISPLAY_ENV": "VERBOSE"}, text=True, **pipes
         ) as process:
-            output, errors = process.communicate()
-        assert (process.returncode, output) == (0, "sieben\n"), errors
+            process.stdin.write("seven\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "sieben\n"
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate()
+        assert process.returncode == 130
+        assert errors.endswith("interrupted\n")
         first, second = starts(environment)
         assert first == [str(process.pid), "None", *command]
         launched = ["hf_vanilla_transformer_launcher" if word == "hf_vanilla_transformer" else word for word in command]
         assert second == [str(process.pid), VALUE, *launched]
         assert spin_counts(errors)[-1] == VALUE != spin_counts(errors)[0]
-
-    def test_signals_and_exit_codes(self, environment):
-        command = [sys.executable, "-m", "hf_vanilla_transformer", *TRANSLATE]
-        with subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as process:
-            while not (handles_sigterm(process.pid) and len(starts(environment)) == 2):
-                assert process.poll() is None
-                time.sleep(0.05)
-            process.send_signal(signal.SIGINT)
-            _, errors = process.communicate()
-        assert process.returncode == 130
-        assert errors.endswith("interrupted\n")
 
     def test_a_usage_error(self, environment):
         command = [sys.executable, ROOT / "scripts" / "command_line.py", "translate", "--model_name_or_path"]
@@ -282,9 +271,3 @@ class TestProcesses:
         assert result.returncode == 0, result.stderr
         assert (tmp_path / "out.txt").read_text() == "sieben\nzweiundvierzig\n"
         assert [value for _, value, *_ in starts(environment)] == ["None", "None"]
-
-
-def handles_sigterm(process: int) -> bool:
-    """Whether a process has a handler for SIGTERM, as the command line has."""
-    (caught,) = [line for line in Path(f"/proc/{process}/status").read_text().splitlines() if line.startswith("SigCgt")]
-    return bool(int(caught.split()[1], 16) >> signal.SIGTERM - 1 & 1)
