@@ -51,7 +51,11 @@ def filter_pairs(
         check_number("max_tokens", max_tokens, 1)
     check_is_dataset(data)
     too_long = 0 if max_tokens is None else int((np.maximum(*pair_lengths(data)) > max_tokens).sum())
-    rules = {"blank_tokens": [_blank_tokens(side) for side in sides_of(tokenizer)], "max_tokens": max_tokens}
+    blank = []
+    for side in sides_of(tokenizer):
+        texts = side.batch_decode([[token] for token in range(len(side))], skip_special_tokens=True)
+        blank.append([token for token, text in enumerate(texts) if not text.strip()])
+    rules = {"blank_tokens": blank, "max_tokens": max_tokens}
     sizes = {"batch_size": _ROWS_AT_ONCE, "writer_batch_size": _ROWS_AT_ONCE}
     kept = data.with_format("arrow").filter(_fit, batched=True, fn_kwargs=rules, desc="removing pairs", **sizes)
     dropped = {"empty": len(data) - len(kept) - too_long, "too long": too_long}
@@ -61,11 +65,6 @@ def filter_pairs(
             f"longer than max_tokens, which is {max_tokens}; raise it, or give other pairs."
         )
     return (data if len(kept) == len(data) else kept.with_format(**data.format)), dropped
-
-
-def _blank_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))], skip_special_tokens=True)
-    return [token for token, text in enumerate(texts) if not text.strip()]
 
 
 def _fit(pairs: pa.Table, blank_tokens: list[list[int]], max_tokens: int | None) -> NDArray[np.bool_]:

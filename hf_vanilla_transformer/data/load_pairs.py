@@ -25,9 +25,6 @@ from .number_corpus import number_pairs
 from .text_lines import TABLES, check_is_input, iterate_lines, opened, suffix_of
 
 
-# Names of the validation split on the Hub; the first that a data set has is it.
-_VALIDATION_NAMES = ("validation", "dev", "valid", "val")
-_ROWS_PER_CHUNK = 10_000
 _TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
 _CSV_OPTIONS = ("delimiter", "quoting", "quotechar", "doublequote", "escapechar", "encoding", "column_names")
 _NUMBER = r"^\s*[-+]?[0-9]+([.,][0-9]+)*\s*$"
@@ -106,7 +103,7 @@ def load_pairs(
     if isinstance(loaded, Dataset):  # "train[:1%]" is a part of the split "train".
         splits = {str(options.get("split", "train")).partition("[")[0]: loaded}
     else:
-        validation = next((name for name in _VALIDATION_NAMES if name in loaded), None)
+        validation = next((name for name in ("validation", "dev", "valid", "val") if name in loaded), None)
         splits = {"validation" if name == validation else name: split for name, split in loaded.items()}
     return DatasetDict(
         {name: _select_columns(split, source, target, f'{name} of "{dataset}"') for name, split in splits.items()}
@@ -180,7 +177,7 @@ def _copied(paths: list[Path], settings: Any, pairs: Iterator[tuple[str, str]]) 
         if not copy.is_file():
             # Dataset.from_generator takes eight times as long.
             with whole_file(copy, binary=True) as file, pa.ipc.new_stream(file, _TEXT) as writer:
-                while chunk := list(islice(pairs, _ROWS_PER_CHUNK)):
+                while chunk := list(islice(pairs, 10_000)):
                     writer.write_table(pa.table(list(zip(*chunk, strict=True)), schema=_TEXT))
     return Dataset.from_file(str(copy))
 
