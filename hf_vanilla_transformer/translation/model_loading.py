@@ -72,22 +72,45 @@ def load(
 def load_model(name: str | Path, **options: Any) -> PreTrainedModel:
     """Load a model that has all of its weights, of the right shapes and dtypes, and finite."""
     config = AutoConfig.from_pretrained(name, **options)
-    is_ours, verbosity = config.model_type == VanillaTransformerConfig.model_type, logging.get_verbosity()
-    if is_ours and Path(name).is_dir() and not hasattr(config, "quantization_config"):
-        read_layout(Path(name))
-    logging.set_verbosity_error()  # Otherwise transformers prints tables of weights, too.
+    if config.model_type == VanillaTransformerConfig.model_type:
+        _check_files(name, hasattr(config, "quantization_config"), **options)
     try:
-        model, report = AutoModelForSeq2SeqLM.from_pretrained(name, output_loading_info=True, **options)
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, **options)
     except RuntimeError as error:
         raise InputError(f"{name} cannot be loaded as a {config.model_type}: {reason_of(error)}") from error
-    finally:
-        logging.set_verbosity(verbosity)
+    check_weights(model)
+    return model
+
+
+def _check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
+    """Raise ValueError if the files of a model do not have exactly the weights that its config.json describes.
+
+    The model is loaded without memory for weights, because a damaged config.json may describe more than fit.
+    """
+    with _quiet():
+        _, report = AutoModelForSeq2SeqLM.from_pretrained(
+            name, **{**options, "device_map": "meta", "output_loading_info": True}
+        )
     for key, fault in {"missing_keys": "are not in", "unexpected_keys": "are left over in"}.items():
-        if is_ours and report[key]:
+        if report[key]:
             names = ", ".join(sorted(report[key])[:2])
             raise InputError(
                 f"{len(report[key])} weights {fault} the files of {name} ({names}, ...): they belong to another "
                 "config.json, or were truncated; use a complete model."
             )
-    check_weights(model)
-    return model
+    if Path(name).is_dir() and not is_quantized:
+        read_layout(Path(name))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without progress bars and reports of transformers."""
+    shows_progress, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if shows_progress:
+            logging.enable_progress_bar()
