@@ -31,6 +31,8 @@ PARAMETERS = {
     },
     "transformers:Seq2SeqTrainer": {"prediction_step": "model, inputs"},
     "transformers:PreTrainedModel": {"_from_config": "config"},
+    # VanillaTransformerTokenizer splits added special tokens, too.
+    "transformers:TokenizersBackend": {"_add_tokens": "new_tokens, special_tokens"},
 }
 
 # Attributes and classes that this package sets for the Trainer or reads from it, by the class that has or reads them.
