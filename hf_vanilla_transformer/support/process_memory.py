@@ -13,10 +13,13 @@ _NEVER, _NONE, _BYTES_AT_ONCE = -1, 0, 2**28
 
 
 def keep_freed_memory() -> bool:
-    """Keep the CPU memory that torch frees until the process ends; whether that took effect, which needs glibc.
+    """Make the process keep the CPU memory that torch frees, and reuse it, until the process ends.
 
     By default the C library returns much of it to the operating system after every update and requests it again as new
     pages, which the system fills with zeros.
+
+    Returns:
+        `bool`: whether that took effect. It needs glibc; with another C library the function does nothing.
     """
     library, settings = _glibc(), {_MMAP_MAX: _NONE, _TRIM_THRESHOLD: _NEVER, _TOP_PAD: _BYTES_AT_ONCE}
     return library is not None and all(library.mallopt(option, value) for option, value in settings.items())
