@@ -87,6 +87,8 @@ def _check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
 
     The model is loaded without memory for weights, because a damaged config.json may describe more than fit.
     """
+    if Path(name).is_dir() and not is_quantized:
+        read_layout(Path(name))
     with _quiet():
         _, report = AutoModelForSeq2SeqLM.from_pretrained(
             name, **{**options, "device_map": "meta", "output_loading_info": True}
@@ -98,8 +100,6 @@ def _check_files(name: str | Path, is_quantized: bool, **options: Any) -> None:
                 f"{len(report[key])} weights {fault} the files of {name} ({names}, ...): they belong to another "
                 "config.json, or were truncated; use a complete model."
             )
-    if Path(name).is_dir() and not is_quantized:
-        read_layout(Path(name))
 
 
 @contextmanager
