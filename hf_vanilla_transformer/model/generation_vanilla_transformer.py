@@ -30,7 +30,8 @@ from .generation_settings import (
     warn_of_many_beams,
 )
 from .input_error import InputError
-from .key_value_cache import CACHE, as_encoder_output, either_cache, tokens_to_read, with_cache
+from .key_value_cache import CACHE, either_cache, tokens_to_read
+from .model_outputs import as_encoder_output, with_cache
 
 
 logger = logging.getLogger(__name__)

@@ -1,10 +1,9 @@
-"""Dropout, linear layers and positions, computed fast. Each equals the formula in its docstring.
+"""Dropout and linear layers, computed fast. Each equals the formula in its docstring.
 
 Device, dtype and size decide which computation is the fastest; there is no option. Shapes have named axes, as in the
 model's file.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -141,20 +140,3 @@ def cast_for_matmul(x: torch.Tensor) -> torch.Tensor:
     if device == "meta" or not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
         return x
     return x.to(torch.get_autocast_dtype(device))
-
-
-def once_per_position(formula: Callable[..., torch.Tensor], position_ids: torch.Tensor, *args: Any) -> torch.Tensor:
-    """formula(position_ids, *args), `(batch, length, d_model)`, bit by bit; on CPUs each position is computed once.
-
-    Args:
-        formula (`Callable`): computes each position by itself, as [`sinusoidal_positions`] does.
-        position_ids (`torch.LongTensor` of shape `(batch, length)`): positions.
-        *args: other arguments of the formula.
-    """
-    if not is_plain_cpu_tensor(position_ids):
-        return formula(position_ids, *args)
-    first, last = map(int, position_ids.aminmax())
-    if last - first + 1 >= position_ids.numel():
-        return formula(position_ids, *args)
-    table = formula(torch.arange(first, last + 1)[None], *args)[0]
-    return nn.functional.embedding(position_ids - first, table)

@@ -39,17 +39,11 @@ from .input_checks import (
     outside_vocabulary,
 )
 from .input_error import InputError
-from .key_value_cache import (
-    VanillaTransformerLMOutput,
-    as_encoder_output,
-    either_cache,
-    encoder_decoder_cache,
-    keys_values_of_source,
-    model_output,
-    with_cache,
-)
-from .linear_kernels import cast_for_matmul, drop, linear, once_per_position
+from .key_value_cache import either_cache, encoder_decoder_cache, keys_values_of_source
+from .linear_kernels import cast_for_matmul, drop, linear
 from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
+from .model_outputs import VanillaTransformerLMOutput, as_encoder_output, model_output, with_cache
+from .position_kernels import once_per_position
 from .pretrained_model import DECODER_TP_PLAN, STACK_FSDP_PLAN, STACK_TP_PLAN, VanillaTransformerPreTrainedModel
 
 

@@ -15,9 +15,10 @@ from transformers import AutoModelForSeq2SeqLM
 from hf_vanilla_transformer.model import attention_kernels as attention_module
 from hf_vanilla_transformer.model import fast_path_checks, linear_kernels, loss_kernels
 from hf_vanilla_transformer.model.attention_kernels import attention
-from hf_vanilla_transformer.model.linear_kernels import drop, linear, once_per_position
+from hf_vanilla_transformer.model.linear_kernels import drop, linear
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
+from hf_vanilla_transformer.model.position_kernels import once_per_position
 from tests.models import VOCAB_SIZE, pad, patch_everywhere, sentences, small_model
 from tests.rounding import RandomRounding, explained
 
