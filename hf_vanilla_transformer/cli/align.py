@@ -5,11 +5,12 @@ hf-vanilla-transformer align --model_name_or_path runs/mine --test_file test.en 
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.pair_arguments import DataArguments
+from ..support.build_arguments import option
 from ..support.output_files import check_can_write, open_output
 from ..support.user_errors import InputError
 from ..translation.alignment import Links, align, alignment_error_rate, read_gold
@@ -27,24 +28,18 @@ _SHOWN = 5
 class AlignArguments:
     """Which pairs to align, and what to do with the result."""
 
-    pairs: list[str] = field(
-        default_factory=list, metadata={"help": "Sentences, each source before its target.", "positional": True}
+    pairs: list[str] = option([], "Sentences, each source before its target.", positional=True)
+    split: str | None = option(None, "The split to align; by default test.")
+    output: str | None = option(None, "Write the alignments to this file, not to stdout.")
+    gold_file: str | None = option(
+        None,
+        "True alignments, one line per pair, 1-2 for sure links and 1?2 or 1p2 for possible ones, to print "
+        "the alignment error rate.",
     )
-    split: str | None = field(default=None, metadata={"help": "The split to align; by default test."})
-    output: str | None = field(default=None, metadata={"help": "Write the alignments to this file, not to stdout."})
-    gold_file: str | None = field(
-        default=None,
-        metadata={
-            "help": "True alignments, one line per pair, 1-2 for sure links and 1?2 or 1p2 for possible ones, to print "
-            "the alignment error rate."
-        },
-    )
-    choose: bool = field(
-        default=False,
-        metadata={
-            "help": "Choose the attention heads by these pairs, held out from training, and save them in the model's "
-            "config.json; by --gold_file if it is given."
-        },
+    choose: bool = option(
+        False,
+        "Choose the attention heads by these pairs, held out from training, and save them in the model's "
+        "config.json; by --gold_file if it is given.",
     )
 
 

@@ -10,13 +10,14 @@ is. `--to ctranslate2` writes a trained folder for CTranslate2.
 """
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Literal
 
 from .. import conversion
 from ..conversion.source_folder import recognize
+from ..support.build_arguments import option
 from ..support.user_errors import InputError, input_errors
 from .parser import parse, program
 
@@ -25,32 +26,21 @@ from .parser import parse, program
 class ConvertArguments:
     """What to convert, and where to write the result."""
 
-    input: str = field(metadata={"help": "A folder, or a name on the Hub."})
-    output: str = field(metadata={"help": "Folder to make."})
-    from_system: Literal["hf_marian", "marian", "fsmt", "fairseq", "auto"] | None = field(
-        default=None, metadata={"aliases": ["--from"], "help": "The system that the model comes from."}
+    input: str = option(..., "A folder, or a name on the Hub.")
+    output: str = option(..., "Folder to make.")
+    from_system: Literal["hf_marian", "marian", "fsmt", "fairseq", "auto"] | None = option(
+        None, "The system that the model comes from.", aliases=["--from"]
     )
-    to_system: Literal["ctranslate2"] | None = field(
-        default=None, metadata={"aliases": ["--to"], "help": "The system to convert to."}
+    to_system: Literal["ctranslate2"] | None = option(None, "The system to convert to.", aliases=["--to"])
+    positions: str | None = option(
+        None, 'Of hf_marian: "hf", as in the source, the default; "marian", those that Marian trained it with.'
     )
-    positions: str | None = field(
-        default=None,
-        metadata={
-            "help": 'Of hf_marian: "hf", as in the source, the default; "marian", those that Marian trained it with.'
-        },
-    )
-    quantization: str | None = field(
-        default=None, metadata={"help": 'Of ctranslate2: type of the weights, such as "int8"; float32 by default.'}
-    )
-    max_positions: int | None = field(
-        default=None, metadata={"help": "Of ctranslate2: longest sequence in tokens; 2048 by default."}
-    )
-    revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the model on the Hub."})
-    token: str | None = field(
-        default=None, metadata={"help": "Access token of the Hub; by default the one that `hf auth login` stored."}
-    )
-    license: str | None = field(default=None, metadata={"help": "Licence of the weights, for the model card."})
-    force: bool = field(default=False, metadata={"help": "Write a model that is not equal to its source."})
+    quantization: str | None = option(None, 'Of ctranslate2: type of the weights, such as "int8"; float32 by default.')
+    max_positions: int | None = option(None, "Of ctranslate2: longest sequence in tokens; 2048 by default.")
+    revision: str | None = option(None, "Branch, tag or commit of the model on the Hub.")
+    token: str | None = option(None, "Access token of the Hub; by default the one that `hf auth login` stored.")
+    license: str | None = option(None, "Licence of the weights, for the model card.")
+    force: bool = option(False, "Write a model that is not equal to its source.")
 
     def __post_init__(self) -> None:
         if (self.from_system is None) == (self.to_system is None):

@@ -6,10 +6,11 @@ hf-vanilla-transformer score --model_name_or_path runs/mine --test_file test.en 
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ..data.pair_arguments import DataArguments
+from ..support.build_arguments import option
 from ..support.output_files import check_can_write, open_output
 from ..translation.loading_arguments import LoadingArguments
 from ..translation.score import Score, score
@@ -21,15 +22,13 @@ from .shared_options import BatchArguments, EngineArguments, load_given
 class ScoreArguments:
     """Which pairs to score, and how to write the result."""
 
-    split: str = field(default="test", metadata={"help": "The split to score."})
-    output: str | None = field(default=None, metadata={"help": "Write the scores to this file, not to stdout."})
-    format: Literal["text", "jsonl"] = field(
-        default="text",
-        metadata={
-            "help": "text: the total log-probability of each target, one number per line. jsonl: an object per line "
-            'with "source", "target", "total", "normalized" (the total divided by the model\'s length penalty, as beam '
-            'search ranks hypotheses), "tokens" and "log_probs".'
-        },
+    split: str = option("test", "The split to score.")
+    output: str | None = option(None, "Write the scores to this file, not to stdout.")
+    format: Literal["text", "jsonl"] = option(
+        "text",
+        "text: the total log-probability of each target, one number per line. jsonl: an object per line "
+        'with "source", "target", "total", "normalized" (the total divided by the model\'s length penalty, as beam '
+        'search ranks hypotheses), "tokens" and "log_probs".',
     )
 
 

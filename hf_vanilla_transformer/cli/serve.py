@@ -6,7 +6,7 @@ hf-vanilla-transformer serve --model_name_or_path runs/mine --page --host 0.0.0.
 
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from ..serving.limits import ServingSettings
 from ..serving.model_card_facts import CardFacts, read_card
 from ..serving.page.hub_space import write_space
 from ..support.argument_checks import check_number, check_optional
+from ..support.build_arguments import option
 from ..support.user_errors import InputError, needing
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.glossary import Glossary
@@ -28,23 +29,15 @@ from .shared_options import EngineArguments, load_given, load_terms
 class ServeArguments:
     """Where to serve, and what."""
 
-    host: str = field(default="127.0.0.1", metadata={"help": "Address; 0.0.0.0 is every network of this machine."})
-    port: int = field(default=8000, metadata={"help": "Port; 0 is any free one."})
-    page: bool = field(default=False, metadata={"help": "Also serve a page for people; needs the extra page."})
-    write_space: str | None = field(
-        default=None, metadata={"help": "Write the page into this new folder, for a Space of the Hub, and end."}
-    )
-    split_sentences: bool = field(
-        default=True, metadata={"help": "Split texts into sentences, and keep their white space and line breaks."}
-    )
-    glossary: str | None = field(
-        default=None, metadata={"help": "A file of terms, as of translate, for requests that do not give others."}
-    )
-    threads: int | None = field(default=None, metadata={"help": "Threads of the model; by default torch's."})
-    source_lang: str | None = field(
-        default=None, metadata={"help": "Code of the source language; by default of the model's card."}
-    )
-    target_lang: str | None = field(default=None, metadata={"help": "The same of the target language."})
+    host: str = option("127.0.0.1", "Address; 0.0.0.0 is every network of this machine.")
+    port: int = option(8000, "Port; 0 is any free one.")
+    page: bool = option(False, "Also serve a page for people; needs the extra page.")
+    write_space: str | None = option(None, "Write the page into this new folder, for a Space of the Hub, and end.")
+    split_sentences: bool = option(True, "Split texts into sentences, and keep their white space and line breaks.")
+    glossary: str | None = option(None, "A file of terms, as of translate, for requests that do not give others.")
+    threads: int | None = option(None, "Threads of the model; by default torch's.")
+    source_lang: str | None = option(None, "Code of the source language; by default of the model's card.")
+    target_lang: str | None = option(None, "The same of the target language.")
 
     def __post_init__(self) -> None:
         check_optional(self, "threads")

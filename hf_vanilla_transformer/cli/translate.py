@@ -7,10 +7,11 @@ hf-vanilla-transformer translate --model_name_or_path runs/mine --input input.en
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from ..support.argument_checks import check_optional
+from ..support.build_arguments import option
 from ..support.output_files import check_can_write
 from ..support.process_memory import release_freed_memory
 from ..support.user_errors import InputError
@@ -41,34 +42,20 @@ REMEDIES = {
 class TranslationArguments:
     """Where sentences come from and translations go to."""
 
-    sentences: list[str] = field(default_factory=list, metadata={"help": "Sentences.", "positional": True})
-    input: str | None = field(
-        default=None, metadata={"help": "A file with a sentence per line: text, or JSON (.jsonl); also .gz."}
+    sentences: list[str] = option([], "Sentences.", positional=True)
+    input: str | None = option(None, "A file with a sentence per line: text, or JSON (.jsonl); also .gz.")
+    output: str | None = option(None, "Write translations to this file, not to stdout: text, or .jsonl; also .gz.")
+    json_lines: bool = option(False, "Standard input and output are JSON lines, with scores in the output.")
+    source_column: str = option("text", "Field of JSON lines to translate.")
+    target_column: str = option("translation", "Field of JSON lines for translations.")
+    split_sentences: bool = option(
+        False, "Lines are texts: translate each of their sentences, and keep the white space between them."
     )
-    output: str | None = field(
-        default=None, metadata={"help": "Write translations to this file, not to stdout: text, or .jsonl; also .gz."}
-    )
-    json_lines: bool = field(
-        default=False, metadata={"help": "Standard input and output are JSON lines, with scores in the output."}
-    )
-    source_column: str = field(default="text", metadata={"help": "Field of JSON lines to translate."})
-    target_column: str = field(default="translation", metadata={"help": "Field of JSON lines for translations."})
-    split_sentences: bool = field(
-        default=False,
-        metadata={"help": "Lines are texts: translate each of their sentences, and keep the white space between them."},
-    )
-    source_lang: str | None = field(
-        default=None, metadata={"help": "Language code of the texts to split; by default that of the tokenizer."}
-    )
-    markup: Literal["html", "xml"] | None = field(
-        default=None, metadata={"help": "Keep tags, and put them around the right words."}
-    )
-    num_return_sequences: int | None = field(
-        default=None, metadata={"help": "Translations per sentence, best first; the output is JSON lines."}
-    )
-    glossary: str | None = field(
-        default=None,
-        metadata={"help": "A file of terms: in each line a term, a tab, and the translation that it must have."},
+    source_lang: str | None = option(None, "Language code of the texts to split; by default that of the tokenizer.")
+    markup: Literal["html", "xml"] | None = option(None, "Keep tags, and put them around the right words.")
+    num_return_sequences: int | None = option(None, "Translations per sentence, best first; the output is JSON lines.")
+    glossary: str | None = option(
+        None, "A file of terms: in each line a term, a tab, and the translation that it must have."
     )
 
     def __post_init__(self) -> None:

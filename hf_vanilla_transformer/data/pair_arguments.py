@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..support.build_arguments import option
 from ..support.user_errors import InputError
 from .language_codes import language_of
 from .text_lines import TABLES, suffix_of
@@ -48,39 +49,24 @@ class DataArguments:
 
     _argument_group_name = "data"
 
-    dataset_name: str | None = field(
-        default=None, metadata={"help": 'A data set\'s name on the Hub, or "numbers" for the built-in corpus.'}
+    dataset_name: str | None = option(None, 'A data set\'s name on the Hub, or "numbers" for the built-in corpus.')
+    dataset_config_name: str | None = option(None, "The configuration of a Hub data set.")
+    train_file: list[str] | None = option(
+        None, "One or more tables (CSV, TSV, JSON lines, parquet), or two aligned text files."
     )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "The configuration of a Hub data set."})
-    train_file: list[str] | None = field(
-        default=None,
-        metadata={"help": "One or more tables (CSV, TSV, JSON lines, parquet), or two aligned text files."},
+    validation_file: list[str] | None = option(None, "The same for validation pairs.")
+    test_file: list[str] | None = option(None, "The same for test pairs.")
+    source_lang: str | None = option(None, "Language code of the sources, and the name of their column if not given.")
+    target_lang: str | None = option(None, "The same for the targets.")
+    source_column: str | None = option(None, 'Column of the sources; by default the language code, or else "source".')
+    target_column: str | None = option(None, 'Column of the targets; by default the language code, or else "target".')
+    delimiter: str | None = option(None, "What separates the cells of CSV and TSV; by default a comma or a tab.")
+    quoting: int | None = option(None, "3 if no cell of CSV or TSV is quoted, the default of TSV; 0 if cells are.")
+    encoding: str | None = option(None, "Encoding of CSV and TSV; by default UTF-8.")
+    max_digits: int = option(
+        9, "Digits of the longest numbers of the built-in corpus; validation pairs need 5 or more."
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "The same for validation pairs."})
-    test_file: list[str] | None = field(default=None, metadata={"help": "The same for test pairs."})
-    source_lang: str | None = field(
-        default=None, metadata={"help": "Language code of the sources, and the name of their column if not given."}
-    )
-    target_lang: str | None = field(default=None, metadata={"help": "The same for the targets."})
-    source_column: str | None = field(
-        default=None, metadata={"help": 'Column of the sources; by default the language code, or else "source".'}
-    )
-    target_column: str | None = field(
-        default=None, metadata={"help": 'Column of the targets; by default the language code, or else "target".'}
-    )
-    delimiter: str | None = field(
-        default=None, metadata={"help": "What separates the cells of CSV and TSV; by default a comma or a tab."}
-    )
-    quoting: int | None = field(
-        default=None,
-        metadata={"help": "3 if no cell of CSV or TSV is quoted, the default of TSV; 0 if cells are."},
-    )
-    encoding: str | None = field(default=None, metadata={"help": "Encoding of CSV and TSV; by default UTF-8."})
-    max_digits: int = field(
-        default=9,
-        metadata={"help": "Digits of the longest numbers of the built-in corpus; validation pairs need 5 or more."},
-    )
-    train_size: int = field(default=200_000, metadata={"help": "Training pairs of the built-in corpus."})
+    train_size: int = option(200_000, "Training pairs of the built-in corpus.")
 
     def __post_init__(self) -> None:
         for name in ("source_lang", "target_lang"):

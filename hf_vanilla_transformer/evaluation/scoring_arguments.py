@@ -1,8 +1,9 @@
 """How to compute BLEU and chrF."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ..support.build_arguments import option
 from ..support.user_errors import InputError
 
 
@@ -16,15 +17,13 @@ class ScoringArguments:
 
     _argument_group_name = "scoring"
 
-    bleu_tokenize: str | None = field(
-        default=None,
-        metadata={
-            "help": '"13a" for running text, "none" for tokenized text, "char" for single words. By default "char" for '
-            "the built-in corpus, the tokenization that sacrebleu has for a target language without spaces between "
-            'words, and "13a" for others.'
-        },
+    bleu_tokenize: str | None = option(
+        None,
+        '"13a" for running text, "none" for tokenized text, "char" for single words. By default "char" for '
+        "the built-in corpus, the tokenization that sacrebleu has for a target language without spaces between "
+        'words, and "13a" for others.',
     )
-    lowercase: bool = field(default=False, metadata={"help": "Ignore case."})
+    lowercase: bool = option(False, "Ignore case.")
 
     def __post_init__(self) -> None:
         if self.bleu_tokenize is None:

@@ -6,19 +6,16 @@ seconds until the answer.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 from ..support.argument_checks import check_number
+from ..support.build_arguments import option
 from ..support.user_errors import InputError
 
 
 _RETRY = {"Retry-After": "1"}
 # For each token that a text may have. The time to read tags grows with the square of their characters.
 _CHARACTERS_OF_MARKUP = 32
-
-
-def _limit(default: int, text: str) -> int:
-    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
@@ -32,15 +29,15 @@ class ServingSettings:
 
     _argument_group_name = "limits"
 
-    tokens_per_batch: int = _limit(4096, "Maximum number of source tokens in a batch, padding included.")
-    max_wait_ms: int = _limit(3, "Milliseconds that a text waits for others of its batch while the model is idle.")
-    max_source_tokens: int = _limit(1024, "Maximum number of tokens of a text.")
-    max_texts: int = _limit(128, "Maximum number of texts of a request.")
-    max_in_flight: int = _limit(512, "Maximum number of texts that wait or are translated.")
-    max_body_bytes: int = _limit(1_000_000, "Maximum length of a request's body.")
-    arrival_seconds: int = _limit(10, "Seconds for a request's headers to arrive, and again for its body.")
-    request_seconds: int = _limit(60, "Seconds until a request must be answered.")
-    shutdown_seconds: int = _limit(60, "Seconds that requests have to finish when the server shuts down.")
+    tokens_per_batch: int = option(4096, "Maximum number of source tokens in a batch, padding included.")
+    max_wait_ms: int = option(3, "Milliseconds that a text waits for others of its batch while the model is idle.")
+    max_source_tokens: int = option(1024, "Maximum number of tokens of a text.")
+    max_texts: int = option(128, "Maximum number of texts of a request.")
+    max_in_flight: int = option(512, "Maximum number of texts that wait or are translated.")
+    max_body_bytes: int = option(1_000_000, "Maximum length of a request's body.")
+    arrival_seconds: int = option(10, "Seconds for a request's headers to arrive, and again for its body.")
+    request_seconds: int = option(60, "Seconds until a request must be answered.")
+    shutdown_seconds: int = option(60, "Seconds that requests have to finish when the server shuts down.")
 
     def __post_init__(self) -> None:
         for each in fields(self):

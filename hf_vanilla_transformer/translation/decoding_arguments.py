@@ -1,10 +1,11 @@
 """How to search: beam size, length penalty, lengths, stopping rule."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..model.generation_settings import LARGEST_LENGTH_PENALTY
 from ..support.argument_checks import check_optional
+from ..support.build_arguments import option
 from ..support.user_errors import InputError
 
 
@@ -18,21 +19,16 @@ class DecodingArguments:
 
     _argument_group_name = "decoding"
 
-    num_beams: int | None = field(default=None, metadata={"help": "Beam size; 1 is greedy search, the paper's is 4."})
-    length_penalty: float | None = field(
-        default=None,
-        metadata={"help": "Length penalty; higher values give longer translations (default: the model's)."},
+    num_beams: int | None = option(None, "Beam size; 1 is greedy search, the paper's is 4.")
+    length_penalty: float | None = option(
+        None, "Length penalty; higher values give longer translations (default: the model's)."
     )
-    max_new_tokens: int | None = field(
-        default=None, metadata={"help": "Maximum length of a translation (default: the source's length + 50)."}
-    )
-    early_stopping: Literal["true", "false", "never"] | None = field(
-        default=None,
-        metadata={
-            "help": "When the search of a sentence ends. never, the paper's: when no better translation can be found. "
-            "true, which is faster: when as many hypotheses have finished as there are beams. false: when no running "
-            "hypothesis could be better by ending now."
-        },
+    max_new_tokens: int | None = option(None, "Maximum length of a translation (default: the source's length + 50).")
+    early_stopping: Literal["true", "false", "never"] | None = option(
+        None,
+        "When the search of a sentence ends. never, the paper's: when no better translation can be found. "
+        "true, which is faster: when as many hypotheses have finished as there are beams. false: when no running "
+        "hypothesis could be better by ending now.",
     )
 
     def __post_init__(self) -> None:

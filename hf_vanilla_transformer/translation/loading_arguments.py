@@ -1,10 +1,11 @@
 """Which model to load, and where to."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..support.build_arguments import option
 from ..support.user_errors import InputError
 
 
@@ -14,17 +15,11 @@ class LoadingArguments:
 
     _argument_group_name = "model"
 
-    model_name_or_path: str = field(metadata={"help": "The folder of a saved model, or its name on the Hub."})
-    revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the model on the Hub."})
-    token: str | None = field(
-        default=None, metadata={"help": "Access token of the Hub (default: that of `hf auth login`)."}
-    )
-    trust_remote_code: bool = field(
-        default=False, metadata={"help": "Run the code of the model on the Hub, for other architectures."}
-    )
-    device: str | None = field(
-        default=None, metadata={"help": "cpu, cuda, cuda:1, ... (default: an accelerator if there is one)."}
-    )
+    model_name_or_path: str = option(..., "The folder of a saved model, or its name on the Hub.")
+    revision: str | None = option(None, "Branch, tag or commit of the model on the Hub.")
+    token: str | None = option(None, "Access token of the Hub (default: that of `hf auth login`).")
+    trust_remote_code: bool = option(False, "Run the code of the model on the Hub, for other architectures.")
+    device: str | None = option(None, "cpu, cuda, cuda:1, ... (default: an accelerator if there is one).")
 
     def __post_init__(self) -> None:
         if self.device is not None:
