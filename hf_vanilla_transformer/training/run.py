@@ -163,11 +163,16 @@ def finish(
         record: what `describe_run` returned, for the results file, and the time of the start.
     """
     output, count = settings.output, settings.model.average_last
-    run_updates(trainer, checkpoint)
+    lost_checkpoint = run_updates(trainer, checkpoint)
     record["peak_memory_bytes"] = peak_memory(trainer.args.device)
     save_model(trainer, output)
     if not trainer.is_world_process_zero():
         return output
+    if count is not None and lost_checkpoint is not None:
+        raise RunStoppedError(
+            f"the last checkpoint could not be written ({lost_checkpoint}), so the model in {output} has the weights "
+            f"of the last update, not an average. Make room; then {how_to_resume(output)}."
+        )
     averaged = [] if count is None else save_average(output, count)
     try:
         report(trainer, settings, pairs, averaged, record)
@@ -181,8 +186,11 @@ def finish(
     return output
 
 
-def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
+def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception | None:
     """Train from scratch, or resume from a checkpoint.
+
+    Returns:
+        The error of the disk if all updates were made, but the last checkpoint could not be written.
 
     Raises:
         KeyboardInterrupt: at Ctrl-C or SIGTERM; in the main process with a way to resume.
@@ -201,7 +209,7 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
         find_best(trainer.state, output)
         if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
             trainer._load_best_model()
-        return
+        return None
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         check_reached_its_end(trainer)
@@ -230,6 +238,8 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> None:
                 f"a checkpoint could not be written ({error}). Make room; then {how_to_resume(output)}."
             ) from error
         logger.info("the last checkpoint could not be written (%s)", error)
+        return error
+    return None
 
 
 def check_reached_its_end(trainer: Seq2SeqTrainer) -> None:
