@@ -137,7 +137,7 @@ def main(arguments: list[str]) -> None:
             release_freed_memory()
     if flags:
         kinds = ", ".join(f"{flags[flag]:,} {meaning}" for flag, meaning in REMEDIES.items() if flags[flag])
-        print(f"{flags['any']:,} translations may be wrong: {kinds}.", file=sys.stderr)
+        print(f"{flags['any']:,} of the translations may be wrong: {kinds}.", file=sys.stderr)
     if not given and processes.index == 0:
         seconds, count = time.perf_counter() - started, sum(counted)
         print(f"{count:,} sentences in {seconds:.1f} s: {count / seconds:,.1f} sentences/s", file=sys.stderr)

@@ -186,9 +186,9 @@ def test_flagged_translations_are_counted(decisive, tmp_path, capsys):
     model.save_pretrained(tmp_path / "model")
     command = [long, "two", "", "--model_name_or_path", str(tmp_path / "model"), "--num_beams", "1"]
     translate.main([*command, "--max_new_tokens", "1"])
-    flagged = "2 translations may be wrong: 1 longer than any source of the training (split them by --split_sentences)"
     assert capsys.readouterr().err.splitlines()[-1:] == [
-        f"{flagged}, 2 truncated at the length limit (raise --max_new_tokens)."
+        "2 of the translations may be wrong: 1 longer than any source of the training (split them by "
+        "--split_sentences), 2 truncated at the length limit (raise --max_new_tokens)."
     ]
     translate.main([*command, "--max_new_tokens", "1", "--json_lines"])
     written = capsys.readouterr()
