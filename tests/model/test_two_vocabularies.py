@@ -133,6 +133,17 @@ def test_special_tokens_must_have_equal_ids(sides):
         TwoVocabularyTokenizer.of(source, sides[1])
 
 
+def test_added_special_tokens_are_not_those_of_text(tokenizer, tmp_path):
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<2de>"]})
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    name, source_token = loaded.convert_tokens_to_ids("<2de>"), loaded.tokenize("seven")[0]
+    assert loaded.all_special_ids[-1] == name
+    assert name not in loaded("<2de>").input_ids
+    with pytest.raises(ValueError, match=f"'{source_token}' is a token of text already"):
+        loaded.add_special_tokens({"additional_special_tokens": [source_token]})
+
+
 def test_pairs_are_tokenized_and_filtered_by_their_sides(sides, tokenizer):
     from datasets import Dataset
 
