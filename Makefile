@@ -17,6 +17,10 @@ PROCESSOR_TESTS := tests/model/test_int8_quantization.py tests/test_fixture.py t
 	tests/ecosystem/test_precision.py tests/model/test_kernels.py::TestAttention tests/model/test_kernels.py::TestLinear \
 	tests/model/test_kernels.py::TestLossOfStates tests/model/test_kernels.py::TestHalfPrecision \
 	-k "not (any_company or compiled or trainer or warns)"
+# Whole runs, compilers and machines of several processes; the tests that a change turns red mostly are others.
+SLOW_TESTS := tests/torture tests/benchmarks/test_gpu_check.py tests/benchmarks/test_shared_cores.py \
+	tests/device/test_second_device.py tests/ecosystem/test_compile.py tests/parallel/test_fsdp.py \
+	tests/training/test_trainer.py::test_it_learns_from_scratch_to_reverse_the_source
 # Of tests/conversion those that pymarian is the oracle of, and that compare tokenizers.
 BRIDGE_TESTS := -k "marian_s or certificate or comes_in or tokenizer_is"
 TORCHAO_TESTS := tests/ecosystem/test_quantization.py tests/benchmarks/test_quantization.py tests/benchmarks/test_commands.py
@@ -27,7 +31,7 @@ SEED ?= $(shell date +%s)
 # libgomp reads it when torch is imported; docs/benchmarks.md has the figures.
 export GOMP_SPINCOUNT ?= 3000
 
-.PHONY: help setup extras demo docs dist test test-conformance test-floor test-latest test-bridges test-apps \
+.PHONY: help setup extras demo docs dist test test-slow test-conformance test-floor test-latest test-bridges test-apps \
 	fuzz torture gpu-check lint format clean
 
 help:  ## List the targets.
@@ -82,10 +86,13 @@ dist: $(READY)  ## Build sdist and wheel into dist/, and check their metadata.
 
 # Most tests are too small for several threads, so worker processes run files in parallel, in the order of
 # tests/conftest.py. torch and oneDNN read the instructions that they may use from the environment at import.
-test: $(TORCHAO)/.ready $(BERTVIZ)/.ready  ## Run the tests; with AVX-512, those that depend on the processor also under AVX2.
-	OMP_NUM_THREADS=1 $(PYTEST) --ignore tests/apps
+test: $(TORCHAO)/.ready $(BERTVIZ)/.ready  ## Run the tests.
+	OMP_NUM_THREADS=1 $(PYTEST) --ignore tests/apps $(addprefix --deselect ,$(SLOW_TESTS))
 	PYTHONPATH=$(TORCHAO) OMP_NUM_THREADS=1 $(PYTEST) $(TORCHAO_TESTS)
 	PYTHONPATH=$(BERTVIZ) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --quiet tests/ecosystem/test_bertviz.py
+
+test-slow: $(EXTRAS)  ## Run the slow tests; with AVX-512, those that depend on the processor also under AVX2.
+	OMP_NUM_THREADS=1 $(PYTEST) $(SLOW_TESTS)
 	if grep -qs avx512f /proc/cpuinfo; then \
 	  ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 $(PYTEST) $(PROCESSOR_TESTS); \
 	fi
