@@ -98,7 +98,8 @@ class TwoVocabularyTokenizer(TokenizersBackend):
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
         for side in sides_of(self):
-            of_text = side.backend_tokenizer.get_vocab(with_added_tokens=False).keys() - side.added_tokens_encoder.keys()
+            vocabulary = side.backend_tokenizer.get_vocab(with_added_tokens=False)
+            of_text = vocabulary.keys() - side.added_tokens_encoder.keys()
             for token in of_text.intersection(map(str, new_tokens)) if special_tokens else ():
                 raise InputError(f"{token!r} is a token of text already, so it is no special token; give another name.")
             side._add_tokens(new_tokens, special_tokens)
