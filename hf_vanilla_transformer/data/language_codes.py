@@ -3,7 +3,7 @@
 import re
 
 
-# Each language of ISO 639-1, with its codes of three letters. A column or suffix counts as a language if it is in here.
+# Languages, by ISO 639-1 with their codes of three letters. A column or suffix counts as a language if it is in here.
 _CODES = (
     "aa:aar ab:abk ae:ave af:afr ak:aka am:amh an:arg ar:ara as:asm av:ava ay:aym az:aze ba:bak be:bel bg:bul bi:bis "
     "bm:bam bn:ben bo:bod:tib br:bre bs:bos ca:cat ce:che ch:cha co:cos cr:cre cs:ces:cze cu:chu cv:chv cy:cym:wel "
@@ -17,11 +17,13 @@ _CODES = (
     "ro:ron:rum ru:rus rw:kin sa:san sc:srd sd:snd se:sme sg:sag si:sin sk:slk:slo sl:slv sm:smo sn:sna so:som "
     "sq:sqi:alb sr:srp ss:ssw st:sot su:sun sv:swe sw:swa ta:tam te:tel tg:tgk th:tha ti:tir tk:tuk tl:tgl tn:tsn "
     "to:ton tr:tur ts:tso tt:tat tw:twi ty:tah ug:uig uk:ukr ur:urd uz:uzb ve:ven vi:vie vo:vol wa:wln wo:wol xh:xho "
-    "yi:yid yo:yor za:zha zh:zho:chi:cmn zu:zul"
+    "yi:yid yo:yor za:zha zh:zho:chi:cmn zu:zul "
+    # Without a code of two letters: the other Chinese languages, and some that models of many languages have.
+    "cdo gan hak hsn lzh nan wuu yue ast ceb fil haw hmn ilo kea nso szl war"
 )
 _LANGUAGES = {code: codes.split(":")[0] for codes in _CODES.split() for code in codes.split(":")}
 
 
 def language_of(code: str | None) -> str | None:
-    """The ISO 639-1 language, `"zh"`, of a code such as `"zh-TW"`, `"zho_Hans"` or `"cmn"`; None if it has none."""
+    """The language, `"zh"`, of a code such as `"zh-TW"`, `"zho_Hans"` or `"cmn"`; None if it is unknown."""
     return _LANGUAGES.get(re.split("[_-]", code or "")[0])

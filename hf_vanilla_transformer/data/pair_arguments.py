@@ -77,9 +77,9 @@ class DataArguments:
         given, of_files = tuple(map(language_of, (self.source_lang, self.target_lang))), self._languages_of_files()
         if any(None not in pair and len(set(pair)) > 1 for pair in zip(given, of_files, strict=True)):
             raise InputError(
-                f"source_lang and target_lang are {self.source_lang} and {self.target_lang}, but the files end in "
-                f"{of_files[0]} and {of_files[1]}; name the file of the sources first, and give the languages of the "
-                "files."
+                f"source_lang and target_lang, given or of --config, are {self.source_lang} and {self.target_lang}, "
+                f"but the files end in {of_files[0]} and {of_files[1]}; name the file of the sources first, and give "
+                "the languages of the files."
             )
 
     def load(self, split: str | None = None) -> "DatasetDict":

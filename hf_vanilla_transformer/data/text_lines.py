@@ -11,6 +11,7 @@ from typing import Any
 from ..support.user_errors import InputError
 
 
+_CARRIAGE_RETURNS = "carriage returns alone end its lines; convert it, for example with mac2unix."
 _ADVICE = "convert it to UTF-8, for example with iconv, or decompress it"
 
 
@@ -54,8 +55,13 @@ def iterate_lines(path: Path) -> Iterator[str]:
     Raises:
         OSError, ValueError: see [`opened`] and [`decode_lines`].
     """
+    lines, line = 0, ""
     with opened(path) as file:
-        yield from decode_lines(file, str(path))
+        for line in decode_lines(file, str(path)):
+            lines += 1
+            yield line
+    if lines == 1 and "\r" in line:
+        raise InputError(f"{path}: {_CARRIAGE_RETURNS}")
 
 
 def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str]]:
@@ -92,7 +98,7 @@ def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[
         if "\0" in text:
             raise InputError(f"{name}, line {number}: NUL characters, as in UTF-16; {_ADVICE}.")
         if number == 1 and not text.endswith("\n") and "\r" in text.rstrip("\r"):
-            raise InputError(f"{name}: carriage returns alone end its lines; convert it, for example with mac2unix.")
+            raise InputError(f"{name}: {_CARRIAGE_RETURNS}")
         yield text.rstrip("\r\n")
 
 

@@ -117,9 +117,13 @@ class TranslationPipeline(Pipeline):
             check_language(self.tokenizer, name, code)
         decoding = given("return_tensors", "return_text", "clean_up_tokenization_spaces")
         if return_type is not None:
-            # transformers 4 had an Enum.
-            decoding["return_tensors"] = getattr(return_type, "value", return_type) == 0
+            return_type = getattr(return_type, "value", return_type)  # transformers 4 had an Enum.
+            if return_type not in (0, 1):
+                raise InputError(f"return_type is {return_type!r}; give 0 for token ids, or 1 for text.")
+            decoding["return_tensors"] = return_type == 0
         encoding = given("truncation")
+        if stop_sequence == "":
+            raise InputError("stop_sequence is empty, which ends every text; give a text, or leave it out.")
         if stop_sequence is not None:
             kwargs |= {"stop_strings": [stop_sequence], "tokenizer": self.tokenizer}
         return encoding, kwargs, decoding

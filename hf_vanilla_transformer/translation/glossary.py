@@ -30,6 +30,7 @@ _BEGIN = rf"(?:(?<!{_LETTER})|(?!{_LETTER}))"
 _END = rf"(?:(?!{_LETTER})|(?<!{_LETTER})|(?=(?:{_PARTICLES}){{1,4}}(?!{_LETTER})))"
 # Spellings of one term: a soft hyphen and other invisible characters, and marks that stand for an apostrophe.
 _INVISIBLE = r"[\p{Cc}\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]"
+_SPACES = r"[\t-\r\x85\p{Z}]+"
 _APOSTROPHES = "[\u2018\u2019\u02bc\uff07]"
 # A term after these: at the start of a text, after a space, and inside a group of characters between spaces. With
 # each, a text whose tokens come before those of the term.
@@ -97,7 +98,8 @@ def phrases_of(
 
 
 def _spelling(text: str) -> str:
-    spaced = normalize("NFC", regex.sub(_INVISIBLE, "", " ".join(text.split())))
+    # Not str.split(), which splits at four of the invisible characters.
+    spaced = normalize("NFC", regex.sub(_INVISIBLE, "", regex.sub(_SPACES, " ", text)))
     return " ".join(regex.sub(_APOSTROPHES, "'", spaced).split())
 
 

@@ -15,6 +15,8 @@ from .translation_details import Translation
 
 
 # Where a sentence that is too long may be split, best places first: between clauses, at commas and brackets, at words.
+# Not str.splitlines(), which splits at controls that tokenizers remove inside of words.
+_LINE_ENDS = re.compile(r"(?<=[\n\v\f\x85\u2028\u2029])|(?<=\r)(?!\n)")
 # Last, anywhere.
 _BREAKS = tuple(re.compile(each) for each in (r"[;:—–…؛；：]\s*", r"[,)\]،、，。]\s*", r"\s+", "(?s:.)"))  # noqa: RUF001
 # What is not split: numbers such as 1,250,000 or 1 250 000, times, URLs and addresses of e-mail.
@@ -53,7 +55,7 @@ def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> 
     A line break ends a sentence, because inside a translation it would have no place; an abbreviation of the language
     does not. Joined, the text and the white space of all pieces are `text`.
     """
-    sentences = [sentence for line in text.splitlines(keepends=True) for sentence in _sentences(line, language or "en")]
+    sentences = [sentence for line in _LINE_ENDS.split(text) for sentence in _sentences(line, language or "en")]
     return [piece for sentence in sentences for piece in _pieces(sentence, fits)]
 
 

@@ -35,7 +35,10 @@ _USUAL_BEAMS = 8
 # From this many source tokens on, most of the time of base goes to attention, and grows with the square of the length.
 _LONG = 2_000
 # Settings of a search that say how to read its result.
-_SETTINGS = ("num_beams", "do_sample", "length_penalty", "length_penalty_type", "eos_token_id")
+_SETTINGS = (
+    *("num_beams", "do_sample", "length_penalty", "length_penalty_type", "eos_token_id", "forced_eos_token_id"),
+    *("max_new_tokens", "max_length", "max_length_offset"),
+)
 
 
 @overload

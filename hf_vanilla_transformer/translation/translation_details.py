@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..model.generation_settings import length_penalty_of
+from ..model.generation_settings import length_penalty_of, limits_length
 from ..model.tokenization_two_vocabularies import longest_training_source, sides_of
 from .alignment import Aligner, Tokenized
 from .inference import Inference, forced_decoding
@@ -72,7 +72,7 @@ def describe(
         score = sum(log_probs) / penalty(len(log_probs)) if log_probs else -math.inf
         links = aligner(source, (text, row), attention) if aligner is not None and attention is not None else None
         flags = {
-            "truncated": not eos.intersection(row[-1:]),
+            "truncated": not eos.intersection(row[-1:]) or len(row) >= _limit_with_forced_eos(settings, len(source[1])),
             "repetition": has_loop(row) and not has_loop(source[1]),
             "longer_than_training": len(source[1]) > longest_training_source(tokenizer),
         }
@@ -82,6 +82,15 @@ def describe(
         best._replace(alternatives=tuple(other for other in others if other.tokens))
         for best, *others in (found[start : start + count] for start in range(0, len(found), count))
     ]
+
+
+def _limit_with_forced_eos(settings: Any, source_length: int) -> float:
+    """The length at which EOS takes the place of whatever would follow, as in OPUS-MT's settings; infinite without."""
+    if settings.forced_eos_token_id is None:
+        return math.inf
+    if not limits_length(settings) and (offset := getattr(settings, "max_length_offset", None)) is not None:
+        return source_length + offset
+    return settings.max_new_tokens or (settings.max_length or math.inf) - 1
 
 
 def _generated(row: list[int], eos: set[int], pad: int) -> list[int]:

@@ -285,7 +285,7 @@ def test_the_languages_of_a_recipe_are_not_those_of_any_files(arguments, languag
 
 def test_files_of_other_languages_than_the_recipe_are_refused(tmp_path):
     files = {"train_file": ["a.en.gz", "a.fr.gz"]}
-    with pytest.raises(ValueError, match="source_lang and target_lang are en and de, but the files end in en and fr"):
+    with pytest.raises(ValueError, match="given or of --config, are en and de, but the files end in en and fr"):
         run.train(files["train_file"], tmp_path / "run", config="multi30k_en_de")
     own = tmp_path / "own.yaml"
     own.write_text(json.dumps({"train_file": ["a.src", "a.tgt"], "source_lang": "en", "target_lang": "fr"}))

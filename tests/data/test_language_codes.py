@@ -16,7 +16,7 @@ from hf_vanilla_transformer.data.language_codes import language_of
         ("jpn_Jpan", "ja"),
         ("ger", "de"),
         ("deu", "de"),
-        ("yue", None),
+        ("yue_Hant", "yue"),
         ("tgt", None),
         ("EN", None),
         ("english", None),

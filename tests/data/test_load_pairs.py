@@ -303,6 +303,7 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
         ({"a.csv": "\ufeff"}, ValueError, r"a\.csv has no rows"),
         ({"a.csv": "source,target\n"}, ValueError, r"a\.csv has no rows"),
         ({"a.en": "x\ry\r", "a.de": "x\n"}, ValueError, r"a\.en: carriage returns alone end its lines; convert it"),
+        ({"a.en": "x\ry\n", "a.de": "x\n"}, ValueError, r"a\.en: carriage returns alone end its lines; convert it"),
         ({"a.jsonl": "{}\r{}\r"}, ValueError, r"a\.jsonl: carriage returns alone end its lines; convert it"),
         ({"a.csv": "source,target\nYes,Ja\nNo\n"}, ValueError, r"a\.csv, line 3: 1 cells, but the header has 2"),
         ({"a.parquet": "nonsense"}, ValueError, r"a\.parquet cannot be read as parquet"),

@@ -160,6 +160,10 @@ def test_truncation_stops_and_languages(model):
     assert translator("forty-two", src_lang="en_XX", tgt_lang="deu_Latn")[0]["translation_text"] == "zweiundvierzig"
     with pytest.raises(ValueError, match='tgt_lang is "fr_XX", but the model has "de"; leave it out'):
         translator("forty-two", tgt_lang="fr_XX")
+    with pytest.raises(ValueError, match="stop_sequence is empty"):
+        translator("forty-two", stop_sequence="")
+    with pytest.raises(ValueError, match="return_type is 7; give 0 for token ids, or 1 for text"):
+        translator("forty-two", return_type=7)
 
 
 def test_modes_are_restored_when_the_last_thread_leaves():

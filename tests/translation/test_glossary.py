@@ -127,6 +127,7 @@ FOUND = {
     "": [],
     "don't, don\u2019t": ["Boote"] * 2,
     "ma\u00adchine \ufeffwashing\u200b machine": ["Haus", "kleines Haus"],
+    "wash\x1fing machine": ["kleines Haus"],
     "컴퓨터는 컴퓨터, 컴퓨터에서도 컴퓨터로부터": ["Haus"] * 4,
     "슈퍼컴퓨터는 컴퓨터실": [],
     "GPU를 GPU이나이나이나이나이나이나이나이나이나이나x": ["Haus"],

@@ -40,6 +40,8 @@ def test_sentences_of_a_text():
     ]
     assert [piece.space for piece in pieces] == ["  ", "\n", "\n", "\t", "\r\n", ""]
     assert not any(piece.is_part for piece in pieces)
+    lines = split_text("one\x1etwo\x1fthree\nfour\r\nfive\rsix\u2028seven", "en", always)
+    assert [piece.text for piece in lines] == ["one\x1etwo\x1fthree", "four", "five", "six", "seven"]
 
 
 def test_abbreviations_are_those_of_the_language():

@@ -69,6 +69,11 @@ def test_a_truncated_translation(model, tokenizer):
     options = {"return_details": True, "max_new_tokens": 2, "num_beams": 1}
     (found,) = translate(model, tokenizer, ["six thousand and thirteen"], **options)
     assert found.flags == {"truncated"}
+    # OPUS-MT's settings force EOS at the limit.
+    (forced,) = translate(model, tokenizer, ["six thousand and thirteen"], forced_eos_token_id=2, **options)
+    assert (forced.flags, forced.tokens[-1]) == ({"truncated"}, "</s>")
+    (whole,) = translate(model, tokenizer, ["six"], return_details=True, forced_eos_token_id=2)
+    assert whole.flags == frozenset()
     assert len(found.tokens) == len(found.log_probs) == 2
     ids = torch.tensor([1, *tokenizer.convert_tokens_to_ids(found.tokens)])
     source = tokenizer("six thousand and thirteen", return_tensors="pt").input_ids[0]
