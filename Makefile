@@ -17,9 +17,10 @@ PROCESSOR_TESTS := tests/model/test_int8_quantization.py tests/test_fixture.py t
 	tests/ecosystem/test_precision.py tests/model/test_kernels.py::TestAttention tests/model/test_kernels.py::TestLinear \
 	tests/model/test_kernels.py::TestLossOfStates tests/model/test_kernels.py::TestHalfPrecision \
 	-k "not (any_company or compiled or trainer or warns)"
-# Whole runs, compilers and machines of several processes; the tests that a change turns red mostly are others.
+# Whole runs, compilers and several processes, which `make test` leaves to a target of their own.
 SLOW_TESTS := tests/torture tests/benchmarks/test_gpu_check.py tests/benchmarks/test_shared_cores.py \
-	tests/device/test_second_device.py tests/ecosystem/test_compile.py tests/parallel/test_fsdp.py \
+	tests/device/test_second_device.py tests/ecosystem/test_compile.py tests/parallel \
+	tests/ecosystem/test_checkpoints.py::test_a_killed_loop_of_accelerate_resumes_exactly \
 	tests/training/test_trainer.py::test_it_learns_from_scratch_to_reverse_the_source
 # Of tests/conversion those that pymarian is the oracle of, and that compare tokenizers.
 BRIDGE_TESTS := -k "marian_s or certificate or comes_in or tokenizer_is"
