@@ -28,12 +28,15 @@ def file_names(files: Files) -> list[str]:
 def with_recipe(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Arguments of a recipe, overridden by those that are given.
 
-    The recipe's languages are not those of given text files whose names end in no languages, or of given columns.
+    The recipe's languages are not those of given text files whose names end in no languages, or of given columns. Its
+    number of updates gives way to a number of epochs.
     """
     names = ("train_file", "validation_file", "test_file")
     files = [] if any(map(recipe.get, names)) else [file_names(given[name]) for name in names if given.get(name)]
     is_unknown = any(len(pair) == 2 and suffix_of(pair[0]) not in TABLES and not _languages(pair) for pair in files)
     others = {f"{side}_lang" for side in ("source", "target") if is_unknown or given.get(f"{side}_column")}
+    if "num_train_epochs" in given:  # The Trainer would prefer the recipe's number of updates.
+        others.add("max_steps")
     return {**{name: value for name, value in recipe.items() if name not in others}, **given}
 
 

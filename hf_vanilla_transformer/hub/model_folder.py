@@ -36,7 +36,9 @@ _CODE_FILES = tuple(path.name for path in (Path(__file__).parents[1] / "model").
 TRAINING_ARGUMENTS = "training_args.bin"
 # What `train` was given, paths of the machine included.
 ARGUMENTS = "arguments.yaml"
-NOT_TO_SHARE = (TRAINING_ARGUMENTS, ARGUMENTS)
+# Their name in a training that the Trainer pushes meanwhile: it leaves out names that begin so.
+ARGUMENTS_WHILE_PUSHED = f"_{ARGUMENTS}"
+NOT_TO_SHARE = (TRAINING_ARGUMENTS, ARGUMENTS, ARGUMENTS_WHILE_PUSHED)
 # Files that a run writes, next to its checkpoints; a later run in the same folder may write fewer of them.
 FILES_OF_A_RUN = (
     "README.md",

@@ -24,8 +24,8 @@ from .checkpoints import find_best, find_checkpoint, is_finished, remove_checkpo
 from .run_arguments import Settings
 from .run_checks import check_settings
 from .run_report import describe_run, report
-from .run_saving import RunStoppedError, how_to_resume, save_average, save_model
-from .run_setup import build_trainer
+from .run_saving import RunStoppedError, how_to_resume, save_arguments, save_average, save_model
+from .run_setup import build_trainer, load_training_pairs
 from .trainer_callbacks import DivergedError, EarlyStopping, RecordFacts
 
 
@@ -71,13 +71,16 @@ def train(
     if output_dir is not None:
         given["output_dir"] = str(output_dir)
     recipe = {} if config is None else read_recipe(config)
-    with prepared(Settings.from_arguments(**with_recipe(recipe, {**given, **arguments}))) as finish_run:
+    given = with_recipe(recipe, {**given, **arguments})
+    with prepared(Settings.from_arguments(**given)) as finish_run:
         return finish_run()
 
 
 @contextmanager
 def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
-    """Check the settings, and load data and model; no other process writes the output folder meanwhile.
+    """Check the settings, load the data, and build the model.
+
+    No other process writes the output folder meanwhile.
 
     Yields:
         The function that trains, saves and evaluates the model, and returns its folder; see [`train`].
@@ -88,18 +91,20 @@ def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
     if args.process_index > 0:  # The main process reports.
         disable_progress_bars()
         logging.getLogger("hf_vanilla_transformer").setLevel(logging.ERROR)
-    with input_errors():
-        set_seed(args.seed)
     checkpoint = checkpoint_of_all_processes(settings) if args.resume_from_checkpoint else None
     resumes = checkpoint is not None and checkpoint.resolve().parent == output.resolve()
     check_settings(settings, checkpoint, resumes)
     facts = gather_facts(settings, checkpoint)
     with holding(output) if args.process_index == 0 else nullcontext():
+        with input_errors():
+            pairs = load_training_pairs(args, settings.data)
+        with input_errors():
+            set_seed(settings.args.seed)
         # Before the training, because the Trainer changes its arguments. A resumed run has no total duration, because
         # that of the run that wrote the checkpoint is unknown.
         record = {**describe_run(settings), "started": None if checkpoint else started}
         with input_errors():
-            pairs, trainer = build_trainer(settings, checkpoint, facts)
+            trainer = build_trainer(settings, pairs, checkpoint, facts)
         if args.process_index == 0 and not resumes:
             remove_checkpoints(output)
         yield partial(finish, settings, checkpoint, pairs, trainer, record)
@@ -163,6 +168,8 @@ def finish(
         record: what `describe_run` returned, for the results file, and the time of the start.
     """
     output, count = settings.output, settings.model.average_last
+    if trainer.is_world_process_zero():
+        save_arguments(settings)
     lost_checkpoint = run_updates(trainer, checkpoint)
     record["peak_memory_bytes"] = peak_memory(trainer.args.device)
     save_model(trainer, output)

@@ -14,14 +14,16 @@ from transformers import PreTrainedTokenizerBase, SchedulerType
 from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available
 
-from ..data.pair_arguments import DataArguments, file_names
+from ..data.pair_arguments import DataArguments, file_names, with_recipe
 from ..data.tokenizer import Normalization
 from ..evaluation.scoring_arguments import ScoringArguments
+from ..hub.model_folder import ARGUMENTS, ARGUMENTS_WHILE_PUSHED
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.fast_path_checks import cpu_supports_matmul_in
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_optional
 from ..support.build_arguments import build, option
+from ..support.recipes import read_recipe
 from ..support.user_errors import InputError
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.loading_arguments import LoadingArguments
@@ -72,6 +74,16 @@ class ModelArguments(LoadingArguments):
         "Save the average of the last N checkpoints instead of the last weights. The paper averages 5, "
         "and 20 for the big model.",
         group="output",
+    )
+    keep_better: bool = option(
+        False,
+        "Keep the weights of the last checkpoint if they have more BLEU on the validation pairs than the average.",
+        group="output",
+    )
+    choose_search: bool = option(
+        False,
+        "Choose length penalty and stopping rule of the search on at most 500 validation pairs, after the training.",
+        group="evaluation",
     )
 
     def __post_init__(self) -> None:
@@ -189,6 +201,9 @@ class RunArguments(PaperTrainingArguments):
     save_total_limit: int | None = option(
         None, "Checkpoints to keep, including the best (default: 10, or more for --average_last); 0: all."
     )
+    report_to: list[str] | None = option(
+        None, "What else shows the log: tensorboard, wandb, mlflow, ...; all of them must be installed."
+    )
     results: str | None = option(None, "Write settings, scores, times and versions to this JSON file.")
     hub_strategy: str = option(
         "end", "When --push_to_hub pushes; the Trainer's other strategies push during training, too."
@@ -205,6 +220,7 @@ class RunArguments(PaperTrainingArguments):
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()
         if self.bf16 is None:
             self.bf16 = not self.fp16 and computes_in_bfloat16(self.use_cpu)
+        self.report_to = self.report_to or ["none"]
         super().__post_init__()
 
     @property
@@ -283,9 +299,13 @@ class Settings(NamedTuple):
 
     @classmethod
     def from_arguments(cls, **arguments: Any) -> "Settings":
-        """Settings from arguments by name; a single file needs no list."""
+        """Settings from arguments by name; a single file needs no list.
+
+        A run that is resumed has the arguments of its folder, overridden by those given here.
+        """
         for name in sorted(arguments.keys() & REJECTED.keys()):
             raise InputError(REJECTED[name])
+        arguments = with_recipe(_arguments_of_resumed(arguments), arguments)
         if arguments.get("device") == "cpu":  # The Trainer chooses its device by `use_cpu`.
             arguments["use_cpu"] = True
         for name in ("train_file", "validation_file", "test_file"):
@@ -311,3 +331,14 @@ class Settings(NamedTuple):
         if not (data.test_file or data.dataset_name or args.predict_with_generate or args.results):
             return self
         return self._replace(scoring=self.scoring.for_target(data.languages()[1]))
+
+
+def _arguments_of_resumed(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that the folder of a resumed run holds; none for a new run."""
+    resumed = arguments.get("resume_from_checkpoint")
+    if not resumed:
+        return {}
+    is_own = resumed in ("last", "auto")
+    folder = Path(arguments.get("output_dir") or "trainer_output") if is_own else Path(resumed).parent
+    files = [path for name in (ARGUMENTS, ARGUMENTS_WHILE_PUSHED) if (path := folder / name).is_file()]
+    return read_recipe(str(files[0])) if files else {}

@@ -11,14 +11,14 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase, Seq2SeqTrain
 
 from ..data.length_filter import pair_lengths
 from ..evaluation.metrics import METRICS
-from ..hub.model_folder import FILES_OF_A_RUN, files_of_a_run
+from ..hub.model_folder import ARGUMENTS, ARGUMENTS_WHILE_PUSHED, FILES_OF_A_RUN, files_of_a_run
 from ..support.argument_checks import check_number, check_optional
 from ..support.atomic_files import check_free_space
 from ..support.checkpoint_marks import checkpoints_in
 from ..support.output_files import check_can_write
 from ..support.user_errors import InputError
 from .checkpoints import are_all_unfinished, is_finished
-from .run_arguments import RunArguments, Settings
+from .run_arguments import ModelArguments, RunArguments, Settings
 
 
 # Numbers that the Trainer accepts, and then trains nothing, or fails at the first batch or evaluation.
@@ -40,16 +40,15 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
     if not args.output_dir:
         raise InputError("output_dir is empty; name a folder for the trained model.")
     check_numbers(args)
+    check_device(model_args.device, args)
     check_schedule(args)
     check_validation(args)
-    check_device(model_args.device, args)
-    if model_args.average_last is not None:
-        check_average(args, model_args.average_last)
-        if checkpoint is not None and not resumes and is_finished(args, checkpoint):
-            raise InputError(
-                f"{checkpoint} is the end of the run, so {args.output_dir} would get no checkpoints to average; "
-                "average those of the earlier run with `hf-vanilla-transformer average`."
-            )
+    check_average(model_args, args)
+    if model_args.average_last and checkpoint is not None and not resumes and is_finished(args, checkpoint):
+        raise InputError(
+            f"{checkpoint} is the end of the run, so {args.output_dir} would get no checkpoints to average; "
+            "average those of the earlier run with `hf-vanilla-transformer average`."
+        )
     base, folder = model_args.model_name_or_path, output.resolve()
     if base is None and checkpoint is None:
         # Checks the preset and the sizes; the vocabulary is not known yet.
@@ -57,7 +56,7 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
     if base is not None and not resumes and Path(base).is_dir() and Path(base).resolve().is_relative_to(folder):
         raise InputError(f"{base} lies in {output}, which the run replaces; name another --output_dir.")
     # A job that was killed during its first checkpoint starts again.
-    has_nothing = are_all_unfinished(output) and not files_of_a_run(output)
+    has_nothing = are_all_unfinished(output) and not _model_files(output)
     starts_again = args.resume_from_checkpoint == "auto" and has_nothing
     if not (model_args.overwrite or resumes or starts_again):
         check_holds_no_run(output)
@@ -70,12 +69,17 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
 
 def check_holds_no_run(folder: Path) -> None:
     """Raise FileExistsError if a folder holds files of a run."""
-    found = [path.name for path in (*checkpoints_in(folder), *files_of_a_run(folder))]
+    found = [path.name for path in (*checkpoints_in(folder), *_model_files(folder))]
     if found:
         raise FileExistsError(
             f"{folder} already holds a model or checkpoints ({', '.join(found[:4])}); name another folder, or give "
             "--overwrite to replace them or --resume_from_checkpoint last to resume."
         )
+
+
+def _model_files(folder: Path) -> list[Path]:
+    """The files of a run that has ended; its arguments are written before it starts."""
+    return [path for path in files_of_a_run(folder) if path.name not in (ARGUMENTS, ARGUMENTS_WHILE_PUSHED)]
 
 
 def check_numbers(args: RunArguments) -> None:
@@ -132,8 +136,13 @@ def check_validation(args: RunArguments) -> None:
         )
 
 
-def check_average(args: RunArguments, count: int) -> None:
+def check_average(model_args: ModelArguments, args: RunArguments) -> None:
     """Raise ValueError if a run does not write and keep the checkpoints to average, as far as the arguments tell."""
+    count = model_args.average_last
+    if count is None:
+        if model_args.keep_better:
+            raise InputError("keep_better chooses between an average and the last checkpoint; give --average_last.")
+        return
     if args.save_strategy not in ("steps", "epoch") or args.save_only_model:
         raise InputError(
             f'average_last is {count}, which needs complete checkpoints; give --save_strategy "steps" or "epoch", and '

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from datasets import DatasetDict
 from transformers import Seq2SeqTrainer
 
+from ..evaluation.choose_search import PAIRS_OF_A_CHOICE, choose_search
 from ..evaluation.curve_files import write_curve
-from ..evaluation.evaluate import describe_scores, evaluate
+from ..evaluation.evaluate import describe_scores, describe_search, evaluate, spread
 from ..hub.model_card import BUILT_IN, About, argument_facts, average_facts, fill_model_card, name_of_base
-from ..hub.model_folder import ARGUMENTS, NOT_TO_SHARE, staged
+from ..hub.model_folder import NOT_TO_SHARE, staged
 from ..hub.push_to_hub import describe_error, prepare_repository, push_run
 from ..support.atomic_files import write_text
 from ..support.machine_and_versions import describe_environment
@@ -23,7 +23,7 @@ from ..translation.model_loading import load
 from .checkpoints import remove_path_of_best
 from .paper_arguments import describe_precision
 from .run_arguments import Settings
-from .run_saving import RunStoppedError
+from .run_saving import RunStoppedError, save_arguments, save_average
 from .trainer_callbacks import RecordFacts
 
 
@@ -43,11 +43,14 @@ def report(
     model: Any = trainer.model
     # restore_callback_states_from_checkpoint replaces callbacks by copies.
     facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, RecordFacts))
+    save_arguments(settings, is_trained=True)
     with staged(settings.output) as folder:
         curve = write_curve(folder, trainer.state.log_history)
-        given = yaml.safe_dump(settings.to_repeat(), allow_unicode=True, sort_keys=False)
-        (folder / ARGUMENTS).write_text(given, encoding="utf-8")
     compared = compare_average(settings, pairs, averaged[-1]) if averaged and "validation" in pairs else {}
+    is_last_kept = settings.model.keep_better and compared != {} and _gain(compared) < 0
+    if is_last_kept:
+        averaged = save_average(settings.output, 1)
+    search = save_chosen_search(settings, pairs) if settings.model.choose_search and "validation" in pairs else {}
     scores = evaluate_saved("test", settings, pairs)
     best = trainer.state.best_global_step if args.load_best_model_at_end else None
     weights = {} if best is None else {"weights": f"of update {best:,}, the best by {args.metric_for_best_model}"}
@@ -61,8 +64,9 @@ def report(
         "updates": f"{updates:,}",
         "seconds": round(facts.seconds),
         **({"R-Drop": f"weight {args.r_drop_alpha:g}"} if args.r_drop_alpha else {}),
-        **average_facts(averaged),
+        **({"weights": f"of {averaged[0]}, better than the average"} if is_last_kept else average_facts(averaged)),
         **({"validation BLEU": describe_average(compared)} if compared else {}),
+        **search,
     }
     save_card(model, settings, pairs, scores, card_facts, compared)
     for line in describe_scores(scores) if scores is not None else []:
@@ -70,7 +74,8 @@ def report(
     logger.info("the model is in %s", settings.output)
     if args.results:
         started = record.pop("started")
-        validation = compared.get("average") or evaluate_saved("validation", settings, pairs)
+        validation = {} if search or is_last_kept else compared.get("average")
+        validation = validation or evaluate_saved("validation", settings, pairs)
         last = {"validation_of_last_checkpoint": compared["last_checkpoint"]} if compared else {}
         results = {
             **record,
@@ -117,12 +122,17 @@ def compare_average(settings: Settings, pairs: DatasetDict, checkpoint: str) -> 
     scores: dict[str, Any] = {
         name: evaluate_saved("validation", settings, pairs, folder) for name, folder in folders.items()
     }
-    gain = scores["average"]["bleu"] - scores["last_checkpoint"]["bleu"]
+    gain = _gain(scores)
     verdict = "the average is better" if gain > 0 else "both are equal"
     if gain < 0:
-        verdict = f"the last checkpoint is better; --average_last saves the average, and {last} is the other"
+        kept = "is kept" if settings.model.keep_better else f"is in {last}; --keep_better would keep it"
+        verdict = f"the last checkpoint is better, and {kept}"
     logger.info("validation BLEU: %s; %s", describe_average(scores), verdict)
     return scores
+
+
+def _gain(compared: dict[str, Any]) -> float:
+    return compared["average"]["bleu"] - compared["last_checkpoint"]["bleu"]
 
 
 def describe_average(scores: dict[str, Any]) -> str:
@@ -151,6 +161,20 @@ def evaluate_saved(
         lowercase=settings.scoring.lowercase,
         **settings.decoding.generate_kwargs(),
     ).scores
+
+
+def save_chosen_search(settings: Settings, pairs: DatasetDict) -> dict[str, str]:
+    """Choose what was not given of the search, and save it with the model; returns a row for the card."""
+    tokenizer, model = load(str(settings.output), settings.args.device)
+    sample = pairs["validation"].select(spread(len(pairs["validation"]), PAIRS_OF_A_CHOICE))
+    logger.info("choosing length penalty and stopping rule on %s validation pairs", f"{len(sample):,}")
+    chosen, scores = choose_search(model, tokenizer, sample, settings.scoring, **settings.decoding.generate_kwargs())
+    for described, bleu in scores.items():
+        logger.info("validation BLEU %.2f: %s", bleu, described)
+    model.generation_config.update(**chosen)
+    with staged(settings.output) as folder:
+        model.generation_config.save_pretrained(folder)
+    return {"search": f"the best of {len(scores)} on {len(sample):,} validation pairs: {describe_search(model)}"}
 
 
 def save_card(
@@ -214,7 +238,6 @@ def push_without_paths(trainer: Any) -> None:
 
     def push_checkpoint(folder: str) -> None:
         if trainer.is_world_process_zero():
-            (Path(str(trainer.args.output_dir)) / ARGUMENTS).unlink(missing_ok=True)  # Of an earlier run.
             remove_path_of_best(Path(folder))
         push(folder)
 

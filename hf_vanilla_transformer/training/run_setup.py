@@ -62,16 +62,16 @@ logger = logging.getLogger(__name__)
 
 
 def build_trainer(
-    settings: Settings, checkpoint: Path | None, facts: RecordFacts
-) -> tuple[DatasetDict, Seq2SeqTrainer]:
-    """Load the pairs and build the Trainer; with --push_to_hub, create the repository first."""
+    settings: Settings, pairs: DatasetDict, checkpoint: Path | None, facts: RecordFacts
+) -> Seq2SeqTrainer:
+    """Build tokenizer, model and Trainer; with --push_to_hub, create the repository first."""
     model_args, args = settings.model, settings.args
     if args.save_total_limit is None:
         args.save_total_limit = max(CHECKPOINTS_KEPT, (model_args.average_last or 0) + 1)
     saves_at_sigterm, args.enable_jit_checkpoint = args.enable_jit_checkpoint, False
     # Before large allocations, which the allocator would return to the OS.
     keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
-    pairs = load_training_pairs(args, settings.data)
+    check_has_validation(settings, pairs)
     if args.push_to_hub:
         prepare_push(settings)
     tokenizer, model = make_model(model_args, pairs, checkpoint)
@@ -102,7 +102,7 @@ def build_trainer(
         trainer.add_callback(callback)
     if args.process_index == 0:
         check_space(trainer, settings.output)
-    return pairs, trainer
+    return trainer
 
 
 def load_training_pairs(args: RunArguments, data_args: DataArguments) -> DatasetDict:
@@ -111,13 +111,20 @@ def load_training_pairs(args: RunArguments, data_args: DataArguments) -> Dataset
         pairs = data_args.load()
     if "train" not in pairs:
         raise InputError(f"the data has no training pairs, only {', '.join(pairs)}; give --train_file.")
-    strategy = IntervalStrategy(args.eval_strategy).value
-    if strategy != "no" and "validation" not in pairs:
-        raise InputError(
-            f"eval_strategy is {strategy}, but the data has no validation pairs, only {', '.join(pairs)}; give "
-            "--validation_file, or leave it out."
-        )
     return pairs
+
+
+def check_has_validation(settings: Settings, pairs: DatasetDict) -> None:
+    """Raise ValueError if a run that evaluates or chooses has no validation pairs."""
+    strategy = IntervalStrategy(settings.args.eval_strategy).value
+    asked = {"eval_strategy": strategy != "no" and strategy}
+    asked |= {name: getattr(settings.model, name) for name in ("keep_better", "choose_search")}
+    for name, value in asked.items():
+        if value and "validation" not in pairs:
+            raise InputError(
+                f"{name} is {value}, but the data has no validation pairs, only {', '.join(pairs)}; give "
+                "--validation_file, or leave it out."
+            )
 
 
 def make_model(

@@ -1,5 +1,6 @@
 """Perplexity and token accuracy of training and validation, counted in the forward passes that compute the loss."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,29 +25,39 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
       before them (teacher forcing).
     - `perplexity`, `token_accuracy`: the same of the training batches since the last entry, without label smoothing but
       with dropout, while the weights change.
+    - `target_tokens_per_second` of these batches, and `minutes_left`, of training without evaluations, at that speed.
 
     `loss`, of the training batches, stays what the Trainer minimizes, with label smoothing.
     """
 
     _training_sums: torch.Tensor | None = None
+    # Time and update of the first batch since the last entry.
+    _since = (0.0, 0)
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any) -> Any:
         """The Trainer's loss; in training, the tokens of the batch are counted."""
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
-        labels = inputs.get("labels")
+        labels, started = inputs.get("labels"), time.monotonic()
         loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)
         if labels is not None:
             sums = outputs.get("token_sums")
             sums = _precise(token_sums(outputs["logits"], labels).sum(dim=0) if sums is None else sums.detach())
+            if self._training_sums is None:
+                self._since = (started, self.state.global_step)
             self._training_sums = sums if self._training_sums is None else self._training_sums + sums
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, with the metrics of training next to its loss."""
         if "loss" in logs and self._training_sums is not None:
-            metrics = token_metrics(self.accelerator.reduce(self._training_sums, "sum"))
+            sums = self.accelerator.reduce(self._training_sums, "sum")
+            metrics = token_metrics(sums)
             logs |= {name: metrics[name] for name in ("perplexity", "token_accuracy")}
+            (started, update), state = self._since, self.state
+            seconds, left = time.monotonic() - started, state.max_steps - state.global_step
+            logs["target_tokens_per_second"] = round(sums[2].item() / seconds)
+            logs["minutes_left"] = round(left * seconds / (state.global_step - update) / 60, 1)
             self._training_sums = None
         super().log(logs, start_time)
 

@@ -41,13 +41,13 @@ def test_training_that_ends_with_an_average(tmp_path, monkeypatch):
 
     train.main([*averaging, "--resume_from_checkpoint", str(checkpoints[0])])
     assert all((weight == average[name]).all() for name, weight in weights_of(folder).items())
-    more = ["--max_steps", "7", "--save_steps", "7", "--average_last", "3", "--resume_from_checkpoint", "last"]
-    train.main([*averaging, *more])
+    more = ["--max_steps", "7", "--save_steps", "7", "--average_last", "3", "--save_total_limit", "3"]
+    train.main([*arguments, *more, "--resume_from_checkpoint", "last"])
     # A resumed run keeps its interval; what it wrote before counts, too.
     assert_is_mean(weights_of(folder), [folder / f"checkpoint-{step}" for step in (5, 6, 7)])
-
+    # It keeps its arguments, too.
     train.main([*arguments, "--max_steps", "7", "--resume_from_checkpoint", "last"])
-    assert "average of" not in (folder / "README.md").read_text()
+    assert "average of 3 checkpoints" in (folder / "README.md").read_text()
 
 
 def test_a_run_that_left_fewer_checkpoints_than_are_to_be_averaged(tmp_path, capsys):
@@ -207,7 +207,7 @@ def test_an_average_is_compared_with_the_last_checkpoint(tmp_path, capsys):
     printed = capsys.readouterr().out
     both = f"average {bleu[0]:.2f}, last checkpoint {bleu[1]:.2f}"
     assert f"comparing the average with checkpoint-60 on {len(pairs)} validation pairs" in printed
-    assert f"validation BLEU: {both}; the last checkpoint is better; --average_last saves the average" in printed
+    assert f"validation BLEU: {both}; the last checkpoint is better, and is in {folder / 'checkpoint-60'}" in printed
     assert f"| validation BLEU | {both} |" in (folder / "README.md").read_text()
     written = json.loads((folder / "scores.json").read_text())["validation"]
     assert [written[name]["bleu"] for name in ("average", "last_checkpoint")] == pytest.approx(bleu)

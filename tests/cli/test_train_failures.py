@@ -92,9 +92,9 @@ def test_a_sharded_run_that_resumes_at_its_end(tmp_path, monkeypatch, engine):
     build = run.build_trainer
 
     def with_engine(*args):
-        pairs, trainer = build(*args)
+        trainer = build(*args)
         setattr(trainer, engine, True)
-        return pairs, trainer
+        return trainer
 
     monkeypatch.setattr(run, "build_trainer", with_engine)
     train.main([*recipe(tmp_path), "--resume_from_checkpoint", "last"])
@@ -205,7 +205,7 @@ def test_a_preempted_run_saves_a_checkpoint_and_fails(tmp_path, monkeypatch, cap
     assert stop.value.code == 143
     message = f"interrupted: the same command with --resume_from_checkpoint last resumes from checkpoint-{step + 1}"
     assert capsys.readouterr().err.splitlines()[-1] == message
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {f"checkpoint-{step + 1}"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"arguments.yaml", f"checkpoint-{step + 1}"}
     assert signal.getsignal(signal.SIGTERM) is before
     train.main([*arguments, "--resume_from_checkpoint", "last"])
     whole = tmp_path / "whole"

@@ -1,0 +1,106 @@
+"""What `train` chooses after the training, and how it is resumed: by the arguments that its folder holds."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer import load_pairs, score_translations, translate
+from hf_vanilla_transformer.cli import train as train_verb
+from hf_vanilla_transformer.evaluation.choose_search import ALPHAS
+from hf_vanilla_transformer.training import run, run_report
+from hf_vanilla_transformer.training.run import train
+from hf_vanilla_transformer.training.run_saving import RunStoppedError
+from tests.cli.tiny_run import evaluated, recipe, weights_of
+
+
+def saved_arguments(folder: Path) -> dict[str, Any]:
+    return yaml.safe_load((folder / "arguments.yaml").read_text())
+
+
+def test_a_resumed_run_has_the_arguments_of_its_folder(tmp_path, monkeypatch):
+    _, path = recipe(tmp_path)
+    whole = train(config=path, output_dir=tmp_path / "whole", seed=3)
+
+    def stop(*_):
+        raise RunStoppedError("the disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "save_model", stop)
+        with pytest.raises(RunStoppedError):
+            train(config=path, seed=3)
+    (tmp_path / "run" / "checkpoint-6" / "trainer_state.json").unlink()
+    assert saved_arguments(tmp_path / "run")["seed"] == 3
+    resumed = train(output_dir=tmp_path / "run", resume_from_checkpoint="last")
+    assert all((weight == weights_of(whole)[name]).all() for name, weight in weights_of(resumed).items())
+    assert "resume_from_checkpoint" not in saved_arguments(resumed)
+    longer = train(output_dir=tmp_path / "run", resume_from_checkpoint=tmp_path / "run" / "checkpoint-3", max_steps=7)
+    assert saved_arguments(longer)["max_steps"] == 7
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint(tmp_path):
+    _, path = recipe(tmp_path)
+    output = tmp_path / "run"
+    output.mkdir()
+    (output / "arguments.yaml").write_text("seed: 5")
+    assert saved_arguments(train(config=path, resume_from_checkpoint="auto"))["seed"] == 5
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "arguments.yaml").write_text("seed: 6")
+    assert "seed" not in saved_arguments(train(config=path, output_dir=tmp_path / "other"))
+
+
+def test_epochs_win_over_the_updates_of_a_recipe(tmp_path):
+    _, path = recipe(tmp_path)
+    folder = train(config=path, num_train_epochs=1)
+    assert (folder / "checkpoint-8").is_dir()
+
+
+def test_the_better_of_last_checkpoint_and_average(tmp_path, monkeypatch, capsys):
+    command = recipe(tmp_path, **evaluated(tmp_path), average_last=2, keep_better=True)
+    compare = run_report.compare_average
+
+    def compared(*args):
+        scores = compare(*args)
+        for name, bleu in zip(("average", "last_checkpoint"), of_both, strict=True):
+            scores[name]["bleu"] = bleu
+        return scores
+
+    monkeypatch.setattr(run_report, "compare_average", compared)
+    of_both = (2.0, 1.0)
+    folder = train_verb.main(command)
+    last, average = weights_of(folder / "checkpoint-6"), weights_of(folder)
+    assert any((weight != last[name]).any() for name, weight in average.items())
+    of_both = (1.0, 2.0)
+    train_verb.main([*command, "--overwrite"])
+    assert all((weight == last[name]).all() for name, weight in weights_of(folder).items())
+    assert "| weights | of checkpoint-6, better than the average |" in (folder / "README.md").read_text()
+
+
+def test_the_search_is_chosen_by_bleu_on_validation_pairs(tmp_path, capsys):
+    data = evaluated(tmp_path)
+    changes = {"max_steps": 60, "eval_steps": 60, "save_steps": 60, "d_model": 32, "learning_rate": 0.01}
+    folder = train_verb.main(recipe(tmp_path, **{**data, **changes}, choose_search=True, max_new_tokens=None))
+    chosen = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    pairs = load_pairs(test_files=data["validation_file"], source="en", target="fr")["test"]
+
+    def bleu(**search: Any) -> float:
+        found = translate(chosen, tokenizer, list(pairs["source"]), show_progress=False, **search)
+        return score_translations(found, pairs["target"], tokenize="char")["bleu"]
+
+    scores = {alpha: bleu(length_penalty=alpha, early_stopping="never") for alpha in ALPHAS}
+    best = max(scores, key=scores.get)
+    settings = chosen.generation_config
+    assert settings.length_penalty == best
+    stops = bleu(length_penalty=best, early_stopping=True) > scores[best]
+    assert settings.early_stopping == (True if stops else "never")
+    assert f"the best of 4 on {len(pairs)} validation pairs" in (folder / "README.md").read_text()
+    assert f"validation BLEU {scores[0.6]:.2f}: beam search, 4 beams, length penalty 0.6" in capsys.readouterr().out
+
+
+def test_a_search_that_is_given_is_not_chosen(tmp_path, capsys):
+    folder = train_verb.main(recipe(tmp_path, **evaluated(tmp_path), choose_search=True, length_penalty=0.9))
+    assert AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config.length_penalty == 0.9
+    assert "the best of 2" in (folder / "README.md").read_text()
