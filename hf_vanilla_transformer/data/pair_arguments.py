@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..model.language_codes import language_of
 from ..support.build_arguments import option
 from ..support.user_errors import InputError
-from .language_codes import language_of
 from .text_lines import TABLES, suffix_of
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 from transformers import PreTrainedTokenizerBase
 
-from ..data.language_codes import language_of
+from ..model.language_codes import language_of
 from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError
 

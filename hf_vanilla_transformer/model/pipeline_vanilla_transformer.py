@@ -11,6 +11,7 @@ from transformers import Pipeline, PreTrainedConfig, PreTrainedTokenizerBase
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .input_error import InputError
+from .language_codes import language_of
 from .tokenization_two_vocabularies import sides_of
 
 
@@ -21,6 +22,8 @@ _BLANK = re.compile(
 )
 # Names under which tokenizers have their languages: Marian's and ours, FSMT's.
 _LANGUAGES = {"src_lang": ("source_lang", "src_lang"), "tgt_lang": ("target_lang", "tgt_lang")}
+# Languages whose texts may have the code of another one.
+_WIDER = {"nb": "no", "nn": "no", "fil": "tl"}
 # Tokenizers with a mode for targets, and those that truncate, change themselves while they encode.
 _encoding = threading.RLock()
 # Of modules that evaluating() has set to evaluation mode: how often, and the mode before.
@@ -182,7 +185,7 @@ def encode(tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
         return tokenizer(*args, verbose=False, **kwargs)
 
 
-def language_of(tokenizer: Any, side: str) -> str | None:
+def tokenizer_language(tokenizer: Any, side: str) -> str | None:
     """The language code that a tokenizer has for its sources, `"src_lang"`, or its targets, `"tgt_lang"`."""
     saved = getattr(tokenizer, "init_kwargs", {})
     codes = [getattr(tokenizer, name, None) or saved.get(name) for name in _LANGUAGES[side]]
@@ -190,10 +193,10 @@ def language_of(tokenizer: Any, side: str) -> str | None:
 
 
 def check_language(tokenizer: Any, side: str, code: str) -> None:
-    """Raise ValueError if a tokenizer has another language than `code`, where codes of one length show that."""
-    known = language_of(tokenizer, side)
-    given, own = (re.split("[-_]", each)[0].lower() for each in (code, known or code))
-    if given != own and len(given) == len(own):
+    """Raise ValueError if a tokenizer has another language than `code`; an unknown language may be the same."""
+    known = tokenizer_language(tokenizer, side)
+    given, own = (language_of(each.lower()) for each in (code, known or code))
+    if given and own and _WIDER.get(given, given) != _WIDER.get(own, own):
         raise InputError(f'{side} is "{code}", but the model has "{known}"; leave it out, or load another model.')
 
 

@@ -8,7 +8,7 @@ import yaml
 from huggingface_hub import ModelCard
 from transformers.utils import cached_file
 
-from ..data.language_codes import language_of
+from ..model.language_codes import language_of
 
 
 # The sentence of the snippet in a card of ours.

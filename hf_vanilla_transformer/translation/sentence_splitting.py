@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from ..model.pipeline_vanilla_transformer import encode, language_of
+from ..model.pipeline_vanilla_transformer import encode, tokenizer_language
 from ..model.tokenization_two_vocabularies import longest_training_source
 from ..support.user_errors import needing
 from .translation_details import Translation
@@ -46,7 +46,7 @@ def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str, language: str | Non
     def fits(sentence: str) -> bool:
         return len(encode(tokenizer, sentence).input_ids) <= most
 
-    return split_text(text, language or language_of(tokenizer, "src_lang"), fits) or [Piece("", "")]
+    return split_text(text, language or tokenizer_language(tokenizer, "src_lang"), fits) or [Piece("", "")]
 
 
 def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> list[Piece]:

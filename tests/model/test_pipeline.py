@@ -4,6 +4,7 @@ import enum
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pandas
@@ -16,7 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, Mar
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from hf_vanilla_transformer import TranslationPipeline, VanillaTransformerModel, registration, translate
-from hf_vanilla_transformer.model.pipeline_vanilla_transformer import evaluating, is_blank
+from hf_vanilla_transformer.model.pipeline_vanilla_transformer import check_language, evaluating, is_blank
 from tests.models import small_config, small_model
 
 
@@ -164,6 +165,27 @@ def test_truncation_stops_and_languages(model):
         translator("forty-two", stop_sequence="")
     with pytest.raises(ValueError, match="return_type is 7; give 0 for token ids, or 1 for text"):
         translator("forty-two", return_type=7)
+
+
+@pytest.mark.parametrize(
+    ("own", "same", "others"),
+    [
+        ("de", ("deu_Latn", "ger", "DE", "de-AT", "xx", "bar_Latn"), ("fra_Latn", "eng", "en_US", "zho_Hans")),
+        ("zho_Hans", ("cmn", "zh", "zh_TW", "zho_Hant"), ("en", "jpn_Jpan", "yue_Hant")),
+        ("no", ("nob_Latn", "nn"), ("da", "swe_Latn")),
+        ("fil", ("tgl_Latn", "tl_XX"), ("ceb_Latn",)),
+        ("ara", ("arb_Arab", "ar"), ("pes_Arab",)),
+        ("gsw", ("de", "gsw"), ()),
+        (None, ("de", "fra_Latn"), ()),
+    ],
+)
+def test_codes_of_one_language_and_of_others(own, same, others):
+    tokenizer = SimpleNamespace(target_lang=own)
+    for code in same:
+        check_language(tokenizer, "tgt_lang", code)
+    for code in others:
+        with pytest.raises(ValueError, match=f'tgt_lang is "{code}", but the model has "{own}"; leave it out'):
+            check_language(tokenizer, "tgt_lang", code)
 
 
 def test_modes_are_restored_when_the_last_thread_leaves():

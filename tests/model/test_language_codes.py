@@ -1,6 +1,6 @@
 import pytest
 
-from hf_vanilla_transformer.data.language_codes import language_of
+from hf_vanilla_transformer.model.language_codes import language_of
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,8 @@ from hf_vanilla_transformer.data.language_codes import language_of
         ("ger", "de"),
         ("deu", "de"),
         ("yue_Hant", "yue"),
+        ("arb_Arab", "ar"),
+        ("swh_Latn", "sw"),
         ("tgt", None),
         ("EN", None),
         ("english", None),
