@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 
+from tqdm import tqdm
+
 from ..support.user_errors import InputError, Terminated, exit_code_of
 from ..support.version import __version__
 from . import PROGRAM
@@ -52,7 +54,11 @@ def _ending_at_interrupts() -> Iterator[None]:
     """End in one line instead of a traceback at Ctrl-C and SIGTERM."""
     before = signal.signal(signal.SIGTERM, _raise_terminated)
     try:
-        yield
+        try:
+            yield
+        finally:  # A message would continue the line of a progress bar that an exception leaves open.
+            for bar in list(tqdm._instances):
+                bar.close()
     except KeyboardInterrupt as interrupt:
         print(f"interrupted{f': {interrupt}' if str(interrupt) else ''}", file=sys.stderr)
         sys.exit(exit_code_of(interrupt))

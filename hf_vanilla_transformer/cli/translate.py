@@ -7,8 +7,12 @@ hf-vanilla-transformer translate --model_name_or_path runs/mine --input input.en
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
+
+from tqdm import tqdm
 
 from ..support.argument_checks import check_optional
 from ..support.build_arguments import option
@@ -106,6 +110,17 @@ class Arguments(NamedTuple):
     batches: BatchArguments
 
 
+@contextmanager
+def _reporting(flags: Counter[str]) -> Iterator[None]:
+    """Count flagged translations on standard error at the end, also of an interrupted work."""
+    try:
+        yield
+    finally:
+        if flags:
+            kinds = ", ".join(f"{flags[flag]:,} {meaning}" for flag, meaning in REMEDIES.items() if flags[flag])
+            tqdm.write(f"{flags['any']:,} of the translations may be wrong: {kinds}.", file=sys.stderr)
+
+
 @program
 def main(arguments: list[str]) -> None:
     """Translate as the command line says."""
@@ -125,7 +140,7 @@ def main(arguments: list[str]) -> None:
         translate(model, tokenizer, [], **options)  # Checks settings before the work.
     options |= {"show_progress": sys.stderr.isatty(), "tokens_per_batch": args.batches.tokens_per_batch}
     flags, started = Counter[str](), time.perf_counter()
-    with processes.open(text.output, counted) as file:
+    with processes.open(text.output, counted) as file, _reporting(flags):
         for chunk in processes.share(chunks, counted):
             translations = translate(model, tokenizer, [sentence.text for sentence in chunk], **options)
             keeps_breaks = bool(given) and text.split_sentences
@@ -135,9 +150,6 @@ def main(arguments: list[str]) -> None:
                 found = translation.flags & REMEDIES.keys()
                 flags.update([*found, "any"] if found else [])
             release_freed_memory()
-    if flags:
-        kinds = ", ".join(f"{flags[flag]:,} {meaning}" for flag, meaning in REMEDIES.items() if flags[flag])
-        print(f"{flags['any']:,} of the translations may be wrong: {kinds}.", file=sys.stderr)
     if not given and processes.index == 0:
         seconds, count = time.perf_counter() - started, sum(counted)
         print(f"{count:,} sentences in {seconds:.1f} s: {count / seconds:,.1f} sentences/s", file=sys.stderr)

@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
 from hf_vanilla_transformer import __version__
 from hf_vanilla_transformer.cli import main as cli
 from hf_vanilla_transformer.cli import plot
+from hf_vanilla_transformer.support.user_errors import InputError
 from tests.cli import in_fresh_process
 
 
@@ -106,6 +108,25 @@ def test_an_unknown_verb_is_one_sentence():
         SystemExit, match=f'^error: "trian" is not a verb of hf-vanilla-transformer; use one of {verbs}'
     ):
         cli.main(["trian"])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt("resume it"), InputError("no such file.")])
+def test_a_message_has_a_line_of_its_own_after_a_progress_bar(monkeypatch, capsys, error):
+    bars = []
+
+    def fail(arguments):
+        bars.append(tqdm(range(9), file=sys.stderr))
+        raise error
+
+    monkeypatch.setattr("hf_vanilla_transformer.cli.info.main", fail)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["info"])
+    printed = capsys.readouterr().err
+    if stop.value.code != 130:  # The interpreter prints the message of the error.
+        printed += stop.value.code
+    *_, bar, message = printed.splitlines()
+    assert "0/9" in bar
+    assert message in ("interrupted: resume it", "error: no such file.")
 
 
 def test_a_verb_returns_no_exit_code(monkeypatch):

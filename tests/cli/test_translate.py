@@ -13,6 +13,7 @@ import time
 
 import pytest
 import torch
+from tqdm import tqdm
 
 from hf_vanilla_transformer import Translation
 from hf_vanilla_transformer import translate as translate_sentences
@@ -198,6 +199,27 @@ def test_flagged_translations_are_counted(decisive, tmp_path, capsys):
         None,
     ]
     assert "may be wrong" not in written.err
+
+
+def test_flagged_translations_are_counted_when_the_work_is_interrupted(decisive, monkeypatch, capsys):
+    """On a line of their own, above an unfinished progress bar."""
+    chunks, bars = iter(["one"]), []
+
+    def translate_once(model, tokenizer, sentences, **kwargs):
+        if next(chunks, None) is None:
+            bars.append(tqdm(sentences, file=sys.stderr))
+            raise KeyboardInterrupt
+        return translate_sentences(model, tokenizer, sentences, **kwargs)
+
+    monkeypatch.setattr(translate, "translate", translate_once)
+    monkeypatch.setattr(translate, "CHUNK_SIZE", 1)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo\n")))
+    with pytest.raises(KeyboardInterrupt):
+        translate.main(["--model_name_or_path", str(decisive), "--num_beams", "1", "--max_new_tokens", "1"])
+    counted = "1 of the translations may be wrong: 1 truncated at the length limit (raise --max_new_tokens)."
+    assert counted in capsys.readouterr().err.replace("\r", "\n").splitlines()
+    for bar in bars:
+        bar.close()
 
 
 def test_a_sentence_may_end_like_the_name_of_a_file(trained, capsys):
