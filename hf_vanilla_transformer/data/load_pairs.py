@@ -28,6 +28,7 @@ from .text_lines import TABLES, check_is_input, iterate_lines, opened, suffix_of
 _TEXT = pa.schema({"source": pa.string(), "target": pa.string()})
 _CSV_OPTIONS = ("delimiter", "quoting", "quotechar", "doublequote", "escapechar", "encoding", "column_names")
 _NUMBER = r"^\s*[-+]?[0-9]+([.,][0-9]+)*\s*$"
+_QUOTED = "if cells are quoted, give quoting=0 (--quoting 0)"
 _UNQUOTED = "quoting=3 (--quoting 3) if no cell is quoted"
 
 logger = logging.getLogger(__name__)
@@ -163,6 +164,9 @@ def _read_files(paths: list[Path], source: str, target: str, options: dict[str, 
     for column, name in (("source", source), ("target", target)) if read is not _json_rows else ():
         if pc.all(pc.match_substring_regex(pairs.data.column(column), _NUMBER)).as_py():
             logger.warning('%s: column "%s" holds numbers alone; is it the column of the sentences?', origin, name)
+        quoted = pc.match_substring_regex(pairs.data.column(column), '^".*"$')
+        if suffix == ".tsv" and "quoting" not in options and pc.mean(pc.cast(quoted, "int8")).as_py() > 0.5:
+            logger.warning('%s: most of column "%s" is in quotation marks, which stay; %s.', origin, name, _QUOTED)
     return pairs
 
 
@@ -219,7 +223,7 @@ def _csv_rows(
     header = options.pop("column_names", None)
     advice = f'quote cells that contain "{delimiter}"'
     if quoting == csv.QUOTE_NONE:
-        advice = "if cells are quoted, give quoting=0 (--quoting 0)"
+        advice = _QUOTED
     with opened(path) as binary, TextIOWrapper(binary, encoding, newline="") as file:
         rows = csv.reader(file, delimiter=delimiter, quoting=quoting or csv.QUOTE_MINIMAL, strict=True, **options)
         try:
@@ -259,7 +263,8 @@ def _json_rows(path: Path, field: str | None = None) -> Iterator[tuple[int, Any]
             return
         content = json.loads("\n".join([first, *lines]))
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {number}: not valid JSON ({error}).") from error
+        allowed = "write one object per line, or one array of objects"
+        raise InputError(f"{path}, line {number}: not valid JSON ({error}); {allowed}.") from error
     if field is not None:
         _check_has(content, field, str(path))
         content = content[field]
@@ -274,7 +279,8 @@ _READERS[".tsv"] = partial(_csv_rows, delimiter="\t", quoting=csv.QUOTE_NONE)
 def _check_has(names: Collection[str], column: str, origin: str) -> None:
     if column not in names:
         known = ", ".join(f'"{name}"' for name in names)
-        raise InputError(f'{origin} has no column "{column}"; it has: {known}. Give two of them as source and target.')
+        advice = _QUOTED if f'"{column}"' in names else "give two of them as source and target"
+        raise InputError(f'{origin} has no column "{column}"; it has: {known}; {advice}.')
 
 
 def _select_columns(table: Dataset, source: str, target: str, origin: str) -> Dataset:

@@ -189,6 +189,29 @@ def test_tab_separated_values_are_unquoted(write):
         load_pairs(train_files=path)
 
 
+def test_quotation_marks_in_a_file_without_quoted_cells(write, caplog):
+    """csvkit, pandas and `datasets` read them as quoted cells."""
+    path = write("a.tsv", '"en"\t"de"\n"a"\t"b"\n')
+    for names, options in (({"source": "en", "target": "de"}, {}), ({"source": "en"}, {"quoting": 3})):
+        with pytest.raises(ValueError, match=r'no column "en"; it has: .*; if cells are quoted, give quoting=0 \('):
+            load_pairs(train_files=path, **names, **options)
+    assert load_pairs(train_files=path, source="en", target="de", quoting=0)["train"][0] == {
+        "source": "a",
+        "target": "b",
+    }
+    rows = ['"He said ""so"", twice."\teins', '"two"\t"zwei" oder zwo', '"three"\tdrei "drei"', "four\tvier"]
+    path = write("b.tsv", "\n".join(["source\ttarget", *rows]) + "\n")
+    warning = 'most of column "source" is in quotation marks, which stay; if cells are quoted, give quoting=0'
+    for options, warnings in (({}, 1), ({"quoting": 3}, 0)):
+        caplog.clear()
+        assert load_pairs(train_files=path, **options)["train"]["source"][1] == '"two"'
+        assert [warning in message for message in caplog.messages] == [True] * warnings
+    rows = ["source,target", '"""one""",eins', '"""two""",zwei']
+    caplog.clear()
+    assert load_pairs(train_files=write("c.csv", "\n".join(rows)))["train"]["source"][0] == '"one"'
+    assert not caplog.messages
+
+
 def test_a_quoted_cell_that_may_be_several_rows(write):
     path = write("a.csv", 'source,target\n"B,b\nC,c\nD",d\n')
     with pytest.raises(ValueError, match=r'a\.csv, line 4: a quoted cell holds "," and a line break.* give quoting=0 '):
@@ -263,6 +286,11 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
             {"a.jsonl": '{"source": "x", "target": "y"}\n{"source": "x"\n'},
             ValueError,
             r"a\.jsonl, line 2: not valid JSON",
+        ),
+        (
+            {"a.json": '{\n  "source": "x",\n  "target": "y"\n}\n'},
+            ValueError,
+            r"a\.json, line 1: not valid JSON \(.*\); write one object per line, or one array of objects\.",
         ),
         (
             {"a.jsonl": '{"source": "x", "target": "y"}\n["x", "y"]\n'},
