@@ -18,8 +18,8 @@ _MARKERS = ("\N{LOWER ONE EIGHTH BLOCK}", "</w>", "@@")
 _BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}
 # Stands for a token that the vocabulary lacks; no text contains this byte.
 _UNKNOWN = b"\xff"
-# White space that is not ASCII.
-_SPACE = re.compile("|".join(filter(str.isspace, map(chr, range(0x80, 0x3001)))).encode())
+# White space that `bytes.split()` keeps.
+_SPACE = re.compile("|".join(filter(str.isspace, map(chr, range(0x1C, 0x3001)))).encode())
 
 
 class TokenTexts:

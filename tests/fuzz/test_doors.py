@@ -29,6 +29,7 @@ from hf_vanilla_transformer.cli import align, convert, evaluate, translate
 from hf_vanilla_transformer.engines import ctranslate2_engine
 from hf_vanilla_transformer.model.pipeline_vanilla_transformer import is_blank
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
+from hf_vanilla_transformer.translation.words_of_tokens import TokenTexts
 from tests.conversion.fsmt import fsmt_model, write_tokenizer
 from tests.conversion.opus_mt import write_opus_mt
 from tests.fuzz.values import (
@@ -45,6 +46,7 @@ from tests.fuzz.values import (
     damages,
 )
 from tests.models import decisive_model, normalizer
+from tests.translation.test_words_of_tokens import words_by_offsets
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -393,6 +395,9 @@ def test_noisy_texts(model, tokenizer, normalizing_tokenizer, texts, glossary, i
                 assert 0 <= target < len(each.text.split())
         links = align_words(model, tokenizer, texts, [each.text for each in found])
         assert len(links) == len(texts)
+        for text in [] if is_normalized else texts:
+            words = TokenTexts(tokenizer, False).words(text, tokenizer(text).input_ids)
+            assert words == words_by_offsets(tokenizer, text)
     marked = [f"<b>{html.escape(text)}</b><i/>" for text in texts]
     for kind in ("html", "xml"):
         with one_sentence():

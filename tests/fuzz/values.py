@@ -38,7 +38,7 @@ HOSTILE = st.lists(
 # Text as it comes from web pages and word processors, around words that a model knows.
 NOISE = st.sampled_from(
     [
-        *"\x07\xad\u200b\u200e\u2060\ufeff\x85\u2028\u2009 \t-,.;:'\u2019\u0301",
+        *"\x07\x1c\x1f\xa0\xad\u200b\u200e\u2060\ufeff\x85\u2028\u2009 \t-,.;:'\u2019\u0301",
         "\u202e",
         "\u200d",
         "ㅤ",

@@ -57,10 +57,17 @@ def test_added_tokens():
 def test_white_space_beyond_ascii_is_no_difference(monkeypatch):
     """Between texts that differ, the comparison takes a time that grows with the cube of their length."""
     monkeypatch.setattr(words, "SequenceMatcher", None)
-    tokenizer = byte_level()
-    for space in ("\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}", "\x85", " \N{EM SPACE}"):
-        text = space.join(["zwölf", "x", "drei"])
-        assert found_words(tokenizer, text, False) == words_by_offsets(tokenizer, text)
+    for tokenizer in (byte_level(normalization="none"), byte_level()):
+        for space in ("\N{NO-BREAK SPACE}", "\N{IDEOGRAPHIC SPACE}", "\x85", " \N{EM SPACE}", "\x1c", "\x1d", "\x1f "):
+            text = space.join(["zwölf", "x", "drei"])
+            assert found_words(tokenizer, text, False) == words_by_offsets(tokenizer, text)
+
+
+def test_separators_of_ascii_shift_no_word():
+    """`str.split()` splits at U+001C to U+001F, `bytes.split()` does not."""
+    tokenizer = byte_level(normalization="none")
+    text = "c\xa0twozwölf\x1ezwölfzwölf"
+    assert TokenTexts(tokenizer, False).words(text, tokenizer(text).input_ids) == words_by_offsets(tokenizer, text)
 
 
 @pytest.mark.parametrize("is_target", [False, True])
