@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from .training.checkpoints import last_complete_checkpoint as last_complete_checkpoint
     from .training.optimizer_and_schedule import paper_optimizers as paper_optimizers
     from .training.paper_arguments import PaperTrainingArguments as PaperTrainingArguments
+    from .training.plan import Plan as Plan
+    from .training.plan import plan as plan
     from .training.r_drop import RDropTrainer as RDropTrainer
     from .training.token_metrics import TokenMetricsTrainer as TokenMetricsTrainer
     from .training.trainer_callbacks import DivergedError as DivergedError
@@ -78,6 +80,7 @@ _NAMES_OF = {
     "training.checkpoints": ["CompleteCheckpoints", "last_complete_checkpoint"],
     "training.optimizer_and_schedule": ["paper_optimizers"],
     "training.paper_arguments": ["PaperTrainingArguments"],
+    "training.plan": ["Plan", "plan"],
     "training.r_drop": ["RDropTrainer"],
     "training.token_metrics": ["TokenMetricsTrainer"],
     "training.trainer_callbacks": ["DivergedError", "ReleaseMemory", "StopWhenDiverged"],

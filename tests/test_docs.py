@@ -36,7 +36,7 @@ RUN_HERE = {
     "evaluate.md": 2,
     "large_corpora.md": 2,
     "precision_and_memory.md": 1,
-    "train.md": 6,
+    "train.md": 7,
     "translate.md": 4,
 }
 RUN_ELSEWHERE = {
@@ -319,6 +319,16 @@ def test_the_run_of_train_md(tmp_path, monkeypatch):
     run("train.md", "run", names, ("vocab_size=8000", tiny), ("max_steps=1000", "max_steps=1, save_strategy='no'"))
     assert names["folder"] == Path("runs/mine")
     assert AutoConfig.from_pretrained(tmp_path / "runs" / "mine").d_model == 16
+
+
+def test_the_plan_of_train_md(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.en").write_text("seven\nforty-two\n" * 5)
+    (tmp_path / "train.de").write_text("sieben\nzweiundvierzig\n" * 5)
+    run("train.md", "plan", {}, ('"runs/mine"', '"runs/mine", tflops=100'))
+    printed = capsys.readouterr().out
+    assert "recipe tiny, for 10 pairs and more: 10 training pairs" in printed
+    assert "\ntime and memory: computed for 100 TFLOP/s, not measured\n" in printed
 
 
 def test_the_tokenizer_of_train_md():

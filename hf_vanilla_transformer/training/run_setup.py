@@ -158,20 +158,24 @@ def make_model(
 def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrainedTokenizerBase:
     """An existing tokenizer, or one that the main process trains on the training pairs for all processes."""
     if model_args.tokenizer_name is not None:
+        return tokenizer_of(model_args, pairs)
+    tokenizers = [tokenizer_of(model_args, pairs) if PartialState().is_main_process else None]
+    return broadcast_object_list(tokenizers)[0]
+
+
+def tokenizer_of(model_args: ModelArguments, pairs: DatasetDict) -> PreTrainedTokenizerBase:
+    """An existing tokenizer, or one that this process trains on the training pairs."""
+    if model_args.tokenizer_name is not None:
         options = {**model_args.options(), "revision": None}  # The revision is the model's.
         with explaining_missing_files(model_args.tokenizer_name, ["tokenizer_config.json"]):
             tokenizer = AutoTokenizer.from_pretrained(model_args.tokenizer_name, padding_side="right", **options)
         check_tokenizer(model_args.tokenizer_name, tokenizer)
         return tokenizer
-    tokenizers: list[Any] = [None]
-    if PartialState().is_main_process:
-        options = {name: getattr(model_args, name) for name in TRAINED if name != "joint_vocabulary"}
-        sides = [pairs["train"]["source"], pairs["train"]["target"]]
-        if model_args.joint_vocabulary:
-            tokenizers = [train_tokenizer(chain(*sides), **options)]
-        else:
-            tokenizers = [TwoVocabularyTokenizer.of(*(train_tokenizer(texts, **options) for texts in sides))]
-    return broadcast_object_list(tokenizers)[0]
+    options = {name: getattr(model_args, name) for name in TRAINED if name != "joint_vocabulary"}
+    sides = [pairs["train"]["source"], pairs["train"]["target"]]
+    if model_args.joint_vocabulary:
+        return train_tokenizer(chain(*sides), **options)
+    return TwoVocabularyTokenizer.of(*(train_tokenizer(texts, **options) for texts in sides))
 
 
 def tokenize(

@@ -1,0 +1,202 @@
+"""The settings that `train` chooses for a corpus and a machine where none are given, and what the run will cost."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from datasets import Dataset, DatasetDict
+
+from ..data.length_filter import pair_lengths
+from ..data.tokenized_pairs import tokenize_pairs
+from ..evaluation.evaluate import spread
+from ..support.recipes import read_recipe
+from ..support.user_errors import InputError
+from .plan_costs import Corpus, Costs, estimate
+from .run_arguments import Settings
+from .run_setup import tokenizer_of
+
+
+# Recipes, and the fewest training pairs of each. The last two bounds are the geometric means of the 30,000, 200,000
+# and 5 million pairs that the recipes are for.
+ROWS = {"tiny": 10, "small": 10_000, "medium": 80_000, "base": 1_000_000}
+# Fewer updates train nothing; more would take weeks on a CPU.
+FEWEST_UPDATES, MOST_UPDATES = 1_000, 100_000
+# Bytes of text, both sides together, for each token of the vocabulary; Multi30k has 600 with its 6,000 tokens.
+_BYTES_PER_TOKEN, _SMALLEST_VOCABULARY = 300, 300
+_SAMPLE = 20_000
+# Arguments of a recipe that a given argument replaces or excludes.
+_REPLACED = {
+    "load_best_model_at_end": ("average_last",),
+    "num_train_epochs": ("max_steps",),
+    "per_device_train_batch_size": ("tokens_per_batch", "max_tokens"),
+    "rate_factor": ("learning_rate", "lr_scheduler_type"),
+    "save_only_model": ("average_last",),
+    "save_strategy": ("average_last",),
+    "save_total_limit": ("average_last",),
+    "tokenizer_name": ("vocab_size",),
+}
+
+
+class Plan(NamedTuple):
+    """What [`plan`] returns.
+
+    Args:
+        arguments (`dict`): arguments of `train` by name, without those that were given.
+        reasons (`list[str]`): what was chosen and why, a line each.
+        costs (`Costs`): parameters, target tokens of an epoch, updates, seconds, and bytes of memory and of disk.
+    """
+
+    arguments: dict[str, Any]
+    reasons: list[str]
+    costs: Costs
+
+    def lines(self) -> list[str]:
+        """The reasons, then the costs."""
+        costs, hours = self.costs, self.costs.seconds / 3600
+        return [
+            *self.reasons,
+            f"parameters: {costs.parameters:,}",
+            f"target tokens: {costs.tokens:,} in an epoch",
+            f"updates: {costs.updates:,}",
+            f"time: {f'{hours:,.1f} hours' if hours >= 1.5 else f'{math.ceil(60 * hours)} minutes'}",
+            f"memory: {costs.memory / 1e9:.1f} GB",
+            f"disk: {costs.disk / 1e9:.1f} GB",
+        ]
+
+
+def plan(pairs: DatasetDict, *, tflops: float | None = None, **given: Any) -> Plan:
+    """Choose the arguments of `train` for sentence pairs and this machine, and estimate what the run will cost.
+
+    The number of training pairs selects a recipe; batches, updates and vocabulary follow from the texts. The costs are
+    those of a trial of at most a minute. Nothing is printed or written, and random states do not change.
+
+    ```python
+    print(*plan(load_pairs(train_files=["train.en", "train.de"])).lines(), sep="\\n")
+    ```
+
+    Args:
+        pairs (`DatasetDict`): columns `source` and `target`; the split `train`, and `validation` and `test` if any.
+        tflops (`float`, *optional*): peak of a GPU that is not here, in TFLOP/s: the plan is for it, and its time and
+            memory are computed, not measured.
+        **given: arguments of `train`, which the plan keeps.
+
+    Raises:
+        TypeError, ValueError: if an argument is wrong, a model is to be fine-tuned, or there are fewer than 10 pairs.
+        UserError: if the trial fails, for example because the memory is too small.
+    """
+    settings, train = Settings.from_arguments(**given), pairs["train"]
+    if settings.model.model_name_or_path is not None:
+        raise InputError("a plan is for a new model; give learning_rate and max_steps to fine-tune one.")
+    if len(train) < ROWS["tiny"]:
+        raise InputError(f"there are {len(train)} training pairs, too few for a plan, which needs {ROWS['tiny']}.")
+    if tflops is not None and not 0 < tflops < math.inf:
+        raise InputError(f"tflops is {tflops}; give the TFLOP/s of a GPU, such as 100.")
+    name = row_for(len(train), tflops is not None or settings.args.device.type != "cpu")
+    row = read_recipe(name)
+    # In memory, because tokens of other pairs would be written to the cache of data sets.
+    sample = DatasetDict({split: _sample(pairs[split]) for split in ("train", "validation") if split in pairs})
+    texts = [text for column in ("source", "target") for text in sample["train"][column]]
+    size = sum(len(text.encode()) for text in texts) * len(train) // len(sample["train"])
+    row["vocab_size"] = min(row["vocab_size"], max(_SMALLEST_VOCABULARY, size // _BYTES_PER_TOKEN))
+    of_tokenizer = {} if settings.model.tokenizer_name else {"vocab_size": row["vocab_size"]}
+    tokenizer = tokenizer_of(Settings.from_arguments(**{**of_tokenizer, **given}).model, sample)
+    data = tokenize_pairs(sample, tokenizer)
+    validation, test = (len(pairs.get(split, [])) for split in ("validation", "test"))
+    corpus = Corpus(len(train), validation, test, *pair_lengths(data["train"]))
+    arguments, per_epoch = choose(row, corpus, settings.args.world_size, given)
+    planned = Settings.from_arguments(**{**arguments, **given})
+    # As the Trainer counts them.
+    steps, epochs = planned.args.max_steps, planned.args.num_train_epochs
+    updates = steps if steps > 0 else math.ceil(epochs * per_epoch)
+    costs = estimate(planned, updates, corpus.up_to(planned.model.max_tokens), tokenizer, data, tflops)
+    how = "measured by a trial of some updates" if tflops is None else f"computed for {tflops:g} TFLOP/s, not measured"
+    return Plan(arguments, [*_reasons(name, planned, corpus, updates / per_epoch), f"time and memory: {how}"], costs)
+
+
+def row_for(pairs: int, on_gpu: bool) -> str:
+    """The recipe for a number of training pairs; on CPUs never the paper's base."""
+    return [name for name, fewest in ROWS.items() if fewest <= pairs and (on_gpu or name != "base")][-1]
+
+
+def _sample(split: Dataset) -> Dataset:
+    rows = split.select(spread(len(split), _SAMPLE)).select_columns(["source", "target"])
+    return Dataset.from_dict(rows.to_dict())
+
+
+def choose(
+    row: Mapping[str, Any], corpus: Corpus, processes: int, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], int]:
+    """Fit a recipe to a corpus.
+
+    Args:
+        row: arguments of the recipe; steps below 1 are fractions of the run.
+        processes: that train together; the recipe's update is of all of them.
+        given: arguments that the choice keeps.
+
+    Returns:
+        The arguments that were not given, and the number of updates in an epoch.
+    """
+    replaced = {name for argument, names in _REPLACED.items() if given.get(argument) for name in names}
+    fitted = _fit_batches(row, corpus, processes, given)
+    chosen = {name: value for name, value in {**row, **fitted}.items() if name not in replaced}
+    merged = {**chosen, **given}
+    kept = corpus.up_to(merged.get("max_tokens"))
+    batches = len(kept.batches(merged.get("tokens_per_batch"), merged.get("per_device_train_batch_size", 8)))
+    of_process = math.ceil(batches * kept.pairs / len(kept.source) / processes)
+    per_epoch = math.ceil(of_process / merged["gradient_accumulation_steps"])
+    updates = math.ceil(merged["num_train_epochs"] * per_epoch)
+    if "num_train_epochs" not in given:
+        updates = min(max(updates, FEWEST_UPDATES), row.get("max_steps", MOST_UPDATES))
+        chosen["max_steps"] = updates = given.get("max_steps", updates)
+    del chosen["num_train_epochs"]
+    chosen["warmup_steps"] = max(1, min(row["warmup_steps"], updates // 10))
+    chosen |= {name: math.ceil(row[name] * updates) for name in ("logging_steps", "eval_steps", "save_steps")}
+    if given.get("load_best_model_at_end"):
+        chosen["save_steps"] = given.get("eval_steps", chosen["eval_steps"])
+    if not corpus.validation:
+        del chosen["eval_strategy"], chosen["eval_steps"]
+    return {name: value for name, value in chosen.items() if name not in given}, per_epoch
+
+
+def _fit_batches(row: Mapping[str, Any], corpus: Corpus, processes: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The size of batches: the update of the recipe over all processes, and evaluations that take no more memory."""
+    longest = int(max(corpus.source.max(), corpus.target.max()))
+    accumulated = row.get("gradient_accumulation_steps", 1)
+    of_update, accumulated = row["tokens_per_batch"] * accumulated, math.ceil(accumulated / processes)
+    accumulated = given.get("gradient_accumulation_steps") or accumulated
+    tokens = max(of_update // (accumulated * processes), min(longest, row["tokens_per_batch"]))
+    tokens = given.get("tokens_per_batch") or tokens
+    sentences = max(1, min(row["per_device_eval_batch_size"], 4 * row["tokens_per_batch"] // longest))
+    fitted = {"tokens_per_batch": tokens, "max_tokens": tokens, "gradient_accumulation_steps": accumulated}
+    return {**fitted, "per_device_eval_batch_size": sentences}
+
+
+def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> list[str]:
+    """What was chosen and why, a line each."""
+    args, model, config = settings.args, settings.model, settings.model.config()
+    sizes = f"d_model {config.d_model}, d_ff {config.d_ff}, {config.num_heads} heads, dropout {config.dropout:g}"
+    means = f"{corpus.source.mean():.1f} source and {corpus.target.mean():.1f} target tokens on average"
+    limit = f", one for each {_BYTES_PER_TOKEN} bytes of text"
+    is_limited = model.vocab_size < read_recipe(name)["vocab_size"]
+    batches = args.gradient_accumulation_steps * args.world_size
+    tokens = args.tokens_per_batch and f"{args.tokens_per_batch * batches:,} tokens on each side"
+    removed = corpus.pairs - corpus.up_to(model.max_tokens).pairs
+    weights = f"average of the last {model.average_last} checkpoints" if model.average_last else "of the last update"
+    lines = [
+        f"recipe {name}, for {ROWS[name]:,} pairs and more: {corpus.pairs:,} training pairs of {means}",
+        f"model: {config.encoder_layers} + {config.decoder_layers} layers, {sizes}",
+        f"vocabulary: {model.tokenizer_name or f'at most {model.vocab_size:,} tokens{limit if is_limited else str()}'}",
+        f"update: {tokens or f'{args.per_device_train_batch_size * batches:,} pairs'}; {epochs:,.1f} epochs",
+        f"schedule: {args.describe_optimizer()}, {args.warmup_steps:,g} warm-up updates",
+        f"evaluation: {_when(args.eval_strategy, args.eval_steps)}, of {corpus.validation:,} pairs",
+        f"weights: {weights}; a checkpoint {_when(args.save_strategy, args.save_steps)}",
+    ]
+    if (larger := row_for(corpus.pairs, on_gpu=True)) != name:
+        lines.insert(1, f"{larger}, for so many pairs, needs a GPU; --config {larger} selects it on a CPU, too")
+    if removed:
+        lines.append(f"removed: about {removed:,} pairs of more than {model.max_tokens:,} tokens on a side")
+    return lines
+
+
+def _when(strategy: str, steps: Any) -> str:
+    return f"every {steps:,g} updates" if strategy == "steps" else {"no": "never"}.get(strategy, "every epoch")

@@ -1,0 +1,240 @@
+"""What a run will cost: measured by a trial in a child process, or computed for a GPU that is not here.
+
+The child process, `python -m hf_vanilla_transformer.training.plan_costs FOLDER`, reads a tokenizer and `job.json` from
+a folder, and writes `result.json` there. So this process keeps its random states and its memory, and with several
+processes none waits for another.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from datasets import Dataset, DatasetDict
+from numpy.typing import NDArray
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from ..data.token_budget_batches import TokenBudgetBatchSampler
+from ..evaluation.metrics import IGNORED_LABEL
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..support.process_memory import keep_freed_memory, peak_memory
+from ..support.user_errors import InputError, UserError
+from ..translation.translate import translate
+from .run_arguments import TRAINED, RunArguments, Settings
+from .run_setup import CHECKPOINTS_KEPT, make_model, make_trainer
+
+
+# Share of a GPU's peak that matmuls reach: the paper's base made 100,000 updates of 25,000 tokens on each side in 12
+# hours on 8 P100 of 9.5 TFLOP/s.
+UTILIZATION = 0.29
+# Beam searches that choose alpha and the stopping rule, and the most validation pairs of each.
+SEARCHES, SEARCHED = 3, 500
+# A trial ends after so many updates or seconds.
+_UPDATES, _SECONDS = 16, 20
+# Arguments of a run that do not concern its updates; and of a tokenizer, because that is there.
+_LEFT_OUT = {"average_last", "deepspeed", "early_stopping_patience", "eval_strategy", "fsdp", "load_best_model_at_end"}
+_LEFT_OUT |= {"metric_for_best_model", "output_dir", "push_to_hub", "report_to", "results", "save_strategy", *TRAINED}
+# Variables of torchrun, accelerate and MPI.
+_OF_LAUNCHERS = (
+    *("ACCELERATE_", "FSDP_", "GROUP_", "LOCAL_", "MASTER_", "MV2_", "OMPI_", "PMI_", "RANK", "ROLE_"),
+    *("TORCHELASTIC_", "WORLD_"),
+)
+
+
+class Costs(NamedTuple):
+    """What a run costs.
+
+    Args:
+        parameters (`int`): of the model; shared ones count once.
+        tokens (`int`): target tokens of the training pairs, in one epoch.
+        updates (`int`): of the run.
+        seconds (`float`): of training, evaluations and final scores.
+        memory (`int`): bytes at the peak, of the process, or of each GPU.
+        disk (`int`): bytes of the model and of the checkpoints.
+    """
+
+    parameters: int
+    tokens: int
+    updates: int
+    seconds: float
+    memory: int
+    disk: int
+
+
+class Corpus(NamedTuple):
+    """Numbers of pairs; and of a sample of the training pairs the lengths in tokens, each `(sample,)`."""
+
+    pairs: int
+    validation: int
+    test: int
+    source: NDArray[Any]
+    target: NDArray[Any]
+
+    def up_to(self, max_tokens: int | None) -> "Corpus":
+        """Without the training pairs that are longer."""
+        fits = np.maximum(self.source, self.target) <= (max_tokens or math.inf)
+        if not fits.any():
+            raise InputError(f"all training pairs have more than {max_tokens} tokens on a side; raise max_tokens.")
+        pairs = round(self.pairs * float(fits.mean()))
+        return self._replace(pairs=pairs, source=self.source[fits], target=self.target[fits])
+
+    def batches(self, tokens: int | None, sentences: int) -> list[list[int]]:
+        """The sample in batches of so many tokens, or sentences if that is None, in a random order."""
+        if tokens is not None:
+            return list(TokenBudgetBatchSampler((self.source, self.target), tokens))
+        order = np.argsort(np.maximum(self.source, self.target), kind="stable").tolist()
+        found = [order[begin : begin + sentences] for begin in range(0, len(order), sentences)]
+        return [found[number] for number in np.random.default_rng(0).permutation(len(found))]
+
+    def padded(self, batches: list[list[int]]) -> NDArray[np.int64]:
+        """Tokens of each batch on both sides, padding included, `(batches,)`."""
+        return np.array([len(batch) * int(self.source[batch].max() + self.target[batch].max()) for batch in batches])
+
+
+def estimate(
+    settings: Settings,
+    updates: int,
+    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerBase,
+    data: DatasetDict,
+    tflops: float | None,
+) -> Costs:
+    """The costs of a run of so many updates; nothing is measured with the TFLOP/s of a GPU.
+
+    Args:
+        corpus: without the pairs that the run leaves out.
+        data: the tokenized sample that the corpus has the lengths of, and a sample of the validation pairs.
+    """
+    with torch.device("meta"):
+        model = VanillaTransformerForConditionalGeneration(settings.model.config(tokenizer))
+    args, parameters = settings.args, model.num_parameters()
+    batches = corpus.batches(args.tokens_per_batch, args.per_device_train_batch_size)
+    padded = corpus.padded(batches)
+    tokens = updates * args.gradient_accumulation_steps * float(padded.mean())
+    if tflops is not None:
+        # 6 FLOPs for each token and weight, 2 forward and 4 backward; a token is of one side.
+        weights = sum(each.weight.numel() for each in model.modules() if isinstance(each, nn.Linear)) / 2
+        seconds = tokens * 6 * weights * (2 if args.r_drop_alpha else 1) / (tflops * 1e12 * UTILIZATION)
+        memory = _computed_memory(model, args, int(padded.max()) / 2)
+    else:
+        trial = _measure(settings, corpus, tokenizer, data, batches)
+        seconds = tokens * trial["update"] + _seconds_of_searches(settings, corpus, updates, trial)
+        memory = trial["memory"]
+    limit = args.save_total_limit
+    # The oldest checkpoint is removed after a new one is written; 0 keeps all.
+    most = (max(CHECKPOINTS_KEPT, (settings.model.average_last or 0) + 1) if limit is None else limit) + 1
+    written = _count(args.save_strategy, args.save_steps, updates)
+    kept = written if limit == 0 else min(written, most)
+    of_targets = round(corpus.pairs * float(corpus.target.mean()))
+    return Costs(parameters, of_targets, updates, seconds, memory, 4 * parameters * (1 + 3 * kept))
+
+
+def _computed_memory(model: Any, args: RunArguments, tokens: float) -> int:
+    """Bytes of weights, gradients and moments in float32, and of activations of so many tokens on each side in 16 bits.
+
+    Korthikanti et al. 2022 count 34 bytes for each token and channel of a layer; a decoder layer has half as many more.
+    """
+    config = model.config
+    layers = 34 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
+    activations = tokens * (layers + 6 * config.vocab_size) * (2 if args.r_drop_alpha else 1)
+    return int(16 * model.num_parameters() + activations)
+
+
+def _count(strategy: str, every: float | None, updates: int) -> int:
+    """How many evaluations or checkpoints, by steps, a run has."""
+    return math.ceil(updates / (every * updates if every < 1 else every)) if strategy == "steps" and every else 0
+
+
+def _seconds_of_searches(settings: Settings, corpus: Corpus, updates: int, trial: dict[str, Any]) -> float:
+    """Seconds of the evaluations, and of the beam searches after the training."""
+    args, pairs = settings.args, corpus.validation
+    greedy = pairs * _count(args.eval_strategy, args.eval_steps, updates)
+    beam = corpus.test + (2 * pairs if settings.model.average_last else 0)
+    beam += SEARCHES * min(pairs, SEARCHED) if getattr(settings.model, "choose_search", False) else 0
+    return float(corpus.target.mean()) * (greedy * trial["greedy"] + beam * trial["beam"])
+
+
+def _measure(
+    settings: Settings, corpus: Corpus, tokenizer: PreTrainedTokenizerBase, data: DatasetDict, batches: list[list[int]]
+) -> dict[str, Any]:
+    """What `_trial` returns for some of the batches, and for the longest validation pairs."""
+    sums = [int(corpus.source[batch].max() + corpus.target[batch].max()) for batch in batches]
+    # The first update is not measured; the largest batches, and those of the longest pairs, take most memory.
+    first = [0, int(corpus.padded(batches).argmax()), int(np.argmax(sums))]
+    chosen = list(dict.fromkeys([*first, *range(1, len(batches))]))[:_UPDATES]
+    held_out = data.get("validation", data["train"])
+    longest = np.argsort([len(each) for each in held_out["labels"]])[-settings.args.per_device_eval_batch_size :]
+    job = {
+        "arguments": {name: value for name, value in settings.to_repeat().items() if name not in _LEFT_OUT},
+        "batches": [data["train"].select(batches[number]).to_list() for number in chosen],
+        "longest": held_out.select(longest).to_list(),
+        "length": max(1, round(float(corpus.target.mean()))),
+    }
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        (Path(folder) / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        command = [sys.executable, "-P", "-m", __name__, folder]
+        found = subprocess.run(command, env=_environment(settings.args.device), capture_output=True, check=False)
+        if found.returncode:
+            said = found.stderr.decode(errors="replace").split("\n")
+            reason = next(filter(None, reversed(said)), "it was killed, perhaps because the memory is full")
+            raise UserError(f"a trial of some updates failed ({reason}); give a smaller --tokens_per_batch.")
+        return json.loads((Path(folder) / "result.json").read_text(encoding="utf-8"))
+
+
+def _environment(device: torch.device) -> dict[str, str]:
+    """The variables of a process that no launcher started, with the GPU of this one."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+    if device.type == "cuda":
+        visible = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+        kept["CUDA_VISIBLE_DEVICES"] = visible[device.index or 0] if visible else str(device.index or 0)
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def _trial(job: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Seconds for each token: of an update, padding included, and of greedy and beam search; bytes at the peak."""
+    settings = Settings.from_arguments(**job["arguments"], output_dir=folder, tokenizer_name=folder, report_to="none")
+    device, count = settings.args.device, len(job["batches"])
+    if device.type == "cpu":
+        keep_freed_memory()
+    tokenizer, model = make_model(settings.model, DatasetDict(), None)
+    longest = Dataset.from_list(job["longest"])
+    trainer = make_trainer(settings.args, tokenizer, model, DatasetDict(train=longest))
+    trainer.create_optimizer_and_scheduler(count)
+    model, optimizer = trainer.accelerator.prepare(model, trainer.optimizer)
+    model.train()
+    times = [time.perf_counter()]
+    rates: list[float] = []
+    while len(rates) < min(count, 3) or (len(rates) < count and times[-1] - times[0] < _SECONDS):
+        batch = trainer.data_collator(job["batches"][len(rates)])
+        trainer.training_step(model, batch, (batch["labels"] != IGNORED_LABEL).sum()).item()
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(time.perf_counter())
+        rates.append((times[-1] - times[-2]) / (batch["input_ids"].numel() + batch["labels"].numel()))
+    # An untrained model does not stop by itself.
+    length = {"min_new_tokens": job["length"], "max_new_tokens": job["length"]}
+    trainer.compute_metrics, times = None, [time.perf_counter()]
+    trainer.evaluate(longest, **length)
+    times.append(time.perf_counter())
+    memory = peak_memory(device)
+    sources = tokenizer.batch_decode(longest["input_ids"][:], skip_special_tokens=True)
+    translate(type(model)(model.config).to(device), tokenizer, sources, **length)
+    times.append(time.perf_counter())
+    greedy, beam = np.diff(times) / (job["length"] * len(sources))
+    # Memory is allocated in the first update.
+    return {"update": float(np.median(rates[1:] or rates)), "memory": memory, "greedy": greedy, "beam": beam}
+
+
+if __name__ == "__main__":
+    job_file = Path(sys.argv[1]) / "job.json"
+    found = _trial(json.loads(job_file.read_text(encoding="utf-8")), sys.argv[1])
+    job_file.with_name("result.json").write_text(json.dumps(found), encoding="utf-8")

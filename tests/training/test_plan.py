@@ -1,0 +1,209 @@
+"""The settings that a plan chooses, and its costs next to those of a run."""
+
+import json
+import random
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+import torch
+import yaml
+from datasets import Dataset, DatasetDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer import load_pairs, plan
+from hf_vanilla_transformer.support.recipes import read_recipe
+from hf_vanilla_transformer.support.user_errors import UserError
+from hf_vanilla_transformer.training.plan import ROWS, choose, row_for
+from hf_vanilla_transformer.training.plan_costs import Corpus, Costs, estimate
+from hf_vanilla_transformer.training.run import train
+from hf_vanilla_transformer.training.run_arguments import Settings
+from hf_vanilla_transformer.training.run_checks import check_settings
+
+
+# A model that a test trains in a second.
+SMALL = {"d_model": 16, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 300, "bf16": False, "use_cpu": True}
+SIZES = ("num_layers", "d_model", "d_ff", "vocab_size", "tokens_per_batch")
+
+
+def corpus(pairs: int = 29_000, validation: int = 1_000, longest: int = 40) -> Corpus:
+    """Lengths from 2 to the longest, on both sides, of at most 200 pairs."""
+    lengths = np.arange(min(pairs, 200)) % (longest - 1) + 2
+    return Corpus(pairs, validation, 0, lengths, lengths[::-1])
+
+
+def planned(name: str, of: Corpus, processes: int = 1, **given) -> Settings:
+    """The settings of a run by a recipe, which pass all checks."""
+    arguments, _ = choose(read_recipe(name), of, processes, given)
+    assert not arguments.keys() & given.keys()
+    found = Settings.from_arguments(**{"output_dir": "/nonexistent", **arguments, **given})
+    check_settings(found, None, False)
+    return found
+
+
+def numbers(count: int = 60) -> DatasetDict:
+    pairs = load_pairs("numbers", max_digits=3, train_size=count)
+    return DatasetDict({"train": pairs["train"], "validation": pairs["test"].select(range(8))})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pairs=st.integers(10, 10_000_000),
+    validation=st.integers(0, 2_000),
+    longest=st.integers(3, 5_000),
+    processes=st.integers(1, 16),
+    on_gpu=st.booleans(),
+)
+def test_every_plan_fits_its_corpus(pairs, validation, longest, processes, on_gpu):
+    of, name = corpus(pairs, validation, longest), row_for(pairs, on_gpu)
+    row, found = read_recipe(name), planned(name, of, processes)
+    args, steps = found.args, found.args.max_steps
+    assert 1_000 <= steps <= 100_000
+    assert args.warmup_steps <= steps / 10
+    # The averaged checkpoints are of the last part of the run.
+    assert 1 <= found.model.average_last * args.save_steps <= max(steps / 3, 20)
+    assert (args.eval_strategy == "no") == (validation == 0)
+    update = row["tokens_per_batch"] * row.get("gradient_accumulation_steps", 1)
+    batch = args.tokens_per_batch
+    assert batch == found.model.max_tokens <= row["tokens_per_batch"]
+    # No pair is removed because several processes share the update.
+    assert batch >= min(longest, row["tokens_per_batch"], len(of.source))
+    assert batch * args.gradient_accumulation_steps * processes >= min(update, update // 2 + 1)
+    assert args.per_device_eval_batch_size * min(longest, len(of.source)) <= max(4 * row["tokens_per_batch"], longest)
+
+
+def test_more_pairs_never_get_a_smaller_model():
+    rows = [read_recipe(name) for name in ROWS]
+    for name in SIZES:
+        assert sorted(row[name] for row in rows[:3]) == [row[name] for row in rows[:3]], name
+        assert rows[3][name] * rows[3]["gradient_accumulation_steps"] >= rows[2][name], name
+    counts = [10, 9_999, 10_000, 79_999, 80_000, 999_999, 1_000_000, 10**9]
+    assert [row_for(count, True) for count in counts] == [name for name in ROWS for _ in range(2)]
+    assert [row_for(count, False) for count in counts[-2:]] == ["medium", "medium"]
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_train_epochs": 2},
+        {"max_steps": 20},
+        {"tokens_per_batch": 100, "gradient_accumulation_steps": 3},
+        {"per_device_train_batch_size": 16},
+        {"rate_factor": 0.5},
+        {"eval_strategy": "no"},
+        {"eval_strategy": "epoch", "save_strategy": "epoch"},
+        {"save_strategy": "no"},
+        {"save_total_limit": 3},
+        {"save_only_model": True},
+        {"early_stopping_patience": 3, "metric_for_best_model": "bleu"},
+        {"load_best_model_at_end": True},
+        {"load_best_model_at_end": True, "eval_steps": 50},
+        {"average_last": 20},
+        {"tokenizer_name": "tests/fixtures/numbers_tiny"},
+        {"dropout": 0.0, "vocab_size": 400, "learning_rate": 1e-4, "warmup_steps": 7, "max_tokens": 30},
+    ],
+    ids=lambda changes: ",".join(changes),
+)
+def test_given_arguments_win_and_the_others_follow(name, changes):
+    found = planned(name, corpus(), **changes)
+    for argument, value in changes.items():
+        (actual,) = [getattr(part, argument) for part in found[:5] if hasattr(part, argument)]
+        assert actual == value
+    assert (found.args.max_steps == -1) == ("num_train_epochs" in changes)
+    assert (found.args.tokens_per_batch is None) == ("per_device_train_batch_size" in changes)
+
+
+def test_epochs_and_budget_set_the_number_of_updates():
+    of = corpus(20_000)
+    batches = len(of.batches(2048, 8)) * 100
+    assert planned("small", of).args.max_steps == 45 * batches
+    assert planned("small", of, tokens_per_batch=1024).args.max_steps > 1.7 * 45 * batches
+    assert planned("small", of, processes=2).args.tokens_per_batch == 1024
+    # The update of the paper, in eight processes or in eight batches.
+    assert planned("base", of).args.gradient_accumulation_steps == 8
+    eight = planned("base", of, processes=8).args
+    assert (eight.gradient_accumulation_steps, eight.tokens_per_batch) == (1, 3125)
+
+
+def test_the_hours_of_the_paper(tokenizer):
+    """Base made 100,000 updates in 12 hours on eight P100 of 9.5 TFLOP/s (sections 5.2 and 6.1)."""
+    of = Corpus(4_500_000, 0, 0, *[np.full(20_000, 25)] * 2)
+    found = planned("base", of, config_overrides={"vocab_size": 37_000})
+    costs = estimate(found, 100_000, of, tokenizer, DatasetDict(), 8 * 9.5)
+    assert costs.seconds == pytest.approx(12 * 3600, rel=0.05)
+    assert costs.tokens == 4_500_000 * 25
+    assert costs.parameters == pytest.approx(63e6, rel=0.01)
+
+
+def test_lines_have_the_reasons_and_the_costs():
+    lines = plan.__globals__["Plan"]({}, ["why"], Costs(1_234, 5_678, 9_000, 5_400, 2 * 10**9, 10**8)).lines()
+    assert lines[0] == "why"
+    assert lines[1:] == [
+        *("parameters: 1,234", "target tokens: 5,678 in an epoch", "updates: 9,000", "time: 1.5 hours"),
+        *("memory: 2.0 GB", "disk: 0.1 GB"),
+    ]
+
+
+def test_a_plan_next_to_its_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    pairs = numbers()
+    changes = {**SMALL, "num_train_epochs": 2, "tokens_per_batch": 64, "max_new_tokens": 12}
+    before = torch.random.get_rng_state(), random.getstate(), np.random.get_state()
+    found = plan(pairs, **changes)
+    after = torch.random.get_rng_state(), random.getstate(), np.random.get_state()
+    assert torch.equal(before[0], after[0])
+    assert before[1] == after[1]
+    assert np.array_equal(before[2][1], after[2][1])
+    assert list(tmp_path.iterdir()) == []
+    assert not found.arguments.keys() & changes.keys()
+    assert found.costs.seconds > 0
+    assert found.costs.memory > 50_000_000
+
+    for split, name in (("train", "train_file"), ("validation", "validation_file")):
+        pairs[split].to_json(f"{split}.jsonl")
+        changes[name] = f"{split}.jsonl"
+    Path("plan.yaml").write_text(yaml.safe_dump({**found.arguments, **changes, "max_tokens": 64}))
+    folder = train(config="plan.yaml", output_dir="run", bleu_tokenize="char", disable_tqdm=True)
+    state = json.loads(next(folder.glob("checkpoint-*/trainer_state.json")).read_text())
+    assert found.costs.updates == state["max_steps"]
+    assert found.costs.parameters == AutoModelForSeq2SeqLM.from_pretrained(folder).num_parameters()
+    targets = AutoTokenizer.from_pretrained(folder)(pairs["train"]["target"][:]).input_ids
+    assert found.costs.tokens == sum(map(len, targets))
+    written = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
+    assert written < found.costs.disk < 20 * written
+
+
+def test_a_recipe_of_fractions_trains(tmp_path):
+    changes = {"dataset_name": "numbers", "train_size": 60, "max_digits": 3, "eval_strategy": "no", "max_steps": 20}
+    folder = train(
+        config="tiny", output_dir=tmp_path / "run", bleu_tokenize="char", max_new_tokens=5, **changes, **SMALL
+    )
+    assert len(list(folder.glob("checkpoint-*"))) == 11
+
+
+def few(count: int, text: str = "one") -> DatasetDict:
+    return DatasetDict(train=Dataset.from_dict({"source": [text] * count, "target": [text] * count}))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "changes", "message"),
+    [
+        (few(9), {}, "there are 9 training pairs, too few for a plan, which needs 10"),
+        (few(20), {"model_name_or_path": "runs/mine"}, "a plan is for a new model; give learning_rate"),
+        (few(20), {"tflops": 0}, "tflops is 0; give the TFLOP/s of a GPU, such as 100"),
+        (few(20), {"max_tokens": 1}, "all training pairs have more than 1 tokens on a side; raise max_tokens"),
+        (
+            few(20),
+            {"attn_implementation": "nope", **SMALL},
+            r"a trial of some updates failed \(.*nope.*\); give a smaller",
+        ),
+    ],
+)
+def test_what_cannot_be_planned_is_one_sentence(pairs, changes, message):
+    with pytest.raises(UserError, match=message):
+        plan(pairs, **changes)
