@@ -5,7 +5,7 @@ import glob
 import json
 import logging
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from functools import partial
 from io import TextIOWrapper
 from itertools import chain, islice, zip_longest
@@ -22,6 +22,7 @@ from huggingface_hub.utils import WeakFileLock
 from ..support.atomic_files import are_same_file, is_stream, whole_file
 from ..support.user_errors import InputError, input_errors
 from .number_corpus import number_pairs
+from .pair_arguments import Files, file_names, languages_of
 from .text_lines import TABLES, check_is_input, iterate_lines, opened, suffix_of
 
 
@@ -37,9 +38,9 @@ logger = logging.getLogger(__name__)
 def load_pairs(
     dataset: str | None = None,
     *,
-    train_files: str | Path | Sequence[str | Path] | None = None,
-    validation_files: str | Path | Sequence[str | Path] | None = None,
-    test_files: str | Path | Sequence[str | Path] | None = None,
+    train_files: Files | None = None,
+    validation_files: Files | None = None,
+    test_files: Files | None = None,
     source: str = "source",
     target: str = "target",
     **options: Any,
@@ -54,16 +55,16 @@ def load_pairs(
       languages in a column `translation`. A split "dev", "valid" or "val" is renamed "validation" if all splits are
       loaded and none has that name.
     - `load_pairs(train_files="train.csv", source="english", target="german")`: a CSV, TSV, JSON lines or parquet file.
-    - `load_pairs(train_files=["train.en", "train.de"])`: two aligned text files, line n of one translating line n of
-      the other.
+    - `load_pairs(train_files=["a.en", "a.de", "b.en", "b.de"])`: one or more pairs of aligned text files, line n of
+      the second translating line n of the first.
 
     Text and tables are copied, a chunk of rows at a time, into the cache of `datasets` (`HF_DATASETS_CACHE`) and
     memory-mapped from there, so a corpus may be larger than memory. Unchanged files are copied only once.
 
     Args:
         dataset (`str`, *optional*): `"numbers"`, or the name of a Hub data set.
-        train_files, validation_files, test_files (*optional*): tables of one format, or two aligned text files, for
-            each split.
+        train_files, validation_files, test_files (*optional*): tables of one format, or aligned text files, for each
+            split.
         source, target (`str`): columns or languages, see above.
         **options: for `"numbers"`, arguments of [`number_pairs`]; for a Hub data set or parquet, those of
             `datasets.load_dataset`, such as `name` (the configuration) or `revision`; for JSON, `field`, the one that
@@ -77,11 +78,17 @@ def load_pairs(
     Raises:
         FileNotFoundError: if a file does not exist.
         OSError: if the cache cannot be written.
-        ValueError: if a file is empty, malformed or has another number of lines than its partner, or a column is
-            missing; the message names the file and, if known, the line.
+        ValueError: if a file is empty, malformed or has another number of lines than its partner, text files are no
+            pairs of one direction, or a column is missing; the message names the file and, if known, the line.
     """
     given = {"train": train_files, "validation": validation_files, "test": test_files}
     files = {split: _as_paths(split_files) for split, split_files in given.items() if split_files is not None}
+    directions = sorted({"-".join(pair) for paths in files.values() for pair in languages_of(paths)})
+    if len(directions) > 1:
+        raise InputError(
+            f"the names of the text files end in {' and '.join(directions)}; give one direction, and in each pair the "
+            "file of the sources first."
+        )
     if (dataset is None) == (not files):
         raise InputError('give either a data set ("numbers", or a name on the Hub) or files.')
     if options.get("streaming"):
@@ -111,14 +118,21 @@ def load_pairs(
     )
 
 
-def _as_paths(files: str | Path | Sequence[str | Path]) -> list[Path]:
-    paths = [Path(files)] if isinstance(files, (str, Path)) else [Path(file) for file in files]
+def _as_paths(files: Files) -> list[Path]:
+    paths = [Path(name) for name in file_names(files)]
     for path in paths:
         check_is_input(path)
         if path.is_file() and path.stat().st_size == 0:
             raise InputError(f"{path} is empty; give a file with sentences.")
-    if len(paths) == 2 and are_same_file(*paths):
-        raise InputError(f"{paths[0]} and {paths[1]} are one file; give the sources and the targets.")
+    suffixes = {suffix_of(path) for path in paths}
+    if len(suffixes) > 1 if suffixes & set(TABLES) else len(paths) % 2 or not paths:
+        raise InputError(
+            f"one split is in {', '.join(map(str, paths))}; give tables of one format ({', '.join(TABLES)}), or two "
+            "aligned text files, or several such pairs: a.en a.de b.en b.de."
+        )
+    for source, target in zip(paths[::2], paths[1::2], strict=False):
+        if are_same_file(source, target):
+            raise InputError(f"{source} and {target} are one file; give the sources and the targets.")
     return paths
 
 
@@ -133,16 +147,11 @@ def _without_pipe(path: Path, folder: str) -> Path:
 
 
 def _read_files(paths: list[Path], source: str, target: str, options: dict[str, Any]) -> Dataset:
-    suffixes, origin = {suffix_of(path) for path in paths}, ", ".join(map(str, paths))
-    if len(suffixes) > 1 or not suffixes <= set(TABLES):
-        if len(paths) != 2 or suffixes & set(TABLES):
-            raise InputError(
-                f"one split is in {origin}; give tables of one format ({', '.join(TABLES)}), or two aligned text files."
-            )
+    suffix, origin = suffix_of(paths[0]), ", ".join(map(str, paths))
+    if suffix not in TABLES:
         if options:
             raise InputError(f"{', '.join(options)}: text files take no options; leave them out.")
-        return _copied(paths, "lines", _aligned_lines(*paths))
-    (suffix,) = suffixes
+        return _copied(paths, "lines", chain.from_iterable(map(_aligned_lines, paths[::2], paths[1::2])))
     if suffix == ".parquet":
         # load_dataset expands patterns, but these are names.
         files = [glob.escape(str(path)) for path in paths]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,29 +34,29 @@ def with_recipe(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
     """
     names = ("train_file", "validation_file", "test_file")
     files = [] if any(map(recipe.get, names)) else [file_names(given[name]) for name in names if given.get(name)]
-    is_unknown = any(len(pair) == 2 and suffix_of(pair[0]) not in TABLES and not _languages(pair) for pair in files)
+    is_unknown = any(len(each) > 1 and suffix_of(each[0]) not in TABLES and not languages_of(each) for each in files)
     others = {f"{side}_lang" for side in ("source", "target") if is_unknown or given.get(f"{side}_column")}
     if "num_train_epochs" in given:  # The Trainer would prefer the recipe's number of updates.
         others.add("max_steps")
     return {**{name: value for name, value in recipe.items() if name not in others}, **given}
 
 
-def _languages(files: Sequence[str | Path]) -> tuple[str, str] | None:
-    """The languages that the names of two aligned text files end in."""
+def languages_of(files: Sequence[str | Path]) -> list[tuple[str, str]]:
+    """The languages that the names of aligned text files end in, for each pair of files with such names."""
     ends = [language_of(suffix_of(file).removeprefix(".")) for file in files]
-    return (ends[0], ends[1]) if len(ends) == 2 and ends[0] and ends[1] and ends[0] != ends[1] else None
+    return [(one, two) for one, two in zip(ends[::2], ends[1::2], strict=False) if one and two and one != two]
 
 
 @dataclass
 class DataArguments:
-    """Sentence pairs: a data set, or tables or two aligned text files for each split."""
+    """Sentence pairs: a data set, or tables or aligned text files for each split."""
 
     _argument_group_name = "data"
 
     dataset_name: str | None = option(None, 'A data set\'s name on the Hub, or "numbers" for the built-in corpus.')
     dataset_config_name: str | None = option(None, "The configuration of a Hub data set.")
     train_file: list[str] | None = option(
-        None, "One or more tables (CSV, TSV, JSON lines, parquet), or two aligned text files."
+        None, "Tables (CSV, TSV, JSON lines, parquet), or pairs of aligned text files: a.en a.de b.en b.de."
     )
     validation_file: list[str] | None = option(None, "The same for validation pairs.")
     test_file: list[str] | None = option(None, "The same for test pairs.")
@@ -135,9 +136,9 @@ class DataArguments:
         return ", ".join(Path(file).name for file in self._files().get(split, []))
 
     def languages(self) -> tuple[str | None, str | None]:
-        """The languages that were given, or else those that the names of two text files end in."""
+        """The languages that were given, or else those that the names of text files end in."""
         of_files = self._languages_of_files()
         return self.source_lang or of_files[0], self.target_lang or of_files[1]
 
     def _languages_of_files(self) -> tuple[str | None, str | None]:
-        return next(filter(None, map(_languages, self._files().values())), (None, None))
+        return next(chain.from_iterable(map(languages_of, self._files().values())), (None, None))

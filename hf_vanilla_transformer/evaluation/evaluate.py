@@ -49,7 +49,7 @@ def evaluate(
     Args:
         model (`str`, `Path`, `PreTrainedModel`, or what `load_engine` returns): a folder or a name on the Hub; or a
             model, with its tokenizer.
-        pairs (`Dataset`, or files): a data set or tables with columns `source` and `target`, or two aligned text files
+        pairs (`Dataset`, or files): a data set or tables with columns `source` and `target`, or aligned text files
             whose names end in their languages.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): of the model.
         data (`str`, *optional*): the pairs in words; by default the names of the files.

@@ -50,8 +50,8 @@ def train(
     What the run reports is logged at the level INFO.
 
     Args:
-        train_files, validation_files, test_files (`str`, `Path`, or a list of them, *optional*): a table or several, or
-            two aligned text files, for each split.
+        train_files, validation_files, test_files (`str`, `Path`, or a list of them, *optional*): a table or several,
+            two aligned text files, or several such pairs, for each split.
         output_dir (`str` or `Path`, *optional*): the folder of the trained model; by default the recipe's, or
             `trainer_output` without a recipe.
         config (`str`, *optional*): the name of a recipe of the package, or a YAML or JSON file of arguments.

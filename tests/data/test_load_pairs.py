@@ -278,6 +278,28 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
         ({"a.en": "x\n", "a.de": ""}, ValueError, r"a\.de is empty; give a file with sentences"),
         ({"a.en": "x\ny\n", "a.de": "x\n"}, ValueError, r"a\.en has 2 lines and .*a\.de has 1; give files whose"),
         (
+            {"a.en": "x\n", "a.de": "x\n", "b.en": "x\n", "b.de": "x\ny\n"},
+            ValueError,
+            r"b\.en has 1 lines and .*b\.de has 2; give files whose",
+        ),
+        (
+            {"a.en": "x\n", "a.de": "x\n", "b.de": "x\n", "b.en": "x\n"},
+            ValueError,
+            "the text files end in de-en and en-de; give one direction, and in each pair the file of the sources first",
+        ),
+        (
+            {"a.en": "x\n", "a.de": "x\n", "b.eng": "x\n", "b.fr.gz": "x\n"},
+            ValueError,
+            "end in en-de and en-fr; give one direction",
+        ),
+        ({"a.en": "x\n", "a.csv": "x\n"}, ValueError, r"one split is in .*a\.en, .*a\.csv; give tables of one format"),
+        (
+            {"a.en": "x\n", "a.de": "x\n", "b.csv": "x\n", "c.csv": "x\n"},
+            ValueError,
+            r"one split is in .*b\.csv, .*c\.csv; give .*, or several such pairs: a\.en a\.de b\.en b\.de",
+        ),
+        ({}, ValueError, "one split is in ; give tables of one format"),
+        (
             {"a.csv": "source,german\nx,y\n"},
             ValueError,
             r'a\.csv, line 2, has no column "target"; it has: "source", "german"',
@@ -379,6 +401,16 @@ def test_several_tables_of_a_split(write):
     assert (pairs["source"][:], pairs["target"][:]) == (["x", "v", "w"], ["y", "z", "u"])
 
 
+def test_several_pairs_of_text_files(write):
+    contents = {"a.en": "a\nb\n", "a.de": "A\nB", "b.en": "c\n", "b.de": "C\n", "c.src": "d\n", "c.tgt": "D\n"}
+    files = [write(name, content) for name, content in contents.items()]
+    pairs = load_pairs(train_files=files, test_files=files[4:])
+    assert (pairs["train"]["source"][:], pairs["train"]["target"][:]) == (["a", "b", "c", "d"], ["A", "B", "C", "D"])
+    assert pairs["test"].to_list() == [{"source": "d", "target": "D"}]
+    other_order = load_pairs(train_files=files[2:4] + files[:2])["train"]
+    assert other_order["source"][:] == ["c", "a", "b"]
+
+
 @pytest.mark.parametrize("names", [("a.en.gz", "a.de.gz"), ("A.CSV",), ("a.CSV.GZ",), ("a.tsv.gz",), ("a.JSONL.gz",)])
 def test_compressed_files_and_other_cases(tmp_path, names):
     contents = {
@@ -416,8 +448,15 @@ def test_pipes(tmp_path):
 def test_one_file_for_both_sides(write, tmp_path):
     path, link = write("a.en", "one\n"), tmp_path / "a.de"
     link.symlink_to(path)
-    with pytest.raises(ValueError, match=r"a\.en and .*a\.de are one file; give the sources and the targets"):
-        load_pairs(train_files=[path, link])
+    for files in ([path, link], [write("b.en", "one\n"), write("b.de", "eins\n"), path, link]):
+        with pytest.raises(ValueError, match=r"a\.en and .*a\.de are one file; give the sources and the targets"):
+            load_pairs(train_files=files)
+
+
+def test_files_of_another_direction(write):
+    files = [write(name, "x\n") for name in ("a.en", "a.de", "b.de", "b.en")]
+    with pytest.raises(ValueError, match="end in de-en and en-de; give one direction"):
+        load_pairs(train_files=files[:2], test_files=files[2:])
 
 
 def test_a_folder_in_place_of_a_file(tmp_path):
