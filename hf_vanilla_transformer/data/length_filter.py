@@ -62,7 +62,7 @@ def filter_pairs(
     if not len(kept):
         raise InputError(
             f"none of the {len(data)} pairs would remain: {dropped['empty']} are empty on one side and {too_long} "
-            f"longer than max_tokens, which is {max_tokens}; raise it, or give other pairs."
+            f"longer than {max_tokens} tokens; raise max_tokens, or tokens_per_batch, or give other pairs."
         )
     return (data if len(kept) == len(data) else kept.with_format(**data.format)), dropped
 

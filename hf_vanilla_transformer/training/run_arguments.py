@@ -63,7 +63,7 @@ class ModelArguments(LoadingArguments):
     attn_implementation: str | None = option(None, "Attention implementation of transformers, such as sdpa.")
     license: str | None = option(None, "Licence of the weights, for the model card.", group="output")
     max_tokens: int | None = option(
-        None, "Remove training pairs with more tokens on one side; empty pairs are always removed.", group="data"
+        None, "Remove training pairs with no text or more tokens on one side (default: tokens_per_batch).", group="data"
     )
     preprocessing_num_workers: int | None = option(
         None, "Processes that tokenize the pairs, for large corpora.", group="data"

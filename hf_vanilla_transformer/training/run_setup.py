@@ -182,17 +182,22 @@ def tokenize(
     args: RunArguments, model_args: ModelArguments, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase
 ) -> DatasetDict:
     """Token ids of all pairs, without the training pairs that are empty or too long; logs how many these are."""
-    longest = model_args.max_tokens
+    longest = model_args.max_tokens or args.tokens_per_batch
     with args.main_process_first(desc="tokenizing the pairs"):
         data = tokenize_pairs(pairs, tokenizer, model_args.preprocessing_num_workers)
         data["train"], dropped = filter_pairs(data["train"], tokenizer, longest)
-    too_long = "" if longest is None else f", {dropped['too long']} longer than {longest} tokens"
-    if too_long or any(dropped.values()):
-        count = f"{sum(dropped.values())} of {len(pairs['train'])}"
-        logger.info(f"removed {count} training pairs: {dropped['empty']} empty on one side{too_long}")
+    removed = {"empty on one side": dropped["empty"], f"longer than {longest} tokens": dropped["too long"]}
+    log_removed(removed, len(pairs["train"]))
     longest, field = int(pair_lengths(data["train"])[0].max()), "longest_training_source"
     tokenizer.init_kwargs[field] = max(longest, tokenizer.init_kwargs.get(field, 0))
     return data
+
+
+def log_removed(counts: dict[str, int], total: int) -> None:
+    """Log how many of the training pairs each rule removed, in one line, if any."""
+    if any(counts.values()):
+        reasons = ", ".join(f"{count:,} {rule}" for rule, count in counts.items() if count)
+        logger.info(f"removed {sum(counts.values()):,} of {total:,} training pairs: {reasons}")
 
 
 def set_languages(tokenizer: PreTrainedTokenizerBase, *codes: str | None) -> None:

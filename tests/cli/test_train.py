@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -179,9 +180,20 @@ def test_batches_by_tokens(tmp_path):
     assert "| tokens an update and side, at most | 192 |" in (folder / "README.md").read_text()
 
 
-def test_pairs_longer_than_a_batch(tmp_path):
-    with pytest.raises(SystemExit, match=r"error: 60 of 60 pairs are empty .* longer than tokens_per_batch"):
+def test_pairs_longer_than_a_batch(tmp_path, capsys):
+    with pytest.raises(
+        SystemExit, match=r"error: none of the 60 pairs .* 60 longer than 1 tokens; raise .*tokens_per_"
+    ):
         train.main(recipe(tmp_path, tokens_per_batch=1))
+    pairs = load_pairs("numbers", target="fr", train_size=60, max_digits=2)["train"]
+    # Words of numbers have fewer tokens than characters, and "</s>".
+    lengths = [max(len(pair["source"]), len(pair["target"])) for pair in pairs]
+    train.main(recipe(tmp_path, tokens_per_batch=max(lengths) + 1))
+    assert "removed" not in capsys.readouterr().out
+    train.main(recipe(tmp_path, tokens_per_batch=4, overwrite=True))
+    report = r"removed (\d+) of 60 training pairs: (\d+) longer than 4 tokens\n"
+    (counts,) = re.findall(report, capsys.readouterr().out)
+    assert 0 < int(counts[0]) == int(counts[1]) < 60
 
 
 def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, monkeypatch, caplog):

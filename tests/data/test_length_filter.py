@@ -121,7 +121,7 @@ def test_on_disk(write, tokenizer):
     [
         (0, ValueError, "max_tokens is 0; it must be at least 1"),
         (2.5, TypeError, "max_tokens is 2.5; give a whole number"),
-        (1, ValueError, r"none of the 8 .*: 0 are empty on one side and 8 longer than max_tokens, which is 1"),
+        (1, ValueError, r"none of the 8 .*: 0 are empty on one side and 8 longer than 1 tokens; raise max_tokens"),
     ],
 )
 def test_wrong_limits(data, tokenizer, limit, error, message):
