@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .engines.ctranslate2_engine import load_engine as load_engine
     from .evaluation.metrics import Bleu as Bleu
     from .evaluation.metrics import ChrF as ChrF
+    from .evaluation.metrics import Ter as Ter
     from .evaluation.metrics import make_compute_metrics as make_compute_metrics
     from .evaluation.metrics import score_translations as score_translations
     from .hub.push_to_hub import push_run as push_run
@@ -66,7 +67,7 @@ _NAMES_OF = {
     "data.tokenized_pairs": ["tokenize_pairs"],
     "data.tokenizer": ["VanillaTransformerTokenizer", "train_tokenizer"],
     "engines.ctranslate2_engine": ["load_engine"],
-    "evaluation.metrics": ["Bleu", "ChrF", "make_compute_metrics", "score_translations"],
+    "evaluation.metrics": ["Bleu", "ChrF", "Ter", "make_compute_metrics", "score_translations"],
     "hub.push_to_hub": ["push_run"],
     "model.configuration_vanilla_transformer": ["VanillaTransformerConfig"],
     "model.int8_quantization": ["Int8Config"],

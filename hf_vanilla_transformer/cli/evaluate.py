@@ -1,15 +1,16 @@
-"""Translate test pairs and compute BLEU and chrF with their signatures, and the share of exact translations.
+"""Translate test pairs and compute BLEU, chrF and TER with their signatures, and the share of exact translations.
 
-hf-vanilla-transformer evaluate --model_name_or_path runs/mine --test_file test.en test.de
 hf-vanilla-transformer evaluate --model_name_or_path runs/mine --test_file test.en test.de --output scores.json
+hf-vanilla-transformer evaluate --translations_file mine.de --test_file test.en test.de
 """
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.pair_arguments import DataArguments
-from ..data.text_lines import one_line
+from ..data.text_lines import one_line, read_lines
 from ..evaluation.scoring_arguments import ScoringArguments
 from ..support.argument_checks import check_optional
 from ..support.atomic_files import write_text
@@ -26,6 +27,8 @@ class EvaluationArguments:
     """What to evaluate, and where to write the result."""
 
     split: str = option("test", "The split to translate.")
+    translations_file: str | None = option(None, "Score the lines of this file in the place of a model's translations.")
+    references_file: list[str] | None = option(None, "One or more files with another reference of each pair per line.")
     output: str | None = option(None, "Write the scores to this JSON file, too.")
     translations: str | None = option(None, "Write the translations to this text file.")
     show: int | None = option(
@@ -36,11 +39,18 @@ class EvaluationArguments:
         check_optional(self, "show")
 
 
+@dataclass
+class ModelArguments(LoadingArguments):
+    """The model to load, unless translations are given."""
+
+    model_name_or_path: str = option(None, "The folder of a saved model, or its name on the Hub.")
+
+
 class Arguments(NamedTuple):
     """All arguments of `evaluate`."""
 
     evaluation: EvaluationArguments
-    model: LoadingArguments
+    model: ModelArguments
     engine: EngineArguments
     data: DataArguments
     scoring: ScoringArguments
@@ -55,22 +65,26 @@ def main(arguments: list[str]) -> dict[str, Any]:
     # Not at the top, because --help needs neither data sets nor metrics.
     from ..evaluation.evaluate import describe_scores, evaluate, format_examples, spread
 
-    asked, data = args.evaluation, args.data
-    check_can_write(asked.output, asked.translations, inputs=[*data.paths(), args.model.model_name_or_path])
+    asked, data, name = args.evaluation, args.data, args.model.model_name_or_path
+    inputs = [*data.paths(), *(asked.references_file or []), asked.translations_file, name]
+    check_can_write(asked.output, asked.translations, inputs=inputs)
     scoring = args.scoring.for_target(data.languages()[1])
     pairs = data.load(asked.split)[asked.split]
-    tokenizer, model = load_given(args.model, args.engine)
+    files = [asked.translations_file] if asked.translations_file else [], asked.references_file or []
+    given, more = ([read_lines(Path(path), len(pairs)) for path in paths] for paths in files)
+    tokenizer, model = (None, None) if name is None else load_given(args.model, args.engine)
     scores, translations = evaluate(
         model,
         pairs,
         tokenizer,
+        translations=given[0] if given else None,
+        references=[*zip(pairs["target"], *more, strict=True)],
         data=data.describe(asked.split),
-        tokenize=scoring.bleu_tokenize,
-        lowercase=scoring.lowercase,
+        **scoring.options(pairs),
         tokens_per_batch=args.batches.tokens_per_batch,
         **args.decoding.generate_kwargs(),
     )
-    scores["model"] = args.model.model_name_or_path
+    scores |= {"model": name} if name is not None else {"translations_file": asked.translations_file}
     if asked.show is not None:
         rows = spread(len(translations), asked.show)
         shown = pairs.select(rows)

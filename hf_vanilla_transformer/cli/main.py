@@ -22,7 +22,7 @@ VERBS = {
     "demo": "train on the built-in number corpus, evaluate, translate some numbers, and draw attention",
     "train": "train a model from scratch, or fine-tune one",
     "translate": "translate sentences, a file, or standard input",
-    "evaluate": "translate test pairs and compute BLEU and chrF",
+    "evaluate": "translate test pairs and compute BLEU, chrF and TER",
     "score": "compute log-probabilities of given translations",
     "align": "align the words of sentences and their translations",
     "average": "average the weights of checkpoints",

@@ -7,8 +7,7 @@ hf-vanilla-transformer translate --model_name_or_path runs/mine --input input.en
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -110,15 +109,11 @@ class Arguments(NamedTuple):
     batches: BatchArguments
 
 
-@contextmanager
-def _reporting(flags: Counter[str]) -> Iterator[None]:
-    """Count flagged translations on standard error at the end, also of an interrupted work."""
-    try:
-        yield
-    finally:
-        if flags:
-            kinds = ", ".join(f"{flags[flag]:,} {meaning}" for flag, meaning in REMEDIES.items() if flags[flag])
-            tqdm.write(f"{flags['any']:,} of the translations may be wrong: {kinds}.", file=sys.stderr)
+def _report(flags: Counter[str]) -> None:
+    """Count flagged translations on standard error."""
+    if flags:
+        kinds = ", ".join(f"{flags[flag]:,} {meaning}" for flag, meaning in REMEDIES.items() if flags[flag])
+        tqdm.write(f"{flags['any']:,} of the translations may be wrong: {kinds}.", file=sys.stderr)
 
 
 @program
@@ -140,7 +135,8 @@ def main(arguments: list[str]) -> None:
         translate(model, tokenizer, [], **options)  # Checks settings before the work.
     options |= {"show_progress": sys.stderr.isatty(), "tokens_per_batch": args.batches.tokens_per_batch}
     flags, started = Counter[str](), time.perf_counter()
-    with processes.open(text.output, counted) as file, _reporting(flags):
+    with processes.open(text.output, counted) as file, ExitStack() as stack:
+        stack.callback(_report, flags)  # Also if the work is interrupted.
         for chunk in processes.share(chunks, counted):
             translations = translate(model, tokenizer, [sentence.text for sentence in chunk], **options)
             keeps_breaks = bool(given) and text.split_sentences

@@ -64,6 +64,14 @@ def iterate_lines(path: Path) -> Iterator[str]:
         raise InputError(f"{path}: {_CARRIAGE_RETURNS}")
 
 
+def read_lines(path: Path, count: int) -> list[str]:
+    """The lines of a file with one for each pair; raises as [`iterate_lines`], and ValueError for another number."""
+    lines = list(iterate_lines(path))
+    if len(lines) != count:
+        raise InputError(f"{path} has {len(lines)} lines, but there are {count} pairs; give one line per pair.")
+    return lines
+
+
 def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str]]:
     """Yield lists of lines: all that a stream holds at the time, so that a slow writer's lines do not wait."""
     rest, number = b"", 1

@@ -22,7 +22,7 @@ class Evaluation(NamedTuple):
     """Scores of a model on pairs.
 
     Args:
-        scores (`dict`): of `score_translations`, and in words `data`, the pairs, and `decoding`, the search.
+        scores (`dict`): of `score_translations`, and in words `data`, the pairs, and `decoding`, the search of a model.
         translations (`list[str]`): of the sources, in their order.
     """
 
@@ -35,6 +35,8 @@ def evaluate(
     pairs: Dataset | Files,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
+    translations: Sequence[str] | None = None,
+    references: Sequence[str | Sequence[str]] | None = None,
     data: str | None = None,
     tokenize: str | None = None,
     lowercase: bool = False,
@@ -48,10 +50,12 @@ def evaluate(
 
     Args:
         model (`str`, `Path`, `PreTrainedModel`, or what `load_engine` returns): a folder or a name on the Hub; or a
-            model, with its tokenizer.
+            model, with its tokenizer; or None for given translations.
         pairs (`Dataset`, or files): a data set or tables with columns `source` and `target`, or aligned text files
             whose names end in their languages.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): of the model.
+        translations (`Sequence[str]`, *optional*): existing translations of the sources.
+        references (`Sequence`, *optional*): as of [`score_translations`]; by default the targets of the pairs.
         data (`str`, *optional*): the pairs in words; by default the names of the files.
         tokenize (`str`, *optional*): tokenization of BLEU; by default `"char"` for the number corpus, what sacrebleu
             has for a target language without spaces between words, and `"13a"` for others.
@@ -62,6 +66,8 @@ def evaluate(
     Raises:
         OSError, ValueError: if the model or the files cannot be read; and as `translate` and `score_translations` do.
     """
+    if (model is None) == (translations is None):
+        raise InputError("give either a model (--model_name_or_path) or translations (--translations_file).")
     scoring = ScoringArguments(tokenize, lowercase)
     if not isinstance(pairs, Dataset):
         files = DataArguments(test_file=file_names(pairs))
@@ -69,23 +75,26 @@ def evaluate(
         pairs = files.load("test")["test"]
     if isinstance(model, (str, Path)):
         tokenizer, model = load(str(model))
-    if tokenizer is None:
-        raise InputError("a model was given without its tokenizer; give both, or the folder that holds them.")
-    batches = translate_kwargs.pop("tokens_per_batch", 4096), translate_kwargs.pop("show_progress", True)
-    translations = translate(model, tokenizer, pairs["source"], *batches, **translate_kwargs)
-    scores = score_translations(translations, pairs["target"], **scoring.options(pairs))
-    scores |= {"data": data or "the given data set", "decoding": describe_search(model, translate_kwargs)}
-    return Evaluation(scores, translations)
+    facts = {"data": data or "the given data set"}
+    if translations is None:
+        if tokenizer is None:
+            raise InputError("a model was given without its tokenizer; give both, or the folder that holds them.")
+        batches = translate_kwargs.pop("tokens_per_batch", 4096), translate_kwargs.pop("show_progress", True)
+        translations = translate(model, tokenizer, pairs["source"], *batches, **translate_kwargs)
+        facts["decoding"] = describe_search(model, translate_kwargs)
+    references = pairs["target"] if references is None else references
+    scores = score_translations(translations, references, **scoring.options(pairs))
+    return Evaluation({**scores, **facts}, [*translations])
 
 
 def describe_scores(scores: dict[str, Any]) -> list[str]:
     """Scores as lines of text."""
-    return [
-        f"{scores['sentences']} pairs of {scores['data']}",
-        f"decoding: {scores['decoding']}",
-        f"exact match: {describe_exact_match(scores)}",
-        *(f"{metric.label}: {scores[name]:.2f}  {scores[f'{name}_signature']}" for name, metric in METRICS.items()),
-    ]
+    lines = [f"{scores['sentences']} pairs of {scores['data']}", f"exact match: {describe_exact_match(scores)}"]
+    if "decoding" in scores:
+        lines.insert(1, f"decoding: {scores['decoding']}")
+    for name, metric in METRICS.items():
+        lines.append(f"{metric.label}: {scores[name]:.2f}  {scores[f'{name}_signature']}")
+    return lines
 
 
 def spread(count: int, wanted: int) -> list[int]:

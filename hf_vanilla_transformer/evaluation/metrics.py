@@ -1,13 +1,12 @@
-"""BLEU and chrF of sacrebleu as metrics of `evaluate`, without network access, and the registry of metrics."""
+"""BLEU, chrF and TER of sacrebleu as metrics of `evaluate`, without network access, and the registry of metrics."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import datasets
 import evaluate
 import numpy as np
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics import BLEU, CHRF, TER
 from transformers import PreTrainedTokenizerBase
 
 from ..model.language_codes import language_of
@@ -47,8 +46,8 @@ class SacreBleuMetric(evaluate.Metric):
     Attributes:
         scorer: the class in sacrebleu.
         label, hub_type (`str`): the metric's name for readers, and its type on the Hub.
-        options (`tuple[str, ...]`): those of `tokenize` and `lowercase` that the scorer has.
-        higher_is_better (`bool`): whether the highest score is the best.
+        options (`tuple[str, ...]`): those of the scorer that [`score_translations`] sets.
+        higher_is_better (`bool`): whether the highest score is the best; only then it is computed during training.
     """
 
     scorer: Any
@@ -77,7 +76,7 @@ class SacreBleuMetric(evaluate.Metric):
                 raise InputError(f"{name} is {texts!r}; give a list of sentences.")
         super().add_batch(predictions=predictions, references=references, **kwargs)
 
-    def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, float | str]:
+    def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, Any]:
         # A list of sacrebleu has one reference of each prediction.
         lists = [[each] if isinstance(each, str) else each or [] for each in references]
         if not lists[0] or len({*map(len, lists)}) > 1:
@@ -98,7 +97,7 @@ class Bleu(SacreBleuMetric):
     label, hub_type = "BLEU", "sacrebleu"
     options = ("tokenize", "lowercase")
 
-    def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, float | str]:
+    def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, Any]:
         tokenize = options.setdefault("tokenize", "13a")
         if tokenize not in BLEU.TOKENIZERS:
             raise InputError(f"tokenize is {tokenize!r}; choose one of: {', '.join(map(str, BLEU.TOKENIZERS))}.")
@@ -115,9 +114,19 @@ class ChrF(SacreBleuMetric):
     label, hub_type = "chrF", "chrf"
 
 
+class Ter(SacreBleuMetric):
+    """TER (Snover et al. 2006) in percent, without regard to case; options are sacrebleu's. Lower is better."""
+
+    scorer = TER
+    citation = "Snover et al. 2006, A Study of Translation Edit Rate with Targeted Human Annotation"
+    label, hub_type = "TER", "ter"
+    options = ("normalized", "asian_support")
+    higher_is_better = False
+
+
 # The metrics of translations, by the name that scores, logs, cards and files of results give them. An entry with its
 # class is all that another metric needs.
-METRICS: dict[str, type[SacreBleuMetric]] = {"bleu": Bleu, "chrf": ChrF}
+METRICS: dict[str, type[SacreBleuMetric]] = {"bleu": Bleu, "chrf": ChrF, "ter": Ter}
 
 
 def bleu_tokenization(language: str | None) -> str | None:
@@ -129,7 +138,7 @@ def bleu_tokenization(language: str | None) -> str | None:
     Returns:
         `str`: a value for `tokenize` of [`score_translations`], whose default `"13a"` suits all other languages.
     """
-    return _TOKENIZATION_OF.get(language_of(language) or re.split("[_-]", language or "")[0])
+    return _TOKENIZATION_OF.get(language_of(language) or "")
 
 
 def make_compute_metrics(
@@ -144,47 +153,59 @@ def make_compute_metrics(
     Returns:
         A function from `EvalPrediction` to `{"bleu": percent, "chrf": percent}`.
     """
+    names = [name for name, metric in METRICS.items() if metric.higher_is_better]
 
     def compute_metrics(prediction: "EvalPrediction") -> dict[str, float]:
         hypotheses, references = (_decode(tokenizer, ids) for ids in (prediction.predictions, prediction.label_ids))
-        scores = score_translations(hypotheses, references, **options)
-        return {name: scores[name] for name in METRICS}
+        scores = score_translations(hypotheses, references, metrics=names, **options)
+        return {name: scores[name] for name in names}
 
     return compute_metrics
 
 
 def score_translations(
-    hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a", lowercase: bool = False
+    hypotheses: Sequence[str],
+    references: Sequence[Any],
+    tokenize: str = "13a",
+    lowercase: bool = False,
+    metrics: Iterable[str] | None = None,
 ) -> dict[str, Any]:
-    """Compute BLEU, chrF and any other metric of `METRICS`, and the exact match of translations.
+    """Compute BLEU, chrF, TER and any other metric of `METRICS`, and the exact match of translations.
 
     Args:
-        hypotheses, references (`Sequence[str]`): translations and their references, of equal length.
+        hypotheses (`Sequence[str]`): translations.
+        references (`Sequence`): for each translation one reference, or a list of them, of the same length for all.
         tokenize (`str`): sacrebleu's tokenization for BLEU: `"13a"` for plain text, `"none"` for text that is already
-            tokenized, `"char"` for sentences with fewer than four words.
-        lowercase (`bool`): whether the metrics ignore case.
+            tokenized, `"char"` for sentences with fewer than four words. With `"zh"` and `"ja-mecab"` TER counts edits
+            of characters.
+        lowercase (`bool`): whether BLEU and chrF ignore case, as TER does.
+        metrics (`Iterable[str]`, *optional*): names of `METRICS`; by default all.
 
     Returns:
-        `dict`: `bleu` and `chrf` (percent), `bleu_signature` and `chrf_signature`, `exact_match` (percent of
-        hypotheses equal to their reference) and `sentences` (their number).
+        `dict`: of each metric the score in percent (`bleu`, `chrf`, `ter`) and the signature (`bleu_signature`, ...);
+        `exact_match` (percent of hypotheses equal to a reference) and `sentences` (their number).
 
     Raises:
-        TypeError: if anything but lists of strings is given.
+        TypeError: if anything but strings, or lists of strings, is given.
         ValueError: if the numbers of hypotheses and references differ or are 0, or `tokenize` is unknown.
     """
-    hypotheses, references = [*check_strings("hypotheses", hypotheses)], [*check_strings("references", references)]
-    if len(hypotheses) != len(references) or not hypotheses:
+    hypotheses = [*check_strings("hypotheses", hypotheses)]
+    is_nested = isinstance(references, Sequence) and any(isinstance(each, (list, tuple)) for each in references)
+    lists: Any = references if is_nested else ([each] for each in check_strings("references", references))
+    lists = [[*check_strings("references", each)] for each in lists]
+    if len(hypotheses) != len(lists) or not hypotheses:
         raise InputError(
-            f"{len(hypotheses)} translations and {len(references)} references were given; give a reference for each."
+            f"{len(hypotheses)} translations and {len(lists)} references were given; give a reference for each."
         )
-    options = {"tokenize": tokenize, "lowercase": lowercase}
+    by_character = tokenize in ("zh", "ja-mecab")
+    options = {"tokenize": tokenize, "lowercase": lowercase, "normalized": by_character, "asian_support": by_character}
     scores: dict[str, Any] = {}
-    for name, metric in METRICS.items():
-        taken = {option: options[option] for option in metric.options}
-        found = metric().compute(predictions=hypotheses, references=references, **taken)
+    for name in METRICS if metrics is None else metrics:
+        taken = {option: options[option] for option in METRICS[name].options}
+        found = METRICS[name]().compute(predictions=hypotheses, references=lists, **taken)
         scores |= {name: found["score"], f"{name}_signature": found["signature"]}
-    exact = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
-    return {**scores, "exact_match": 100 * exact / len(references), "sentences": len(references)}
+    exact = sum(hypothesis in each for hypothesis, each in zip(hypotheses, lists, strict=True))
+    return {**scores, "exact_match": 100 * exact / len(lists), "sentences": len(lists)}
 
 
 def describe_exact_match(scores: Mapping[str, Any]) -> str:

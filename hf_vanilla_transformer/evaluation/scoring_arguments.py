@@ -1,4 +1,4 @@
-"""How to compute BLEU and chrF."""
+"""How to compute BLEU, chrF and TER."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ScoringArguments:
-    """How to compute BLEU and chrF; the signature next to each score states it."""
+    """How to compute BLEU, chrF and TER; the signature next to each score states it."""
 
     _argument_group_name = "scoring"
 

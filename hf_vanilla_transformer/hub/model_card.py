@@ -134,7 +134,7 @@ def _metrics_and_exact_match(scores: dict[str, Any] | None) -> tuple[dict[str, A
     # Not at the top, because converted models have no scores.
     from ..evaluation.metrics import METRICS, describe_exact_match
 
-    return METRICS, describe_exact_match(scores)
+    return {name: metric for name, metric in METRICS.items() if name in scores}, describe_exact_match(scores)
 
 
 def average_facts(averaged_from: Sequence[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..data.text_lines import iterate_lines
+from ..data.text_lines import read_lines
 from ..model.pipeline_vanilla_transformer import evaluating
 from ..support.user_errors import InputError
 from .engine import Engine
@@ -145,10 +145,9 @@ def alignment_error_rate(found: Sequence[Links], gold: Sequence[GoldLinks]) -> f
 
 def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> list[GoldLinks]:
     """The true alignments of pairs, from a file; raises OSError or ValueError if it is none of these pairs."""
-    found, lines = [], list(iterate_lines(path))
-    if len(lines) != len(sources):
-        raise InputError(f"{path} has {len(lines)} lines, but there are {len(sources)} pairs; give one line per pair.")
-    for number, (line, *pair) in enumerate(zip(lines, sources, targets, strict=True), start=1):
+    found = []
+    lines = zip(read_lines(path, len(sources)), sources, targets, strict=True)
+    for number, (line, *pair) in enumerate(lines, start=1):
         links = [_LINK.fullmatch(link) for link in line.split()]
         if None in links:
             raise InputError(

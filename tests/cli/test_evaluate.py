@@ -1,13 +1,14 @@
 """`evaluate`: scores, and the search in words."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
 from transformers import GenerationConfig
 
-from hf_vanilla_transformer import load_pairs, translate
+from hf_vanilla_transformer import load_pairs, score_translations, translate
 from hf_vanilla_transformer.cli import evaluate, train
 from hf_vanilla_transformer.evaluation.evaluate import describe_search, spread
 from hf_vanilla_transformer.evaluation.metrics import describe_exact_match
@@ -146,3 +147,59 @@ def test_one_file_for_two_outputs(trained, tmp_path):
     path = str(tmp_path / "out")
     with pytest.raises(SystemExit, match="are one file; write to different files"):
         evaluate.main(["--model_name_or_path", str(trained), "--output", path, "--translations", path])
+
+
+REFERENCES = ["a red house", "two small dogs run", "seven"]
+OTHERS = ["a red hut", "two little dogs run", "seven"]
+TRANSLATIONS = ["a red hut", "two small dogs", "eleven"]
+
+
+@pytest.fixture
+def files(write):
+    """Pairs, other references and translations, in files whose names have no languages."""
+    sides = {
+        "in.txt": ["ein Haus", "Hunde", "sieben"],
+        "ref.txt": REFERENCES,
+        "more.txt": OTHERS,
+        "out.txt": TRANSLATIONS,
+    }
+    return {name: str(write(name, lines(texts))) for name, texts in sides.items()}
+
+
+def test_given_translations_are_scored_without_a_model(files, tmp_path, capsys):
+    given = ["--translations_file", files["out.txt"], "--references_file", files["more.txt"]]
+    data = ["--test_file", files["in.txt"], files["ref.txt"]]
+    output = tmp_path / "scores.json"
+    scores = evaluate.main([*given, *data, "--output", str(output), "--show", "1"])
+    expected = score_translations(TRANSLATIONS, [*zip(REFERENCES, OTHERS, strict=True)])
+    facts = {"data": "in.txt, ref.txt", "translations_file": files["out.txt"]}
+    assert scores == json.loads(output.read_text()) == {**expected, **facts}
+    assert "nrefs:2" in scores["ter_signature"]
+    printed = capsys.readouterr().out
+    assert "source:     ein Haus\nprediction: a red hut\nreference:  a red house\n" in printed
+    assert f"exact match: 33.3 % (1 of 3)\nBLEU: {scores['bleu']:.2f}  nrefs:2" in printed
+    assert f"\nTER: {scores['ter']:.2f}  nrefs:2" in printed
+    assert "decoding" not in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "give either a model (--model_name_or_path) or translations (--translations_file)"),
+        (["--translations_file", "out.txt", "--model_name_or_path", "MODEL"], "give either a model (--model_name_or"),
+        (["--translations_file", "short.txt"], "short.txt has 1 lines, but there are 3 pairs; give one line per pair"),
+        (
+            ["--translations_file", "out.txt", "--references_file", "more.txt", "short.txt"],
+            "short.txt has 1 lines, but",
+        ),
+        (["--translations_file", "none.txt"], "none.txt does not exist; check the path"),
+        (["--translations_file", "out.txt", "--output", "out.txt"], "out.txt is also an input, out.txt; write to"),
+        (["--translations_file", "out.txt", "--references_file", "more.txt", "--output", "more.txt"], "is also an"),
+    ],
+)
+def test_translations_that_cannot_be_scored(trained, files, write, tmp_path, monkeypatch, options, message):
+    write("short.txt", "one\n")
+    monkeypatch.chdir(tmp_path)
+    options = [str(trained) if word == "MODEL" else word for word in options]
+    with pytest.raises(SystemExit, match=f"^error: .*{re.escape(message)}"):
+        evaluate.main([*options, "--test_file", "in.txt", "ref.txt"])

@@ -76,7 +76,7 @@ def test_the_model_card_is_filled(trained):
     assert card.data.pipeline_tag == "translation"
     assert card.data.license is None
     assert "The license of the weights is not stated" in card.text
-    assert {result.metric_type for result in card.data.eval_results} == {"sacrebleu", "chrf"}
+    assert {result.metric_type for result in card.data.eval_results} == {"sacrebleu", "chrf", "ter"}
     assert card.data.eval_results[0].metric_value == round(scores["bleu"], 2)
     assert card.data.eval_results[0].dataset_name == "numbers of up to 2 digits written out in words (test)"
     for words in (

@@ -1,14 +1,18 @@
+import json
 import logging
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sacrebleu
 from datasets import Dataset
-from sacrebleu.metrics import BLEU, TER
+from sacrebleu.metrics import BLEU, CHRF
 from transformers import EvalPrediction
 
-from hf_vanilla_transformer import Bleu, ChrF, make_compute_metrics, score_translations
+from hf_vanilla_transformer import Bleu, ChrF, Ter, make_compute_metrics, score_translations
 from hf_vanilla_transformer.evaluation.curve_files import write_curve
 from hf_vanilla_transformer.evaluation.evaluate import describe_scores, evaluate
 from hf_vanilla_transformer.evaluation.metrics import (
@@ -40,6 +44,42 @@ def test_chrf_is_sacrebleu_s():
     result = ChrF().compute(predictions=HYPOTHESES, references=REFERENCES)
     assert result["score"] == pytest.approx(expected.score)
     assert "nc:6" in result["signature"]
+
+
+def test_ter_is_sacrebleu_s():
+    expected = sacrebleu.corpus_ter(HYPOTHESES, [REFERENCES])
+    result = Ter().compute(predictions=HYPOTHESES, references=REFERENCES)
+    assert result["score"] == pytest.approx(expected.score)
+    assert result["score"] > 0
+    assert "tok:tercom" in result["signature"]
+
+
+@pytest.mark.parametrize(("tokenize", "asian"), [("13a", "no"), ("char", "no"), ("zh", "yes")])
+def test_ter_counts_edits_of_characters_in_text_without_spaces(tokenize, asian):
+    scores = score_translations(["他喜欢读书"], ["他喜欢看书"], tokenize=tokenize)
+    assert scores["ter"] == (20 if asian == "yes" else 100)
+    assert f"asian:{asian}" in scores["ter_signature"]
+
+
+def run_sacrebleu(folder, *options, **texts):
+    """What sacrebleu's own command prints for files of lines."""
+    for name, lines in texts.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", *options, "-m", "bleu", "chrf", "ter", "-w", "6"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_scores_with_several_references_are_those_of_sacrebleu_s_command(tmp_path):
+    other = ["a small house is old", "two dogs run through the field"]
+    files = {"system": HYPOTHESES, "first": REFERENCES, "second": other}
+    expected = json.loads(run_sacrebleu(tmp_path, "first", "second", "-i", "system", **files))
+    both = [*zip(REFERENCES, other, strict=True)]
+    for pairs in (both, [[*pair] for pair in both]):
+        scores = score_translations(HYPOTHESES, pairs)
+        assert [scores[name] for name in METRICS] == [pytest.approx(each["score"], abs=1e-6) for each in expected]
+        assert [scores[f"{name}_signature"] for name in METRICS] == [each["signature"] for each in expected]
+        assert scores["exact_match"] == 50
+    assert score_translations(HYPOTHESES, REFERENCES)["exact_match"] == 0
 
 
 def test_several_references():
@@ -80,33 +120,43 @@ def test_only_if_all_translations_are_exact_the_exact_match_is_100(exact, total,
     assert describe_exact_match(scores) == expected
 
 
-class Ter(SacreBleuMetric):
-    """The translation edit rate."""
+class WordChrF(SacreBleuMetric):
+    """chrF++, with words."""
 
-    scorer = TER
-    citation = "Snover et al. 2006"
-    label, hub_type = "TER", "ter"
-    options = ()
-    higher_is_better = False
+    scorer = partial(CHRF, word_order=2)
+    citation = "Popovic 2017"
+    label, hub_type = "chrF++", "chrf"
 
 
 def test_another_metric_is_a_class_and_an_entry(monkeypatch, tokenizer, tmp_path):
-    monkeypatch.setitem(METRICS, "ter", Ter)
+    monkeypatch.setitem(METRICS, "chrf++", WordChrF)
     pairs = Dataset.from_dict({"source": ["one", "two"], "target": ["eins", "zwanzig"]})
     scores, translations = evaluate(FIXTURE, pairs, show_progress=False)
-    expected = sacrebleu.corpus_ter(translations, [pairs["target"]])
-    assert [name for name in scores if f"{name}_signature" in scores] == ["bleu", "chrf", "ter"]
-    assert (scores["ter"], expected.score > 0) == (expected.score, True)
-    assert f"TER: {expected.score:.2f}  {scores['ter_signature']}" in describe_scores(scores)
+    expected = sacrebleu.corpus_chrf(translations, [pairs["target"]], word_order=2)
+    assert [name for name in scores if f"{name}_signature" in scores] == ["bleu", "chrf", "ter", "chrf++"]
+    assert (scores["chrf++"], expected.score > 0) == (expected.score, True)
+    assert f"chrF++: {expected.score:.2f}  {scores['chrf++_signature']}" in describe_scores(scores)
     ids = np.array(tokenizer(REFERENCES, padding=True).input_ids)
     measured = make_compute_metrics(tokenizer)(EvalPrediction(predictions=ids, label_ids=ids))
-    assert measured == {"bleu": pytest.approx(100), "chrf": pytest.approx(100), "ter": 0}
+    assert measured == dict.fromkeys(("bleu", "chrf", "chrf++"), pytest.approx(100))
     card = fill_model_card(About("name", scores=scores), small_model().config, 1, {})
-    assert f"\n| TER | {expected.score:.2f} |\n| exact match" in card.content
-    assert f"\n- TER: `{scores['ter_signature']}`\n" in card.content
-    assert [result.metric_type for result in card.data.eval_results] == ["sacrebleu", "chrf", "ter"]
-    points = [{"step": 1, "eval_ter": 3.0, "eval_loss": 2.0}]
-    assert write_curve(tmp_path, points)["points"] == [{"updates": 1, "loss": 2.0, "ter": 3.0}]
+    assert f"\n| chrF++ | {expected.score:.2f} |\n| exact match" in card.content
+    assert f"\n- chrF++: `{scores['chrf++_signature']}`\n" in card.content
+    assert [result.metric_type for result in card.data.eval_results] == ["sacrebleu", "chrf", "ter", "chrf"]
+    points = [{"step": 1, "eval_chrf++": 3.0, "eval_loss": 2.0}]
+    assert write_curve(tmp_path, points)["points"] == [{"updates": 1, "loss": 2.0, "chrf++": 3.0}]
+
+
+def test_evaluating_given_translations():
+    pairs = Dataset.from_dict({"source": ["one", "two"], "target": REFERENCES})
+    scores, translations = evaluate(None, pairs, translations=HYPOTHESES)
+    assert translations == HYPOTHESES
+    assert scores == {**score_translations(HYPOTHESES, REFERENCES), "data": "the given data set"}
+    both = [[*each] for each in zip(REFERENCES, HYPOTHESES, strict=True)]
+    assert evaluate(None, pairs, translations=HYPOTHESES, references=both).scores["exact_match"] == 100
+    for model, translations in ((None, None), (FIXTURE, HYPOTHESES)):
+        with pytest.raises(ValueError, match=r"give either a model \(--model_name_or_path\) or translations \(--tra"):
+            evaluate(model, pairs, translations=translations)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +227,7 @@ def test_tokenized_text_logs_a_warning(caplog, tokenize, warns):
     assert ("forgot to detokenize" in caplog.text) == warns
 
 
-@pytest.mark.parametrize("metric", [Bleu, ChrF])
+@pytest.mark.parametrize("metric", [Bleu, ChrF, Ter])
 @pytest.mark.parametrize(
     ("predictions", "references", "message"),
     [

@@ -354,8 +354,12 @@ def test_settings_of_the_search(model, tokenizer, settings):
         translate_sentences(model, tokenizer, ["seven"], **{"max_new_tokens": 4, **settings})
 
 
-@fuzz(st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=3), st.sampled_from(["a.en", "a.csv", "a.jsonl"]))
-def test_evaluate(pairs, name):
+@fuzz(
+    st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=3),
+    st.sampled_from(["a.en", "a.csv", "a.jsonl"]),
+    st.sampled_from(["13a", "zh", "char"]),
+)
+def test_evaluate(pairs, name, tokenize):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, name)
         path.write_bytes("\n".join(f"{source},{target}" for source, target in pairs).encode())
@@ -363,6 +367,8 @@ def test_evaluate(pairs, name):
         if name == "a.en":
             shutil.copy(*files)
         run(evaluate.main, "--model_name_or_path", MODEL, "--max_new_tokens", 4, "--test_file", *files)
+        given = ["--translations_file", path, "--references_file", path, path]
+        run(evaluate.main, *given, "--bleu_tokenize", tokenize, "--test_file", *files)
 
 
 @fuzz(st.lists(MARKUP, max_size=3), st.sampled_from(["html", "xml"]), st.booleans())

@@ -20,6 +20,8 @@ SCORES = {
     "bleu_signature": "nrefs:1|tok:13a",
     "chrf": 45.678,
     "chrf_signature": "nrefs:1|nc:6",
+    "ter": 56.789,
+    "ter_signature": "nrefs:1|tok:tercom",
     "exact_match": 10.0,
 }
 
@@ -43,7 +45,7 @@ def test_all_metadata(tmp_path):
         "pipeline_tag": "translation",
         "tags": ["translation", "vanilla-transformer", "arxiv:1706.03762"],
         "datasets": ["user/pairs"],
-        "metrics": ["sacrebleu", "chrf"],
+        "metrics": ["sacrebleu", "chrf", "ter"],
         "base_model": "user/base",
     }
     name, results = model_index_to_eval_results(index)
@@ -51,6 +53,7 @@ def test_all_metadata(tmp_path):
     assert [(r.metric_type, r.metric_value, r.metric_args) for r in results] == [
         ("sacrebleu", 12.35, {"signature": "nrefs:1|tok:13a"}),
         ("chrf", 45.68, {"signature": "nrefs:1|nc:6"}),
+        ("ter", 56.79, {"signature": "nrefs:1|tok:tercom"}),
     ]
     assert {(r.dataset_type, r.dataset_config, r.dataset_split) for r in results} == {("user/pairs", "en-de", "test")}
     assert ModelCardData(**card.data.to_dict()).to_dict() == card.data.to_dict()

@@ -91,6 +91,7 @@ def test_the_card_is_ours_and_names_the_repository(hub, folder):
     assert [(r.metric_type, r.metric_value, r.metric_args["signature"], r.dataset_type) for r in results] == [
         ("sacrebleu", round(scores["bleu"], 2), scores["bleu_signature"], "numbers"),
         ("chrf", round(scores["chrf"], 2), scores["chrf_signature"], "numbers"),
+        ("ter", round(scores["ter"], 2), scores["ter_signature"], "numbers"),
     ]
     assert metadata["license"] == "cc-by-4.0"
     assert "base_model" not in metadata
