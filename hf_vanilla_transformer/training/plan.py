@@ -24,15 +24,15 @@ FEWEST_UPDATES, MOST_UPDATES = 1_000, 100_000
 # Bytes of text, both sides together, for each token of the vocabulary; Multi30k has 600 with its 6,000 tokens.
 _BYTES_PER_TOKEN, _SMALLEST_VOCABULARY = 300, 300
 _SAMPLE = 20_000
+# Arguments of a recipe that need validation pairs.
+_OF_VALIDATION = ("eval_strategy", "eval_steps", "keep_better", "choose_search")
 # Arguments of a recipe that a given argument replaces or excludes.
+_OF_CHECKPOINTS = ("load_best_model_at_end", "save_only_model", "save_strategy", "save_total_limit")
 _REPLACED = {
-    "load_best_model_at_end": ("average_last",),
+    **dict.fromkeys(_OF_CHECKPOINTS, ("average_last",)),
     "num_train_epochs": ("max_steps",),
     "per_device_train_batch_size": ("tokens_per_batch", "max_tokens"),
     "rate_factor": ("learning_rate", "lr_scheduler_type"),
-    "save_only_model": ("average_last",),
-    "save_strategy": ("average_last",),
-    "save_total_limit": ("average_last",),
     "tokenizer_name": ("vocab_size",),
 }
 
@@ -153,8 +153,10 @@ def choose(
     chosen |= {name: math.ceil(row[name] * updates) for name in ("logging_steps", "eval_steps", "save_steps")}
     if given.get("load_best_model_at_end"):
         chosen["save_steps"] = given.get("eval_steps", chosen["eval_steps"])
+    if not merged.get("average_last"):
+        del chosen["keep_better"]
     if not corpus.validation:
-        del chosen["eval_strategy"], chosen["eval_steps"]
+        chosen = {name: value for name, value in chosen.items() if name not in _OF_VALIDATION}
     return {name: value for name, value in chosen.items() if name not in given}, per_epoch
 
 
@@ -176,8 +178,8 @@ def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> li
     args, model, config = settings.args, settings.model, settings.model.config()
     sizes = f"d_model {config.d_model}, d_ff {config.d_ff}, {config.num_heads} heads, dropout {config.dropout:g}"
     means = f"{corpus.source.mean():.1f} source and {corpus.target.mean():.1f} target tokens on average"
-    limit = f", one for each {_BYTES_PER_TOKEN} bytes of text"
     is_limited = model.vocab_size < read_recipe(name)["vocab_size"]
+    limit = f", one for each {_BYTES_PER_TOKEN} bytes of text" if is_limited else ""
     batches = args.gradient_accumulation_steps * args.world_size
     tokens = args.tokens_per_batch and f"{args.tokens_per_batch * batches:,} tokens on each side"
     removed = corpus.pairs - corpus.up_to(model.max_tokens).pairs
@@ -185,7 +187,7 @@ def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> li
     lines = [
         f"recipe {name}, for {ROWS[name]:,} pairs and more: {corpus.pairs:,} training pairs of {means}",
         f"model: {config.encoder_layers} + {config.decoder_layers} layers, {sizes}",
-        f"vocabulary: {model.tokenizer_name or f'at most {model.vocab_size:,} tokens{limit if is_limited else str()}'}",
+        f"vocabulary: {model.tokenizer_name or f'at most {model.vocab_size:,} tokens{limit}'}",
         f"update: {tokens or f'{args.per_device_train_batch_size * batches:,} pairs'}; {epochs:,.1f} epochs",
         f"schedule: {args.describe_optimizer()}, {args.warmup_steps:,g} warm-up updates",
         f"evaluation: {_when(args.eval_strategy, args.eval_steps)}, of {corpus.validation:,} pairs",

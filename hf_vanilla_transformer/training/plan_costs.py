@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -22,12 +23,14 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from ..data.length_filter import pair_lengths
 from ..data.token_budget_batches import TokenBudgetBatchSampler
+from ..evaluation.choose_search import ALPHAS, PAIRS_OF_A_CHOICE
+from ..evaluation.evaluate import spread
 from ..evaluation.metrics import IGNORED_LABEL
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..support.process_memory import keep_freed_memory, peak_memory
 from ..support.user_errors import InputError, UserError
-from ..translation.translate import translate
 from .run_arguments import TRAINED, RunArguments, Settings
 from .run_setup import CHECKPOINTS_KEPT, make_model, make_trainer
 
@@ -35,18 +38,13 @@ from .run_setup import CHECKPOINTS_KEPT, make_model, make_trainer
 # Share of a GPU's peak that matmuls reach: the paper's base made 100,000 updates of 25,000 tokens on each side in 12
 # hours on 8 P100 of 9.5 TFLOP/s.
 UTILIZATION = 0.29
-# Beam searches that choose alpha and the stopping rule, and the most validation pairs of each.
-SEARCHES, SEARCHED = 3, 500
-# A trial ends after so many updates or seconds.
-_UPDATES, _SECONDS = 16, 20
+# A trial ends after so many updates, at which `ReleaseMemory` releases memory for the first time, or so many seconds.
+_UPDATES, _SECONDS = 50, 20
 # Arguments of a run that do not concern its updates; and of a tokenizer, because that is there.
 _LEFT_OUT = {"average_last", "deepspeed", "early_stopping_patience", "eval_strategy", "fsdp", "load_best_model_at_end"}
 _LEFT_OUT |= {"metric_for_best_model", "output_dir", "push_to_hub", "report_to", "results", "save_strategy", *TRAINED}
-# Variables of torchrun, accelerate and MPI.
-_OF_LAUNCHERS = (
-    *("ACCELERATE_", "FSDP_", "GROUP_", "LOCAL_", "MASTER_", "MV2_", "OMPI_", "PMI_", "RANK", "ROLE_"),
-    *("TORCHELASTIC_", "WORLD_"),
-)
+# Parts of the names of variables of torchrun, accelerate and MPI.
+_OF_LAUNCHERS = ("RANK", "WORLD_SIZE", "ACCELERATE_", "FSDP_", "PMI_")
 
 
 class Costs(NamedTuple):
@@ -128,11 +126,9 @@ def estimate(
         trial = _measure(settings, corpus, tokenizer, data, batches)
         seconds = tokens * trial["update"] + _seconds_of_searches(settings, corpus, updates, trial)
         memory = trial["memory"]
-    limit = args.save_total_limit
-    # The oldest checkpoint is removed after a new one is written; 0 keeps all.
-    most = (max(CHECKPOINTS_KEPT, (settings.model.average_last or 0) + 1) if limit is None else limit) + 1
-    written = _count(args.save_strategy, args.save_steps, updates)
-    kept = written if limit == 0 else min(written, most)
+    limit, written = args.save_total_limit, _count(args.save_strategy, args.save_steps, updates)
+    limit = max(CHECKPOINTS_KEPT, (settings.model.average_last or 0) + 1) if limit is None else limit or written
+    kept = min(written, limit + 1)  # The oldest checkpoint is removed after a new one is written.
     of_targets = round(corpus.pairs * float(corpus.target.mean()))
     return Costs(parameters, of_targets, updates, seconds, memory, 4 * parameters * (1 + 3 * kept))
 
@@ -158,25 +154,26 @@ def _seconds_of_searches(settings: Settings, corpus: Corpus, updates: int, trial
     args, pairs = settings.args, corpus.validation
     greedy = pairs * _count(args.eval_strategy, args.eval_steps, updates)
     beam = corpus.test + (2 * pairs if settings.model.average_last else 0)
-    beam += SEARCHES * min(pairs, SEARCHED) if getattr(settings.model, "choose_search", False) else 0
+    beam += (len(ALPHAS) + 1) * min(pairs, PAIRS_OF_A_CHOICE) if settings.model.choose_search else 0
     return float(corpus.target.mean()) * (greedy * trial["greedy"] + beam * trial["beam"])
 
 
 def _measure(
     settings: Settings, corpus: Corpus, tokenizer: PreTrainedTokenizerBase, data: DatasetDict, batches: list[list[int]]
 ) -> dict[str, Any]:
-    """What `_trial` returns for some of the batches, and for the longest validation pairs."""
+    """What `_trial` returns for some of the batches, and for some of the validation pairs and the longest of them."""
     sums = [int(corpus.source[batch].max() + corpus.target[batch].max()) for batch in batches]
-    # The first update is not measured; the largest batches, and those of the longest pairs, take most memory.
-    first = [0, int(corpus.padded(batches).argmax()), int(np.argmax(sums))]
-    chosen = list(dict.fromkeys([*first, *range(1, len(batches))]))[:_UPDATES]
+    # The largest batch, and that of the longest pairs, take most memory.
+    first = [int(np.argmax(sums)), int(corpus.padded(batches).argmax())]
+    chosen = list(dict.fromkeys([*first, *range(len(batches))]))[:_UPDATES]
     held_out = data.get("validation", data["train"])
-    longest = np.argsort([len(each) for each in held_out["labels"]])[-settings.args.per_device_eval_batch_size :]
+    longest = int(np.add(*pair_lengths(held_out)).argmax())
+    typical = spread(len(held_out), settings.args.per_device_eval_batch_size)
     job = {
         "arguments": {name: value for name, value in settings.to_repeat().items() if name not in _LEFT_OUT},
         "batches": [data["train"].select(batches[number]).to_list() for number in chosen],
-        "longest": held_out.select(longest).to_list(),
-        "length": max(1, round(float(corpus.target.mean()))),
+        "typical": held_out.select(typical).to_list(),
+        "longest": held_out.select([longest, *typical[1:]]).to_list(),
     }
     with TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
@@ -192,7 +189,7 @@ def _measure(
 
 def _environment(device: torch.device) -> dict[str, str]:
     """The variables of a process that no launcher started, with the GPU of this one."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+    kept = {name: value for name, value in os.environ.items() if not any(part in name for part in _OF_LAUNCHERS)}
     if device.type == "cuda":
         visible = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
         kept["CUDA_VISIBLE_DEVICES"] = visible[device.index or 0] if visible else str(device.index or 0)
@@ -201,37 +198,37 @@ def _environment(device: torch.device) -> dict[str, str]:
 
 def _trial(job: dict[str, Any], folder: str) -> dict[str, Any]:
     """Seconds for each token: of an update, padding included, and of greedy and beam search; bytes at the peak."""
-    settings = Settings.from_arguments(**job["arguments"], output_dir=folder, tokenizer_name=folder, report_to="none")
-    device, count = settings.args.device, len(job["batches"])
-    if device.type == "cpu":
-        keep_freed_memory()
+    settings = Settings.from_arguments(**job["arguments"], output_dir=folder, tokenizer_name=folder)
+    args, device, batches = settings.args, settings.args.device, cycle(job["batches"])
+    keeps_freed_memory = device.type == "cpu" and keep_freed_memory()
     tokenizer, model = make_model(settings.model, DatasetDict(), None)
-    longest = Dataset.from_list(job["longest"])
-    trainer = make_trainer(settings.args, tokenizer, model, DatasetDict(train=longest))
-    trainer.create_optimizer_and_scheduler(count)
+    typical = Dataset.from_list(job["typical"])
+    trainer = make_trainer(args, tokenizer, model, DatasetDict(train=typical))
+    trainer.create_optimizer_and_scheduler(_UPDATES)
     model, optimizer = trainer.accelerator.prepare(model, trainer.optimizer)
     model.train()
-    times = [time.perf_counter()]
-    rates: list[float] = []
-    while len(rates) < min(count, 3) or (len(rates) < count and times[-1] - times[0] < _SECONDS):
-        batch = trainer.data_collator(job["batches"][len(rates)])
+    started, rates, peaks = time.perf_counter(), list[float](), list[int]()
+    while len(rates) < 3 or (len(rates) < _UPDATES and time.perf_counter() - started < _SECONDS):
+        batch, before = trainer.data_collator(next(batches)), time.perf_counter()
         trainer.training_step(model, batch, (batch["labels"] != IGNORED_LABEL).sum()).item()
         optimizer.step()
         optimizer.zero_grad()
-        times.append(time.perf_counter())
-        rates.append((times[-1] - times[-2]) / (batch["input_ids"].numel() + batch["labels"].numel()))
-    # An untrained model does not stop by itself.
-    length = {"min_new_tokens": job["length"], "max_new_tokens": job["length"]}
-    trainer.compute_metrics, times = None, [time.perf_counter()]
-    trainer.evaluate(longest, **length)
-    times.append(time.perf_counter())
-    memory = peak_memory(device)
-    sources = tokenizer.batch_decode(longest["input_ids"][:], skip_special_tokens=True)
-    translate(type(model)(model.config).to(device), tokenizer, sources, **length)
-    times.append(time.perf_counter())
-    greedy, beam = np.diff(times) / (job["length"] * len(sources))
-    # Memory is allocated in the first update.
-    return {"update": float(np.median(rates[1:] or rates)), "memory": memory, "greedy": greedy, "beam": beam}
+        rates.append((time.perf_counter() - before) / (batch["input_ids"].numel() + batch["labels"].numel()))
+        peaks.append(peak_memory(device) or 0)
+    # An untrained model stops at the limit, here the length of the source.
+    model.generation_config.max_length_offset = 0
+    trainer.compute_metrics, seconds = None, {}
+    final = settings.decoding.num_beams or model.generation_config.num_beams
+    for name, beams in (("greedy", args.generation_num_beams), ("beam", final)):
+        before = time.perf_counter()
+        trainer.evaluate(typical, num_beams=beams)
+        seconds[name] = (time.perf_counter() - before) / sum(map(len, typical["input_ids"]))
+    trainer.evaluate(Dataset.from_list(job["longest"]))
+    # The memory of a process grows with each update, until it is released.
+    missing = _UPDATES - len(peaks) if keeps_freed_memory else 0
+    growth = (peaks[-1] - peaks[2]) / max(1, len(peaks) - 3)
+    memory = (peak_memory(device) or 0) + int(growth * missing)
+    return {"update": float(np.median(rates[1:])), "memory": memory, **seconds}
 
 
 if __name__ == "__main__":
