@@ -31,6 +31,7 @@ from transformers import AutoTokenizer, DataCollatorForSeq2Seq, PreTrainedTokeni
 from benchmarks.support.measurement_conditions import describe_conditions
 from hf_vanilla_transformer import TokenBudgetBatchSampler, filter_pairs, load_pairs, tokenize_pairs, train_tokenizer
 from hf_vanilla_transformer.cli.parser import parse, program
+from hf_vanilla_transformer.data.cleaning import clean_pairs, held_out_size, hold_out
 from hf_vanilla_transformer.data.text_lines import iterate_lines
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
@@ -129,6 +130,18 @@ def load(corpus: Corpus) -> Callable[[], int]:
     return lambda: len(corpus.load())
 
 
+def clean(corpus: Corpus) -> Callable[[], int]:
+    """Remove duplicates and faulty pairs, by their text."""
+    pairs = corpus.load()
+    return lambda: len(pairs) + 0 * len(clean_pairs(pairs)[0])
+
+
+def hold_out_validation(corpus: Corpus) -> Callable[[], int]:
+    """Divide the pairs into training and validation pairs."""
+    pairs = corpus.load()
+    return lambda: sum(map(len, hold_out(pairs, held_out_size(len(pairs)))))
+
+
 def tokenize(corpus: Corpus) -> Callable[[], int]:
     """Tokenize, into the cache."""
     pairs = corpus.load()
@@ -173,6 +186,8 @@ def collate(corpus: Corpus) -> Callable[[], int]:
 
 STEPS = {
     "load": load,
+    "clean": clean,
+    "hold out": hold_out_validation,
     "tokenize": tokenize,
     "load and tokenize again, cached": load_cached,
     "filter": filter_by_length,

@@ -137,6 +137,14 @@ def multi30k() -> Path:
     return Path(folder)
 
 
+@pytest.fixture(scope="session")
+def libreoffice_help() -> Path:
+    folder = os.environ.get("LIBREOFFICE_HELP_DIR")
+    if not folder:
+        pytest.skip("LIBREOFFICE_HELP_DIR is not set to a folder with LibreOffice's help")
+    return Path(folder)
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, str], Path]:
     """Write a text file into the test's temporary folder."""

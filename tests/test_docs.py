@@ -127,6 +127,7 @@ def test_python_api_md_has_every_public_name():
     text = (ROOT / "docs" / "python_api.md").read_text(encoding="utf-8")
     names = [f"hf_vanilla_transformer.{name}" for name in hf_vanilla_transformer.__all__]
     names += [f"hf_vanilla_transformer.conversion.{name}" for name in conversion.__all__]
+    names += [f"hf_vanilla_transformer.data.cleaning.{name}" for name in ("clean_pairs", "hold_out")]
     for name in ("training.run.train", "training.run_saving.RunStoppedError"):
         names.append(f"hf_vanilla_transformer.{name}")
     for name in ("evaluate", "Evaluation"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model.language_codes import language_of
+from ..support.argument_checks import check_optional
 from ..support.build_arguments import option
 from ..support.user_errors import InputError
 from .text_lines import TABLES, suffix_of
@@ -133,7 +134,8 @@ class DataArguments:
             # The path of a local data set means nothing to others.
             path = Path(self.dataset_name)
             return f"{path.resolve().name if path.is_dir() else self.dataset_name} ({split})"
-        return ", ".join(Path(file).name for file in self._files().get(split, []))
+        names = ", ".join(Path(file).name for file in self._files().get(split, self.train_file or []))
+        return names if split in self._files() else f"held out of {names}"
 
     def languages(self) -> tuple[str | None, str | None]:
         """The languages that were given, or else those that the names of text files end in."""
@@ -142,3 +144,19 @@ class DataArguments:
 
     def _languages_of_files(self) -> tuple[str | None, str | None]:
         return next(chain.from_iterable(map(languages_of, self._files().values())), (None, None))
+
+
+@dataclass
+class TrainingDataArguments(DataArguments):
+    """Sentence pairs, and which of them to train on."""
+
+    max_train_samples: int | None = option(None, "Use only N training pairs, evenly spread.")
+    clean: bool = option(
+        False, "Remove duplicates, pairs with equal, empty or very different sides, and test and validation pairs."
+    )
+    validation_size: int | None = option(None, "Hold out N training pairs for validation if no pairs are given for it.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_optional(self, "max_train_samples")
+        check_optional(self, "validation_size")

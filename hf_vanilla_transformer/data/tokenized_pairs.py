@@ -40,10 +40,7 @@ def tokenize_pairs(
     """
     if isinstance(pairs, DatasetDict):
         return DatasetDict({name: tokenize_pairs(split, tokenizer, num_proc) for name, split in pairs.items()})
-    check_is_dataset(pairs)
-    if not {"source", "target"} <= set(pairs.column_names):
-        columns = ", ".join(pairs.column_names)
-        raise InputError(f"the pairs have the columns {columns}; they need source and target, as from load_pairs().")
+    check_are_texts(pairs)
     return pairs.map(
         _tokenize,
         batched=True,
@@ -64,6 +61,14 @@ def check_is_dataset(data: Any) -> None:
         raise TypeError(
             f'the pairs are in a {type(data).__name__}; give a datasets.Dataset, such as load_pairs(...)["train"].'
         )
+
+
+def check_are_texts(pairs: Any) -> None:
+    """Raise TypeError if `pairs` is no `datasets.Dataset`, ValueError if it has no text in `source` or `target`."""
+    check_is_dataset(pairs)
+    if any(pairs.features.get(side) not in (Value("string"), Value("large_string")) for side in ("source", "target")):
+        columns = ", ".join(pairs.column_names)
+        raise InputError(f"the pairs have the columns {columns}; they need source and target, as from load_pairs().")
 
 
 def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Any:

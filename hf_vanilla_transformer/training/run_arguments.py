@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase, SchedulerType
 from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available
 
-from ..data.pair_arguments import DataArguments, file_names, with_recipe
+from ..data.pair_arguments import TrainingDataArguments, file_names, with_recipe
 from ..data.tokenizer import Normalization
 from ..evaluation.scoring_arguments import ScoringArguments
 from ..hub.model_folder import ARGUMENTS, ARGUMENTS_WHILE_PUSHED
@@ -286,7 +286,7 @@ class Settings(NamedTuple):
     """All arguments of `train`; `given` has those that the user, or a recipe, gave."""
 
     model: ModelArguments
-    data: DataArguments
+    data: TrainingDataArguments
     decoding: DecodingArguments
     scoring: ScoringArguments
     args: RunArguments

@@ -23,8 +23,9 @@ from transformers import (
 )
 from transformers.trainer_utils import HubStrategy
 
+from ..data.cleaning import clean_pairs, hold_out
 from ..data.length_filter import filter_pairs, pair_lengths
-from ..data.pair_arguments import DataArguments
+from ..data.pair_arguments import TrainingDataArguments
 from ..data.token_budget_batches import TokenBudgetBatchSampler
 from ..data.tokenized_pairs import tokenize_pairs
 from ..data.tokenizer import train_tokenizer
@@ -105,12 +106,32 @@ def build_trainer(
     return trainer
 
 
-def load_training_pairs(args: RunArguments, data_args: DataArguments) -> DatasetDict:
-    """Load the pairs, in the main process first, and check that those the run needs are there."""
+def load_training_pairs(args: RunArguments, data_args: TrainingDataArguments) -> DatasetDict:
+    """Load and prepare the pairs, in the main process first; ValueError if there are no training pairs."""
     with args.main_process_first(desc="loading the pairs"):
         pairs = data_args.load()
-    if "train" not in pairs:
-        raise InputError(f"the data has no training pairs, only {', '.join(pairs)}; give --train_file.")
+        if "train" not in pairs:
+            raise InputError(f"the data has no training pairs, only {', '.join(pairs)}; give --train_file.")
+        return prepare_pairs(pairs, data_args)
+
+
+def prepare_pairs(pairs: DatasetDict, data_args: TrainingDataArguments) -> DatasetDict:
+    """Sample and clean the training pairs, and hold out validation pairs, as the arguments say; log the counts.
+
+    Raises ValueError if no training pairs would remain, or validation pairs are there already.
+    """
+    pairs, held_out = DatasetDict(pairs), data_args.validation_size
+    if held_out is not None and "validation" in pairs:
+        raise InputError(f"validation_size is {held_out}, but validation pairs are given; leave out one of the two.")
+    if data_args.max_train_samples is not None:
+        pairs["train"] = pairs["train"].select(spread(len(pairs["train"]), data_args.max_train_samples))
+    if data_args.clean:
+        given, evaluated = pairs["train"], [pairs[name] for name in ("validation", "test") if name in pairs]
+        pairs["train"], removed = clean_pairs(given, evaluated)
+        log_removed(removed, len(given))
+    if held_out is not None:
+        pairs["train"], pairs["validation"] = hold_out(pairs["train"], held_out)
+        logger.info(f"held out {len(pairs['validation']):,} training pairs for validation")
     return pairs
 
 

@@ -26,6 +26,7 @@ from hf_vanilla_transformer import TwoVocabularyTokenizer, average_checkpoints, 
 from hf_vanilla_transformer import align as align_words
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import align, convert, evaluate, translate
+from hf_vanilla_transformer.data.cleaning import clean_pairs, hold_out
 from hf_vanilla_transformer.engines import ctranslate2_engine
 from hf_vanilla_transformer.model.pipeline_vanilla_transformer import is_blank
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
@@ -52,7 +53,7 @@ from tests.translation.test_words_of_tokens import words_by_offsets
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODEL = FIXTURES / "numbers_tiny"
 MARIAN, FAIRSEQ = FIXTURES / "marian" / "tied_relu", FIXTURES / "fairseq" / "joint"
-DOORS = 26
+DOORS = 27
 # Arguments of generate() that take numbers; not those of length, which take time.
 SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping")
 CASES = int(os.environ.get("FUZZ_CASES", "300"))
@@ -230,6 +231,20 @@ def test_load_pairs_written_as_tsv(pairs, is_compressed):
         path.write_bytes(gzip.compress(content) if is_compressed else content)
         loaded = load_pairs(train_files=path)["train"]
         assert list(zip(loaded["source"], loaded["target"], strict=True)) == pairs
+
+
+@fuzz(st.lists(st.tuples(SENTENCES, SENTENCES), max_size=12), st.lists(st.integers(0, 11), max_size=12))
+def test_clean_pairs(texts, repeated):
+    texts = texts + [texts[index] for index in repeated if index < len(texts)]
+    numbered = [{"number": n, "source": source, "target": target} for n, (source, target) in enumerate(texts)]
+    with one_sentence():
+        pairs = datasets.Dataset.from_list(numbered)
+        kept, counts = clean_pairs(pairs, [pairs.select([0])])
+        assert len(kept) + sum(counts.values()) == len(pairs)
+        assert kept.to_list() == [row for row in numbered if row["number"] in kept["number"][:]]
+        assert clean_pairs(kept, [pairs.select([0])])[0] is kept
+        train, validation = hold_out(kept, 1)
+        assert sorted(train["number"][:] + validation["number"][:]) == kept["number"][:]
 
 
 @fuzz(changed_fields(MODEL / "config.json", ("d_k", "d_v", "source_vocab_size", "auto_map", "quantization_config")))
