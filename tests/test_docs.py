@@ -317,7 +317,7 @@ def test_the_run_of_train_md(tmp_path, monkeypatch):
     write_pairs(tmp_path)
     tiny = "d_model=16, d_ff=16, num_layers=1, num_heads=2, vocab_size=300, max_new_tokens=5, bf16=False, use_cpu=True"
     names: dict[str, Any] = {}
-    run("train.md", "run", names, ("vocab_size=8000", tiny), ("max_steps=1000", "max_steps=1, save_strategy='no'"))
+    run("train.md", "run", names, ("num_train_epochs=20", f"{tiny}, max_steps=1, save_strategy='no'"))
     assert names["folder"] == Path("runs/mine")
     assert AutoConfig.from_pretrained(tmp_path / "runs" / "mine").d_model == 16
 

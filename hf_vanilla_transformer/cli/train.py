@@ -1,7 +1,8 @@
-"""Train a Transformer from scratch, or fine-tune one, and evaluate it on the test pairs. Without arguments it trains
-on the built-in number corpus, with the recipe "numbers".
+"""Train a Transformer from scratch, or fine-tune one, and evaluate it on the test pairs. What is not given is planned
+for the pairs and the machine, and printed first, unless --config, --preset, --max_steps or --model_name_or_path is
+given. Without arguments it trains on the built-in number corpus, with the recipe "numbers".
 
-    hf-vanilla-transformer train --train_file train.en train.de --validation_file val.en val.de --output_dir runs/mine
+    hf-vanilla-transformer train --train_file train.en train.de --output_dir runs/mine
     hf-vanilla-transformer train --config multi30k_en_de --train_file train.en train.de --test_file test.en test.de
 """
 
@@ -21,8 +22,14 @@ from .parser import given_arguments, program
 @program
 def main(arguments: list[str]) -> Path:
     """Train as the command line says; returns the folder of the trained model."""
-    arguments = arguments or ["--config", "numbers"]
-    return run(Settings.from_arguments(**given_arguments(Settings, __doc__, arguments, "train", hidden=REJECTED)))
+    return run(parse_settings(arguments or ["--config", "numbers"], __doc__, "train"))
+
+
+def parse_settings(arguments: list[str], description: str | None, verb: str) -> Settings:
+    """The settings of a command line; a plan may choose what neither that nor a recipe gives."""
+    given = given_arguments(Settings, description, arguments, verb, hidden=REJECTED)
+    names_recipe = any(each.partition("=")[0] == "--config" for each in arguments)
+    return Settings.from_arguments(may_plan=not names_recipe, **given)
 
 
 def run(settings: Settings) -> Path:

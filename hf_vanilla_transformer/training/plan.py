@@ -8,6 +8,7 @@ from datasets import Dataset, DatasetDict
 
 from ..data.length_filter import pair_lengths
 from ..data.tokenized_pairs import tokenize_pairs
+from ..evaluation.choose_search import PAIRS_OF_A_CHOICE
 from ..evaluation.evaluate import spread
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError
@@ -52,19 +53,18 @@ class Plan(NamedTuple):
 
     def lines(self) -> list[str]:
         """The reasons, then the costs."""
-        costs, hours = self.costs, self.costs.seconds / 3600
+        costs, minutes = self.costs, math.ceil(self.costs.seconds / 60)
         return [
             *self.reasons,
             f"parameters: {costs.parameters:,}",
             f"target tokens: {costs.tokens:,} in an epoch",
             f"updates: {costs.updates:,}",
-            f"time: {f'{hours:,.1f} hours' if hours >= 1.5 else f'{math.ceil(60 * hours)} minutes'}",
-            f"memory: {costs.memory / 1e9:.1f} GB",
-            f"disk: {costs.disk / 1e9:.1f} GB",
+            f"time: {f'{minutes / 60:,.1f} hours' if minutes >= 90 else f'{minutes} minutes'}",
+            *(f"{name}: {_size(getattr(costs, name))}" for name in ("memory", "disk")),
         ]
 
 
-def plan(pairs: DatasetDict, *, tflops: float | None = None, **given: Any) -> Plan:
+def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = True, **given: Any) -> Plan:
     """Choose the arguments of `train` for sentence pairs and this machine, and estimate what the run will cost.
 
     The number of training pairs selects a recipe; batches, updates and vocabulary follow from the texts. The costs are
@@ -78,6 +78,8 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, **given: Any) -> Pl
         pairs (`DatasetDict`): columns `source` and `target`; the split `train`, and `validation` and `test` if any.
         tflops (`float`, *optional*): peak of a GPU that is not here, in TFLOP/s: the plan is for it, and its time and
             memory are computed, not measured.
+        chooses (`bool`): whether to choose what is not given; otherwise `train` has its defaults, and the plan has only
+            costs.
         **given: arguments of `train`, which the plan keeps.
 
     Raises:
@@ -98,19 +100,21 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, **given: Any) -> Pl
     texts = [text for column in ("source", "target") for text in sample["train"][column]]
     size = sum(len(text.encode()) for text in texts) * len(train) // len(sample["train"])
     row["vocab_size"] = min(row["vocab_size"], max(_SMALLEST_VOCABULARY, size // _BYTES_PER_TOKEN))
-    of_tokenizer = {} if settings.model.tokenizer_name else {"vocab_size": row["vocab_size"]}
+    of_tokenizer = {"vocab_size": row["vocab_size"]} if chooses and not settings.model.tokenizer_name else {}
     tokenizer = tokenizer_of(Settings.from_arguments(**{**of_tokenizer, **given}).model, sample)
     data = tokenize_pairs(sample, tokenizer)
     validation, test = (len(pairs.get(split, [])) for split in ("validation", "test"))
     corpus = Corpus(len(train), validation, test, *pair_lengths(data["train"]))
-    arguments, per_epoch = choose(row, corpus, settings.args.world_size, given)
+    arguments = choose(row, corpus, settings.args.world_size, given) if chooses else {}
     planned = Settings.from_arguments(**{**arguments, **given})
+    per_epoch = updates_of_epoch(corpus, {**arguments, **given}, settings.args.world_size)
     # As the Trainer counts them.
     steps, epochs = planned.args.max_steps, planned.args.num_train_epochs
     updates = steps if steps > 0 else math.ceil(epochs * per_epoch)
     costs = estimate(planned, updates, corpus.up_to(planned.model.max_tokens), tokenizer, data, tflops)
     how = "measured by a trial of some updates" if tflops is None else f"computed for {tflops:g} TFLOP/s, not measured"
-    return Plan(arguments, [*_reasons(name, planned, corpus, updates / per_epoch), f"time and memory: {how}"], costs)
+    reasons = _reasons(name, planned, corpus, updates / per_epoch) if chooses else []
+    return Plan(arguments, [*reasons, f"time and memory: {how}"], costs)
 
 
 def row_for(pairs: int, on_gpu: bool) -> str:
@@ -123,9 +127,15 @@ def _sample(split: Dataset) -> Dataset:
     return Dataset.from_dict(rows.to_dict())
 
 
-def choose(
-    row: Mapping[str, Any], corpus: Corpus, processes: int, given: Mapping[str, Any]
-) -> tuple[dict[str, Any], int]:
+def updates_of_epoch(corpus: Corpus, arguments: Mapping[str, Any], processes: int) -> int:
+    """The number of updates in an epoch, with some arguments of `train`."""
+    kept = corpus.up_to(arguments.get("max_tokens") or arguments.get("tokens_per_batch"))
+    batches = len(kept.batches(arguments.get("tokens_per_batch"), arguments.get("per_device_train_batch_size", 8)))
+    of_process = math.ceil(batches * kept.pairs / len(kept.source) / processes)
+    return math.ceil(of_process / arguments.get("gradient_accumulation_steps", 1))
+
+
+def choose(row: Mapping[str, Any], corpus: Corpus, processes: int, given: Mapping[str, Any]) -> dict[str, Any]:
     """Fit a recipe to a corpus.
 
     Args:
@@ -134,17 +144,13 @@ def choose(
         given: arguments that the choice keeps.
 
     Returns:
-        The arguments that were not given, and the number of updates in an epoch.
+        The arguments that were not given.
     """
     replaced = {name for argument, names in _REPLACED.items() if given.get(argument) for name in names}
     fitted = _fit_batches(row, corpus, processes, given)
     chosen = {name: value for name, value in {**row, **fitted}.items() if name not in replaced}
     merged = {**chosen, **given}
-    kept = corpus.up_to(merged.get("max_tokens"))
-    batches = len(kept.batches(merged.get("tokens_per_batch"), merged.get("per_device_train_batch_size", 8)))
-    of_process = math.ceil(batches * kept.pairs / len(kept.source) / processes)
-    per_epoch = math.ceil(of_process / merged["gradient_accumulation_steps"])
-    updates = math.ceil(merged["num_train_epochs"] * per_epoch)
+    updates = math.ceil(merged["num_train_epochs"] * updates_of_epoch(corpus, merged, processes))
     if "num_train_epochs" not in given:
         updates = min(max(updates, FEWEST_UPDATES), row.get("max_steps", MOST_UPDATES))
         chosen["max_steps"] = updates = given.get("max_steps", updates)
@@ -157,7 +163,7 @@ def choose(
         del chosen["keep_better"]
     if not corpus.validation:
         chosen = {name: value for name, value in chosen.items() if name not in _OF_VALIDATION}
-    return {name: value for name, value in chosen.items() if name not in given}, per_epoch
+    return {name: value for name, value in chosen.items() if name not in given}
 
 
 def _fit_batches(row: Mapping[str, Any], corpus: Corpus, processes: int, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,11 +199,20 @@ def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> li
         f"evaluation: {_when(args.eval_strategy, args.eval_steps)}, of {corpus.validation:,} pairs",
         f"weights: {weights}; a checkpoint {_when(args.save_strategy, args.save_steps)}",
     ]
+    if model.keep_better:
+        lines.append("after the training: the better of average and last checkpoint, by BLEU on the validation pairs")
+    if model.choose_search:
+        pairs = min(corpus.validation, PAIRS_OF_A_CHOICE)
+        lines.append(f"search: length penalty and stopping rule are chosen on {pairs:,} validation pairs")
     if (larger := row_for(corpus.pairs, on_gpu=True)) != name:
         lines.insert(1, f"{larger}, for so many pairs, needs a GPU; --config {larger} selects it on a CPU, too")
     if removed:
         lines.append(f"removed: about {removed:,} pairs of more than {model.max_tokens:,} tokens on a side")
     return lines
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def _when(strategy: str, steps: Any) -> str:

@@ -5,7 +5,7 @@ import pickle
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,19 @@ from datasets import DatasetDict, disable_progress_bars
 from transformers import Seq2SeqTrainer, TrainerState, set_seed
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from ..data.pair_arguments import Files, with_recipe
+from ..data.cleaning import held_out_size
+from ..data.pair_arguments import Files, TrainingDataArguments, with_recipe
 from ..support.atomic_files import is_disk_error, locked
 from ..support.process_memory import peak_memory
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError, input_errors
 from .checkpoints import find_best, find_checkpoint, is_finished, remove_checkpoints, remove_later_marks
+from .plan import plan
 from .run_arguments import Settings
 from .run_checks import check_settings
 from .run_report import describe_run, report
 from .run_saving import RunStoppedError, how_to_resume, save_arguments, save_average, save_model
-from .run_setup import build_trainer, load_training_pairs
+from .run_setup import build_trainer, load_training_pairs, prepare_pairs
 from .trainer_callbacks import DivergedError, EarlyStopping, RecordFacts
 
 
@@ -39,15 +41,17 @@ def train(
     validation_files: Files | None = None,
     test_files: Files | None = None,
     config: str | None = None,
+    dry_run: bool = False,
     **arguments: Any,
 ) -> Path:
     """Train a Transformer from scratch, or fine-tune one, and evaluate it, as `hf-vanilla-transformer train` does.
 
     ```python
-    train(["train.en", "train.de"], "runs/mine", test_files=["test.en", "test.de"], max_steps=10_000)
+    train(["train.en", "train.de"], "runs/mine", test_files=["test.en", "test.de"])
     ```
 
-    What the run reports is logged at the level INFO.
+    Without `config`, `preset`, `max_steps` and `model_name_or_path`, [`plan`] chooses what is not given. What the run
+    reports, the plan first, is logged at the level INFO.
 
     Args:
         train_files, validation_files, test_files (`str`, `Path`, or a list of them, *optional*): a table or several,
@@ -55,6 +59,7 @@ def train(
         output_dir (`str` or `Path`, *optional*): the folder of the trained model; by default the recipe's, or
             `trainer_output` without a recipe.
         config (`str`, *optional*): the name of a recipe of the package, or a YAML or JSON file of arguments.
+        dry_run (`bool`): whether to stop after the report of what would be trained, and what it would cost.
         **arguments: the other arguments of `hf-vanilla-transformer train`, by their names without dashes. They override
             those of the recipe.
 
@@ -70,15 +75,17 @@ def train(
     given: dict[str, Any] = {name: each for name, each in files.items() if each is not None}
     if output_dir is not None:
         given["output_dir"] = str(output_dir)
+    if dry_run:
+        given["dry_run"] = True
     recipe = {} if config is None else read_recipe(config)
     given = with_recipe(recipe, {**given, **arguments})
-    with prepared(Settings.from_arguments(**given)) as finish_run:
+    with prepared(Settings.from_arguments(may_plan=config is None, **given)) as finish_run:
         return finish_run()
 
 
 @contextmanager
 def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
-    """Check the settings, load the data, and build the model.
+    """Check the settings, load the data, plan what is not given, and build the model.
 
     No other process writes the output folder meanwhile.
 
@@ -93,11 +100,20 @@ def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
         logging.getLogger("hf_vanilla_transformer").setLevel(logging.ERROR)
     checkpoint = checkpoint_of_all_processes(settings) if args.resume_from_checkpoint else None
     resumes = checkpoint is not None and checkpoint.resolve().parent == output.resolve()
+    if checkpoint is not None:
+        settings = settings._replace(plans=False)
     check_settings(settings, checkpoint, resumes)
     facts = gather_facts(settings, checkpoint)
     with holding(output) if args.process_index == 0 else nullcontext():
         with input_errors():
             pairs = load_training_pairs(args, settings.data)
+        if settings.plans or settings.plan.dry_run:
+            settings, pairs = with_plan(settings, pairs)
+            check_settings(settings, checkpoint, resumes)
+            facts = gather_facts(settings, checkpoint)
+        if settings.plan.dry_run:
+            yield lambda: output
+            return
         with input_errors():
             set_seed(settings.args.seed)
         # Before the training, because the Trainer changes its arguments. A resumed run has no total duration, because
@@ -108,6 +124,24 @@ def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
         if args.process_index == 0 and not resumes:
             remove_checkpoints(output)
         yield partial(finish, settings, checkpoint, pairs, trainer, record)
+
+
+def with_plan(settings: Settings, pairs: DatasetDict) -> tuple[Settings, DatasetDict]:
+    """The settings with what the first process plans for these pairs, and the pairs with validation pairs.
+
+    Logs the plan; without one, the costs of the settings as they are.
+    """
+    given = dict(settings.given)
+    with input_errors():
+        if settings.plans and "validation" not in pairs:
+            given["validation_size"] = held_out_size(len(pairs["train"]))
+            pairs = prepare_pairs(pairs, TrainingDataArguments(validation_size=given["validation_size"]))
+        is_first = settings.args.process_index == 0
+        planned: list[Any] = [plan(pairs, chooses=settings.plans, **given) if is_first else None]
+    (chosen,) = broadcast_object_list(planned)
+    for line in chosen.lines():
+        logger.info(line)
+    return Settings.from_arguments(**{**chosen.arguments, **given}).for_target_language(), pairs
 
 
 def checkpoint_of_all_processes(settings: Settings) -> Path | None:
@@ -145,8 +179,8 @@ def gather_facts(settings: Settings, checkpoint: Path | None) -> RecordFacts:
 
 @contextmanager
 def holding(folder: Path) -> Iterator[None]:
-    """Make the output folder and keep other processes out of it; remove it again if it stays empty."""
-    is_new = not folder.exists()
+    """Make the output folder and keep other processes out of it; what was made is removed again if it stays empty."""
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(dir=folder):
@@ -154,8 +188,9 @@ def holding(folder: Path) -> Iterator[None]:
         with locked(folder):
             yield
     finally:
-        if is_new and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
+        for each in made:
+            with suppress(OSError):
+                each.rmdir()
 
 
 def finish(

@@ -242,6 +242,22 @@ class RunArguments(PaperTrainingArguments):
         return f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}{others}"
 
 
+@dataclass
+class PlanArguments:
+    """What is asked of a plan."""
+
+    _argument_group_name = "training"
+
+    dry_run: bool = option(False, "Print what would be trained and what it would cost, and stop.")
+    tflops: float | None = option(
+        None, "Costs on a GPU of so many bfloat16 TFLOP/s, which need not be here; with --dry_run."
+    )
+
+    def __post_init__(self) -> None:
+        if self.tflops is not None and not (self.dry_run and 0 < self.tflops < math.inf):
+            raise InputError(f"tflops is {self.tflops}; give a number above 0, and --dry_run.")
+
+
 def computes_in_bfloat16(use_cpu: bool) -> bool:
     """Whether the device that trains has matmuls in bfloat16."""
     if not use_cpu:
@@ -275,7 +291,9 @@ REJECTED |= {
     "early_stopping": "early_stopping belongs to the search of translate and evaluate; give early_stopping_patience.",
 }
 
-_NOT_TO_REPEAT = ("token", "overwrite", "resume_from_checkpoint")
+_NOT_TO_REPEAT = ("token", "overwrite", "resume_from_checkpoint", "dry_run", "tflops")
+# With one of them, nothing is planned.
+_SWITCH_OFF = ("preset", "max_steps", "model_name_or_path")
 # Arguments that name places, devices and accounts rather than what a run computes.
 _PLACES = {"device", "disable_tqdm", "hub_model_id", "logging_dir", "model_name_or_path", "output_dir", "results"}
 _PLACES |= {"preprocessing_num_workers", "run_name", "test_file", "tokenizer_name", "train_file", "trust_remote_code"}
@@ -283,14 +301,19 @@ _PLACES |= {"use_cpu", "validation_file"}
 
 
 class Settings(NamedTuple):
-    """All arguments of `train`; `given` has those that the user, or a recipe, gave."""
+    """All arguments of `train`; `given` has those that the user, a recipe, or a plan gave.
+
+    `plans` tells whether a plan is to choose the others.
+    """
 
     model: ModelArguments
     data: TrainingDataArguments
     decoding: DecodingArguments
     scoring: ScoringArguments
     args: RunArguments
+    plan: PlanArguments
     given: Mapping[str, Any] = MappingProxyType({})
+    plans: bool = False
 
     @property
     def output(self) -> Path:
@@ -298,22 +321,29 @@ class Settings(NamedTuple):
         return Path(str(self.args.output_dir))
 
     @classmethod
-    def from_arguments(cls, **arguments: Any) -> "Settings":
+    def from_arguments(cls, *, may_plan: bool = False, **arguments: Any) -> "Settings":
         """Settings from arguments by name; a single file needs no list.
 
         A run that is resumed has the arguments of its folder, overridden by those given here.
+
+        Args:
+            may_plan (`bool`): whether a plan may choose what is not given; a recipe chooses itself.
         """
         for name in sorted(arguments.keys() & REJECTED.keys()):
             raise InputError(REJECTED[name])
-        arguments = with_recipe(_arguments_of_resumed(arguments), arguments)
+        earlier = _arguments_of_resumed(arguments)
+        arguments = with_recipe(earlier, arguments)
         if arguments.get("device") == "cpu":  # The Trainer chooses its device by `use_cpu`.
             arguments["use_cpu"] = True
         for name in ("train_file", "validation_file", "test_file"):
             if arguments.get(name) is not None:
                 arguments[name] = file_names(arguments[name])
+        plans = may_plan and not earlier and not any(arguments.get(name) for name in _SWITCH_OFF)
+        if plans:
+            arguments.setdefault("clean", True)
         settings = build(cls, arguments)
         settings.args.hub_token = settings.model.token
-        return settings._replace(given=arguments)
+        return settings._replace(given=arguments, plans=plans)
 
     def to_repeat(self) -> dict[str, Any]:
         """What was given, as plain values: no token, and nothing that would replace or resume the run."""

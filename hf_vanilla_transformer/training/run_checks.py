@@ -41,9 +41,10 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
         raise InputError("output_dir is empty; name a folder for the trained model.")
     check_numbers(args)
     check_device(model_args.device, args)
-    check_schedule(args)
-    check_validation(args)
-    check_average(model_args, args)
+    if not settings.plans:  # A plan may give what is missing.
+        check_schedule(args)
+        check_validation(args)
+        check_average(model_args, args)
     if model_args.average_last and checkpoint is not None and not resumes and is_finished(args, checkpoint):
         raise InputError(
             f"{checkpoint} is the end of the run, so {args.output_dir} would get no checkpoints to average; "

@@ -144,7 +144,7 @@ def check_has_validation(settings: Settings, pairs: DatasetDict) -> None:
         if value and "validation" not in pairs:
             raise InputError(
                 f"{name} is {value}, but the data has no validation pairs, only {', '.join(pairs)}; give "
-                "--validation_file, or leave it out."
+                "--validation_file or --validation_size, or leave it out."
             )
 
 

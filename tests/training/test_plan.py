@@ -37,7 +37,7 @@ def corpus(pairs: int = 29_000, validation: int = 1_000, longest: int = 40) -> C
 
 def planned(name: str, of: Corpus, processes: int = 1, **given) -> Settings:
     """The settings of a run by a recipe, which pass all checks."""
-    arguments, _ = choose(read_recipe(name), of, processes, given)
+    arguments = choose(read_recipe(name), of, processes, given)
     assert not arguments.keys() & given.keys()
     found = Settings.from_arguments(**{"output_dir": "/nonexistent", **arguments, **given})
     check_settings(found, None, False)
@@ -144,7 +144,7 @@ def test_lines_have_the_reasons_and_the_costs():
     assert lines[0] == "why"
     assert lines[1:] == [
         *("parameters: 1,234", "target tokens: 5,678 in an epoch", "updates: 9,000", "time: 1.5 hours"),
-        *("memory: 2.0 GB", "disk: 0.1 GB"),
+        *("memory: 2.0 GB", "disk: 100 MB"),
     ]
 
 

@@ -1,0 +1,195 @@
+"""What `train` does with a plan: it is printed, saved, and never made again. The plan itself is in test_plan.py."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer import load_pairs, score_translations, translate
+from hf_vanilla_transformer.cli import plan as plan_verb
+from hf_vanilla_transformer.cli import train as train_verb
+from hf_vanilla_transformer.evaluation.choose_search import ALPHAS
+from hf_vanilla_transformer.training import run, run_report
+from hf_vanilla_transformer.training.run import train
+from hf_vanilla_transformer.training.run_arguments import Settings
+from hf_vanilla_transformer.training.run_saving import RunStoppedError
+from tests.cli.tiny_run import evaluated, recipe, weights_of
+
+
+CHOSEN = {
+    "vocab_size": 300,
+    "num_layers": 1,
+    "d_model": 16,
+    "d_ff": 16,
+    "num_heads": 2,
+    "tokens_per_batch": 200,
+    "max_steps": 6,
+    "save_steps": 2,
+    "bf16": False,
+}
+
+
+class FixedPlan(NamedTuple):
+    arguments: dict[str, Any]
+
+    def lines(self) -> list[str]:
+        return [f"{name}: as it was chosen" for name in self.arguments]
+
+
+@pytest.fixture
+def files(tmp_path) -> list[str]:
+    numbers = load_pairs("numbers", source="en", target="fr", max_digits=2, train_size=60)["train"]
+    for suffix, side in (("en", "source"), ("fr", "target")):
+        (tmp_path / f"mine.{suffix}").write_text("".join(f"{text}\n" for text in numbers[side]))
+    return [str(tmp_path / "mine.en"), str(tmp_path / "mine.fr")]
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[dict[str, Any]]:
+    """A plan that is fixed; returns what each call of it was given."""
+    calls: list[dict[str, Any]] = []
+
+    def plan(pairs, **given):
+        calls.append(given)
+        return FixedPlan({name: value for name, value in CHOSEN.items() if name not in given})
+
+    monkeypatch.setattr(run, "plan", plan)
+    return calls
+
+
+def saved_arguments(folder: Path) -> dict[str, Any]:
+    return yaml.safe_load((folder / "arguments.yaml").read_text())
+
+
+def test_files_and_a_folder_are_enough(tmp_path, files, asked, capsys):
+    folder = train_verb.main(["--train_file", *files, "--output_dir", str(tmp_path / "run")])
+    assert "d_model: as it was chosen\n" in capsys.readouterr().out
+    assert len(asked) == 1
+    config = AutoModelForSeq2SeqLM.from_pretrained(folder).config
+    assert (config.d_model, config.encoder_layers) == (16, 1)
+    saved = saved_arguments(folder)
+    assert {**CHOSEN, "train_file": files}.items() <= saved.items()
+    again = train(config=str(folder / "arguments.yaml"), output_dir=tmp_path / "again")
+    assert len(asked) == 1
+    assert all((weight == weights_of(folder)[name]).all() for name, weight in weights_of(again).items())
+
+
+def test_what_is_given_wins(tmp_path, files, asked):
+    folder = train(files, tmp_path / "run", d_model=8, seed=3)
+    assert {"d_model": 8, "seed": 3}.items() <= asked[0].items()
+    assert AutoModelForSeq2SeqLM.from_pretrained(folder).config.d_model == 8
+    assert saved_arguments(folder)["d_model"] == 8
+
+
+@pytest.mark.parametrize("given", [{"preset": "base"}, {"max_steps": 2}, {"model_name_or_path": "x"}])
+def test_arguments_that_switch_the_plan_off(given, files):
+    assert Settings.from_arguments(may_plan=True, train_file=files).plans
+    assert not Settings.from_arguments(may_plan=True, train_file=files, **given).plans
+    assert not Settings.from_arguments(train_file=files).plans
+
+
+def test_a_recipe_switches_the_plan_off(tmp_path, files, asked):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({**CHOSEN, "train_file": files, "output_dir": str(tmp_path / "run")}))
+    train_verb.main([f"--config={path}"])
+    train(config=path, output_dir=tmp_path / "python")
+    assert asked == []
+
+
+def test_a_dry_run_writes_nothing(tmp_path, files, asked, capsys):
+    train_verb.main(["--train_file", *files, "--output_dir", str(tmp_path / "run"), "--dry_run"])
+    by_train = capsys.readouterr().out
+    plan_verb.main(["--train_file", *files, "--output_dir", str(tmp_path / "run")])
+    assert capsys.readouterr().out == by_train
+    assert "d_model: as it was chosen\n" in by_train
+    train(files, tmp_path / "run", dry_run=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_has_the_plan_of_its_folder(tmp_path, files, asked, monkeypatch):
+    whole = train(files, tmp_path / "whole")
+
+    def stop(self, *_, **__):
+        raise RunStoppedError("the disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "save_model", stop)
+        with pytest.raises(RunStoppedError):
+            train(files, tmp_path / "run")
+    (tmp_path / "run" / "checkpoint-6" / "trainer_state.json").unlink()
+    assert saved_arguments(tmp_path / "run")["max_steps"] == 6
+    assert len(asked) == 2
+    resumed = train(output_dir=tmp_path / "run", resume_from_checkpoint="last")
+    assert len(asked) == 2
+    assert all((weight == weights_of(whole)[name]).all() for name, weight in weights_of(resumed).items())
+    assert "resume_from_checkpoint" not in saved_arguments(resumed)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint(tmp_path, files, asked):
+    output = tmp_path / "run"
+    output.mkdir()
+    (output / "arguments.yaml").write_text(yaml.safe_dump({**CHOSEN, "train_file": files, "seed": 5}))
+    train(files, output, resume_from_checkpoint="auto")
+    assert asked == []
+    assert saved_arguments(output)["seed"] == 5
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "arguments.yaml").write_text("seed: 6")
+    train(files, tmp_path / "other")
+    assert saved_arguments(tmp_path / "other").get("seed") is None
+
+
+def test_epochs_win_over_the_updates_of_a_recipe(tmp_path):
+    _, path = recipe(tmp_path)
+    folder = train(config=path, num_train_epochs=1)
+    assert (folder / "checkpoint-8").is_dir()
+
+
+def test_the_better_of_last_checkpoint_and_average(tmp_path, monkeypatch, capsys):
+    command = recipe(tmp_path, **evaluated(tmp_path), average_last=2, keep_better=True)
+    compare = run_report.compare_average
+
+    def compared(*args):
+        scores = compare(*args)
+        for name, bleu in zip(("average", "last_checkpoint"), of_both, strict=True):
+            scores[name]["bleu"] = bleu
+        return scores
+
+    monkeypatch.setattr(run_report, "compare_average", compared)
+    of_both = (2.0, 1.0)
+    folder = train_verb.main(command)
+    last, average = weights_of(folder / "checkpoint-6"), weights_of(folder)
+    assert any((weight != last[name]).any() for name, weight in average.items())
+    of_both = (1.0, 2.0)
+    train_verb.main([*command, "--overwrite"])
+    assert all((weight == last[name]).all() for name, weight in weights_of(folder).items())
+    assert "| weights | of checkpoint-6, better than the average |" in (folder / "README.md").read_text()
+
+
+def test_the_search_is_chosen_by_bleu_on_validation_pairs(tmp_path, capsys):
+    data = evaluated(tmp_path)
+    changes = {"max_steps": 60, "eval_steps": 60, "save_steps": 60, "d_model": 32, "learning_rate": 0.01}
+    folder = train_verb.main(recipe(tmp_path, **{**data, **changes}, choose_search=True, max_new_tokens=None))
+    chosen = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    pairs = load_pairs(test_files=data["validation_file"], source="en", target="fr")["test"]
+
+    def bleu(**search: Any) -> float:
+        found = translate(chosen, tokenizer, list(pairs["source"]), show_progress=False, **search)
+        return score_translations(found, pairs["target"], tokenize="char")["bleu"]
+
+    scores = {alpha: bleu(length_penalty=alpha, early_stopping="never") for alpha in ALPHAS}
+    best = max(scores, key=scores.get)
+    settings = chosen.generation_config
+    assert settings.length_penalty == best
+    stops = bleu(length_penalty=best, early_stopping=True) > scores[best]
+    assert settings.early_stopping == (True if stops else "never")
+    assert f"the best of 4 on {len(pairs)} validation pairs" in (folder / "README.md").read_text()
+    assert f"validation BLEU {scores[0.6]:.2f}: beam search, 4 beams, length penalty 0.6" in capsys.readouterr().out
+
+
+def test_a_search_that_is_given_is_not_chosen(tmp_path, capsys):
+    folder = train_verb.main(recipe(tmp_path, **evaluated(tmp_path), choose_search=True, length_penalty=0.9))
+    assert AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config.length_penalty == 0.9
+    assert "the best of 2" in (folder / "README.md").read_text()

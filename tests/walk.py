@@ -1,0 +1,112 @@
+"""Walk the way of a user who has two files and an empty folder: wrong starts, a plan, a training that is interrupted
+and resumed, translations, scores, and the model in stock classes. Each step is a process of its own.
+
+    python -m tests.walk
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from hf_vanilla_transformer import load_pairs
+
+
+PROGRAM = [sys.executable, "-m", "hf_vanilla_transformer"]
+# Neither language is one of the demo's, and neither name one of the docs'.
+SOURCE, TARGET = "da", "pl"
+PAIRS, EPOCHS = 3_000, 20
+FILES = [f"spoken numbers.{SOURCE}", f"spoken numbers.{TARGET}"]
+STOCK = """
+import hf_vanilla_transformer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+tokenizer, model = (each.from_pretrained("runs/mine") for each in (AutoTokenizer, AutoModelForSeq2SeqLM))
+print(tokenizer.decode(model.generate(**tokenizer("toogfyrre", return_tensors="pt"))[0], skip_special_tokens=True))
+"""
+
+
+def main() -> None:
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        write_pairs()
+        walk_wrong_starts()
+        train = ["train", "--train_file", *FILES, "--output_dir", "runs/mine"]
+        step("plan", "--train_file", *FILES, shows=["d_model", "updates", "memory"])
+        step("plan", "--train_file", *FILES, "--tflops", "300", shows=["computed for 300 TFLOP/s"])
+        assert not Path("runs").exists(), "a plan leaves no files"
+        interrupt([*train, "--num_train_epochs", str(EPOCHS)])
+        step("train", "--output_dir", "runs/mine", "--resume_from_checkpoint", "last", shows=["the model is in"])
+        step("translate", "--model_name_or_path", "runs/mine", "toogfyrre", shows=["czterdzieści dwa"])
+        step("evaluate", "--model_name_or_path", "runs/mine", "--test_file", *FILES, shows=["BLEU", "chrF"])
+        step(
+            "train",
+            "--config",
+            "runs/mine/arguments.yaml",
+            "--output_dir",
+            "runs/again",
+            "--dry_run",
+            shows=["updates"],
+        )
+        shown = step_of([sys.executable, "-c", STOCK])
+        assert "czterdzieści dwa" in shown, shown
+    print(f"\nwalked in {time.monotonic() - started:.0f} s")
+
+
+def write_pairs() -> None:
+    pairs = load_pairs("numbers", source=SOURCE, target=TARGET, max_digits=4, train_size=PAIRS)["train"]
+    for name, side in zip(FILES, ("source", "target"), strict=True):
+        Path(name).write_text("".join(f"{text}\n" for text in pairs[side]), encoding="utf-8")
+
+
+def walk_wrong_starts() -> None:
+    """Each ends before any work, in one sentence."""
+    Path(f"shorter.{TARGET}").write_text("jeden\n", encoding="utf-8")
+    train = ["train", "--output_dir", "runs/mine", "--train_file"]
+    step(*train, FILES[0], code=1, shows=["two aligned text files"])
+    step(*train, *FILES, FILES[0], code=1, shows=["error: "])
+    step(*train, FILES[0], f"shorter.{TARGET}", code=1, shows=["has 1"])
+    step(*train, FILES[0], FILES[0], code=1, shows=["are one file"])
+    step(*train, "no.da", "no.pl", code=1, shows=["does not exist"])
+    assert not Path("runs").exists(), "a wrong start leaves no files"
+
+
+def interrupt(command: list[str]) -> None:
+    """Start a training, and press Ctrl-C when its second checkpoint begins."""
+    print(f"\n$ hf-vanilla-transformer {' '.join(command)}   # and Ctrl-C", flush=True)
+    process = subprocess.Popen([*PROGRAM, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while process.poll() is None and len(list(Path("runs/mine").glob("checkpoint-*"))) < 2:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    shown, _ = process.communicate()
+    print(last_lines(shown))
+    assert process.returncode == 130, shown
+    assert "--resume_from_checkpoint last" in shown, shown
+
+
+def step(*command: str, code: int = 0, shows: list[str]) -> None:
+    """Run a verb; it ends with this code, and what it prints has all of `shows`."""
+    print(f"\n$ hf-vanilla-transformer {' '.join(command)}", flush=True)
+    shown = step_of([*PROGRAM, *command], code)
+    for each in shows:
+        assert each in shown, f"{each!r} is not in:\n{shown}"
+
+
+def step_of(command: list[str], code: int = 0) -> str:
+    started = time.monotonic()
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    print(f"{last_lines(ended.stdout)}\n({time.monotonic() - started:.1f} s)", flush=True)
+    assert ended.returncode == code, f"{ended.returncode}, not {code}:\n{ended.stdout}"
+    return ended.stdout
+
+
+def last_lines(text: str, count: int = 12) -> str:
+    lines = [line for line in text.splitlines() if line.strip() and "it/s" not in line]
+    return "\n".join(lines[-count:])
+
+
+if __name__ == "__main__":
+    main()
