@@ -32,7 +32,7 @@ SEED ?= $(shell date +%s)
 # libgomp reads it when torch is imported; docs/benchmarks.md has the figures.
 export GOMP_SPINCOUNT ?= 3000
 
-.PHONY: help setup extras demo docs dist test test-slow test-conformance test-floor test-latest test-bridges test-apps \
+.PHONY: help setup extras demo walk docs dist test test-slow test-conformance test-floor test-latest test-bridges test-apps \
 	fuzz torture gpu-check lint format clean
 
 help:  ## List the targets.
@@ -72,6 +72,9 @@ $(FLOOR)/.ready: pyproject.toml constraints-floor.txt
 
 demo: $(READY)  ## Train on the built-in number corpus, evaluate on unseen numbers, translate some, draw attention.
 	$(VENV)/bin/hf-vanilla-transformer demo
+
+walk: $(READY)  ## Walk the way of a user with two files: plan, train, interrupt, resume, translate, evaluate.
+	$(VENV)/bin/python -m tests.walk
 
 $(VENV)/.docs: $(READY)
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[docs]'
