@@ -1,11 +1,11 @@
 """Translate test pairs and compute BLEU, chrF and TER with their signatures, and the share of exact translations.
 
 hf-vanilla-transformer evaluate --model_name_or_path runs/mine --test_file test.en test.de --output scores.json
-hf-vanilla-transformer evaluate --translations_file mine.de --test_file test.en test.de
+hf-vanilla-transformer evaluate --translations_file mine.de --test_file test.en test.de --against other.de
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from ..support.build_arguments import option
 from ..support.output_files import check_can_write
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.loading_arguments import LoadingArguments
+from ..translation.translate import translate
 from .parser import parse, program
 from .shared_options import BatchArguments, EngineArguments, load_given
 
@@ -29,6 +30,7 @@ class EvaluationArguments:
     split: str = option("test", "The split to translate.")
     translations_file: str | None = option(None, "Score the lines of this file in the place of a model's translations.")
     references_file: list[str] | None = option(None, "One or more files with another reference of each pair per line.")
+    against: str | None = option(None, "Compare with another model, or a file of translations, by a paired bootstrap.")
     output: str | None = option(None, "Write the scores to this JSON file, too.")
     translations: str | None = option(None, "Write the translations to this text file.")
     show: int | None = option(
@@ -66,12 +68,13 @@ def main(arguments: list[str]) -> dict[str, Any]:
     from ..evaluation.evaluate import describe_scores, evaluate, format_examples, spread
 
     asked, data, name = args.evaluation, args.data, args.model.model_name_or_path
-    inputs = [*data.paths(), *(asked.references_file or []), asked.translations_file, name]
+    inputs = [*data.paths(), *(asked.references_file or []), asked.translations_file, asked.against, name]
     check_can_write(asked.output, asked.translations, inputs=inputs)
     scoring = args.scoring.for_target(data.languages()[1])
     pairs = data.load(asked.split)[asked.split]
     files = [asked.translations_file] if asked.translations_file else [], asked.references_file or []
     given, more = ([read_lines(Path(path), len(pairs)) for path in paths] for paths in files)
+    search = {"tokens_per_batch": args.batches.tokens_per_batch, **args.decoding.generate_kwargs()}
     tokenizer, model = (None, None) if name is None else load_given(args.model, args.engine)
     scores, translations = evaluate(
         model,
@@ -79,12 +82,13 @@ def main(arguments: list[str]) -> dict[str, Any]:
         tokenizer,
         translations=given[0] if given else None,
         references=[*zip(pairs["target"], *more, strict=True)],
+        against=_others(args, pairs, search),
         data=data.describe(asked.split),
         **scoring.options(pairs),
-        tokens_per_batch=args.batches.tokens_per_batch,
-        **args.decoding.generate_kwargs(),
+        **search,
     )
-    scores |= {"model": name} if name is not None else {"translations_file": asked.translations_file}
+    names = {"model": name, "translations_file": asked.translations_file, "against": asked.against}
+    scores |= {key: value for key, value in names.items() if value is not None}
     if asked.show is not None:
         rows = spread(len(translations), asked.show)
         shown = pairs.select(rows)
@@ -95,3 +99,14 @@ def main(arguments: list[str]) -> dict[str, Any]:
     if asked.translations is not None:
         write_text(asked.translations, "".join(f"{one_line(translation)}\n" for translation in translations))
     return scores
+
+
+def _others(args: Arguments, pairs: Any, search: dict[str, Any]) -> list[str] | None:
+    """The translations to compare with, of a file or a model, if any."""
+    other = args.evaluation.against
+    if other is None:
+        return None
+    if Path(other).exists() and not Path(other).is_dir():
+        return read_lines(Path(other), len(pairs))
+    tokenizer, model = load_given(replace(args.model, model_name_or_path=other), args.engine)
+    return translate(model, tokenizer, pairs["source"], show_progress=True, **search)

@@ -23,7 +23,7 @@ VERBS = {
     "train": "train a model from scratch, or fine-tune one",
     "plan": "print the settings that train chooses, and what they cost",
     "translate": "translate sentences, a file, or standard input",
-    "evaluate": "translate test pairs and compute BLEU, chrF and TER",
+    "evaluate": "translate test pairs and compute BLEU, chrF and TER, or compare translations",
     "score": "compute log-probabilities of given translations",
     "align": "align the words of sentences and their translations",
     "average": "average the weights of checkpoints",

@@ -1,4 +1,4 @@
-"""What the verb `evaluate` does: translate test pairs, and score the translations."""
+"""What the verb `evaluate` does: translate test pairs, score the translations, and compare them with others."""
 
 import copy
 from collections.abc import Sequence
@@ -37,6 +37,7 @@ def evaluate(
     *,
     translations: Sequence[str] | None = None,
     references: Sequence[str | Sequence[str]] | None = None,
+    against: Sequence[str] | None = None,
     data: str | None = None,
     tokenize: str | None = None,
     lowercase: bool = False,
@@ -55,7 +56,8 @@ def evaluate(
             whose names end in their languages.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): of the model.
         translations (`Sequence[str]`, *optional*): existing translations of the sources.
-        references (`Sequence`, *optional*): as of [`score_translations`]; by default the targets of the pairs.
+        references, against (`Sequence`, *optional*): as of [`score_translations`]; by default the references are the
+            targets of the pairs.
         data (`str`, *optional*): the pairs in words; by default the names of the files.
         tokenize (`str`, *optional*): tokenization of BLEU; by default `"char"` for the number corpus, what sacrebleu
             has for a target language without spaces between words, and `"13a"` for others.
@@ -83,7 +85,7 @@ def evaluate(
         translations = translate(model, tokenizer, pairs["source"], *batches, **translate_kwargs)
         facts["decoding"] = describe_search(model, translate_kwargs)
     references = pairs["target"] if references is None else references
-    scores = score_translations(translations, references, **scoring.options(pairs))
+    scores = score_translations(translations, references, against=against, **scoring.options(pairs))
     return Evaluation({**scores, **facts}, [*translations])
 
 
@@ -94,6 +96,12 @@ def describe_scores(scores: dict[str, Any]) -> list[str]:
         lines.insert(1, f"decoding: {scores['decoding']}")
     for name, metric in METRICS.items():
         lines.append(f"{metric.label}: {scores[name]:.2f}  {scores[f'{name}_signature']}")
+        if found := scores.get(f"{name}_against"):
+            this, other = (f"{found[f'{side}mean']:.2f} ± {found[f'{side}ci']:.2f}" for side in ("", "other_"))
+            other = f"{scores.get('against', 'the other')}: {found['other_score']:.2f}, {other}"
+            # sacrebleu's p-value of equal scores is the least, as if they differed.
+            p_value = f"p = {found['p_value']:.4f}" if found["score"] != found["other_score"] else "equal scores"
+            lines.append(f"  paired bootstrap: {this}; {other}; {p_value}")
     return lines
 
 

@@ -7,6 +7,7 @@ import datasets
 import evaluate
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
 from transformers import PreTrainedTokenizerBase
 
 from ..model.language_codes import language_of
@@ -81,9 +82,17 @@ class SacreBleuMetric(evaluate.Metric):
         lists = [[each] if isinstance(each, str) else each or [] for each in references]
         if not lists[0] or len({*map(len, lists)}) > 1:
             raise InputError("each prediction needs a reference, and all as many; give strings, or lists of strings.")
+        streams, against = [[*stream] for stream in zip(*lists, strict=True)], options.pop("against", None)
         scorer = self.scorer(**options)
-        result = scorer.corpus_score(predictions, [[*stream] for stream in zip(*lists, strict=True)])
-        return {"score": result.score, "signature": str(scorer.get_signature())}
+        result = scorer.corpus_score(predictions, streams)
+        found = {"score": result.score, "signature": str(scorer.get_signature())}
+        if against is None:
+            return found
+        signatures, results = PairedTest([("", against), ("predictions", predictions)], {"": scorer}, streams, "bs")()
+        ((name, signature),) = signatures.items()
+        other, this = map(vars, results[name])
+        figures = {**this, **{f"other_{key}": other[key] for key in ("score", "mean", "ci")}}
+        return {**found, "against": {key: float(each) for key, each in figures.items()} | {"signature": str(signature)}}
 
 
 class Bleu(SacreBleuMetric):
@@ -169,6 +178,7 @@ def score_translations(
     tokenize: str = "13a",
     lowercase: bool = False,
     metrics: Iterable[str] | None = None,
+    against: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Compute BLEU, chrF, TER and any other metric of `METRICS`, and the exact match of translations.
 
@@ -180,10 +190,14 @@ def score_translations(
             of characters.
         lowercase (`bool`): whether BLEU and chrF ignore case, as TER does.
         metrics (`Iterable[str]`, *optional*): names of `METRICS`; by default all.
+        against (`Sequence[str]`, *optional*): translations by another system, the baseline of sacrebleu's paired
+            bootstrap resampling (Koehn 2004, W04-3250).
 
     Returns:
         `dict`: of each metric the score in percent (`bleu`, `chrf`, `ter`) and the signature (`bleu_signature`, ...);
-        `exact_match` (percent of hypotheses equal to a reference) and `sentences` (their number).
+        `exact_match` (percent of hypotheses equal to a reference) and `sentences` (their number). With `against` also
+        `bleu_against`, ...: `score`, `p_value`, and of 1,000 resamples `mean` and `ci`, half of the 95 % confidence
+        interval; of the baseline `other_score`, `other_mean` and `other_ci`; and the `signature`.
 
     Raises:
         TypeError: if anything but strings, or lists of strings, is given.
@@ -193,17 +207,18 @@ def score_translations(
     is_nested = isinstance(references, Sequence) and any(isinstance(each, (list, tuple)) for each in references)
     lists: Any = references if is_nested else ([each] for each in check_strings("references", references))
     lists = [[*check_strings("references", each)] for each in lists]
-    if len(hypotheses) != len(lists) or not hypotheses:
-        raise InputError(
-            f"{len(hypotheses)} translations and {len(lists)} references were given; give a reference for each."
-        )
+    against = None if against is None else [*check_strings("against", against)]
+    for texts in (hypotheses, hypotheses if against is None else against):
+        if len(texts) != len(lists) or not texts:
+            given = f"{len(texts)} translations and {len(lists)} references were given"
+            raise InputError(f"{given}; give a reference for each.")
     by_character = tokenize in ("zh", "ja-mecab")
     options = {"tokenize": tokenize, "lowercase": lowercase, "normalized": by_character, "asian_support": by_character}
     scores: dict[str, Any] = {}
     for name in METRICS if metrics is None else metrics:
         taken = {option: options[option] for option in METRICS[name].options}
-        found = METRICS[name]().compute(predictions=hypotheses, references=lists, **taken)
-        scores |= {name: found["score"], f"{name}_signature": found["signature"]}
+        found = METRICS[name]().compute(predictions=hypotheses, references=lists, against=against, **taken)
+        scores |= {name: found.pop("score"), **{f"{name}_{key}": value for key, value in found.items()}}
     exact = sum(hypothesis in each for hypothesis, each in zip(hypotheses, lists, strict=True))
     return {**scores, "exact_match": 100 * exact / len(lists), "sentences": len(lists)}
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -182,6 +183,29 @@ def test_given_translations_are_scored_without_a_model(files, tmp_path, capsys):
     assert "decoding" not in printed
 
 
+def test_a_comparison_with_a_file_and_with_a_model(decisive, trained, files, capsys):
+    data = ["--test_file", files["in.txt"], files["ref.txt"]]
+    output = files["out.txt"].replace("out.txt", "scores.json")
+    given = ["--translations_file", files["out.txt"], "--against", files["more.txt"]]
+    scores = evaluate.main([*given, *data, "--output", output])
+    assert json.loads(Path(output).read_text()) == scores
+    expected = score_translations(TRANSLATIONS, REFERENCES, against=OTHERS)
+    assert expected.items() <= scores.items()
+    found, name = scores["ter_against"], files["more.txt"]
+    assert (
+        f"\n  paired bootstrap: {found['mean']:.2f} ± {found['ci']:.2f}; {name}: {found['other_score']:.2f}, "
+        f"{found['other_mean']:.2f} ± {found['other_ci']:.2f}; p = {found['p_value']:.4f}\n"
+    ) in capsys.readouterr().out
+    model = ["--model_name_or_path", str(decisive), "--num_beams", "1"]
+    scores = evaluate.main([*model, "--against", str(trained), *data])
+    sides = []
+    for folder in (decisive, trained):
+        tokenizer, loaded = load(str(folder))
+        sides.append(translate(loaded, tokenizer, ["ein Haus", "Hunde", "sieben"], num_beams=1))
+    assert score_translations(sides[0], REFERENCES, against=sides[1]).items() <= scores.items()
+    assert (scores["model"], scores["against"]) == (str(decisive), str(trained))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -192,8 +216,11 @@ def test_given_translations_are_scored_without_a_model(files, tmp_path, capsys):
             ["--translations_file", "out.txt", "--references_file", "more.txt", "short.txt"],
             "short.txt has 1 lines, but",
         ),
+        (["--translations_file", "out.txt", "--against", "short.txt"], "short.txt has 1 lines, but there are 3 pairs"),
         (["--translations_file", "none.txt"], "none.txt does not exist; check the path"),
+        (["--translations_file", "out.txt", "--against", "./none.txt"], "./none.txt"),
         (["--translations_file", "out.txt", "--output", "out.txt"], "out.txt is also an input, out.txt; write to"),
+        (["--translations_file", "out.txt", "--against", "more.txt", "--output", "more.txt"], "more.txt is also an"),
         (["--translations_file", "out.txt", "--references_file", "more.txt", "--output", "more.txt"], "is also an"),
     ],
 )

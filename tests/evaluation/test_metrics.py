@@ -1,5 +1,6 @@
 import json
 import logging
+import re
 import subprocess
 import sys
 from functools import partial
@@ -82,6 +83,31 @@ def test_scores_with_several_references_are_those_of_sacrebleu_s_command(tmp_pat
     assert score_translations(HYPOTHESES, REFERENCES)["exact_match"] == 0
 
 
+def test_a_comparison_is_that_of_sacrebleu_s_command(tmp_path):
+    who = (("a dog", "Ann"), ("the cat", "Tom")) * 20
+    references = [f"{noun} number {row} is in the house of {name}" for row, (noun, name) in enumerate(who)]
+    worse = [text.replace("house", "hut") if row % 3 == 0 else text for row, text in enumerate(references)]
+    better = [text.replace("house of", "hut") if row % 4 == 0 else text for row, text in enumerate(references)]
+    files = {"reference": references, "worse": worse, "better": better}
+    # Its JSON fails on numbers of 32 bits.
+    printed = run_sacrebleu(tmp_path, "reference", "-i", "worse", "better", "--paired-bs", "-f", "latex", **files)
+    cells = [line.split(" & ")[1:] for line in printed.splitlines() if re.match(" *(Baseline: worse|better) ", line)]
+    scores = json.loads(json.dumps(score_translations(better, references, against=worse)))
+    for name, baseline, system in zip(("bleu", "chrf", "ter"), *cells, strict=True):
+        found = scores[f"{name}_against"]
+        *expected, p_value = map(float, re.findall(r"\d+\.\d+", system))
+        assert [found[key] for key in ("score", "mean", "ci")] == pytest.approx(expected, abs=1e-6)
+        assert found["p_value"] == pytest.approx(p_value, abs=5e-5)
+        expected = [float(number) for number in re.findall(r"\d+\.\d+", baseline)]
+        assert [found[f"other_{key}"] for key in ("score", "mean", "ci")] == pytest.approx(expected, abs=1e-6)
+        assert f"{found['signature']}\n" in printed
+        assert found["score"] == pytest.approx(scores[name])
+    assert 0.001 < scores["bleu_against"]["p_value"] < 1
+    assert not [name for name in score_translations(better, references) if name.endswith("_against")]
+    with pytest.raises(ValueError, match="1 translations and 40 references were given"):
+        score_translations(better, references, against=worse[:1])
+
+
 def test_several_references():
     other = ["a little house", "two dogs run through the field"]
     expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, other], force=True).score
@@ -149,9 +175,15 @@ def test_another_metric_is_a_class_and_an_entry(monkeypatch, tokenizer, tmp_path
 
 def test_evaluating_given_translations():
     pairs = Dataset.from_dict({"source": ["one", "two"], "target": REFERENCES})
-    scores, translations = evaluate(None, pairs, translations=HYPOTHESES)
+    scores, translations = evaluate(None, pairs, translations=HYPOTHESES, against=REFERENCES)
     assert translations == HYPOTHESES
-    assert scores == {**score_translations(HYPOTHESES, REFERENCES), "data": "the given data set"}
+    expected = score_translations(HYPOTHESES, REFERENCES, against=REFERENCES)
+    assert scores == {**expected, "data": "the given data set"}
+    bleu, resampled = next(at for at in enumerate(describe_scores(scores)) if at[1].startswith("  paired bootstrap: "))
+    assert describe_scores(scores)[bleu - 1].startswith("BLEU: ")
+    assert "the other: 100.00, 100.00 ± 0.00; p = " in resampled
+    equal = evaluate(None, pairs, translations=HYPOTHESES, against=HYPOTHESES).scores
+    assert [line.endswith("; equal scores") for line in describe_scores(equal)[2:]] == [False, True] * 3
     both = [[*each] for each in zip(REFERENCES, HYPOTHESES, strict=True)]
     assert evaluate(None, pairs, translations=HYPOTHESES, references=both).scores["exact_match"] == 100
     for model, translations in ((None, None), (FIXTURE, HYPOTHESES)):

@@ -382,7 +382,7 @@ def test_evaluate(pairs, name, tokenize):
         if name == "a.en":
             shutil.copy(*files)
         run(evaluate.main, "--model_name_or_path", MODEL, "--max_new_tokens", 4, "--test_file", *files)
-        given = ["--translations_file", path, "--references_file", path, path]
+        given = ["--translations_file", path, "--references_file", path, path, "--against", path]
         run(evaluate.main, *given, "--bleu_tokenize", tokenize, "--test_file", *files)
 
 
