@@ -16,6 +16,7 @@ from ..support.argument_checks import check_optional
 from ..support.atomic_files import write_text
 from ..support.build_arguments import option
 from ..support.output_files import check_can_write
+from ..support.user_errors import InputError
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.loading_arguments import LoadingArguments
 from ..translation.translate import translate
@@ -68,6 +69,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
     from ..evaluation.evaluate import describe_scores, evaluate, format_examples, spread
 
     asked, data, name = args.evaluation, args.data, args.model.model_name_or_path
+    if name is None and asked.against is None and (unused := args.decoding.generate_kwargs()):
+        raise InputError(f"{', '.join(unused)}: no effect without a model that translates; leave it out.")
     inputs = [*data.paths(), *(asked.references_file or []), asked.translations_file, asked.against, name]
     check_can_write(asked.output, asked.translations, inputs=inputs)
     scoring = args.scoring.for_target(data.languages()[1])

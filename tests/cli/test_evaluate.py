@@ -218,6 +218,10 @@ def test_a_comparison_with_a_file_and_with_a_model(decisive, trained, files, cap
         ),
         (["--translations_file", "out.txt", "--against", "short.txt"], "short.txt has 1 lines, but there are 3 pairs"),
         (["--translations_file", "none.txt"], "none.txt does not exist; check the path"),
+        (
+            ["--translations_file", "out.txt", "--num_beams", "2"],
+            "num_beams: no effect without a model that translates",
+        ),
         (["--translations_file", "out.txt", "--against", "./none.txt"], "./none.txt"),
         (["--translations_file", "out.txt", "--output", "out.txt"], "out.txt is also an input, out.txt; write to"),
         (["--translations_file", "out.txt", "--against", "more.txt", "--output", "more.txt"], "more.txt is also an"),
