@@ -87,8 +87,6 @@ class TableArguments:
 
 
 class Arguments(NamedTuple):
-    """All arguments."""
-
     table: TableArguments
     data: DataArguments
     scoring: ScoringArguments

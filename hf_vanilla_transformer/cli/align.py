@@ -44,8 +44,6 @@ class AlignArguments:
 
 
 class Arguments(NamedTuple):
-    """All arguments of `align`."""
-
     align: AlignArguments
     model: LoadingArguments
     engine: EngineArguments

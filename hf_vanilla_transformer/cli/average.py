@@ -30,24 +30,18 @@ class AveragingArguments:
 def main(arguments: list[str]) -> Path:
     """Average as the command line says; returns the folder of the average."""
     args = parse(AveragingArguments, __doc__, arguments, "average")
-    from ..training.checkpoint_averaging import average_checkpoints
+    from ..training.checkpoint_averaging import average_checkpoints, last_checkpoints
 
-    checkpoints = args.folders if args.last is None else checkpoints_of_run(args.folders, args.last)
+    checkpoints: Sequence[str | Path] = args.folders
+    if args.last is not None:
+        if len(args.folders) != 1:
+            raise InputError(f"--last needs the folder of one run; {len(args.folders)} folders were given.")
+        checkpoints = last_checkpoints(args.folders[0], args.last)
+        if len(checkpoints) < args.last:
+            raise InputError(
+                f"{args.folders[0]} holds {len(checkpoints)} complete checkpoints, fewer than {args.last}; give a "
+                "smaller --last, or name the folders to average."
+            )
     output = average_checkpoints(checkpoints, args.output)
     print(f"the average of {', '.join(Path(each).name for each in checkpoints)} is in {output}")
     return output
-
-
-def checkpoints_of_run(folders: Sequence[str], count: int) -> list[Path]:
-    """The newest complete checkpoints of the one run that is given."""
-    from ..training.checkpoint_averaging import last_checkpoints
-
-    if len(folders) != 1:
-        raise InputError(f"--last needs the folder of one run; {len(folders)} folders were given.")
-    checkpoints = last_checkpoints(folders[0], count)
-    if len(checkpoints) < count:
-        raise InputError(
-            f"{folders[0]} holds {len(checkpoints)} complete checkpoints, fewer than {count}; give a smaller --last, "
-            "or name the folders to average."
-        )
-    return checkpoints

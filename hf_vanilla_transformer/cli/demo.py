@@ -37,8 +37,10 @@ def main(arguments: list[str]) -> None:
     """Train, evaluate, translate, and print how to do it in Python."""
     args = parse(DemoArguments, __doc__, arguments, "demo")
     recipe = read_recipe(RECIPE)
-    given = {"seed": args.seed, "output_dir": args.output_dir or new_folder(recipe["output_dir"])}
-    folder = run(Settings.from_arguments(**{**recipe, **given}))
+    name = recipe["output_dir"]
+    names = chain([name], (f"{name}_{number}" for number in count(2)))
+    output = args.output_dir or next(each for each in names if not Path(each).exists())
+    folder = run(Settings.from_arguments(**{**recipe, "seed": args.seed, "output_dir": output}))
     print()
     tokenizer, model = load(str(folder))
     print_translations(model, tokenizer)
@@ -47,12 +49,6 @@ def main(arguments: list[str]) -> None:
     print("import hf_vanilla_transformer; from transformers import AutoModelForSeq2SeqLM, AutoTokenizer")
     print(f'tokenizer, model = (c.from_pretrained("{folder}") for c in (AutoTokenizer, AutoModelForSeq2SeqLM))')
     print('print(hf_vanilla_transformer.translate(model, tokenizer, ["forty-two"]))')
-
-
-def new_folder(name: str) -> str:
-    """The name, or if it is taken the first of NAME_2, NAME_3, ... that is not."""
-    names = chain([name], (f"{name}_{number}" for number in count(2)))
-    return next(each for each in names if not Path(each).exists())
 
 
 def print_translations(model: Any, tokenizer: Any) -> None:

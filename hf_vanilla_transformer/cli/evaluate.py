@@ -50,8 +50,6 @@ class ModelArguments(LoadingArguments):
 
 
 class Arguments(NamedTuple):
-    """All arguments of `evaluate`."""
-
     evaluation: EvaluationArguments
     model: ModelArguments
     engine: EngineArguments

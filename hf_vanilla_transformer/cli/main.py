@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     verb, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     with _ending_at_interrupts(), errors_in_one_line("--traceback" in rest):
         if verb in ("-h", "--help"):
-            print(_help(), flush=True)
+            verbs = "\n".join(f"  {verb:<10} {summary}" for verb, summary in VERBS.items())
+            advice = f"`{PROGRAM} VERB --help` lists a verb's arguments."
+            print(f"usage: {PROGRAM} VERB [--name value ...]\n\n{verbs}\n\n{advice}", flush=True)
         elif verb == "--version":
             print(f"{PROGRAM} {__version__}", flush=True)
         elif verb in VERBS:
@@ -69,8 +71,3 @@ def _ending_at_interrupts() -> Iterator[None]:
 
 def _raise_terminated(number: int, frame: object) -> None:
     raise Terminated
-
-
-def _help() -> str:
-    verbs = "\n".join(f"  {verb:<10} {summary}" for verb, summary in VERBS.items())
-    return f"usage: {PROGRAM} VERB [--name value ...]\n\n{verbs}\n\n`{PROGRAM} VERB --help` lists a verb's arguments."

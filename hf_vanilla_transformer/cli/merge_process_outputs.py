@@ -60,7 +60,8 @@ class Processes:
             with open_output(path) as file:
                 yield file
             return
-        parts = [_part(Path(path), index, self.count) for index in range(self.count)]
+        target = Path(os.path.realpath(path))
+        parts = [target.with_name(f".{target.name}.part-{index}-of-{self.count}") for index in range(self.count)]
         with ExitStack() as stack:
             if self.index == 0:
                 stack.enter_context(locked(Path(path).with_name(f"{Path(path).name}.parts")))
@@ -73,11 +74,6 @@ class Processes:
                 raise
             if self.index == 0:
                 _merge(path, parts, counted)
-
-
-def _part(path: Path, index: int, count: int) -> Path:
-    target = Path(os.path.realpath(path))
-    return target.with_name(f".{target.name}.part-{index}-of-{count}")
 
 
 def _merge(path: str, parts: list[Path], counted: list[int]) -> None:

@@ -55,7 +55,6 @@ class MaskArguments:
     target: list[str] | None = option(None, "Translations to draw instead of the model's own, one for each sentence.")
 
     def draw(self, theme: str, model_args: LoadingArguments, decoding: DecodingArguments) -> Any:
-        """The figure, of a model and its translations."""
         from .. import pictures
 
         options, given = decoding.generate_kwargs(), asdict(self)
@@ -129,7 +128,6 @@ class PositionArguments(LoadingArguments):
     d_model: int | None = option(None, "Width without a model; by default the paper's 512.")
 
     def draw(self, theme: str) -> Any:
-        """The figure."""
         from ..pictures import plot_positions
 
         given = [name for name in ("revision", "token", "trust_remote_code", "device") if getattr(self, name)]
@@ -155,7 +153,6 @@ class ScheduleArguments:
         check_optional(self, "updates")
 
     def draw(self, theme: str) -> Any:
-        """The figure."""
         from ..pictures import plot_schedule
 
         return plot_schedule(**asdict(self), theme=theme)
@@ -172,7 +169,6 @@ class CurveArguments:
     runs: list[str] = option([], "Folders of runs, their curve.json, or their files of results.", positional=True)
 
     def draw(self, theme: str) -> Any:
-        """The figure."""
         if not self.runs:
             raise InputError("no run is given; name the folder of at least one.")
         from ..evaluation.curve_files import read_curve

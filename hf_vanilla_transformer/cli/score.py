@@ -33,8 +33,6 @@ class ScoreArguments:
 
 
 class Arguments(NamedTuple):
-    """All arguments of `score`."""
-
     score: ScoreArguments
     model: LoadingArguments
     engine: EngineArguments

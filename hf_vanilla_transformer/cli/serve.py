@@ -49,8 +49,6 @@ class ServeArguments:
 
 
 class Arguments(NamedTuple):
-    """All arguments of `serve`."""
-
     serve: ServeArguments
     model: LoadingArguments
     engine: EngineArguments

@@ -100,8 +100,6 @@ class TranslationArguments:
 
 
 class Arguments(NamedTuple):
-    """All arguments of `translate`."""
-
     text: TranslationArguments
     model: LoadingArguments
     engine: EngineArguments
