@@ -128,33 +128,23 @@ def translate(
     if split_sentences and forced_phrases is not None:
         raise InputError("forced_phrases is for sentences, not for texts to split; give a glossary instead.")
     # Alignments place tags.
-    batches = _BatchOptions(inference, return_details is True or markup is not None, generate_kwargs)
-    texts = _TextOptions(split_sentences, _SentenceOptions(glossary, forced_phrases, batches))
-    found = _translate_documents(documents, markup, texts) if markup else _translate_texts(documents, texts)
+    decodes_again = return_details is True or markup is not None
+    options = _Options(inference, decodes_again, generate_kwargs, glossary, forced_phrases, split_sentences)
+    found = _translate_documents(documents, markup, options) if markup else _translate_texts(documents, options)
     return found if return_details else [translation.text for translation in found]
 
 
 @dataclass
-class _BatchOptions:
+class _Options:
     inference: Inference
     decodes_again: bool
     generate_kwargs: dict[str, Any]
-
-
-@dataclass
-class _SentenceOptions:
     glossary: Mapping[str, str | Sequence[str]] | Glossary | None
     forced_phrases: Sequence[Sequence] | None
-    batches: _BatchOptions
-
-
-@dataclass
-class _TextOptions:
     split_sentences: bool | str
-    sentences: _SentenceOptions
 
 
-def _translate_documents(documents: list[str], kind: str, options: _TextOptions) -> list[Translation]:
+def _translate_documents(documents: list[str], kind: str, options: _Options) -> list[Translation]:
     """Translate the text of documents, and place their tags; tokens and alignments are those of the text alone."""
     parsed = [Document(kind, document) for document in documents]
     texts = [document.text.rstrip() for document in parsed]
@@ -173,34 +163,33 @@ def _place_tags(document: Document, translation: Translation) -> Translation:
     return translation._replace(text=text, alternatives=others)
 
 
-def _translate_texts(texts: list[str], options: _TextOptions) -> list[Translation]:
+def _translate_texts(texts: list[str], options: _Options) -> list[Translation]:
     """Translate texts, as a whole or sentence by sentence; white space and line breaks stay."""
     if not options.split_sentences:
-        return _translate_sentences(texts, options.sentences)
-    tokenizer = options.sentences.batches.inference.tokenizer
+        return _translate_sentences(texts, options)
     language = options.split_sentences if isinstance(options.split_sentences, str) else None
-    pieces = [pieces_of(tokenizer, text, language) for text in texts]
-    translations = iter(_translate_sentences([piece.text for each in pieces for piece in each], options.sentences))
+    pieces = [pieces_of(options.inference.tokenizer, text, language) for text in texts]
+    translations = iter(_translate_sentences([piece.text for each in pieces for piece in each], options))
     return [join(each, list(islice(translations, len(each)))) for each in pieces]
 
 
-def _translate_sentences(sentences: list[str], options: _SentenceOptions) -> list[Translation]:
+def _translate_sentences(sentences: list[str], options: _Options) -> list[Translation]:
     """Translate sentences, each with the phrases that its translation must have."""
-    inference, generate_kwargs = options.batches.inference, options.batches.generate_kwargs
-    model = inference.model
-    phrases = phrases_of(inference.tokenizer, sentences, options.glossary, options.forced_phrases)
+    model, tokenizer = options.inference.model, options.inference.tokenizer
+    phrases = phrases_of(tokenizer, sentences, options.glossary, options.forced_phrases)
     if options.glossary is not None or any(phrases):
         kind = model.config.model_type
         if isinstance(model, Engine) or kind != VanillaTransformerConfig.model_type:
             reason = "another engine than torch" if isinstance(model, Engine) else f'a model of the type "{kind}"'
             raise InputError(f"terms and forced_phrases do not work with {reason}; leave them out, or use another.")
-        check_is_beam_search(_search_settings(model, generate_kwargs))
+        check_is_beam_search(_search_settings(model, options.generate_kwargs))
         if options.glossary is not None:
-            generate_kwargs.setdefault("letter_edges", letter_edges(inference.tokenizer, model.config.vocab_size))
-    return _translate_batches(sentences, phrases, options.batches)
+            edges = letter_edges(tokenizer, model.config.vocab_size)
+            options.generate_kwargs.setdefault("letter_edges", edges)
+    return _translate_batches(sentences, phrases, options)
 
 
-def _translate_batches(sentences: list[str], phrases: list[list], options: _BatchOptions) -> list[Translation]:
+def _translate_batches(sentences: list[str], phrases: list[list], options: _Options) -> list[Translation]:
     """Translate sentences in batches of similar length."""
     inference, generate_kwargs = options.inference, options.generate_kwargs
     model, tokenizer = inference.model, inference.tokenizer
