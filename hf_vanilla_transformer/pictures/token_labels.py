@@ -5,17 +5,14 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from transformers import PreTrainedTokenizerBase
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from ..model.tokenization_two_vocabularies import sides_of
+from ..translation.words_of_tokens import TokenTexts
 
 
 # Of UTF-8, or a byte that belongs to none: a model may write any bytes.
 _CHARACTER = re.compile(
     rb"[\xc0-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf7][\x80-\xbf]{3}|.", flags=re.DOTALL
 )
-_BYTE = re.compile("<0x([0-9A-F]{2})>")
-_BYTES_OF_BYTE_LEVEL = {character: byte for byte, character in bytes_to_unicode().items()}
 # A token that is only space would have an empty label.
 _SPACE = "\N{OPEN BOX}"
 # XML, and so SVG, cannot contain most of these characters.
@@ -38,34 +35,11 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], *, of_ta
     Returns:
         `list[str]`: one text for each id, never empty; special tokens have their names.
     """
-    parts = [_bytes_of(*piece) for piece in _pieces(tokenizer, ids, of_target)]
+    spelled = TokenTexts(tokenizer, of_target).spelled
+    parts = [spelled(int(token)) for token in ids]
     text, ends = b"".join(parts), [*accumulate(map(len, parts), initial=0)]
     characters = [found.span() for found in _CHARACTER.finditer(text)]
     return [_text_between(text, characters, start, end) for start, end in pairwise(ends)]
-
-
-def _pieces(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], of_target: bool) -> list[tuple[str, bool]]:
-    """Each token as the vocabulary writes it, and whether its characters stand for bytes."""
-    side = sides_of(tokenizer)[of_target]
-    if not side.is_fast and hasattr(side, "encoder"):
-        # MarianTokenizer and FSMTTokenizer name tokens of the target only, if the vocabularies are two.
-        names = dict(side.decoder) if of_target else {index: token for token, index in side.encoder.items()}
-        names |= {index: str(token) for index, token in side.added_tokens_decoder.items()}
-        return [(names.get(index, side.unk_token), False) for index in map(int, ids)]
-    is_byte_level = side.is_fast and "ByteLevel" in str(side.backend_tokenizer.decoder)
-    added = side.added_tokens_decoder
-    return [
-        (side.convert_ids_to_tokens(index), is_byte_level and index not in added)  # Added tokens are text as it is.
-        for index in map(int, ids)
-    ]
-
-
-def _bytes_of(piece: str, is_byte_level: bool) -> bytes:
-    if is_byte_level:
-        return bytes(_BYTES_OF_BYTE_LEVEL[character] for character in piece)
-    if byte := _BYTE.fullmatch(piece):
-        return bytes.fromhex(byte[1])
-    return piece.replace("▁", " ").replace("</w>", " ").encode()
 
 
 def _text_between(text: bytes, characters: Sequence[tuple[int, int]], start: int, end: int) -> str:

@@ -14,6 +14,7 @@ from ..model.tokenization_two_vocabularies import sides_of
 
 # What byte-pair encodings and SentencePiece add to a token where a word begins or ends.
 _MARKERS = ("\N{LOWER ONE EIGHTH BLOCK}", "</w>", "@@")
+_BYTE_OF_SENTENCEPIECE = re.compile("<0x([0-9A-F]{2})>")
 # The byte of each character with which byte-level vocabularies spell it.
 _BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}
 # Stands for a token that the vocabulary lacks; no text contains this byte.
@@ -30,9 +31,10 @@ class TokenTexts:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, is_target: bool):
         side: Any = sides_of(tokenizer)[is_target]
-        # MarianTokenizer with two vocabularies and FairseqTokenizer have the target's here.
-        vocabulary = (is_target and getattr(side, "target_encoder", None)) or side.get_vocab()
-        self._names = {token: name for name, token in vocabulary.items()}
+        self._names = {token: name for name, token in side.get_vocab().items()}
+        if is_target and not side.is_fast and hasattr(side, "decoder"):
+            # MarianTokenizer and FSMTTokenizer have the target's vocabulary here, if there are two.
+            self._names = {**side.decoder, **{token: str(name) for token, name in side.added_tokens_decoder.items()}}
         self._special, self._unknown = set(side.all_special_ids), side.unk_token_id
         self._added = set(side.get_added_vocab().values())
         backend = getattr(side, "backend_tokenizer", None)
@@ -55,16 +57,19 @@ class TokenTexts:
     def _bytes(self, token: int) -> bytes:
         if token == self._unknown:
             return _UNKNOWN
-        if token in self._special:
-            return b""
+        spelled = b"" if token in self._special else self.spelled(token)
+        return unescape(spelled.decode()).encode() if self._is_moses else spelled
+
+    def spelled(self, token: int) -> bytes:
+        """The bytes of a token, also of a special one, with spaces in the place of what marks the edges of words."""
         name = self._names.get(token, "")
         if self._is_byte_level and token not in self._added:
             return bytes(map(_BYTE_OF.__getitem__, name))
-        if len(name) == 6 and name.startswith("<0x"):  # A byte, in SentencePiece.
-            return bytes([int(name[3:5], 16)])
+        if byte := _BYTE_OF_SENTENCEPIECE.fullmatch(name):
+            return bytes.fromhex(byte[1])
         for marker in _MARKERS:
-            name = name.replace(marker, "")
-        return (unescape(name) if self._is_moses else name).encode()
+            name = name.replace(marker, " ")
+        return name.encode()
 
 
 def words_of_tokens(words: list[str], tokens: list[bytes]) -> list[list[int]]:
