@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from ..hub.model_card import About, fill_model_card
-from ..hub.model_folder import files_of_a_run, staged
+from ..hub.model_folder import check_holds_no_model, staged
 from ..support.argument_checks import reason_of
 from ..support.atomic_files import are_same_file, locked
 from ..support.user_errors import InputError
@@ -79,7 +79,7 @@ def write_converted(
         ValueError: if what was written cannot be loaded, or is not equal to its source, without `force`.
     """
     with locked(output):
-        _check_holds_no_model(output)
+        check_holds_no_model(output, "the converted model")
         with staged(output) as folder:
             model.save_pretrained(folder)
             config, parameters = model.config, model.num_parameters()
@@ -162,13 +162,5 @@ def check_output(output: str, source: str) -> Path:
     folder = Path(source) if Path(source).is_dir() else Path(source).parent
     if Path(source).exists() and are_same_file(output, folder):
         raise InputError(f"{output} is the folder of the source; name another folder for the converted model.")
-    _check_holds_no_model(Path(output))
+    check_holds_no_model(Path(output), "the converted model")
     return Path(output)
-
-
-def _check_holds_no_model(output: Path) -> None:
-    if output.exists() and not output.is_dir():
-        raise NotADirectoryError(f"{output} is a file; name a folder for the converted model.")
-    found = [path.name for path in files_of_a_run(output)]
-    if found:
-        raise FileExistsError(f"{output} already holds a model ({', '.join(found[:4])}); name another folder.")

@@ -34,8 +34,7 @@ def choose_search(
     scores: dict[str, float] = {}
 
     def bleu(search: dict[str, Any]) -> float:
-        options = {"tokenize": scoring.options(pairs)["tokenize"], "lowercase": scoring.lowercase}
-        found = evaluate(model, pairs, tokenizer, **options, **search).scores
+        found = evaluate(model, pairs, tokenizer, **scoring.options(pairs), **search).scores
         scores[describe_search(model, search)] = found["bleu"]
         return found["bleu"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets import Dataset
-from transformers import GenerationConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ..data.pair_arguments import DataArguments, Files, file_names
 from ..data.text_lines import one_line
@@ -125,7 +125,11 @@ def describe_search(model: Any, given: dict[str, Any] | None = None) -> str:
     # Not by update(), which validates settings that the model may carry.
     for name, value in (given or {}).items():
         setattr(settings, name, value)
-    beams, limit = settings.num_beams or 1, _describe_limit(settings)
+    offset, limit = getattr(settings, "max_length_offset", None), settings.max_new_tokens or settings.max_length
+    if offset is not None and not limits_length(settings):
+        limit = f"source + {offset}"
+    limit = f", at most {limit} tokens" if limit else ""
+    beams = settings.num_beams or 1
     if beams == 1:
         return f"{'sampling' if settings.do_sample else 'greedy search'}{limit}"
     alpha = 1.0 if settings.length_penalty is None else settings.length_penalty
@@ -133,11 +137,3 @@ def describe_search(model: Any, given: dict[str, Any] | None = None) -> str:
     kind = "beam sampling" if settings.do_sample else "beam search"
     stop = ", early stopping" if settings.early_stopping is True else ""
     return f"{kind}, {beams} beams, {penalty}{stop}{limit}"
-
-
-def _describe_limit(settings: GenerationConfig) -> str:
-    offset = getattr(settings, "max_length_offset", None)
-    limit = settings.max_new_tokens or settings.max_length
-    if offset is not None and not limits_length(settings):
-        limit = f"source + {offset}"
-    return f", at most {limit} tokens" if limit else ""

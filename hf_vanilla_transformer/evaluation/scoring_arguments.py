@@ -52,11 +52,6 @@ class ScoringArguments:
         return replace(self, bleu_tokenize=self.bleu_tokenize or bleu_tokenization(language))
 
     def options(self, pairs: "Dataset") -> dict[str, Any]:
-        """Arguments of `score_translations`, for pairs."""
-        default = "char" if is_number_corpus(pairs) else "13a"
+        """Arguments of `score_translations`, for pairs; translations of the built-in corpus are single words."""
+        default = "char" if "number" in pairs.column_names else "13a"
         return {"tokenize": self.bleu_tokenize or default, "lowercase": self.lowercase}
-
-
-def is_number_corpus(pairs: "Dataset") -> bool:
-    """Whether pairs come from the built-in corpus, whose translations are single words."""
-    return "number" in pairs.column_names

@@ -78,6 +78,15 @@ def files_of_a_run(folder: Path) -> list[Path]:
     return [path for pattern in FILES_OF_A_RUN for path in sorted(folder.glob(pattern)) if path.is_file()]
 
 
+def check_holds_no_model(folder: Path, purpose: str) -> None:
+    """Raise OSError if a folder for a new model holds one already, or is a file."""
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file; name a folder for {purpose}.")
+    found = [path.name for path in files_of_a_run(folder)]
+    if found:
+        raise FileExistsError(f"{folder} already holds a model ({', '.join(found[:4])}); name another folder.")
+
+
 @contextmanager
 def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
     """Yield a temporary folder whose files move into `folder` when all of them are written.

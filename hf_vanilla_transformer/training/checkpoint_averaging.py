@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ..hub.model_card import About, average_facts, fill_model_card
-from ..hub.model_folder import TOKENIZER_FILES, check_links, files_of_a_run, staged
+from ..hub.model_folder import TOKENIZER_FILES, check_holds_no_model, check_links, staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..support.argument_checks import check_number
 from ..support.atomic_files import locked
@@ -69,18 +69,19 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
     if isinstance(paths, (str, os.PathLike)):
         raise TypeError(f"paths is one path, {os.fspath(paths)}; give a list of the folders to average.")
     target = Path(output)
-    if target.exists() and not target.is_dir():
-        raise NotADirectoryError(f"{target} is a file; name a folder for the average.")
+    check_holds_no_model(target, "the average")
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target):
-        found = [path.name for path in files_of_a_run(target)]
-        if found:
-            raise FileExistsError(f"{target} already holds a model ({', '.join(found[:4])}); name another folder.")
+        check_holds_no_model(target, "the average")
         with staged(target) as folder:
             checkpoints = write_average(paths, folder)
             last, config = checkpoints[-1], VanillaTransformerConfig.from_pretrained(folder)
             parameters = sum(math.prod(last.identity[name][1:]) for name in last.files)
-            facts = average_facts(_names([checkpoint.folder.resolve() for checkpoint in checkpoints]))
+            folders = [checkpoint.folder.resolve() for checkpoint in checkpoints]
+            names = [each.name for each in folders]
+            if len(set(names)) < len(names):
+                names = [f"{each.parent.name}/{each.name}" for each in folders]
+            facts = average_facts(names)
             card = fill_model_card(About(target.resolve().name), config, parameters, facts)
             (folder / "README.md").write_text(card.content, encoding="utf-8")
     return target
@@ -193,9 +194,3 @@ def _read_tensor(file: Path, name: str) -> torch.Tensor:
     # An open file keeps the pages of every tensor that was read from it, so it is opened anew for each.
     with safe_open(file, framework="pt") as stored:
         return stored.get_tensor(name)
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """Names of folders, preceded by their parents' names if two are equal."""
-    names = [folder.name for folder in folders]
-    return names if len(set(names)) == len(names) else [f"{folder.parent.name}/{folder.name}" for folder in folders]

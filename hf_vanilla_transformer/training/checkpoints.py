@@ -144,12 +144,10 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
 
 
 def find_checkpoint(wanted: str, folder: Path) -> Path | None:
-    """The checkpoint to resume from; None if the run is to start from scratch.
+    """The checkpoint to resume from; None if the run, which writes into `folder`, is to start from scratch.
 
-    Args:
-        wanted (`str`): a checkpoint's folder; `"last"`, the newest complete one in `folder`; or `"auto"`, which is
-            `"last"` but allows that no checkpoint exists, for jobs that are restarted.
-        folder (`Path`): the run's output folder.
+    `wanted` is a checkpoint's folder; `"last"`, the newest complete one in `folder`; or `"auto"`, which is `"last"` but
+    allows that no checkpoint exists, for jobs that are restarted.
     """
     if wanted in ("last", "auto"):
         last = last_complete_checkpoint(folder)

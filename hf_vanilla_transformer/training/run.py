@@ -71,14 +71,10 @@ def train(
         KeyboardInterrupt: at Ctrl-C; Terminated, a kind of it, at SIGTERM with `enable_jit_checkpoint`.
         RunStoppedError: if the training stops early, or its outputs cannot be written.
     """
-    files = {"train_file": train_files, "validation_file": validation_files, "test_file": test_files}
-    given: dict[str, Any] = {name: each for name, each in files.items() if each is not None}
-    if output_dir is not None:
-        given["output_dir"] = str(output_dir)
-    if dry_run:
-        given["dry_run"] = True
-    recipe = {} if config is None else read_recipe(config)
-    given = with_recipe(recipe, {**given, **arguments})
+    named: dict[str, Any] = {"train_file": train_files, "validation_file": validation_files, "test_file": test_files}
+    named |= {"output_dir": None if output_dir is None else str(output_dir), "dry_run": dry_run or None}
+    given = {**{name: value for name, value in named.items() if value is not None}, **arguments}
+    given = with_recipe({} if config is None else read_recipe(config), given)
     with prepared(Settings.from_arguments(may_plan=config is None, **given)) as finish_run:
         return finish_run()
 
@@ -196,12 +192,7 @@ def holding(folder: Path) -> Iterator[None]:
 def finish(
     settings: Settings, checkpoint: Path | None, pairs: DatasetDict, trainer: Seq2SeqTrainer, record: dict[str, Any]
 ) -> Path:
-    """Train, save and evaluate the model; returns its folder.
-
-    Args:
-        checkpoint: the checkpoint that the run starts from.
-        record: what `describe_run` returned, for the results file, and the time of the start.
-    """
+    """Train, save and evaluate the model; returns its folder. See [`report`] for the record."""
     output, count = settings.output, settings.model.average_last
     if trainer.is_world_process_zero():
         save_arguments(settings)

@@ -32,9 +32,7 @@ _AT_LEAST_0 += ["save_total_limit", "weight_decay", "adam_epsilon", "warmup_step
 def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -> None:
     """Raise ValueError or OSError if settings do not fit together, or the run would overwrite something.
 
-    Args:
-        checkpoint: the checkpoint that the run starts from.
-        resumes: whether this checkpoint is in the run's own folder.
+    A run `resumes` if the checkpoint that it starts from is in its own folder.
     """
     model_args, args, output = settings.model, settings.args, settings.output
     if not args.output_dir:

@@ -142,12 +142,9 @@ def describe_average(scores: dict[str, Any]) -> str:
 def evaluate_saved(
     split: str, settings: Settings, pairs: DatasetDict, folder: Path | None = None
 ) -> dict[str, Any] | None:
-    """Scores of the saved model on a split, with the model's own search; None if the data has no such split.
+    """Scores of the saved model, or of another `folder`, on a split, with its own search; None without this split.
 
     The model in memory may still use the precision of the training; users load the saved one.
-
-    Args:
-        folder: another model of the run.
     """
     if split not in pairs:
         return None
@@ -157,8 +154,7 @@ def evaluate_saved(
         pairs[split],
         tokenizer,
         data=settings.data.describe(split),
-        tokenize=settings.scoring.bleu_tokenize,
-        lowercase=settings.scoring.lowercase,
+        **settings.scoring.options(pairs[split]),
         **settings.decoding.generate_kwargs(),
     ).scores
 
@@ -185,13 +181,7 @@ def save_card(
     facts: dict[str, Any],
     compared: dict[str, Any],
 ) -> None:
-    """Write the model card and the scores into the model's folder.
-
-    Args:
-        scores: on the test pairs.
-        facts: rows of the table of its training.
-        compared: what `compare_average` returned, or nothing.
-    """
+    """Write the model card, with a table of facts, and the scores on test and on validation pairs."""
     args, output = settings.args, settings.output
     # An absolute path would describe this machine.
     location: dict[str, Any] = {"location": output.name if output.is_absolute() else str(args.output_dir)}

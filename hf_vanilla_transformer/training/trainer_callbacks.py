@@ -198,11 +198,7 @@ class RecordFacts(TrainerCallback, ExportableState):
 
 
 class LogRunSizes(TrainerCallback):
-    """Logs what is about to be trained, and has a short run log its loss before its end.
-
-    Args:
-        parameters, pairs (`int`): of the model, and of the training data.
-    """
+    """Logs the numbers of parameters and pairs that are trained, and has a short run log its loss before its end."""
 
     def __init__(self, parameters: int, pairs: int):
         self.parameters, self.pairs = parameters, pairs
@@ -225,11 +221,6 @@ class LogExamples(TrainerCallback):
     """Logs, at each evaluation, the same five validation pairs as source, prediction and reference.
 
     TensorBoard shows them as text. Every process translates them, because the weights of one may be spread over all.
-
-    Args:
-        trainer (`Seq2SeqTrainer`): whose decoding settings and TensorBoard are used.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
-        pairs (`Dataset`): validation pairs, with columns `source` and `target`.
     """
 
     def __init__(self, trainer: Seq2SeqTrainer, tokenizer: PreTrainedTokenizerBase, pairs: Dataset):
