@@ -12,14 +12,7 @@ Options = tuple[tuple[str, Any], ...]
 
 
 class Batch(NamedTuple):
-    """What a batch was, for metrics.
-
-    Attributes:
-        texts: number of texts.
-        tokens: their tokens, padding included.
-        waited: seconds that each text waited.
-        seconds: of the translation.
-    """
+    """What a batch was, for metrics: tokens with padding, seconds that each text waited, and of the translation."""
 
     texts: int
     tokens: int
@@ -63,15 +56,9 @@ class Batcher:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="translation")
 
     async def submit(self, texts: Sequence[str], tokens: Sequence[int], options: dict[str, Any]) -> list[Any]:
-        """Wait for the results of some texts, in their order. When cancelled, texts that still wait are dropped.
+        """Wait for the results of some texts, in their order; `tokens` are the number of tokens of each.
 
-        Args:
-            texts (`Sequence[str]`): the texts.
-            tokens (`Sequence[int]`): the number of tokens of each.
-            options (`dict`): arguments of `translate`.
-
-        Raises:
-            Exception: what `translate` raised for one of the texts.
+        When cancelled, texts that still wait are dropped. Raises what `translate` raised for one of the texts.
         """
         loop = asyncio.get_running_loop()
         key = tuple(sorted(options.items()))
@@ -99,7 +86,9 @@ class Batcher:
             if not self._waiting:
                 await self._arrived.wait()
             await self._wait_for_others()
-            if batch := self._take():
+            if batch := self._next():
+                taken = {id(item) for item in batch}
+                self._waiting = deque(item for item in self._waiting if id(item) not in taken)
                 await self._work(batch)
 
     def close(self) -> None:
@@ -130,12 +119,6 @@ class Batcher:
             if batch and longest * (len(batch) + 1) > self._tokens_per_batch:
                 break
             batch.append(item)
-        return batch
-
-    def _take(self) -> list[_Item]:
-        batch = self._next()
-        taken = {id(item) for item in batch}
-        self._waiting = deque(item for item in self._waiting if id(item) not in taken)
         return batch
 
     async def _work(self, batch: list[_Item]) -> None:

@@ -50,12 +50,7 @@ class ServingSettings:
 
 
 class TextLimits:
-    """Checks the texts of each request, and counts the texts of all requests in flight.
-
-    Args:
-        settings (`ServingSettings`): the limits.
-        observe (`Callable`): called with the number of texts in flight when it changes.
-    """
+    """Checks the texts of each request, and counts those of all requests in flight; `observe` gets each new count."""
 
     def __init__(self, settings: ServingSettings, observe: Callable[[int], None]):
         self._settings, self._observe = settings, observe
@@ -63,11 +58,7 @@ class TextLimits:
 
     @contextmanager
     def admit(self, texts: int) -> Iterator[None]:
-        """Count texts as in flight while they wait and are translated.
-
-        Raises:
-            HTTPException: 503 if the server is full.
-        """
+        """Count texts as in flight while they wait and are translated; HTTPException with 503 if the server is full."""
         most = self._settings.max_in_flight
         if self.in_flight + texts > most:
             reason = f"the server has {self.in_flight} texts in flight, and takes {most}; retry."
@@ -91,11 +82,7 @@ class TextLimits:
             raise _http_error(413, f"a text has {longest:,} characters with its tags; send at most {most:,}.")
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
-        """Raise HTTPException with 413 if a text has too many tokens.
-
-        Args:
-            tokens (`Sequence[int]`): the number of tokens of each text.
-        """
+        """Raise HTTPException with 413 if one of the texts has too many tokens."""
         longest, most = max(tokens, default=0), self._settings.max_source_tokens
         if longest > most:
             raise _http_error(413, f"a text has {longest:,} tokens; split it into texts of at most {most:,}.")

@@ -31,12 +31,7 @@ class CardFacts(NamedTuple):
 
 
 def read_card(name: str, **options: Any) -> CardFacts:
-    """Read the README.md of a model; without one, or if its metadata is not YAML, only the title is known.
-
-    Args:
-        name (`str`): a folder, or a name on the Hub.
-        **options: `revision` and `token`, as in `from_pretrained`.
-    """
+    """Read the README.md of a model; without one, or if its metadata is not YAML, only the title is known."""
     title = name.rstrip("/").rpartition("/")[2] or name
     path = cached_file(name, "README.md", _raise_exceptions_for_missing_entries=False, **options)
     if path is None:

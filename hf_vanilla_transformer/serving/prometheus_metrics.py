@@ -34,11 +34,9 @@ class Metrics:
         self._waited = histogram("translation_wait_seconds", "Seconds that a text waits for its batch.", _SECONDS)
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
         self._requests.labels(route, str(status)).observe(seconds)
 
     def count_batch(self, batch: Batch) -> None:
-        """Count a batch that was translated."""
         self._texts.inc(batch.texts)
         self._batch_texts.observe(batch.texts)
         self._batch_tokens.observe(batch.tokens)
@@ -58,7 +56,6 @@ class CountRequests:
         self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -26,12 +26,8 @@ logger = logging.getLogger(__name__)
 class Service:
     """Translates the texts of many callers, in batches and within limits.
 
-    Args:
-        model (`PreTrainedModel`, or an `Engine` as of `load_engine`): the model.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
-        settings (`ServingSettings`): limits.
-        card (`CardFacts`): what is known of the model.
-        generate_kwargs (`dict`): arguments of `translate()` and `generate()` for requests that do not give them.
+    The model may be an `Engine` as of `load_engine`. `generate_kwargs` are arguments of `translate()` and `generate()`
+    for requests that do not give them.
     """
 
     def __init__(
@@ -51,11 +47,7 @@ class Service:
 
     @property
     def batcher(self) -> Batcher:
-        """The batcher, while the service runs.
-
-        Raises:
-            RuntimeError: if it does not run.
-        """
+        """The batcher; RuntimeError if the service does not run."""
         if self._batcher is None:
             raise RuntimeError("the service does not run; translate inside of running().")
         return self._batcher
@@ -87,12 +79,7 @@ class Service:
     async def translate(self, texts: Sequence[str], options: dict[str, Any]) -> list[Translation]:
         """Translate some texts of one caller; when cancelled, those that still wait are dropped.
 
-        Args:
-            texts (`Sequence[str]`): the texts.
-            options (`dict`): arguments of `translate()`.
-
-        Returns:
-            `list[Translation]`: with flags, and all details if the options request them.
+        Translations have flags, and all details if the options, arguments of `translate()`, request them.
 
         Raises:
             HTTPException: 413 if there are too many texts or one is too long, 422 if the model cannot translate one or

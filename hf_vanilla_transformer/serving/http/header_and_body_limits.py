@@ -57,17 +57,13 @@ def protocol_with(head_seconds: float) -> type[H11Protocol]:
 class RequestLimits:
     """ASGI middleware: 431 for headers that are too long, 413 for such a body, and 408 for one that arrives too slowly.
 
-    Args:
-        app: the ASGI app within.
-        most_bytes (`int`): maximum length of a body.
-        seconds (`float`): until a body must be there.
+    A body may have `most_bytes`, and must have arrived after so many seconds.
     """
 
     def __init__(self, app: Any, most_bytes: int, seconds: float):
         self._app, self._most_bytes, self._seconds = app, most_bytes, seconds
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:

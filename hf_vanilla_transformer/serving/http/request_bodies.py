@@ -24,7 +24,10 @@ async def read_libre_request(request: Request) -> LibreRequest:
     body = await request.body()
     try:
         if kind == FORM:
-            return LibreRequest.model_validate(_form(body))
+            fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
+            # `q` is a list if it is given several times.
+            values = {name: found[0] if len(found) == 1 else found for name, found in fields.items()}
+            return LibreRequest.model_validate(values)
         return LibreRequest.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
@@ -43,13 +46,3 @@ def error_sentence(error: Any) -> str:
     # A name of a field may be anything, such as a lone surrogate.
     place = ascii(".".join(map(str, error["loc"])))[1:-1][:200]
     return f"{place}: {error['msg']}." if place else f"{error['msg']}."
-
-
-def _form(body: bytes) -> dict[str, Any]:
-    """The fields of a form; `q` is a list if it is given several times.
-
-    Raises:
-        ValueError: if it is not UTF-8.
-    """
-    fields = parse_qs(body.decode(), keep_blank_values=True, errors="strict")
-    return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}

@@ -42,12 +42,7 @@ def run(app: FastAPI, settings: ServingSettings, listener: socket.socket) -> Non
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, which also ends the streams of the page.
-
-    Args:
-        app (`FastAPI`): its `state.end_streams` is called first on shutdown.
-        config (`uvicorn.Config`): of the app.
-    """
+    """uvicorn's, which first ends the streams of the page on shutdown, by `end_streams` of the app's state."""
 
     def __init__(self, app: FastAPI, config: uvicorn.Config):
         super().__init__(config)

@@ -30,10 +30,7 @@ hf-vanilla-transformer[page]=={__version__}
 def write_space(folder: str, model: str, card: CardFacts) -> None:
     """Write a folder that can be pushed to a Space: `app.py`, `requirements.txt`, `README.md`.
 
-    Args:
-        folder (`str`): a new or empty folder.
-        model (`str`): a name on the Hub, which the Space will load; or a folder, of which a copy lies in the Space's.
-        card (`CardFacts`): of the model.
+    The model is a name on the Hub, which the Space will load; or a folder, of which a copy lies in the Space's.
 
     Raises:
         FileExistsError: if the folder holds files.
