@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from ..support.argument_checks import check_optional
 from ..support.build_arguments import option
 from ..support.output_files import check_can_write
 from ..support.user_errors import InputError
@@ -148,9 +147,6 @@ class ScheduleArguments:
     d_model: list[int] = option([256, 512, 1024], "Widths of models.")
     warmup_steps: list[int] = option([4000, 8000], "Warm-up updates.")
     updates: int = option(20_000, "Length of the axis.")
-
-    def __post_init__(self) -> None:
-        check_optional(self, "updates")
 
     def draw(self, theme: str) -> Any:
         from ..pictures import plot_schedule

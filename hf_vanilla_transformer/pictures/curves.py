@@ -45,6 +45,8 @@ def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
     if not panels:
         raise InputError("some points have no BLEU, and some no loss; plot curves that share one of the two.")
     with styled(theme) as colours:
+        from matplotlib.lines import Line2D
+
         rows, columns = (len(panels) + 1) // 2, min(len(panels), 2)
         figure = new_figure(5 * columns, 3.5 * rows)
         for number, metric in enumerate(panels, start=1):
@@ -56,7 +58,11 @@ def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
                 axes.set_yscale("log")
             axes.grid(alpha=0.3)
         has_training = any(curve.get("training") for curve in curves.values())
-        handles = (runs if len(curves) > 1 else []) + (_legend_of_lines() if has_training else [])
+        handles = runs if len(curves) > 1 else []
+        if has_training:
+            training = "training (with dropout; loss as minimized)"
+            handles.append(Line2D([], [], color="gray", marker=".", label="validation"))
+            handles.append(Line2D([], [], color="gray", linestyle="--", linewidth=1, label=training))
         if handles:
             figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
     return figure
@@ -74,14 +80,3 @@ def _series(points: Sequence[Mapping[str, float]], metric: str) -> tuple[list[fl
     """Minutes of training and values of a metric, of the points that have both."""
     known = [point for point in points if metric in point and "training_seconds" in point]
     return [point["training_seconds"] / 60 for point in known], [point[metric] for point in known]
-
-
-def _legend_of_lines() -> list[Any]:
-    """Handles that name the two kinds of line."""
-    from matplotlib.lines import Line2D
-
-    training = "training (with dropout; loss as minimized)"
-    return [
-        Line2D([], [], color="gray", marker=".", label="validation"),
-        Line2D([], [], color="gray", linestyle="--", linewidth=1, label=training),
-    ]

@@ -13,6 +13,7 @@ from ..model.pipeline_vanilla_transformer import check_generated, check_vocabula
 from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError
 from ..translation.engine import Engine
+from ..translation.inference import Inference
 from .token_labels import token_texts
 
 
@@ -183,15 +184,13 @@ def _token_ids(
     ids = encode(tokenizer, sources).input_ids
     if targets is None:
         return ids, [_best_hypothesis(model, tokenizer, row, generate_kwargs) for row in ids]
-    targets = list(check_strings("targets", targets))
-    if len(targets) != len(sources):
-        raise InputError(f"there are {len(sources)} sources and {len(targets)} targets; give one target per source.")
+    _, _, _, target_ids = Inference(model, tokenizer, tokens_per_batch=1).tokenize_pairs(sources, targets)
     if generate_kwargs:
         raise InputError(
             f"{', '.join(generate_kwargs)} has no effect on a target that is given; leave out one of them."
         )
     start = model.config.decoder_start_token_id
-    return ids, [[start, *row] for row in encode(tokenizer, text_target=targets).input_ids]
+    return ids, [[start, *row] for row in target_ids]
 
 
 def _best_hypothesis(
