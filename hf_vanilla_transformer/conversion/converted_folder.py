@@ -68,11 +68,7 @@ def write_converted(
     What is compared with the source is the folder: its model and its tokenizer, loaded by the function with which the
     verbs load a folder.
 
-    Args:
-        model (`VanillaTransformerForConditionalGeneration`): the converted model.
-        source (`Source`): what it was converted from.
-        files (`dict`): contents of the tokenizer's files, by name.
-        output, sentences, force: see [`~hf_vanilla_transformer.conversion.hf_marian.from_hf_marian`].
+    `files` are the contents of the tokenizer's files, by name.
 
     Raises:
         FileExistsError: if the folder already holds a model.

@@ -182,16 +182,9 @@ def specification(
     target_texts: list[str],
     max_positions: int = 2048,
 ) -> Any:
-    """The model as CTranslate2 describes it, before it is saved.
+    """The model, in float32 on the CPU, as CTranslate2 describes it; the texts are those of all tokens, by their ids.
 
-    Args:
-        model (`VanillaTransformerForConditionalGeneration`): in float32 on the CPU.
-        source_texts, target_texts (`list` of `str`): texts of all tokens, by their ids.
-        max_positions (`int`, defaults to 2048): see `table_length`.
-
-    Raises:
-        ImportError: if ctranslate2 is not installed.
-        ValueError: if CTranslate2 cannot hold such a model.
+    Raises ImportError if ctranslate2 is not installed, and ValueError if it cannot hold such a model.
     """
     config = model.config
     require(config, "CTranslate2", stack_layer_norm=False)

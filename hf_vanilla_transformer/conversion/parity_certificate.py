@@ -62,10 +62,7 @@ def add_scores(
 ) -> dict[str, Any]:
     """The comparison with `marian`: the largest difference per token from scores that Marian gave to whole hypotheses.
 
-    Args:
-        parity (`dict`): see [`compare`].
-        model, tokenizer: the converted model.
-        hypotheses (`list` of `tuple`): a sentence, SentencePiece tokens of a translation, and its log-probability.
+    Each hypothesis is a sentence, the SentencePiece tokens of a translation, and its log-probability.
     """
     differences = []
     for sentence, pieces, expected in hypotheses:

@@ -58,11 +58,7 @@ def widen_feed_forward(state: State, d_ff: int) -> State:
 
 
 def require(config: VanillaTransformerConfig, system: str, **fields: Any) -> None:
-    """Raise ValueError if a configuration lacks the values that another system needs, equal widths of heads included.
-
-    Args:
-        **fields: names of fields or properties of the configuration, and the values that the system needs.
-    """
+    """Raise ValueError if a configuration lacks the values that another system needs, or equal widths of heads."""
     width = config.d_model // config.num_heads
     for name, needed in {"key_dim": width, "value_dim": width, **fields}.items():
         given = getattr(config, name)
@@ -73,10 +69,7 @@ def require(config: VanillaTransformerConfig, system: str, **fields: Any) -> Non
 def converted_model(source: Any, state: State, name: str, **fields: Any) -> VanillaTransformerForConditionalGeneration:
     """A model with the weights and the decoding settings of a Marian or FSMT model of transformers.
 
-    Args:
-        source (`PreTrainedModel`): the model; `name` is its name in errors.
-        state (`dict`): its weights under this model's names, but sinusoids with all sines before all cosines.
-        **fields: of the configuration, besides those that `source` has, too.
+    The state has its weights under this model's names, but for sinusoids with all sines before all cosines.
     """
     for key, weight in state.items():
         if not weight.isfinite().all():

@@ -85,12 +85,7 @@ def lines_as_they_arrive(stream: BufferedIOBase, name: str) -> Iterator[list[str
 
 
 def decode_lines(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[str]:
-    """Decode lines of UTF-8 without line ends and byte order mark.
-
-    Args:
-        lines: their bytes.
-        name (`str`): of the file or stream, for errors.
-        first (`int`): the number of the first line.
+    """Decode lines of UTF-8 without line ends and byte order mark; errors have the name, and count from `first`.
 
     Raises:
         ValueError: if a line is not UTF-8, or holds NUL characters, as UTF-16 does, or if carriage returns alone end

@@ -20,12 +20,7 @@ def choose_search(
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """Choose `length_penalty`, then `early_stopping`; of equal scores the first one wins, so the paper's settings.
 
-    Args:
-        model (`PreTrainedModel`): with the search that is varied in its `generation_config`.
-        tokenizer (`PreTrainedTokenizerBase`): of the model.
-        pairs (`Dataset`): validation pairs with columns `source` and `target`.
-        scoring (`ScoringArguments`): how to compute BLEU.
-        **given: arguments of `generate()`; what they have is not chosen.
+    The search of the model's `generation_config` is varied, without what is `given` as arguments of `generate()`.
 
     Returns:
         `dict`: the chosen arguments of `generate()`.

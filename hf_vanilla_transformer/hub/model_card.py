@@ -23,21 +23,14 @@ class About:
     """What a card says about a model besides its sizes and its training.
 
     Args:
-        title (`str`): heading, and the model's name in the metadata of its scores.
-        dataset (`str`, *optional*): the data set's name on the Hub, or `"numbers"`; None for files.
-        dataset_config (`str`, *optional*): its configuration.
-        source_language, target_language (`str`, *optional*): language codes, such as `"en"` or `"en_US"`; other values
-            are omitted.
-        base_model (`str`, *optional*): the fine-tuned model, a name on the Hub or a folder; of a folder the card shows
-            the last part only.
-        license (`str`, *optional*): licence of the weights; if None, the card says that it is not stated.
-        scores (`dict`, *optional*): scores of [`~hf_vanilla_transformer.score_translations`] on the test pairs, with
-            `data` and `decoding`, which describe the pairs and the decoding in words.
-        data (`str`): the training data in words.
-        location (`str`, *optional*): folder or `"user/name"` that the example passes to `from_pretrained`. Default:
-            the title.
-        revision (`str`, *optional*): a branch of that repository, other than `"main"`.
-        example_source (`str`): a sentence for the example.
+        title: heading, and the model's name in the metadata of its scores.
+        dataset: the data set's name on the Hub, or `"numbers"`; None for files.
+        source_language, target_language: codes, such as `"en"` or `"en_US"`; other values are omitted.
+        base_model: the fine-tuned model, a name on the Hub or a folder, of which the card shows the last part only.
+        scores: of [`~hf_vanilla_transformer.score_translations`] on the test pairs, with `data` and `decoding`, which
+            describe the pairs and the decoding in words.
+        data: the training data in words.
+        location, revision: what the example passes to `from_pretrained`; by default the title alone.
     """
 
     title: str
@@ -94,17 +87,9 @@ class About:
 def fill_model_card(
     about: About, config: PreTrainedConfig, parameters: int, training_facts: dict[str, Any], *, converted: bool = False
 ) -> ModelCard:
-    """Fill the template `model_card.md`.
+    """Fill the template `model_card.md`; the card's `content` is the text of README.md.
 
-    Args:
-        about (`About`): the model.
-        config (`PreTrainedConfig`): its configuration.
-        parameters (`int`): number of its parameters.
-        training_facts (`dict`): rows of the table of its training.
-        converted (`bool`): the weights come from another system, and `training_facts` are about the conversion.
-
-    Returns:
-        `ModelCard`: text and metadata; its `content` is the text of README.md.
+    The facts are rows of the table of the training, or with `converted` of the conversion from another system.
     """
     metrics, exact_match = _metrics_and_exact_match(about.scores)
     return ModelCard.from_template(

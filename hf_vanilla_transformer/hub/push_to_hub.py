@@ -20,16 +20,8 @@ def prepare_repository(
 ) -> str:
     """Check, before hours of training, that a model can be pushed; create its repository if it does not exist.
 
-    Args:
-        name (`str`): `"name"` or `"user/name"`.
-        metadata (`ModelCardData`): metadata of the model card that will be pushed.
-        token (`str`, *optional*): access token. Default: that of `hf auth login` or of the environment variable
-            `HF_TOKEN`.
-        private (`bool`, *optional*): visibility of a new repository. Default: the user's setting on the Hub.
-        revision (`str`, *optional*): branch to push to, created if it does not exist. Default: `"main"`.
-
-    Returns:
-        `str`: `"user/name"`.
+    The name may lack the user; returns `"user/name"`. Defaults are the token of `hf auth login` or `HF_TOKEN`, the
+    visibility that the user set on the Hub, and the branch `"main"`; another branch is created if it does not exist.
 
     Raises:
         ConnectionError: if the Hub cannot be reached.

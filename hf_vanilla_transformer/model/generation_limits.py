@@ -56,12 +56,7 @@ _LIMITS = (MaxLengthCriteria, MaxTimeCriteria, SentenceLengthLimit)
 
 
 class CandidateStops:
-    """Which candidates of a beam search are finished, and which are truncated, by the stopping criteria of a call.
-
-    Args:
-        criteria (`StoppingCriteriaList`): of this call of `generate()`.
-        settings (`GenerationConfig`): of this call of `generate()`.
-    """
+    """Which candidates of a beam search are finished, and which are truncated, by a call's criteria and settings."""
 
     def __init__(self, criteria: StoppingCriteriaList, settings: Any):
         self._finishing = StoppingCriteriaList(each for each in criteria if not isinstance(each, _LIMITS))

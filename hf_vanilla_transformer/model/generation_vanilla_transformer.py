@@ -70,13 +70,7 @@ def requested_outputs(settings: Any) -> dict[str, tuple]:
 
 
 class ModuleCalls:
-    """The logits of the next token by calling the model, as transformers' loops do.
-
-    Args:
-        model (`PreTrainedModel`): the model.
-        settings (`GenerationConfig`): of this call of `generate()`.
-        model_kwargs (`dict`): inputs besides the tokens, such as the cache.
-    """
+    """The logits of the next token by calling the model, as transformers' loops do, with inputs such as the cache."""
 
     def __init__(self, model: Any, settings: Any, model_kwargs: dict[str, Any]):
         self.model, self.settings, self.model_kwargs = model, settings, model_kwargs

@@ -109,14 +109,7 @@ def write_average(paths: Sequence[str | os.PathLike[str]], folder: Path) -> list
 def last_checkpoints(run: str | os.PathLike[str], count: int) -> list[Path]:
     """The newest complete checkpoints of a run, oldest first: `count` of them, or all if there are fewer.
 
-    Logs a warning, with the reason, for each checkpoint that it skips.
-
-    Args:
-        run (`str` or `PathLike`): folder of a run that was trained with [`CompleteCheckpoints`].
-        count (`int`): most checkpoints to return.
-
-    Raises:
-        ValueError: if `count` is less than 1.
+    Logs a warning, with the reason, for each checkpoint that it skips; raises ValueError if `count` is less than 1.
     """
     check_number("the number of checkpoints to average", count, 1)
     return list(islice(complete_checkpoints(Path(run)), count))[::-1]
