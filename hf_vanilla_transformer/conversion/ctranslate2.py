@@ -14,11 +14,11 @@ from ..hub.model_folder import staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
-from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_number
 from ..support.atomic_files import locked
 from ..support.user_errors import InputError, needing
 from ..support.version import __version__
+from ..translation.words_of_tokens import TokenTexts
 from .converted_folder import CERTIFICATE, command
 from .parity_certificate import SENTENCES, TOLERANCES, check_equal, log_probs, random_rows, translate_rows
 from .source_folder import hashes, load_source, load_tokenizer, source_folder, weight_files
@@ -116,17 +116,12 @@ def import_library() -> Any:
 
 def vocabularies(tokenizer: Any, config: VanillaTransformerConfig) -> tuple[list[str], list[str]]:
     """The texts of all source tokens and of all target tokens by their ids; rows without a token get a name."""
-    source, target = sides_of(tokenizer)
-    sides = (
-        (source.get_vocab(), config.source_vocab_size or config.vocab_size),
-        # MarianTokenizer with two vocabularies and FairseqTokenizer have the target's here.
-        (getattr(target, "target_encoder", None) or target.get_vocab(), config.vocab_size),
+    source, target = (TokenTexts(tokenizer, is_target).names for is_target in (False, True))
+    source_size, target_size = config.source_vocab_size or config.vocab_size, config.vocab_size
+    return (
+        [source.get(token, f"<unused{token}>") for token in range(source_size)],
+        [target.get(token, f"<unused{token}>") for token in range(target_size)],
     )
-    lists = []
-    for vocabulary, size in sides:
-        texts = {token: text for text, token in vocabulary.items()}
-        lists.append([texts.get(token, f"<unused{token}>") for token in range(size)])
-    return lists[0], lists[1]
 
 
 def compare(

@@ -24,17 +24,17 @@ _SPACE = re.compile("|".join(filter(str.isspace, map(chr, range(0x1C, 0x3001))))
 
 
 class TokenTexts:
-    """The bytes of text that each token of one side of a tokenizer stands for.
+    """The bytes of text that each token of one side of a tokenizer stands for; `names` are as the vocabulary has them.
 
     Tokens are read instead of `offset_mapping`, which slow tokenizers lack, and generated tokens too.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, is_target: bool):
         side: Any = sides_of(tokenizer)[is_target]
-        self._names = {token: name for name, token in side.get_vocab().items()}
+        self.names = {token: name for name, token in side.get_vocab().items()}
         if is_target and not side.is_fast and hasattr(side, "decoder"):
             # MarianTokenizer and FSMTTokenizer have the target's vocabulary here, if there are two.
-            self._names = {**side.decoder, **{token: str(name) for token, name in side.added_tokens_decoder.items()}}
+            self.names = {**side.decoder, **{token: str(name) for token, name in side.added_tokens_decoder.items()}}
         self._special, self._unknown = set(side.all_special_ids), side.unk_token_id
         self._added = set(side.get_added_vocab().values())
         backend = getattr(side, "backend_tokenizer", None)
@@ -62,7 +62,7 @@ class TokenTexts:
 
     def spelled(self, token: int) -> bytes:
         """The bytes of a token, also of a special one, with spaces in the place of what marks the edges of words."""
-        name = self._names.get(token, "")
+        name = self.names.get(token, "")
         if self._is_byte_level and token not in self._added:
             return bytes(map(_BYTE_OF.__getitem__, name))
         if byte := _BYTE_OF_SENTENCEPIECE.fullmatch(name):
