@@ -73,6 +73,9 @@ def test_files_and_a_folder_are_enough(tmp_path, files, asked, capsys):
     assert {**CHOSEN, "train_file": files}.items() <= saved.items()
     again = train(config=str(folder / "arguments.yaml"), output_dir=tmp_path / "again")
     assert len(asked) == 1
+    assert saved["validation_size"] == 1
+    others = train(config=str(folder / "arguments.yaml"), output_dir=tmp_path / "others", validation_files=files)
+    assert "validation_size" not in saved_arguments(others)
     assert all((weight == weights_of(folder)[name]).all() for name, weight in weights_of(again).items())
 
 
