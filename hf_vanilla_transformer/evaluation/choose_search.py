@@ -5,7 +5,9 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from .evaluate import describe_search, evaluate
+from ..translation.translate import translate
+from .evaluate import describe_search
+from .metrics import score_translations
 from .scoring_arguments import ScoringArguments
 
 
@@ -20,7 +22,12 @@ def choose_search(
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """Choose `length_penalty`, then `early_stopping`; of equal scores the first one wins, so the paper's settings.
 
-    The search of the model's `generation_config` is varied, without what is `given` as arguments of `generate()`.
+    Args:
+        model (`PreTrainedModel`): with the search that is varied in its `generation_config`.
+        tokenizer (`PreTrainedTokenizerBase`): of the model.
+        pairs (`Dataset`): validation pairs with columns `source` and `target`.
+        scoring (`ScoringArguments`): how to compute BLEU.
+        **given: other arguments of `generate()`; a length penalty among them is not chosen.
 
     Returns:
         `dict`: the chosen arguments of `generate()`.
@@ -29,13 +36,13 @@ def choose_search(
     scores: dict[str, float] = {}
 
     def bleu(search: dict[str, Any]) -> float:
-        found = evaluate(model, pairs, tokenizer, **scoring.options(pairs), **search).scores
-        scores[describe_search(model, search)] = found["bleu"]
-        return found["bleu"]
+        name = describe_search(model, search)
+        if name not in scores:
+            found, options = translate(model, tokenizer, pairs["source"][:], **search), scoring.options(pairs)
+            scores[name] = score_translations(found, pairs["target"][:], metrics=["bleu"], **options)["bleu"]
+        return scores[name]
 
-    searches = [{"length_penalty": alpha, "early_stopping": "never", **given} for alpha in ALPHAS]
-    best = max(searches if "length_penalty" not in given else searches[:1], key=bleu)
-    if "early_stopping" not in given:
-        stopping = {**best, "early_stopping": True}
-        best = max([best, stopping], key=lambda search: scores.get(describe_search(model, search)) or bleu(search))
+    alphas = [given["length_penalty"]] if "length_penalty" in given else ALPHAS
+    best = max(({**given, "length_penalty": alpha, "early_stopping": "never"} for alpha in alphas), key=bleu)
+    best = max(best, {**best, "early_stopping": True}, key=bleu)
     return {name: best[name] for name in ("length_penalty", "early_stopping")}, scores
