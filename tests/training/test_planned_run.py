@@ -59,6 +59,11 @@ def asked(monkeypatch) -> list[dict[str, Any]]:
     return calls
 
 
+def other_pairs(folder: Path) -> dict[str, str]:
+    (folder / "other.tsv").write_text("en\tfr\nnine hundred\tneuf cents\n")
+    return {"validation_files": str(folder / "other.tsv"), "source_lang": "en", "target_lang": "fr"}
+
+
 def saved_arguments(folder: Path) -> dict[str, Any]:
     return yaml.safe_load((folder / "arguments.yaml").read_text())
 
@@ -74,7 +79,7 @@ def test_files_and_a_folder_are_enough(tmp_path, files, asked, capsys):
     again = train(config=str(folder / "arguments.yaml"), output_dir=tmp_path / "again")
     assert len(asked) == 1
     assert saved["validation_size"] == 1
-    others = train(config=str(folder / "arguments.yaml"), output_dir=tmp_path / "others", validation_files=files)
+    others = train(config=str(folder / "arguments.yaml"), output_dir=tmp_path / "others", **other_pairs(tmp_path))
     assert "validation_size" not in saved_arguments(others)
     assert all((weight == weights_of(folder)[name]).all() for name, weight in weights_of(again).items())
 
