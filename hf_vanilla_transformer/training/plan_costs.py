@@ -224,10 +224,11 @@ def _trial(job: dict[str, Any], folder: str) -> dict[str, Any]:
         trainer.evaluate(typical, num_beams=beams)
         seconds[name] = (time.perf_counter() - before) / sum(map(len, typical["input_ids"]))
     trainer.evaluate(Dataset.from_list(job["longest"]))
-    # The memory of a process grows with each update, until it is released.
-    missing = _UPDATES - len(peaks) if keeps_freed_memory else 0
-    growth = (peaks[-1] - peaks[2]) / max(1, len(peaks) - 3)
-    memory = (peak_memory(device) or 0) + int(growth * missing)
+    memory, count = peak_memory(device) or 0, len(peaks)
+    if keeps_freed_memory and 3 < count < _UPDATES:
+        # Until its release, memory grows about as the root of the number of updates; the first ones are the largest.
+        growth = (peaks[-1] - peaks[2]) / (count**0.5 - 3**0.5)
+        memory += int(growth * (_UPDATES**0.5 - count**0.5))
     return {"update": float(np.median(rates[1:])), "memory": memory, **seconds}
 
 
