@@ -223,6 +223,8 @@ def evaluating(model: Any) -> Iterator[None]:
 
 def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise ValueError if a tokenizer has more tokens than a model of ours has embeddings, or other special tokens."""
+    if not isinstance(tokenizer.model_max_length, (int, float)):
+        raise InputError(f"model_max_length of the tokenizer is {tokenizer.model_max_length!r}; it must be a number.")
     if config.model_type != VanillaTransformerConfig.model_type:
         return
     if config.source_vocab_size is None:

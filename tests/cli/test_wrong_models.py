@@ -43,8 +43,8 @@ def copy(decisive, tmp_path):
     return shutil.copytree(decisive, tmp_path / "model")
 
 
-def change_config(folder, **fields):
-    path = folder / "config.json"
+def change_config(folder, name="config.json", **fields):
+    path = folder / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
@@ -81,6 +81,10 @@ FAULTS = {
     ),
     "no tokens": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "cannot be loaded: "),
     "an empty file": (lambda folder: (folder / "tokenizer.json").write_text(""), "cannot be loaded: "),
+    "a length that is no number": (
+        lambda folder: change_config(folder, "tokenizer_config.json", model_max_length=""),
+        "model_max_length of the tokenizer is ''; it must be a number",
+    ),
     "another kind": (lambda folder: change_config(folder, model_type="bart"), "."),
     "cut weights": (lambda folder: os.truncate(folder / "model.safetensors", 5000), "truncated or damaged"),
 }
