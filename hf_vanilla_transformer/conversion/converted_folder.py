@@ -147,12 +147,7 @@ def _facts(certificate: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_output(output: str, source: str) -> Path:
-    """The folder for a converted model.
-
-    Raises:
-        OSError: if it already holds a model, or is a file.
-        ValueError: if it is empty, or the folder of the source.
-    """
+    """The folder for a converted model; OSError if it holds one or is a file, ValueError if empty or the source's."""
     if not output:
         raise InputError("output is empty; name a folder for the converted model.")
     folder = Path(source) if Path(source).is_dir() else Path(source).parent

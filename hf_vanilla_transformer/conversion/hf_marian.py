@@ -75,11 +75,7 @@ def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None
 
 
 def copy_to_marian(model: VanillaTransformerForConditionalGeneration, marian: MarianMTModel) -> None:
-    """Copy the weights of a model into a `MarianMTModel` of [`new_marian`], with the channels permuted.
-
-    Raises:
-        ValueError: if the names of the weights differ.
-    """
+    """Copy weights, with permuted channels, into a `MarianMTModel` of [`new_marian`]; ValueError for other names."""
     state = permute_channels(model.state_dict(), interleaved_channels(model.config.d_model))
     missing, unexpected = marian.load_state_dict(state, strict=False)
     missing = [name for name in missing if not any(part in name for part in _COMPUTED)]

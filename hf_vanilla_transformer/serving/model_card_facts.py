@@ -16,12 +16,9 @@ _SNIPPET = re.compile(r'\btokenizer\(("(?:[^"\\]|\\.)*"), return_tensors')
 
 
 class CardFacts(NamedTuple):
-    """Facts of a card.
+    """Facts of a card: its heading, or the name of the model; and sentences of its widget, or else of its snippet.
 
-    Attributes:
-        title: its heading, or the name of the model.
-        source_language, target_language: codes; None if the card does not list two languages.
-        examples: sentences of its widget, or else of its snippet.
+    The languages are codes, and None if the card does not list two of them.
     """
 
     title: str

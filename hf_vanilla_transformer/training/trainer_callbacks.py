@@ -151,12 +151,8 @@ class CheckpointAtSigterm(TrainerCallback):
 class RecordFacts(TrainerCallback, ExportableState):
     """Facts for model card and curve that cover a whole run, resumed or not; the Trainer saves them in checkpoints.
 
-    Args:
-        base_model (`str`, *optional*): the model that is fine-tuned.
-        optimizer (`str`, *optional*): optimizer and schedule in words.
-        pairs (`str`, *optional*): a digest of the training pairs.
-        seconds (`float`, defaults to 0): training time so far.
-        evaluation_seconds (`float`, defaults to 0): the part of it that evaluations took.
+    `optimizer` has optimizer and schedule in words, `pairs` a digest of the training pairs. `seconds`, the training
+    time so far, contain `evaluation_seconds`.
     """
 
     base_model: str | None = None
