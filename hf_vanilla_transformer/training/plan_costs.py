@@ -41,8 +41,9 @@ UTILIZATION = 0.29
 # A trial ends after so many updates, at which `ReleaseMemory` releases memory for the first time, or so many seconds.
 _UPDATES, _SECONDS = 50, 20
 # Arguments of a run that do not concern its updates; and of a tokenizer, because that is there.
-_LEFT_OUT = {"average_last", "deepspeed", "early_stopping_patience", "eval_strategy", "fsdp", "load_best_model_at_end"}
-_LEFT_OUT |= {"metric_for_best_model", "output_dir", "push_to_hub", "report_to", "results", "save_strategy", *TRAINED}
+_LEFT_OUT = {"average_last", "ddp_backend", "deepspeed", "early_stopping_patience", "eval_strategy", "fsdp", *TRAINED}
+_LEFT_OUT |= {"load_best_model_at_end", "metric_for_best_model", "output_dir", "push_to_hub", "report_to", "results"}
+_LEFT_OUT |= {"save_strategy"}
 # Parts of the names of variables of torchrun, accelerate and MPI.
 _OF_LAUNCHERS = ("RANK", "WORLD_SIZE", "ACCELERATE_", "FSDP_", "PMI_")
 
