@@ -14,6 +14,7 @@ from ..support.recipes import read_recipe
 from ..support.user_errors import InputError
 from .plan_costs import Corpus, Costs, estimate
 from .run_arguments import Settings
+from .run_checks import check_numbers
 from .run_setup import tokenizer_of
 
 
@@ -91,6 +92,7 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
         raise InputError("a plan is for a new model; give learning_rate and max_steps to fine-tune one.")
     if len(train) < ROWS["tiny"]:
         raise InputError(f"there are {len(train)} training pairs, too few for a plan, which needs {ROWS['tiny']}.")
+    check_numbers(settings.args)
     if tflops is not None and not 0 < tflops < math.inf:
         raise InputError(f"tflops is {tflops}; give the TFLOP/s of a GPU, such as 100.")
     name = row_for(len(train), tflops is not None or settings.args.device.type != "cpu")

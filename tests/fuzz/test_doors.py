@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
-from hf_vanilla_transformer import TwoVocabularyTokenizer, average_checkpoints, load_pairs, score, train_tokenizer
+from hf_vanilla_transformer import TwoVocabularyTokenizer, average_checkpoints, load_pairs, plan, score, train_tokenizer
 from hf_vanilla_transformer import align as align_words
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import align, convert, evaluate, translate
@@ -53,9 +53,12 @@ from tests.translation.test_words_of_tokens import words_by_offsets
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODEL = FIXTURES / "numbers_tiny"
 MARIAN, FAIRSEQ = FIXTURES / "marian" / "tied_relu", FIXTURES / "fairseq" / "joint"
-DOORS = 27
+DOORS = 28
 # Arguments of generate() that take numbers; not those of length, which take time.
 SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping")
+# Arguments of `train` that a plan fits others to.
+PLANNED = ("num_train_epochs", "max_steps", "tokens_per_batch", "per_device_train_batch_size", "max_tokens")
+PLANNED += ("gradient_accumulation_steps", "warmup_steps", "average_last", "save_total_limit", "eval_strategy")
 CASES = int(os.environ.get("FUZZ_CASES", "300"))
 # Errors of Python's functions for wrong values; those of the command line end in SystemExit.
 ERRORS = (ImportError, OSError, StrictDataclassError, TypeError, ValueError)
@@ -245,6 +248,21 @@ def test_clean_pairs(texts, repeated):
         assert clean_pairs(kept, [pairs.select([0])])[0] is kept
         train, validation = hold_out(kept, 1)
         assert sorted(train["number"][:] + validation["number"][:]) == kept["number"][:]
+
+
+@fuzz(
+    st.lists(st.tuples(SENTENCES, SENTENCES), min_size=9, max_size=14),
+    VALUES,
+    st.dictionaries(st.sampled_from(PLANNED), VALUES, max_size=2),
+)
+def test_plan(texts, tflops, given):
+    sources, targets = zip(*texts, strict=True)
+    pairs = datasets.DatasetDict(train=datasets.Dataset.from_dict({"source": sources, "target": targets}))
+    with one_sentence():
+        found = plan(pairs, tflops=tflops or 1, **given)
+        assert found.costs.updates >= 1
+        assert found.costs.seconds >= 0
+        assert not found.arguments.keys() & given.keys()
 
 
 @fuzz(changed_fields(MODEL / "config.json", ("d_k", "d_v", "source_vocab_size", "auto_map", "quantization_config")))
