@@ -364,11 +364,9 @@ class Settings(NamedTuple):
 
 
 def _arguments_of_resumed(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that the folder of a resumed run holds; none for a new run."""
-    resumed = arguments.get("resume_from_checkpoint")
-    if not resumed:
+    """The arguments in the output folder of a resumed run; none of a checkpoint elsewhere, which may be untrusted."""
+    resumed, folder = arguments.get("resume_from_checkpoint"), Path(arguments.get("output_dir") or "trainer_output")
+    if not resumed or (resumed not in ("last", "auto") and Path(resumed).resolve().parent != folder.resolve()):
         return {}
-    is_own = resumed in ("last", "auto")
-    folder = Path(arguments.get("output_dir") or "trainer_output") if is_own else Path(resumed).parent
     files = [path for name in (ARGUMENTS, ARGUMENTS_WHILE_PUSHED) if (path := folder / name).is_file()]
     return read_recipe(str(files[0])) if files else {}

@@ -38,6 +38,10 @@ def test_a_resumed_run_has_the_arguments_of_its_folder(tmp_path, monkeypatch):
     assert "resume_from_checkpoint" not in saved_arguments(resumed)
     longer = train(output_dir=tmp_path / "run", resume_from_checkpoint=tmp_path / "run" / "checkpoint-3", max_steps=7)
     assert saved_arguments(longer)["max_steps"] == 7
+    # A checkpoint elsewhere may be untrusted.
+    (tmp_path / "run" / "arguments.yaml").write_text(f"results: {tmp_path / 'overwritten.json'}")
+    train(config=path, output_dir=tmp_path / "other", resume_from_checkpoint=tmp_path / "run" / "checkpoint-3")
+    assert not (tmp_path / "overwritten.json").exists()
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint(tmp_path):
