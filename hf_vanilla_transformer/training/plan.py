@@ -72,7 +72,7 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
     those of a trial of at most a minute. Nothing is printed or written, and random states do not change.
 
     ```python
-    print(*plan(load_pairs(train_files=["train.en", "train.de"])).lines(), sep="\\n")
+    lines = plan(load_pairs(train_files=["train.en", "train.de"])).lines()
     ```
 
     Args:
@@ -113,7 +113,8 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
     # As the Trainer counts them.
     steps, epochs = planned.args.max_steps, planned.args.num_train_epochs
     updates = steps if steps > 0 else math.ceil(epochs * per_epoch)
-    costs = estimate(planned, updates, corpus.up_to(planned.model.max_tokens), tokenizer, data, tflops)
+    kept = corpus.up_to(planned.model.max_tokens or planned.args.tokens_per_batch)
+    costs = estimate(planned, updates, kept, tokenizer, data, tflops)
     how = "measured by a trial of some updates" if tflops is None else f"computed for {tflops:g} TFLOP/s, not measured"
     reasons = _reasons(name, planned, corpus, updates / per_epoch) if chooses else []
     return Plan(arguments, [*reasons, f"time and memory: {how}"], costs)

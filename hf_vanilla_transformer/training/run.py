@@ -96,8 +96,7 @@ def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
         logging.getLogger("hf_vanilla_transformer").setLevel(logging.ERROR)
     checkpoint = checkpoint_of_all_processes(settings) if args.resume_from_checkpoint else None
     resumes = checkpoint is not None and checkpoint.resolve().parent == output.resolve()
-    if checkpoint is not None:
-        settings = settings._replace(plans=False)
+    settings = settings._replace(plans=settings.plans and checkpoint is None)
     check_settings(settings, checkpoint, resumes)
     facts = gather_facts(settings, checkpoint)
     with holding(output) if args.process_index == 0 else nullcontext():

@@ -206,3 +206,14 @@ def few(count: int, text: str = "one") -> DatasetDict:
 def test_what_cannot_be_planned_is_one_sentence(pairs, changes, message):
     with pytest.raises(UserError, match=message):
         plan(pairs, **changes)
+
+
+def test_costs_alone_leave_out_pairs_longer_than_a_batch():
+    arguments = {**SMALL, "tokens_per_batch": 8, "num_train_epochs": 1}
+    found = plan(numbers(), tflops=100, chooses=False, **arguments)
+    assert found.arguments == {}
+    assert (
+        0
+        < found.costs.tokens
+        < plan(numbers(), tflops=100, chooses=False, **{**arguments, "tokens_per_batch": 90}).costs.tokens
+    )

@@ -5,17 +5,16 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM
 
-from hf_vanilla_transformer import load_pairs, score_translations, translate
+from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.cli import plan as plan_verb
 from hf_vanilla_transformer.cli import train as train_verb
-from hf_vanilla_transformer.evaluation.choose_search import ALPHAS
-from hf_vanilla_transformer.training import run, run_report
+from hf_vanilla_transformer.training import run
 from hf_vanilla_transformer.training.run import train
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_saving import RunStoppedError
-from tests.cli.tiny_run import evaluated, recipe, weights_of
+from tests.cli.tiny_run import recipe, weights_of
 
 
 CHOSEN = {
@@ -116,6 +115,13 @@ def test_a_dry_run_writes_nothing(tmp_path, files, asked, capsys):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_dry_run_of_a_recipe_has_its_costs_alone(tmp_path, asked):
+    _, path = recipe(tmp_path)
+    train(config=path, dry_run=True)
+    assert [given["chooses"] for given in asked] == [False]
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_resumed_run_has_the_plan_of_its_folder(tmp_path, files, asked, monkeypatch):
     whole = train(files, tmp_path / "whole")
 
@@ -146,58 +152,3 @@ def test_a_run_that_was_killed_before_its_first_checkpoint(tmp_path, files, aske
     (tmp_path / "other" / "arguments.yaml").write_text("seed: 6")
     train(files, tmp_path / "other")
     assert saved_arguments(tmp_path / "other").get("seed") is None
-
-
-def test_epochs_win_over_the_updates_of_a_recipe(tmp_path):
-    _, path = recipe(tmp_path)
-    folder = train(config=path, num_train_epochs=1)
-    assert (folder / "checkpoint-8").is_dir()
-
-
-def test_the_better_of_last_checkpoint_and_average(tmp_path, monkeypatch, capsys):
-    command = recipe(tmp_path, **evaluated(tmp_path), average_last=2, keep_better=True)
-    compare = run_report.compare_average
-
-    def compared(*args):
-        scores = compare(*args)
-        for name, bleu in zip(("average", "last_checkpoint"), of_both, strict=True):
-            scores[name]["bleu"] = bleu
-        return scores
-
-    monkeypatch.setattr(run_report, "compare_average", compared)
-    of_both = (2.0, 1.0)
-    folder = train_verb.main(command)
-    last, average = weights_of(folder / "checkpoint-6"), weights_of(folder)
-    assert any((weight != last[name]).any() for name, weight in average.items())
-    of_both = (1.0, 2.0)
-    train_verb.main([*command, "--overwrite"])
-    assert all((weight == last[name]).all() for name, weight in weights_of(folder).items())
-    assert "| weights | of checkpoint-6, better than the average |" in (folder / "README.md").read_text()
-
-
-def test_the_search_is_chosen_by_bleu_on_validation_pairs(tmp_path, capsys):
-    data = evaluated(tmp_path)
-    changes = {"max_steps": 60, "eval_steps": 60, "save_steps": 60, "d_model": 32, "learning_rate": 0.01}
-    folder = train_verb.main(recipe(tmp_path, **{**data, **changes}, choose_search=True, max_new_tokens=None))
-    chosen = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    pairs = load_pairs(test_files=data["validation_file"], source="en", target="fr")["test"]
-
-    def bleu(**search: Any) -> float:
-        found = translate(chosen, tokenizer, list(pairs["source"]), show_progress=False, **search)
-        return score_translations(found, pairs["target"], tokenize="char")["bleu"]
-
-    scores = {alpha: bleu(length_penalty=alpha, early_stopping="never") for alpha in ALPHAS}
-    best = max(scores, key=scores.get)
-    settings = chosen.generation_config
-    assert settings.length_penalty == best
-    stops = bleu(length_penalty=best, early_stopping=True) > scores[best]
-    assert settings.early_stopping == (True if stops else "never")
-    assert f"the best of 4 on {len(pairs)} validation pairs" in (folder / "README.md").read_text()
-    assert f"validation BLEU {scores[0.6]:.2f}: beam search, 4 beams, length penalty 0.6" in capsys.readouterr().out
-
-
-def test_a_search_that_is_given_is_not_chosen(tmp_path, capsys):
-    folder = train_verb.main(recipe(tmp_path, **evaluated(tmp_path), choose_search=True, length_penalty=0.9))
-    assert AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config.length_penalty == 0.9
-    assert "the best of 2" in (folder / "README.md").read_text()
