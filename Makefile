@@ -23,7 +23,7 @@ SLOW_TESTS := tests/torture tests/benchmarks/test_gpu_check.py tests/benchmarks/
 	tests/ecosystem/test_checkpoints.py::test_a_killed_loop_of_accelerate_resumes_exactly \
 	tests/training/test_trainer.py::test_it_learns_from_scratch_to_reverse_the_source
 # Of tests/conversion those that pymarian is the oracle of, and that compare tokenizers.
-BRIDGE_TESTS := -k "marian_s or certificate or comes_in or tokenizer_is"
+BRIDGE_TESTS := -k "walk or marian_s or certificate or comes_in or tokenizer_is"
 TORCHAO_TESTS := tests/ecosystem/test_quantization.py tests/benchmarks/test_quantization.py tests/benchmarks/test_commands.py
 PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 INSTALL := python -m pip install --quiet --disable-pip-version-check

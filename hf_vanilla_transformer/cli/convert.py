@@ -3,7 +3,7 @@
 `--from marian` reads a folder in which Marian trained (`.npz`, `.spm`), `--from fairseq` one in which fairseq did
 (`.pt`, `dict.*.txt`, `bpecodes`); `--from hf_marian` a Marian or OPUS-MT model of transformers, `--from fsmt` one of
 fairseq's in transformers' form; both a folder or a name on the Hub. `--from auto` recognizes which of these a source
-is. `--to ctranslate2` writes a trained folder for CTranslate2.
+is. `--to ctranslate2` writes a trained folder for CTranslate2, `--to hf_marian` one that transformers loads as Marian.
 
     hf-vanilla-transformer convert --from hf_marian --input Helsinki-NLP/opus-mt-en-de --output runs/opus
     hf-vanilla-transformer convert --to ctranslate2 --input runs/mine --output runs/mine_ct2 --quantization int8
@@ -31,7 +31,7 @@ class ConvertArguments:
     from_system: Literal["hf_marian", "marian", "fsmt", "fairseq", "auto"] | None = option(
         None, "The system that the model comes from.", aliases=["--from"]
     )
-    to_system: Literal["ctranslate2"] | None = option(None, "The system to convert to.", aliases=["--to"])
+    to_system: Literal["ctranslate2", "hf_marian"] | None = option(None, "The system to convert to.", aliases=["--to"])
     positions: str | None = option(
         None, 'Of hf_marian: "hf", as in the source, the default; "marian", those that Marian trained it with.'
     )

@@ -1,7 +1,8 @@
 """This model's weights in other systems, and theirs in this model, one module per system, each with a proof.
 
 `from_marian`, `from_hf_marian`, `from_fsmt` and `from_fairseq` write a trained folder from another system's model,
-`to_ctranslate2` writes a model for CTranslate2; they are imported on first use.
+`to_ctranslate2` and `to_hf_marian` write a model for CTranslate2 and for transformers' Marian; they are imported on
+first use.
 """
 
 from importlib import import_module
@@ -12,10 +13,10 @@ if TYPE_CHECKING:
     from .ctranslate2 import to_ctranslate2
     from .fairseq import from_fairseq
     from .fsmt import from_fsmt
-    from .hf_marian import from_hf_marian
+    from .hf_marian import from_hf_marian, to_hf_marian
     from .marian import from_marian
 
-__all__ = ["from_fairseq", "from_fsmt", "from_hf_marian", "from_marian", "to_ctranslate2"]
+__all__ = ["from_fairseq", "from_fsmt", "from_hf_marian", "from_marian", "to_ctranslate2", "to_hf_marian"]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,13 +20,21 @@ Rows = list[list[int]]
 
 
 @torch.no_grad()
-def compare(model: Any, oracle: Any, real: Rows | None = None, *, in_float64: bool = False) -> dict[str, Any]:
+def compare(
+    model: Any,
+    oracle: Any,
+    real: Rows | None = None,
+    *,
+    in_float64: bool = False,
+    tolerance: float = TOLERANCES[torch.float32],
+) -> dict[str, Any]:
     """Compare a converted model with its source, both models of transformers with the same token ids.
 
     Args:
         model, oracle (`PreTrainedModel`): in float32 and evaluation mode, on the CPU.
         real (`list` of `list` of `int`, *optional*): token ids of real source sentences, EOS included.
         in_float64 (`bool`): compare in float64, too, where the source can compute in it.
+        tolerance (`float`): largest difference of log-probabilities in float32, in nats.
 
     Returns:
         `dict`: `log_probs`, the largest difference of log-probabilities under teacher forcing in nats, for `random` and
@@ -46,7 +54,7 @@ def compare(model: Any, oracle: Any, real: Rows | None = None, *, in_float64: bo
     for name, beams in (("greedy", 1), ("beam", _BEAMS)):
         ours, theirs = (translate_rows(each, chosen, beams, longest) for each in (model, oracle))
         translations[name] = sum(one == other for one, other in zip(ours, theirs, strict=True))
-    parity = {"log_probs": differences, "translations": translations, "tolerance": TOLERANCES[torch.float32]}
+    parity = {"log_probs": differences, "translations": translations, "tolerance": tolerance}
     if in_float64:
         exact = {"random": _largest_difference(model.double(), oracle.double(), sources, targets)}
         parity["float64"] = {"log_probs": exact, "tolerance": TOLERANCES[torch.float64]}

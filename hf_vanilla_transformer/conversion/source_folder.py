@@ -19,7 +19,7 @@ from ..support.user_errors import InputError
 
 CARD = "README.md"
 # By `model_type` of a config.json, and by the ending of files of weights.
-_MODEL_TYPES = {"marian": "hf_marian", "fsmt": "fsmt"}
+MODEL_TYPES = {"marian": "hf_marian", "fsmt": "fsmt"}
 _ENDINGS = {".npz": "marian", ".pt": "fairseq"}
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
@@ -130,12 +130,12 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
     model_type = None
     if "config.json" in names or not path.exists():
         model_type = _model_type(source, revision=revision, token=token)
-    if model_type in _MODEL_TYPES:
-        found.add(_MODEL_TYPES[model_type])
+    if model_type in MODEL_TYPES:
+        found.add(MODEL_TYPES[model_type])
     if not found:
         raise InputError(
             f"{source} has no .npz (marian), no .pt (fairseq), and no config.json whose model_type is "
-            f"{' or '.join(_MODEL_TYPES)}{f', but {model_type}' if model_type else ''}; nothing else can be converted."
+            f"{' or '.join(MODEL_TYPES)}{f', but {model_type}' if model_type else ''}; nothing else can be converted."
         )
     if len(found) > 1:
         raise InputError(f"{source} holds models of {' and '.join(sorted(found))}; choose one of them with --from.")

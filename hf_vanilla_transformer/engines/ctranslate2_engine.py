@@ -1,36 +1,29 @@
 """`load_engine()`, and CTranslate2 in the place of a model: its generate(), log-probabilities and attention."""
 
 import copy
-import hashlib
 import json
-import logging
 import os
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
-from huggingface_hub.constants import HF_HOME
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, GenerationConfig
 
 from ..conversion.converted_folder import CERTIFICATE
 from ..conversion.ctranslate2 import QUANTIZATIONS, always_given, import_library, to_ctranslate2
-from ..conversion.source_folder import hashes, source_folder
+from ..conversion.user_cache import cached, native_folder
 from ..model.fast_path_checks import has_avx512
 from ..model.generation_settings import check_search, check_token_ids, length_penalty_of, limits_length
 from ..support.argument_checks import check_number
 from ..support.user_errors import InputError
-from ..support.version import __version__
 from ..translation.engine import Engine
 from .ctranslate2_process import CTranslate2Process, Setting
 
 
-logger = logging.getLogger(__name__)
-
 ENGINES = ("ctranslate2",)
-CACHE = Path(HF_HOME) / "hf_vanilla_transformer" / "ctranslate2"
 # Arguments of generate() that CTranslate2 has, too.
 _PASSED_ON = ("repetition_penalty", "no_repeat_ngram_size")
 _ARGUMENTS = (
@@ -62,7 +55,7 @@ def load_engine(
     """Load a trained folder into another runtime, to be given to `translate` and `score` in the place of a model.
 
     A folder is converted once, by [`~hf_vanilla_transformer.conversion.ctranslate2.to_ctranslate2`], into
-    `HF_HOME/hf_vanilla_transformer/ctranslate2`, under the hash of its files.
+    `HF_HOME/hf_vanilla_transformer`, under the hash of its files; one of an OPUS-MT model first by `from_hf_marian`.
 
     Args:
         folder (`str`): a trained folder, or a name on the Hub.
@@ -85,23 +78,14 @@ def load_engine(
         raise InputError(f'compute_type is "{kind}"; choose one of {", ".join(types)}, which this processor has.')
     if threads is not None:
         check_number("threads", threads, 1)
-    local = source_folder(folder, revision, token)
+    local = native_folder(folder, revision, token)
     return CTranslate2Engine(local, converted(local, kind), kind, threads or torch.get_num_threads())
 
 
 def converted(folder: Path, compute_type: str) -> Path:
     """The folder of CTranslate2 in the user's cache, made if it is not there."""
-    files = [path for path in folder.iterdir() if path.suffix in (".json", ".safetensors", ".model", ".spm", ".txt")]
-    parts = {**hashes(files), "ctranslate2": import_library().__version__, "hf_vanilla_transformer": __version__}
-    name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
-    target = CACHE / f"{name}-{compute_type}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    # Another process that converts the same folder is waited for.
-    with FileLock(CACHE / f"{target.name}.lock"):
-        if not (target / CERTIFICATE).is_file():
-            logger.info("converting %s into %s", folder, target)
-            to_ctranslate2(str(folder), str(target), quantization=compute_type)
-    return target
+    versions = {"ctranslate2": import_library().__version__}
+    return cached(compute_type, folder, versions, partial(to_ctranslate2, quantization=compute_type))
 
 
 class CTranslate2Engine(torch.nn.Module, Engine):

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _KNOWN_INPUTS = {"attention_mask", "encoder_outputs", CACHE, "use_cache", "logits_to_keep"}
 _KNOWN_INPUTS |= {"inputs_embeds", "labels", "tokenizer", "assistant_tokenizer", "assistant_model"}
 # Entries of `generation_config` that transformers lacks.
-_OWN_SETTINGS = ("length_penalty_type", "max_length_offset", "forced_phrases", "letter_edges")
+OWN_SETTINGS = ("length_penalty_type", "max_length_offset", "forced_phrases", "letter_edges")
 # Finished sentences are pruned from the batch when at most this share of it is unfinished.
 _MAX_SHARE_TO_PRUNE = 0.75
 
@@ -135,7 +135,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         check_search(kwargs)  # Before transformers compares them.
         length_is_given = self._caller_limits_length(generation_config, kwargs)
         # transformers ignores arguments that neither the model's nor the caller's settings contain.
-        own = {name: kwargs.pop(name) for name in _OWN_SETTINGS if name in kwargs}
+        own = {name: kwargs.pop(name) for name in OWN_SETTINGS if name in kwargs}
         kwargs[CACHE] = either_cache(kwargs.pop("cache", None), kwargs.pop("past_key_values", None))
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         for name, value in own.items():

@@ -54,13 +54,13 @@ class Plan(NamedTuple):
 
     def lines(self) -> list[str]:
         """The reasons, then the costs."""
-        costs, minutes = self.costs, math.ceil(self.costs.seconds / 60)
+        costs = self.costs
         return [
             *self.reasons,
             f"parameters: {costs.parameters:,}",
             f"target tokens: {costs.tokens:,} in an epoch",
             f"updates: {costs.updates:,}",
-            f"time: {f'{minutes / 60:,.1f} hours' if minutes >= 90 else f'{minutes} minutes'}",
+            f"time: {_duration(costs.seconds)}",
             *(f"{name}: {_size(getattr(costs, name))}" for name in ("memory", "disk")),
         ]
 
@@ -214,9 +214,16 @@ def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> li
     return lines
 
 
+def _duration(seconds: float) -> str:
+    minutes = math.ceil(seconds / 60)
+    spoken = f"{minutes / 60:,.1f} hours" if minutes >= 90 else f"{minutes} minutes"
+    return "1 minute" if minutes == 1 else spoken
+
+
 def _size(count: int) -> str:
     return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def _when(strategy: str, steps: Any) -> str:
-    return f"every {steps:,g} updates" if strategy == "steps" else {"no": "never"}.get(strategy, "every epoch")
+    every = "every update" if steps == 1 else f"every {steps:,g} updates"
+    return every if strategy == "steps" else {"no": "never"}.get(strategy, "every epoch")

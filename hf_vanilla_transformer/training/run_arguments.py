@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase, SchedulerType
@@ -31,7 +31,9 @@ from .paper_arguments import PaperTrainingArguments
 
 
 # Arguments of a tokenizer that is trained.
-TRAINED = ("vocab_size", "joint_vocabulary", "whitespace_words", "normalization")
+TRAINED = ("vocab_size", "tokenizer_type", "joint_vocabulary", "whitespace_words", "normalization")
+# Of these, what only a byte-level BPE has.
+_OF_BPE = ("joint_vocabulary", "whitespace_words", "normalization")
 
 
 @dataclass
@@ -46,6 +48,9 @@ class ModelArguments(LoadingArguments):
     )
     preset: str = option("base", 'Row of Table 3: base, big, "C N=2", E, ...')
     vocab_size: int = option(37000, "Maximum size of the joint BPE vocabulary, or of each.")
+    tokenizer_type: Literal["bpe", "sentencepiece"] = option(
+        "bpe", "Byte-level BPE, or SentencePiece in the files of an OPUS-MT model, for convert --to hf_marian."
+    )
     joint_vocabulary: bool = option(True, "One vocabulary for both languages, as in the paper, or one for each.")
     whitespace_words: bool = option(False, "Split text into words at spaces only, for text that is tokenized already.")
     normalization: Normalization = option(
@@ -102,8 +107,13 @@ class ModelArguments(LoadingArguments):
         unknown = set(self.config_overrides or {}) - known
         if unknown:
             raise InputError(f"config_overrides has {min(unknown)}, which is no field of VanillaTransformerConfig.")
-        trains_tokenizer = any(getattr(self, name) != getattr(type(self), name) for name in TRAINED)
-        if self.tokenizer_name is not None and trains_tokenizer:
+        changed = [name for name in TRAINED if getattr(self, name) != getattr(type(self), name)]
+        if self.tokenizer_type == "sentencepiece" and (unfit := [name for name in _OF_BPE if name in changed]):
+            raise InputError(
+                f"{unfit[0]} is {getattr(self, unfit[0])}, but SentencePiece has one vocabulary and its own "
+                f"normalization; leave out --{unfit[0]}."
+            )
+        if self.tokenizer_name is not None and changed:
             raise InputError(
                 f"tokenizer_name is {self.tokenizer_name}, so no tokenizer is trained; leave out "
                 f"{', '.join(f'--{name}' for name in TRAINED)}."
@@ -155,10 +165,14 @@ class ModelArguments(LoadingArguments):
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """A tokenizer's special tokens for a configuration; decoding starts from BOS, or from padding without BOS."""
+    """A tokenizer's special tokens for a configuration; without BOS decoding starts from padding, as in Marian."""
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     ids = {name: getattr(tokenizer, name) for name in names if getattr(tokenizer, name) is not None}
-    return {**ids, "decoder_start_token_id": ids.get("bos_token_id", tokenizer.pad_token_id)}
+    return {
+        "bos_token_id": tokenizer.eos_token_id,
+        **ids,
+        "decoder_start_token_id": ids.get("bos_token_id", tokenizer.pad_token_id),
+    }
 
 
 # Groups of `train --help`. It shows these and what this class adds; `--help_all` shows the Trainer's others, too.

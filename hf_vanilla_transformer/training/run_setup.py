@@ -23,9 +23,12 @@ from transformers import (
 )
 from transformers.trainer_utils import HubStrategy
 
+from ..conversion.source_folder import MODEL_TYPES
+from ..conversion.user_cache import native_folder
 from ..data.cleaning import clean_pairs, hold_out
 from ..data.length_filter import filter_pairs, pair_lengths
 from ..data.pair_arguments import TrainingDataArguments
+from ..data.sentencepiece_tokenizer import train_sentencepiece
 from ..data.token_budget_batches import TokenBudgetBatchSampler
 from ..data.tokenized_pairs import tokenize_pairs
 from ..data.tokenizer import train_tokenizer
@@ -41,7 +44,7 @@ from ..translation.model_loading import explaining_missing_files, load_model
 from .checkpoints import CompleteCheckpoints
 from .optimizer_and_schedule import paper_optimizers
 from .r_drop import RDropTrainer
-from .run_arguments import TRAINED, ModelArguments, RunArguments, Settings
+from .run_arguments import ModelArguments, RunArguments, Settings
 from .run_checks import check_lengths, check_space, check_tokenizer
 from .run_report import prepare_push, push_without_paths
 from .token_metrics import TokenMetricsTrainer
@@ -76,6 +79,7 @@ def build_trainer(
     if args.push_to_hub:
         prepare_push(settings)
     tokenizer, model = make_model(model_args, pairs, checkpoint)
+    keep_zero_start(model)
     model.generation_config.update(**settings.decoding.generate_kwargs())
     data = tokenize(args, model_args, pairs, tokenizer)
     set_languages(tokenizer, *settings.data.languages())
@@ -157,17 +161,24 @@ def make_model(
     if existing is None:
         tokenizer = make_tokenizer(model_args, pairs)
         config = model_args.config(tokenizer)
-        return tokenizer, VanillaTransformerForConditionalGeneration._from_config(config, **attention)
-    options = {} if checkpoint else model_args.options()
+        model = VanillaTransformerForConditionalGeneration._from_config(config, **attention)
+        if config.decoder_start_token_id == config.pad_token_id:
+            model.get_decoder().embed_tokens.weight.data[config.pad_token_id] = 0  # As in Marian.
+        return tokenizer, model
+    name, options = existing, {} if checkpoint else model_args.options()
     with explaining_missing_files(existing):
         config = AutoConfig.from_pretrained(existing, **options)
+        if checkpoint is None and config.model_type in MODEL_TYPES:
+            existing, options = native_folder(str(existing), model_args.revision, model_args.token), {}
+            config = AutoConfig.from_pretrained(existing)
     if config.model_type != VanillaTransformerConfig.model_type:
         raise InputError(
             f"{existing} is a {config.model_type} model; this command trains {VanillaTransformerConfig.model_type}."
         )
     model_args.check_sizes(config, existing)
     if checkpoint is None:
-        logger.info("fine-tuning %s, with its sizes and its tokenizer", existing)
+        kind = "" if existing == name else ", converted into a model of this package"
+        logger.info("fine-tuning %s%s, with its sizes and its tokenizer", name, kind)
     with explaining_missing_files(existing):
         tokenizer = AutoTokenizer.from_pretrained(existing, padding_side="right", **options)
         check_vocabulary(config, tokenizer)
@@ -176,10 +187,19 @@ def make_model(
     return tokenizer, model
 
 
+def keep_zero_start(model: PreTrainedModel) -> None:
+    """Keep the decoder's start token a zero vector in training, if it is one as in Marian: other runtimes need that."""
+    start, weight = model.config.decoder_start_token_id, model.get_decoder().embed_tokens.weight
+    if not weight[start].any():
+        weight.register_hook(lambda gradient: gradient.index_fill(0, torch.tensor(start, device=gradient.device), 0))
+
+
 def make_tokenizer(model_args: ModelArguments, pairs: DatasetDict) -> PreTrainedTokenizerBase:
     """An existing tokenizer, or one that the main process trains on the training pairs for all processes."""
     if model_args.tokenizer_name is not None:
         return tokenizer_of(model_args, pairs)
+    if model_args.tokenizer_type == "sentencepiece" and PartialState().num_processes > 1:
+        raise InputError("several processes cannot train a SentencePiece model; train one first, for --tokenizer_name.")
     tokenizers = [tokenizer_of(model_args, pairs) if PartialState().is_main_process else None]
     return broadcast_object_list(tokenizers)[0]
 
@@ -192,7 +212,9 @@ def tokenizer_of(model_args: ModelArguments, pairs: DatasetDict) -> PreTrainedTo
             tokenizer = AutoTokenizer.from_pretrained(model_args.tokenizer_name, padding_side="right", **options)
         check_tokenizer(model_args.tokenizer_name, tokenizer)
         return tokenizer
-    options = {name: getattr(model_args, name) for name in TRAINED if name != "joint_vocabulary"}
+    if model_args.tokenizer_type == "sentencepiece":
+        return train_sentencepiece(chain(pairs["train"]["source"], pairs["train"]["target"]), model_args.vocab_size)
+    options = {name: getattr(model_args, name) for name in ("vocab_size", "whitespace_words", "normalization")}
     sides = [pairs["train"]["source"], pairs["train"]["target"]]
     if model_args.joint_vocabulary:
         return train_tokenizer(chain(*sides), **options)

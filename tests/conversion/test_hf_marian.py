@@ -13,7 +13,6 @@ from tests.models import small_model
         ({"position_embedding_type": "learned"}, "position_embedding_type is 'learned', but MarianMTModel needs 'sin"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False, but MarianMTModel needs True; convert a model"),
         ({"attention_bias": False}, "attention_bias is False, but MarianMTModel needs True"),
-        ({"source_vocab_size": 50}, "source_vocab_size is 50, but MarianMTModel needs None"),
         ({"d_v": 32}, "value_dim is 32, but MarianMTModel needs 64"),
     ],
 )
