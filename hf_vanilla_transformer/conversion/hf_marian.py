@@ -82,11 +82,11 @@ def new_marian(config: VanillaTransformerConfig, attn_implementation: str | None
         tie_word_embeddings=True,
         attention_bias=True,
     )
-    is_joint = config.source_vocab_size is None
+    source_size = config.source_vocab_size
     marian_config = MarianConfig(
-        vocab_size=config.vocab_size if is_joint else config.source_vocab_size,
+        vocab_size=config.vocab_size if source_size is None else source_size,
         decoder_vocab_size=config.vocab_size,
-        share_encoder_decoder_embeddings=is_joint,
+        share_encoder_decoder_embeddings=source_size is None,
         encoder_attention_heads=config.num_heads,
         decoder_attention_heads=config.num_heads,
         encoder_ffn_dim=config.d_ff,

@@ -50,5 +50,5 @@ def native_folder(name: str, revision: str | None = None, token: str | None = No
     Raises OSError if it cannot be read, and ValueError if it cannot be converted.
     """
     folder = source_folder(name, revision, token)
-    system = MODEL_TYPES.get(read_json(folder / "config.json").get("model_type"))
+    system = MODEL_TYPES.get(str(read_json(folder / "config.json").get("model_type")))
     return folder if system is None else cached(system, folder, {}, getattr(conversion, f"from_{system}"))

@@ -59,7 +59,8 @@ def train_sentencepiece(texts: Iterable[str], vocab_size: int = 37000) -> Marian
         (folder / name).write_bytes(written.getvalue())
     vocabulary = {name: token for token, name in enumerate(names)}
     (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
-    tokenizer = MarianTokenizer(*(str(folder / name) for name in (*_OF_BOTH_SIDES, "vocab.json")))
+    source, target, written_ids = (str(folder / name) for name in (*_OF_BOTH_SIDES, "vocab.json"))
+    tokenizer = MarianTokenizer(source, target, written_ids)
     # A copy in another process, such as one that tokenizes a large corpus, reads the files again.
     weakref.finalize(tokenizer, shutil.rmtree, folder, ignore_errors=True)
     return tokenizer
