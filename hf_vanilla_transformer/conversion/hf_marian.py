@@ -183,10 +183,8 @@ def _save_tokenizer(tokenizer: Any, positions: int, local: Path, folder: Path, n
     """Write a tokenizer for transformers alone: a stock one as it came, this package's as a fast one without code."""
     if isinstance(tokenizer, VanillaTransformerTokenizer):
         settings = {name: value for name, value in tokenizer.init_kwargs.items() if name not in _OF_OUR_TOKENIZER}
-        settings["model_max_length"] = positions
-        fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **settings)
-        fast.model_input_names = tokenizer.model_input_names
-        fast.save_pretrained(folder)
+        settings |= {"model_max_length": positions, "model_input_names": tokenizer.model_input_names}
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **settings).save_pretrained(folder)
         config = read_json(folder / TOKENIZER_CONFIG)
         # Releases before 5 have no other name for it.
         text = json.dumps({**config, "tokenizer_class": "PreTrainedTokenizerFast"}, indent=2, ensure_ascii=False)

@@ -79,6 +79,10 @@ def test_a_stock_process_translates_the_same(tmp_path):
     assert texts == translate(model, tokenizer, NUMBERS, num_beams=1)
     assert texts[0] == "zweiundvierzig"
     assert not list(folder.glob("*.py"))
+    # Releases before 5 would make token types, which the model does not take.
+    assert (
+        json.loads((folder / "tokenizer_config.json").read_text())["model_input_names"] == tokenizer.model_input_names
+    )
 
 
 def test_the_certificate(tmp_path):
@@ -234,7 +238,7 @@ def test_what_sentencepiece_does_not_have(name, value):
 
 def test_the_exporter_of_transformers(tmp_path):
     """Its ONNX graph computes the logits of the stock model, at another length than that of the example."""
-    for library in ("onnx", "onnxruntime", "onnxscript"):
+    for library in ("onnx", "onnxruntime", "onnxscript", "transformers.exporters"):
         pytest.importorskip(library)
     folder = to_hf_marian(str(FIXTURE), str(tmp_path / "out"))
     done = subprocess.run([sys.executable, "-c", EXPORT, str(folder)], cwd=tmp_path, capture_output=True, text=True)
