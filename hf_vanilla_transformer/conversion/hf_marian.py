@@ -154,7 +154,7 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
                 "source": folder,
                 "system": "hf_marian",
                 "sha256": hashes(weight_files(local)),
-                "oracle": f"{folder}, by MarianMTModel of transformers {transformers.__version__}",
+                "oracle": f"the model of {folder} in this package",
                 **_compare_stock(temporary, model, tokenizer, list(sentences), folder),
                 "not_carried": not_carried,
                 "ctranslate2": _way_to_ctranslate2(model),
