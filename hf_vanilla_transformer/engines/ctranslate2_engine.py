@@ -4,7 +4,6 @@ import copy
 import json
 import os
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +83,11 @@ def load_engine(
 
 def converted(folder: Path, compute_type: str) -> Path:
     """The folder of CTranslate2 in the user's cache, made if it is not there."""
-    versions = {"ctranslate2": import_library().__version__}
-    return cached(compute_type, folder, versions, partial(to_ctranslate2, quantization=compute_type))
+
+    def convert(source: str, output: str) -> None:
+        to_ctranslate2(source, output, quantization=compute_type)
+
+    return cached(compute_type, folder, {"ctranslate2": import_library().__version__}, convert)
 
 
 class CTranslate2Engine(torch.nn.Module, Engine):

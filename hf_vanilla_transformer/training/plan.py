@@ -225,5 +225,6 @@ def _size(count: int) -> str:
 
 
 def _when(strategy: str, steps: Any) -> str:
-    every = "every update" if steps == 1 else f"every {steps:,g} updates"
-    return every if strategy == "steps" else {"no": "never"}.get(strategy, "every epoch")
+    if strategy == "steps":
+        return "every update" if steps == 1 else f"every {steps:,g} updates"
+    return {"no": "never"}.get(strategy, "every epoch")

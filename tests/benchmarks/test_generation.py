@@ -16,6 +16,7 @@ from benchmarks.support import generation_implementations, generation_profile, r
 from benchmarks.support.count_decoder_rows import counting_rows
 from benchmarks.support.generation_profile import PARTS, parts
 from hf_vanilla_transformer import score_translations, translate
+from hf_vanilla_transformer.conversion import user_cache
 from hf_vanilla_transformer.conversion.hf_marian import new_marian
 from hf_vanilla_transformer.engines import ctranslate2_engine
 from hf_vanilla_transformer.model import prepacked_weights
@@ -187,7 +188,7 @@ def test_figures_are_drawn(measured, tmp_path):
 
 
 def test_sentences_are_reported(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(ctranslate2_engine, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(user_cache, "CACHE", tmp_path / "cache")
     output, file = tmp_path / "figures.json", tmp_path / "sentences"
     file.write_text("eleven\n\nseven\nnine\n")
     names = [*IN_TRANSFORMERS, *(["ctranslate2-fp32"] if find_spec("ctranslate2") else [])]
@@ -233,7 +234,7 @@ def test_rows_are_hypotheses_times_steps(tmp_path, monkeypatch):
             each.generate(**inputs, num_beams=3, max_new_tokens=5, eos_token_id=None)
         assert rows == [2 * 3] * 5
     pytest.importorskip("ctranslate2")
-    monkeypatch.setattr(ctranslate2_engine, "CACHE", tmp_path)
+    monkeypatch.setattr(user_cache, "CACHE", tmp_path)
     loaded = ctranslate2_engine.load_engine(str(FIXTURE))
     with counting_rows(loaded) as rows:
         loaded.generate(**inputs, num_beams=1)

@@ -356,9 +356,9 @@ def test_an_optimizer_of_one_s_own_is_not_the_paper_s(tmp_path):
 
 
 def test_another_kind_of_model(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    (tmp_path / "config.json").write_text('{"model_type": "bart"}')
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    with pytest.raises(SystemExit, match="is a marian model; this command trains vanilla_transformer"):
+    with pytest.raises(SystemExit, match="is a bart model; this command trains vanilla_transformer"):
         train.main([*recipe(tmp_path), "--model_name_or_path", str(tmp_path)])
 
 

@@ -141,7 +141,7 @@ def test_all_processes_go_on_from_one_checkpoint(monkeypatch):
 def test_special_tokens_are_the_tokenizer_s():
     numbers = {"pad_token_id": 5, "bos_token_id": None, "eos_token_id": 7}
     of_marian = run_arguments.special_tokens(SimpleNamespace(**numbers))
-    assert of_marian == {"pad_token_id": 5, "eos_token_id": 7, "decoder_start_token_id": 5}
+    assert of_marian == {"pad_token_id": 5, "bos_token_id": 7, "eos_token_id": 7, "decoder_start_token_id": 5}
     ours = run_arguments.special_tokens(train_tokenizer(["a b"], vocab_size=260, show_progress=False))
     assert ours == {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 

@@ -14,7 +14,7 @@ from hf_vanilla_transformer.conversion.source_folder import recognize
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-NAMES = ("from_fairseq", "from_fsmt", "from_hf_marian", "from_marian", "to_ctranslate2")
+NAMES = ("from_fairseq", "from_fsmt", "from_hf_marian", "from_marian", "to_ctranslate2", "to_hf_marian")
 
 
 @pytest.mark.parametrize("name", NAMES)

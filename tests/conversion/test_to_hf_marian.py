@@ -1,6 +1,7 @@
 """Trained folders go out as stock Marian models, equal or not at all; OPUS-MT models are fine-tuned as they are."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.conversion import from_hf_marian, to_hf_marian, user_cache
 from hf_vanilla_transformer.training.run_arguments import ModelArguments
 from tests.conversion.opus_mt import TEXTS, write_opus_mt
-from tests.ecosystem.documentation import FIXTURE
+from tests.ecosystem.documentation import FIXTURE, ROOT
 from tests.models import small_model
 
 
@@ -255,6 +256,17 @@ def test_an_engine_takes_an_opus_mt_model(opus, tmp_path, monkeypatch):
     assert translate(load_engine(str(opus)), tokenizer, TEXTS["en"], **settings) == expected
     names = sorted(path.name.partition("-")[2] for path in (tmp_path / "cache").iterdir() if path.is_dir())
     assert names == ["float32", "hf_marian"]
+
+
+def test_the_block_of_the_page(opus, tmp_path, capsys):
+    out = to_hf_marian(str(from_hf_marian(str(opus), str(tmp_path / "ours"))), str(tmp_path / "out"))
+    (block,) = re.findall(r"```python\n(.*?)```", read(ROOT / "docs" / "fine_tune_opus_mt.md"), flags=re.DOTALL)
+    exec(block.replace("runs/mine-marian", out.as_posix()), {})
+    model, tokenizer = load(opus)
+    expected = tokenizer.decode(
+        model.generate(**tokenizer(TEXTS["en"][:1], return_tensors="pt"))[0], skip_special_tokens=True
+    )
+    assert capsys.readouterr().out.splitlines()[-1] == str([expected])
 
 
 def test_ctranslate2_loads_it_by_its_own_loader(opus, tmp_path, monkeypatch):

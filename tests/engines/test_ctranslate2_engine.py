@@ -16,6 +16,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 import hf_vanilla_transformer
 from hf_vanilla_transformer import TwoVocabularyTokenizer, align, load_engine, score, train_tokenizer, translate
 from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.conversion import user_cache
 from hf_vanilla_transformer.engines import ctranslate2_engine
 from tests.ecosystem.documentation import FIXTURE, ROOT
 from tests.models import decisive_model
@@ -29,8 +30,8 @@ REFERENCES = ["einhundertdrei", "neun", "dreihundertzwölf", "null", "eintausend
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ctranslate2_engine, "CACHE", tmp_path_factory.mktemp("cache"))
-        yield ctranslate2_engine.CACHE
+        patch.setattr(user_cache, "CACHE", tmp_path_factory.mktemp("cache"))
+        yield user_cache.CACHE
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,8 @@ from hf_vanilla_transformer import TwoVocabularyTokenizer, average_checkpoints, 
 from hf_vanilla_transformer import align as align_words
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import align, convert, evaluate, translate
+from hf_vanilla_transformer.conversion import user_cache
 from hf_vanilla_transformer.data.cleaning import clean_pairs, hold_out
-from hf_vanilla_transformer.engines import ctranslate2_engine
 from hf_vanilla_transformer.model.pipeline_vanilla_transformer import is_blank
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
 from hf_vanilla_transformer.translation.words_of_tokens import TokenTexts
@@ -376,7 +376,7 @@ def test_a_damaged_folder_with_two_vocabularies(two_vocabularies, data):
 def test_a_damaged_folder_for_an_engine(damage):
     pytest.importorskip("ctranslate2")
     with changed_model(*damage) as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ctranslate2_engine, "CACHE", folder / "cache")
+        patch.setattr(user_cache, "CACHE", folder / "cache")
         of_engine = ["--engine", "ctranslate2", "--max_new_tokens", 4]
         run(translate.main, "seven", "--model_name_or_path", folder, *of_engine)
 

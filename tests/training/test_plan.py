@@ -120,8 +120,11 @@ def test_given_arguments_win_and_the_others_follow(name, changes):
 def test_epochs_and_budget_set_the_number_of_updates():
     of = corpus(20_000)
     batches = len(of.batches(2048, 8)) * 100
-    assert planned("small", of).args.max_steps == 45 * batches
-    assert planned("small", of, tokens_per_batch=1024).args.max_steps > 1.7 * 45 * batches
+    assert planned("small", of, num_train_epochs=2).args.num_train_epochs == 2
+    assert planned("small", corpus(10_000)).args.max_steps == 40 * len(corpus(10_000).batches(2048, 8)) * 50
+    assert planned("small", of).args.max_steps == 12_000 < 40 * batches
+    assert planned("medium", of).args.max_steps == 30 * len(of.batches(4096, 8)) * 100
+    assert planned("medium", of, tokens_per_batch=2048).args.max_steps > 1.7 * 30 * len(of.batches(4096, 8)) * 100
     assert planned("small", of, processes=2).args.tokens_per_batch == 1024
     # The update of the paper, in eight processes or in eight batches.
     assert planned("base", of).args.gradient_accumulation_steps == 8

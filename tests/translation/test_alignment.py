@@ -20,8 +20,8 @@ from hf_vanilla_transformer import (
     load_engine,
     translate,
 )
+from hf_vanilla_transformer.conversion import user_cache
 from hf_vanilla_transformer.conversion.ctranslate2 import with_heads_first
-from hf_vanilla_transformer.engines import ctranslate2_engine
 from hf_vanilla_transformer.translation.alignment import link
 from tests.generation.by_hand import forced_pass
 from tests.models import decisive_model
@@ -246,7 +246,7 @@ needs_ctranslate2 = pytest.mark.skipif(find_spec("ctranslate2") is None, reason=
 )
 def test_alignments_of_an_engine_are_the_model_s(model, tokenizer, tmp_path, monkeypatch, heads, shift):
     """CTranslate2 averages the first heads of a layer, so these are moved to the front."""
-    monkeypatch.setattr(ctranslate2_engine, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(user_cache, "CACHE", tmp_path / "cache")
     model.config.alignment_heads, model.config.alignment_shift = heads, shift
     for each in (model, tokenizer):
         each.save_pretrained(tmp_path / "model")

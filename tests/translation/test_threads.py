@@ -17,7 +17,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
     translate,
 )
-from hf_vanilla_transformer.engines import ctranslate2_engine
+from hf_vanilla_transformer.conversion import user_cache
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
 from tests.ecosystem.documentation import FIXTURE
 from tests.models import decisive_model
@@ -87,7 +87,7 @@ def test_inference(name):
 
 @pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
 def test_an_engine(tmp_path, monkeypatch):
-    monkeypatch.setattr(ctranslate2_engine, "CACHE", tmp_path)
+    monkeypatch.setattr(user_cache, "CACHE", tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(FIXTURE)
     names = ["translate", "details", "align", "score", "markup"]
     engine = load_engine(str(FIXTURE), threads=1)

@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import Translation, load_engine, score, translate
-from hf_vanilla_transformer.engines import ctranslate2_engine
+from hf_vanilla_transformer.conversion import user_cache
 from hf_vanilla_transformer.translation import translation_details
 from hf_vanilla_transformer.translation.translation_details import has_loop
 from tests.ecosystem.documentation import FIXTURE
@@ -131,7 +131,7 @@ def test_forced_decoding_keeps_the_token_budget(model, tokenizer):
 
 @pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
 def test_details_through_an_engine(model, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(ctranslate2_engine, "CACHE", tmp_path)
+    monkeypatch.setattr(user_cache, "CACHE", tmp_path)
     engine = load_engine(str(FIXTURE), threads=1)
     options = {"num_beams": 4, "num_return_sequences": 2, "early_stopping": True, "return_details": True}
     alternatives = 0
