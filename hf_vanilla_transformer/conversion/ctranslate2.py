@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM
 
 from ..hub.model_folder import staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from ..support.argument_checks import check_number
 from ..support.atomic_files import locked
 from ..support.user_errors import InputError, needing
@@ -21,7 +19,7 @@ from ..support.version import __version__
 from ..translation.words_of_tokens import TokenTexts
 from .converted_folder import CERTIFICATE, command
 from .parity_certificate import SENTENCES, TOLERANCES, check_equal, log_probs, random_rows, translate_rows
-from .source_folder import hashes, load_source, load_tokenizer, source_folder, weight_files
+from .source_folder import hashes, load_tokenizer, load_trained, source_folder, weight_files
 from .weight_transforms import require
 
 
@@ -76,12 +74,7 @@ def to_ctranslate2(
     if target.exists():
         raise FileExistsError(f"{target} exists; name another folder for the converted model.")
     local = source_folder(folder)
-    tokenizer = load_tokenizer(local, folder)
-    model = load_source(AutoModelForSeq2SeqLM, local, folder)
-    if not isinstance(model, VanillaTransformerForConditionalGeneration):
-        raise InputError(f"{folder} holds a {type(model).__name__}; bring it in by convert --from first.")
-    check_vocabulary(model.config, tokenizer)
-    check_weights(model)
+    tokenizer, model = load_trained(local, folder)
     spec = specification(model, *vocabularies(tokenizer, model.config), max_positions)
     spec.optimize(quantization=None if quantization == "float32" else quantization)
     with locked(target), staged(target) as temporary:

@@ -16,27 +16,29 @@ import numpy as np
 import torch
 import transformers
 from torch import nn
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    GenerationConfig,
-    MarianConfig,
-    MarianMTModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 from ..data.tokenizer import VanillaTransformerTokenizer
 from ..hub.model_folder import TOKENIZER_FILES, check_holds_no_model, staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import OWN_SETTINGS
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from ..support.atomic_files import locked
 from ..support.safetensors_layout import read_json
 from ..support.user_errors import InputError
 from ..support.version import __version__
 from .converted_folder import CERTIFICATE, TOKENIZER_CONFIG, Source, check_output, command, write_converted
 from .parity_certificate import SENTENCES, check_equal, compare
-from .source_folder import check_config, hashes, license_of, load_source, load_tokenizer, source_folder, weight_files
+from .source_folder import (
+    check_config,
+    hashes,
+    license_of,
+    load_source,
+    load_tokenizer,
+    load_trained,
+    source_folder,
+    weight_files,
+)
 from .weight_transforms import SAME_FIELDS, converted_model, interleaved_channels, permute_channels, require
 
 
@@ -137,11 +139,7 @@ def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENC
         ValueError: if MarianMTModel cannot hold the model, or the result is not equal.
     """
     target, local = check_output(output, folder), source_folder(folder)
-    tokenizer, model = load_tokenizer(local, folder), load_source(AutoModelForSeq2SeqLM, local, folder)
-    if not isinstance(model, VanillaTransformerForConditionalGeneration):
-        raise InputError(f"{folder} holds a {type(model).__name__}; bring it in by convert --from first.")
-    check_vocabulary(model.config, tokenizer)
-    check_weights(model)
+    tokenizer, model = load_trained(local, folder)
     marian = new_marian(model.config)
     copy_to_marian(model, marian)
     marian.generation_config, not_carried = _carried(model)

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 import yaml
 from huggingface_hub import ModelCard, snapshot_download
-from transformers import AutoTokenizer, PreTrainedConfig
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig
 
 from ..hub.model_folder import TOKENIZER_FILES
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
 from ..support.argument_checks import reason_of
 from ..support.safetensors_layout import read_json
 from ..support.user_errors import InputError
@@ -84,6 +86,16 @@ def check_archive(path: Path, inflation: int = 1) -> None:
         raise InputError(
             f"{path} claims {claimed:,} bytes, but the file holds {size:,}; convert a complete checkpoint."
         )
+
+
+def load_trained(folder: Path, source: str) -> tuple[Any, Any]:
+    """Tokenizer and model of a folder of this package, to be converted; ValueError if it holds another model."""
+    tokenizer, model = load_tokenizer(folder, source), load_source(AutoModelForSeq2SeqLM, folder, source)
+    if model.config.model_type != VanillaTransformerConfig.model_type:
+        raise InputError(f"{source} holds a {type(model).__name__}; bring it in by convert --from first.")
+    check_vocabulary(model.config, tokenizer)
+    check_weights(model)
+    return tokenizer, model
 
 
 def load_tokenizer(folder: Path, source: str) -> Any:

@@ -15,14 +15,8 @@ _WRITE = ("out_proj", "fc2", "layer_norm")
 # Fields that configurations of Marian and FSMT share with this model's.
 SAME_FIELDS = (
     *("encoder_layers", "decoder_layers", "d_model", "dropout", "attention_dropout", "activation_dropout"),
-    *(
-        "activation_function",
-        "max_position_embeddings",
-        "pad_token_id",
-        "bos_token_id",
-        "eos_token_id",
-        "decoder_start_token_id",
-    ),
+    *("activation_function", "max_position_embeddings"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
 )
 
 State = dict[str, torch.Tensor]

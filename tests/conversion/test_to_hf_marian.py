@@ -14,6 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
 from hf_vanilla_transformer import TwoVocabularyTokenizer, load_engine, train_tokenizer, translate
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.conversion import from_hf_marian, to_hf_marian, user_cache
+from hf_vanilla_transformer.data.sentencepiece_tokenizer import train_sentencepiece
 from hf_vanilla_transformer.training.run_arguments import ModelArguments
 from tests.conversion.opus_mt import TEXTS, write_opus_mt
 from tests.ecosystem.documentation import FIXTURE, ROOT
@@ -225,6 +226,12 @@ def test_a_model_with_sentencepiece(tmp_path):
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(out / "source.spm")).encode(line, out_type=str)
     assert tokenizer.convert_ids_to_tokens(ids) == [*pieces, "</s>"]
     assert certificate_of(out)["ctranslate2"].startswith("by its own loader")
+
+
+def test_sentencepiece_without_texts():
+    pytest.importorskip("sentencepiece")
+    with pytest.raises(ValueError, match="SentencePiece cannot learn 300 tokens from these texts"):
+        train_sentencepiece([], 300)
 
 
 @pytest.mark.parametrize(
