@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .translation.alignment import align as align
     from .translation.alignment import alignment_error_rate as alignment_error_rate
     from .translation.choose_alignment import choose_alignment as choose_alignment
+    from .translation.ensemble import Ensemble as Ensemble
     from .translation.score import score as score
     from .translation.translate import translate as translate
     from .translation.translation_details import Translation as Translation
@@ -87,6 +88,7 @@ _NAMES_OF = {
     "training.trainer_callbacks": ["DivergedError", "ReleaseMemory", "StopWhenDiverged"],
     "translation.alignment": ["GoldLinks", "align", "alignment_error_rate"],
     "translation.choose_alignment": ["choose_alignment"],
+    "translation.ensemble": ["Ensemble"],
     "translation.score": ["score"],
     "translation.translate": ["translate"],
     "translation.translation_details": ["Translation"],

@@ -18,7 +18,7 @@ from ..support.build_arguments import option
 from ..support.output_files import check_can_write
 from ..support.user_errors import InputError
 from ..translation.decoding_arguments import DecodingArguments
-from ..translation.loading_arguments import LoadingArguments
+from ..translation.loading_arguments import EnsembleLoadingArguments
 from ..translation.translate import translate
 from .parser import parse, program
 from .shared_options import BatchArguments, EngineArguments, load_given
@@ -43,10 +43,12 @@ class EvaluationArguments:
 
 
 @dataclass
-class ModelArguments(LoadingArguments):
+class ModelArguments(EnsembleLoadingArguments):
     """The model to load, unless translations are given."""
 
-    model_name_or_path: str = option(None, "The folder of a saved model, or its name on the Hub.")
+    model_name_or_path: list[str] | None = option(  # type: ignore[assignment]
+        None, "The folder of a saved model, or its name on the Hub; several are an ensemble."
+    )
 
 
 class Arguments(NamedTuple):
@@ -66,17 +68,17 @@ def main(arguments: list[str]) -> dict[str, Any]:
     # Not at the top, because --help needs neither data sets nor metrics.
     from ..evaluation.evaluate import describe_scores, evaluate, format_examples, spread
 
-    asked, data, name = args.evaluation, args.data, args.model.model_name_or_path
-    if name is None and asked.against is None and (unused := args.decoding.generate_kwargs()):
+    asked, data, names = args.evaluation, args.data, args.model.model_name_or_path or []
+    if not names and asked.against is None and (unused := args.decoding.generate_kwargs()):
         raise InputError(f"{', '.join(unused)}: no effect without a model that translates; leave it out.")
-    inputs = [*data.paths(), *(asked.references_file or []), asked.translations_file, asked.against, name]
+    inputs = [*data.paths(), *(asked.references_file or []), asked.translations_file, asked.against, *names]
     check_can_write(asked.output, asked.translations, inputs=inputs)
     scoring = args.scoring.for_target(data.languages()[1])
     pairs = data.load(asked.split)[asked.split]
     files = [asked.translations_file] if asked.translations_file else [], asked.references_file or []
     given, more = ([read_lines(Path(path), len(pairs)) for path in paths] for paths in files)
     search = {"tokens_per_batch": args.batches.tokens_per_batch, **args.decoding.generate_kwargs()}
-    tokenizer, model = (None, None) if name is None else load_given(args.model, args.engine)
+    tokenizer, model = load_given(args.model, args.engine) if names else (None, None)
     scores, translations = evaluate(
         model,
         pairs,
@@ -88,8 +90,9 @@ def main(arguments: list[str]) -> dict[str, Any]:
         **scoring.options(pairs),
         **search,
     )
-    names = {"model": name, "translations_file": asked.translations_file, "against": asked.against}
-    scores |= {key: value for key, value in names.items() if value is not None}
+    described = {"model": ", ".join(names) or None}
+    described |= {"translations_file": asked.translations_file, "against": asked.against}
+    scores |= {key: value for key, value in described.items() if value is not None}
     if asked.show is not None:
         rows = spread(len(translations), asked.show)
         shown = pairs.select(rows)
@@ -109,5 +112,5 @@ def _others(args: Arguments, pairs: Any, search: dict[str, Any]) -> list[str] | 
         return None
     if Path(other).exists() and not Path(other).is_dir():
         return read_lines(Path(other), len(pairs))
-    tokenizer, model = load_given(replace(args.model, model_name_or_path=other), args.engine)
+    tokenizer, model = load_given(replace(args.model, model_name_or_path=[other]), args.engine)
     return translate(model, tokenizer, pairs["source"], show_progress=True, **search)

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from ..data.pair_arguments import DataArguments
 from ..support.build_arguments import option
 from ..support.output_files import check_can_write, open_output
-from ..translation.loading_arguments import LoadingArguments
+from ..translation.loading_arguments import EnsembleLoadingArguments
 from ..translation.score import Score, score
 from .parser import parse, program
 from .shared_options import BatchArguments, EngineArguments, load_given
@@ -34,7 +34,7 @@ class ScoreArguments:
 
 class Arguments(NamedTuple):
     score: ScoreArguments
-    model: LoadingArguments
+    model: EnsembleLoadingArguments
     engine: EngineArguments
     data: DataArguments
     batches: BatchArguments
@@ -44,7 +44,7 @@ class Arguments(NamedTuple):
 def main(arguments: list[str]) -> list[Score]:
     """Score as the command line says; returns the scores in the order of the pairs."""
     args = parse(Arguments, __doc__, arguments, "score")
-    check_can_write(args.score.output, inputs=[*args.data.paths(), args.model.model_name_or_path])
+    check_can_write(args.score.output, inputs=[*args.data.paths(), *args.model.model_name_or_path])
     pairs = args.data.load(args.score.split)[args.score.split]
     sources, targets = list(pairs["source"]), list(pairs["target"])
     tokenizer, model = load_given(args.model, args.engine)

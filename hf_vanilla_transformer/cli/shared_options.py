@@ -11,7 +11,7 @@ from ..support.build_arguments import option
 from ..support.user_errors import InputError
 from ..translation.glossary import read_terms
 from ..translation.loading_arguments import LoadingArguments
-from ..translation.model_loading import explaining_missing_files, load
+from ..translation.model_loading import explaining_missing_files, load_ensemble
 
 
 @dataclass
@@ -44,16 +44,19 @@ class BatchArguments:
 
 def load_given(args: LoadingArguments, engine: EngineArguments | None = None) -> tuple[PreTrainedTokenizerBase, Any]:
     """Load the tokenizer and the model, or the engine, that the command line names."""
+    names = [args.model_name_or_path] if isinstance(args.model_name_or_path, str) else args.model_name_or_path
     if engine is None or engine.engine == "torch":
-        return load(args.model_name_or_path, args.device, **args.options())
+        return load_ensemble(names, args.device, **args.options())
     from ..engines.ctranslate2_engine import load_engine
 
+    if len(names) > 1:
+        raise InputError(f"--engine {engine.engine} has no ensembles; name one model, or use the engine torch.")
     if args.device not in (None, "cpu"):
         raise InputError(f"device is {args.device}, but --engine {engine.engine} runs on the CPU; leave out --device.")
-    with explaining_missing_files(args.model_name_or_path):
-        tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path, **args.options())
+    with explaining_missing_files(names[0]):
+        tokenizer = AutoTokenizer.from_pretrained(names[0], **args.options())
         options: Any = {"revision": args.revision, "token": args.token}
-        return tokenizer, load_engine(args.model_name_or_path, engine.engine, engine.compute_type, **options)
+        return tokenizer, load_engine(names[0], engine.engine, engine.compute_type, **options)
 
 
 def load_terms(path: str | None, engine: EngineArguments) -> dict[str, list[str]] | None:

@@ -9,6 +9,8 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tqdm import tqdm
@@ -20,7 +22,7 @@ from ..support.process_memory import release_freed_memory
 from ..support.user_errors import InputError
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.glossary import Glossary
-from ..translation.loading_arguments import LoadingArguments
+from ..translation.loading_arguments import EnsembleLoadingArguments
 from ..translation.translate import translate
 from .merge_process_outputs import Processes
 from .parser import parse, program
@@ -101,10 +103,23 @@ class TranslationArguments:
 
 class Arguments(NamedTuple):
     text: TranslationArguments
-    model: LoadingArguments
+    model: EnsembleLoadingArguments
     engine: EngineArguments
     decoding: DecodingArguments
     batches: BatchArguments
+
+
+def _with_sentences(args: Arguments) -> Arguments:
+    """Move the sentences that follow the last of several models to the other ones, unless there are any.
+
+    `MODEL [MODEL ...] SENTENCE ...`: after the first model, a folder with a config.json is another one.
+    """
+    names = args.model.model_name_or_path
+    if args.text.sentences or args.text.input is not None:
+        return args
+    others = list(takewhile(lambda name: (Path(name) / "config.json").is_file(), names[1:]))
+    model, count = replace(args.model, model_name_or_path=[names[0], *others]), 1 + len(others)
+    return args._replace(model=model, text=replace(args.text, sentences=names[count:]))
 
 
 def _report(flags: Counter[str]) -> None:
@@ -117,11 +132,11 @@ def _report(flags: Counter[str]) -> None:
 @program
 def main(arguments: list[str]) -> None:
     """Translate as the command line says."""
-    args = parse(Arguments, __doc__, arguments, "translate")
+    args = _with_sentences(parse(Arguments, __doc__, arguments, "translate"))
     text, given = args.text, args.text.sentences
     inputs = [] if given else [text.input or STDIN]
     processes, counted = Processes.launched(), list[int]()
-    check_can_write(text.output, inputs=[*inputs, text.glossary, args.model.model_name_or_path])
+    check_can_write(text.output, inputs=[*inputs, text.glossary, *args.model.model_name_or_path])
     processes.check(text.input, text.output)
     size = CHUNK_SIZE if processes.count == 1 else CHUNK_SIZE_OF_SEVERAL
     chunks = read_sentences(text.input, given, text.input_fields(), size)

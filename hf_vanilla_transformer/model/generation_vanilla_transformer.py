@@ -281,11 +281,20 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             and not (settings.return_dict_in_generate or settings.is_assistant or synced_gpus)
             and {name for name, value in model_kwargs.items() if value is not None} <= _KNOWN_INPUTS
             and (mask is None or mask.shape == states.shape[:2])
-            and supports_cpu_decoder(self)
         )
         if not suffices:
             return None
-        return CPUDecoder(self, states[::num_beams], None if mask is None else mask[::num_beams], num_beams)
+        return self._new_cpu_decoder(states[::num_beams], None if mask is None else mask[::num_beams], num_beams)
+
+    def _new_cpu_decoder(
+        self: Any, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int
+    ) -> CPUDecoder | None:
+        """A [`CPUDecoder`] with these arguments; None if it would not compute what the modules do."""
+        return CPUDecoder(self, states, mask, num_beams) if supports_cpu_decoder(self) else None
+
+    def log_probs_of(self, logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The log-probabilities of logits `(..., vocabulary)`, in nats, written to `out` if it is given."""
+        return torch.log_softmax(logits, dim=-1, out=out)
 
     def _sample(
         self: Any,
@@ -356,7 +365,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             if is_done:  # Other processes are still decoding.
                 continue
             # In place, unless the logits are an output: a large vocabulary takes much memory.
-            log_probs = torch.log_softmax(logits, dim=-1, out=None if "logits" in record else logits)
+            log_probs = self.log_probs_of(logits, out=None if "logits" in record else logits)
             log_probs = logits_processor(input_ids, log_probs).float()
             outputs = {**steps.outputs, "scores": log_probs, "logits": logits}
             for name in record:

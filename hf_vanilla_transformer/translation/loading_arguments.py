@@ -30,6 +30,15 @@ class LoadingArguments:
         return {"revision": self.revision, "token": self.token, "trust_remote_code": self.trust_remote_code}
 
 
+@dataclass
+class EnsembleLoadingArguments(LoadingArguments):
+    """The model to load, or several to load as an ensemble."""
+
+    model_name_or_path: list[str] = option(  # type: ignore[assignment]
+        ..., "The folder of a saved model, or its name on the Hub; several are an ensemble."
+    )
+
+
 def check_device(name: str) -> None:
     """Raise ValueError if torch does not know a device, or does not find it on this machine."""
     try:

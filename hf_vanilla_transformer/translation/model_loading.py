@@ -12,11 +12,13 @@ from transformers.utils import logging
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
+from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import reason_of
 from ..support.checkpoint_marks import newest_complete
 from ..support.process_memory import keep_freed_memory
 from ..support.safetensors_layout import read_layout
 from ..support.user_errors import InputError, UserError
+from .ensemble import Ensemble
 
 
 @contextmanager
@@ -67,6 +69,25 @@ def load(
         keep_freed_memory()
     on_device: Any = model
     return tokenizer, on_device.to(device)
+
+
+def load_ensemble(
+    names: Sequence[str], device: str | torch.device | None = None, **options: Any
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """Load as `load` does: the model that one name is of, or an [`Ensemble`] of those that several are of.
+
+    The tokenizer is the first one's; ValueError if another's vocabulary differs.
+    """
+    loaded = [load(name, device, **options) for name in names]
+    vocabularies = [[side.get_vocab() for side in sides_of(tokenizer)] for tokenizer, _ in loaded]
+    for name, vocabulary in zip(names, vocabularies, strict=True):
+        if vocabulary != vocabularies[0]:
+            raise InputError(
+                f"the tokenizers of {names[0]} and {name} differ, but an ensemble needs models of one vocabulary; give "
+                f"models that were trained with one tokenizer (--tokenizer_name {names[0]})."
+            )
+    models: list[Any] = [model for _, model in loaded]
+    return loaded[0] if len(loaded) == 1 else (loaded[0][0], Ensemble(models))
 
 
 def load_model(name: str | Path, **options: Any) -> PreTrainedModel:

@@ -1,0 +1,52 @@
+"""Several names behind `--model_name_or_path`."""
+
+import pytest
+
+from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer import translate as translate_sentences
+from hf_vanilla_transformer.cli import evaluate, score, translate
+from hf_vanilla_transformer.translation.model_loading import load_ensemble
+from tests.models import decisive_model
+
+
+@pytest.fixture
+def folders(decisive, tmp_path, tokenizer):
+    decisive_model(1, vocab_size=len(tokenizer)).save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    return [str(decisive), str(tmp_path / "other")]
+
+
+def test_several_names_are_an_ensemble(folders, tmp_path, capsys):
+    tokenizer, ensemble = load_ensemble(folders)
+    sources = ["twenty", "one hundred"]
+    expected = translate_sentences(ensemble, tokenizer, sources)
+    assert expected != translate_sentences(ensemble.models[0], tokenizer, sources)
+    translate.main(["--model_name_or_path", *folders, *sources])
+    assert capsys.readouterr().out.splitlines() == expected
+    (tmp_path / "in.txt").write_text("".join(f"{source}\n" for source in sources))
+    (tmp_path / "in.tsv").write_text(
+        "".join(f"{source}\tx\n" for source in ("en", *sources)).replace("en\tx", "en\tfr")
+    )
+    translate.main(["--model_name_or_path", *folders, "--input", str(tmp_path / "in.txt")])
+    assert capsys.readouterr().out.splitlines() == expected
+    test = ["--test_file", str(tmp_path / "in.tsv"), "--source_lang", "en", "--target_lang", "fr"]
+    output = ["--translations", str(tmp_path / "out.txt")]
+    scores = evaluate.main(["--model_name_or_path", *folders, *test, *output])
+    assert scores["model"] == ", ".join(folders)
+    assert (tmp_path / "out.txt").read_text().splitlines() == expected
+    capsys.readouterr()
+    totals = []
+    for names in (folders, folders[:1], folders[1:]):
+        score.main(["--model_name_or_path", *names, *test])
+        totals.append([float(line) for line in capsys.readouterr().out.splitlines()])
+    assert totals[0] == pytest.approx([sum(pair) / 2 for pair in zip(*totals[1:], strict=True)], abs=1e-3)
+    with pytest.raises(SystemExit, match="ctranslate2 has no ensembles"):
+        evaluate.main(["--model_name_or_path", *folders, *test, "--engine", "ctranslate2"])
+
+
+def test_other_tokenizers_make_no_ensemble(folders, tmp_path):
+    train_tokenizer(["other words than numbers"], vocab_size=280).save_pretrained(tmp_path / "other")
+    with pytest.raises(
+        ValueError, match=r"the tokenizers of .* differ, but an ensemble needs models of one vocabulary"
+    ):
+        load_ensemble(folders)

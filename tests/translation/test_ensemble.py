@@ -1,0 +1,104 @@
+"""`Ensemble`, against forward passes of its models one by one."""
+
+import itertools
+
+import pytest
+import torch
+
+from hf_vanilla_transformer import Ensemble, score, translate
+from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
+from hf_vanilla_transformer.model.generation_vanilla_transformer import ModuleCalls
+from tests.generation.by_hand import BOS, EOS, forced_log_probabilities, gnmt_penalty
+from tests.generation.conftest import ending_model, until_end
+from tests.models import decisive_model, pad, sentences, small_model
+
+
+SCORES = {"return_dict_in_generate": True, "output_scores": True}
+
+
+def different_models(**overrides):
+    """Two models of one vocabulary, and of different sizes."""
+    other = {"d_model": 48, "d_k": None, "d_v": None, "decoder_layers": 1}
+    return [decisive_model(0, **overrides), decisive_model(1, **{**overrides, **other})]
+
+
+def mean_log_probabilities(models, source, target):
+    return torch.stack([forced_log_probabilities(model, source, target) for model in models]).mean(dim=0)
+
+
+@pytest.mark.parametrize("search", [{}, {"num_beams": 1}, {"use_cache": False}, {**SCORES, "num_return_sequences": 2}])
+def test_an_ensemble_of_a_model_with_itself_is_that_model(search):
+    model = decisive_model()
+    ids, mask = pad(sentences(7, 4, 9))
+    expected, found = (each.generate(ids, attention_mask=mask, **search) for each in (model, Ensemble([model, model])))
+    if search.keys() >= SCORES.keys():
+        assert found.sequences_scores.tolist() == pytest.approx(expected.sequences_scores.tolist(), abs=1e-5)
+        expected, found = expected.sequences, found.sequences
+    assert torch.equal(expected, found)
+
+
+def test_a_wide_search_finds_the_best_of_all_sequences_by_the_mean():
+    models = [ending_model(seed=seed, vocab_size=7) for seed in (0, 1)]
+    source = torch.tensor([3, 6, 4])
+    output = Ensemble(models).generate(source[None], num_beams=49, num_return_sequences=49, max_new_tokens=3, **SCORES)
+    scored = {}
+    for length in (1, 2, 3):
+        for words in itertools.product(range(7), repeat=length):
+            if EOS in words[:-1] or (words[-1] != EOS and length < 3):
+                continue
+            total = mean_log_probabilities(models, source, torch.tensor([BOS, *words])).sum().item()
+            # What does not end comes behind all that does.
+            scored[(BOS, *words)] = (words[-1] == EOS, total / gnmt_penalty(length))
+    best = sorted(scored, key=scored.__getitem__, reverse=True)[:49]
+    assert [tuple(until_end(row)) for row in output.sequences] == best
+    assert output.sequences_scores.tolist() == pytest.approx([scored[each][1] for each in best], abs=1e-5)
+    for model in models:
+        alone = model.generate(source[None], num_beams=49, num_return_sequences=49, max_new_tokens=3)
+        assert [tuple(until_end(row)) for row in alone] != best
+
+
+def test_cpu_decoders_and_modules_give_the_same(monkeypatch):
+    ensemble, (ids, mask) = Ensemble(different_models()), pad(sentences(7, 4, 9, 2))
+    made = []
+    for kind in (CPUDecoder, ModuleCalls):
+
+        def init(self, *args, _init=kind.__init__, _kind=kind, **kwargs):
+            made.append(_kind)
+            _init(self, *args, **kwargs)
+
+        monkeypatch.setattr(kind, "__init__", init)
+    fast = ensemble.generate(ids, attention_mask=mask)
+    assert made == [CPUDecoder, CPUDecoder]
+    for options in (SCORES, {"use_cache": False}):
+        made.clear()
+        slow = ensemble.generate(ids, attention_mask=mask, **options)
+        assert made == [ModuleCalls]
+        assert torch.equal(getattr(slow, "sequences", slow), fast)
+
+
+def test_scores_and_details_are_means(tokenizer):
+    models = different_models(vocab_size=len(tokenizer))
+    ensemble, sources = Ensemble(models), ["one", "two hundred and five"]
+    detailed = translate(ensemble, tokenizer, sources, return_details=True, max_new_tokens=6)
+    assert [each.text for each in detailed] == translate(ensemble, tokenizer, sources, max_new_tokens=6)
+    assert all(each.alignment is None for each in detailed)
+    targets = ["eins", "zwei"]
+    of_each = [score(model, tokenizer, sources, targets) for model in models]
+    for found, *each in zip(score(ensemble, tokenizer, sources, targets), *of_each, strict=True):
+        assert found.total == pytest.approx(sum(one.total for one in each) / 2, abs=1e-4)
+        assert each[0].total != pytest.approx(each[1].total, abs=1e-2)
+
+
+def test_what_an_ensemble_refuses(tmp_path):
+    model = small_model()
+    with pytest.raises(ValueError, match="at least one"):
+        Ensemble([])
+    with pytest.raises(ValueError, match=r"a Linear cannot be in an ensemble"):
+        Ensemble([model, torch.nn.Linear(1, 1)])
+    with pytest.raises(ValueError, match=r"have vocab_size 60 and 61; give models that share it"):
+        Ensemble([model, small_model(vocab_size=61)])
+    with pytest.raises(ValueError, match=r"is not one model; save each"):
+        Ensemble([model]).save_pretrained(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"neither attentions nor hidden states"):
+        Ensemble([model]).generate(torch.tensor([[3]]), output_attentions=True, return_dict_in_generate=True)
+    assert not (tmp_path / "saved").exists()
