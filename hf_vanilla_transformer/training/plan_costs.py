@@ -199,7 +199,7 @@ def _environment(device: torch.device) -> dict[str, str]:
 
 def _trial(job: dict[str, Any], folder: str) -> dict[str, Any]:
     """Seconds for each token: of an update, padding included, and of greedy and beam search; bytes at the peak."""
-    settings = Settings.from_arguments(**job["arguments"], output_dir=folder, tokenizer_name=folder)
+    settings = Settings.from_arguments(**{**job["arguments"], "output_dir": folder, "tokenizer_name": folder})
     args, device, batches = settings.args, settings.args.device, cycle(job["batches"])
     keeps_freed_memory = device.type == "cpu" and keep_freed_memory()
     tokenizer, model = make_model(settings.model, DatasetDict(), None)
