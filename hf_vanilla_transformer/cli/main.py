@@ -21,6 +21,7 @@ gc.freeze()
 VERBS = {
     "demo": "train on the built-in number corpus, evaluate, translate some numbers, and draw attention",
     "train": "train a model from scratch, or fine-tune one",
+    "distill": "train a small model on what a larger one translates",
     "plan": "print the settings that train chooses, and what they cost",
     "translate": "translate sentences, a file, or standard input",
     "evaluate": "translate test pairs and compute BLEU, chrF and TER, or compare translations",

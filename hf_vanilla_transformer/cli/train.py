@@ -10,12 +10,14 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 from tqdm.auto import tqdm
 
 from ..support.user_errors import exit_code_of
 from ..training.run_arguments import REJECTED, Settings
+from ..training.teacher_arguments import TeacherArguments
 from .parser import given_arguments, program
 
 
@@ -27,7 +29,9 @@ def main(arguments: list[str]) -> Path:
 
 def parse_settings(arguments: list[str], description: str | None, verb: str) -> Settings:
     """The settings of a command line; a plan may choose what neither that nor a recipe gives."""
-    given = given_arguments(Settings, description, arguments, verb, hidden=REJECTED)
+    # Of `distill`.
+    of_teachers = [] if verb == "distill" else [each.name for each in fields(TeacherArguments)]
+    given = given_arguments(Settings, description, arguments, verb, hidden=[*REJECTED, *of_teachers])
     names_recipe = any(each.partition("=")[0] == "--config" for each in arguments)
     return Settings.from_arguments(may_plan=not names_recipe, **given)
 

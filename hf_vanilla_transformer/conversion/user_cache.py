@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from filelock import FileLock
@@ -31,10 +31,7 @@ def cached(kind: str, folder: Path, versions: Mapping[str, str], convert: Callab
         versions: of libraries on which the result depends.
         convert: must write `parity.json`.
     """
-    found = hashes(path for path in folder.iterdir() if path.suffix in _HASHED)
-    parts = {**found, **versions, "hf_vanilla_transformer": __version__}
-    name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
-    target = CACHE / f"{name}-{kind}"
+    target = CACHE / f"{name_of_result([folder], versions)}-{kind}"
     CACHE.mkdir(parents=True, exist_ok=True)
     # Another process that converts the same folder is waited for.
     with FileLock(CACHE / f"{target.name}.lock"):
@@ -42,6 +39,13 @@ def cached(kind: str, folder: Path, versions: Mapping[str, str], convert: Callab
             logger.info("converting %s into %s", folder, target)
             convert(str(folder), str(target))
     return target
+
+
+def name_of_result(folders: Iterable[Path], settings: Mapping[str, object]) -> str:
+    """A hash of the files of folders, of settings, and of the version of this package."""
+    found = [hashes(path for path in folder.iterdir() if path.suffix in _HASHED) for folder in folders]
+    parts = [*found, {**settings, "hf_vanilla_transformer": __version__}]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def native_folder(name: str, revision: str | None = None, token: str | None = None) -> Path:

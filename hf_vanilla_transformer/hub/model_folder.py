@@ -38,6 +38,8 @@ TRAINING_ARGUMENTS = "training_args.bin"
 ARGUMENTS = "arguments.yaml"
 # Their name in a training that the Trainer pushes meanwhile: it leaves out names that begin so.
 ARGUMENTS_WHILE_PUSHED = f"_{ARGUMENTS}"
+# The folder of a student in int8, inside of its own.
+INT8 = "int8"
 NOT_TO_SHARE = (TRAINING_ARGUMENTS, ARGUMENTS, ARGUMENTS_WHILE_PUSHED)
 # Files that a run writes, next to its checkpoints; a later run in the same folder may write fewer of them.
 FILES_OF_A_RUN = (

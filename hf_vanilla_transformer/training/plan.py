@@ -32,6 +32,7 @@ _OF_VALIDATION = ("eval_strategy", "eval_steps", "keep_better", "choose_search")
 _OF_CHECKPOINTS = ("load_best_model_at_end", "save_only_model", "save_strategy", "save_total_limit")
 _REPLACED = {
     **dict.fromkeys(_OF_CHECKPOINTS, ("average_last",)),
+    "num_layers": ("config_overrides",),
     "num_train_epochs": ("max_steps",),
     "per_device_train_batch_size": ("tokens_per_batch", "max_tokens"),
     "rate_factor": ("learning_rate", "lr_scheduler_type"),
@@ -60,7 +61,7 @@ class Plan(NamedTuple):
             f"parameters: {costs.parameters:,}",
             f"target tokens: {costs.tokens:,} in an epoch",
             f"updates: {costs.updates:,}",
-            f"time: {_duration(costs.seconds)}",
+            f"time: {spoken_duration(costs.seconds)}",
             *(f"{name}: {_size(getattr(costs, name))}" for name in ("memory", "disk")),
         ]
 
@@ -96,7 +97,7 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
     if tflops is not None and not 0 < tflops < math.inf:
         raise InputError(f"tflops is {tflops}; give the TFLOP/s of a GPU, such as 100.")
     name = row_for(len(train), tflops is not None or settings.args.device.type != "cpu")
-    row = read_recipe(name)
+    row = student_of(read_recipe(name)) if settings.teacher.teacher else read_recipe(name)
     # In memory, because tokens of other pairs would be written to the cache of data sets.
     sample = DatasetDict({split: _sample(pairs[split]) for split in ("train", "validation") if split in pairs})
     texts = [text for column in ("source", "target") for text in sample["train"][column]]
@@ -123,6 +124,14 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
 def row_for(pairs: int, on_gpu: bool) -> str:
     """The recipe for a number of training pairs; on CPUs never the paper's base."""
     return [name for name, fewest in ROWS.items() if fewest <= pairs and (on_gpu or name != "base")][-1]
+
+
+def student_of(row: dict[str, Any]) -> dict[str, Any]:
+    """A recipe for a student: a deep encoder, and one decoder layer, because decoding takes most time of a translation.
+
+    Kasai et al. 2021, "Deep Encoder, Shallow Decoder".
+    """
+    return {**row, "config_overrides": {"encoder_layers": 2 * row["num_layers"], "decoder_layers": 1}}
 
 
 def _sample(split: Dataset) -> Dataset:
@@ -214,7 +223,8 @@ def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> li
     return lines
 
 
-def _duration(seconds: float) -> str:
+def spoken_duration(seconds: float) -> str:
+    """A duration in words, rounded up."""
     minutes = math.ceil(seconds / 60)
     spoken = f"{minutes / 60:,.1f} hours" if minutes >= 90 else f"{minutes} minutes"
     return "1 minute" if minutes == 1 else spoken

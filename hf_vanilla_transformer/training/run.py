@@ -22,6 +22,7 @@ from ..support.process_memory import peak_memory
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError, input_errors
 from .checkpoints import find_best, find_checkpoint, is_finished, remove_checkpoints, remove_later_marks
+from .distillation import Teacher
 from .plan import plan
 from .run_arguments import Settings
 from .run_checks import check_settings
@@ -102,8 +103,10 @@ def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
     with holding(output) if args.process_index == 0 else nullcontext():
         with input_errors():
             pairs = load_training_pairs(args, settings.data)
+            teacher = Teacher(settings) if settings.teacher.teacher else None
+            settings = settings if teacher is None else teacher.with_tokenizer(settings)
         if settings.plans or settings.plan.dry_run:
-            settings, pairs = with_plan(settings, pairs)
+            settings, pairs = with_plan(settings, pairs, teacher)
             check_settings(settings, checkpoint, resumes)
             facts = gather_facts(settings, checkpoint)
         if settings.plan.dry_run:
@@ -115,27 +118,31 @@ def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
         # that of the run that wrote the checkpoint is unknown.
         record = {**describe_run(settings), "started": None if checkpoint else started}
         with input_errors():
+            if teacher is not None:
+                pairs, record["distillation"] = teacher.add_to(pairs)
             trainer = build_trainer(settings, pairs, checkpoint, facts)
         if args.process_index == 0 and not resumes:
             remove_checkpoints(output)
         yield partial(finish, settings, checkpoint, pairs, trainer, record)
 
 
-def with_plan(settings: Settings, pairs: DatasetDict) -> tuple[Settings, DatasetDict]:
+def with_plan(settings: Settings, pairs: DatasetDict, teacher: Teacher | None) -> tuple[Settings, DatasetDict]:
     """The settings with what the first process plans for these pairs, and the pairs with validation pairs.
 
-    Logs the plan; without one, the costs of the settings as they are.
+    Logs the plan, which is for the pairs with those of a teacher; without one, the costs of the settings as they are.
     """
     given = dict(settings.given)
     with input_errors():
         if settings.plans and "validation" not in pairs:
             given["validation_size"] = held_out_size(len(pairs["train"]))
             pairs = prepare_pairs(pairs, TrainingDataArguments(validation_size=given["validation_size"]))
-        is_first = settings.args.process_index == 0
-        planned: list[Any] = [plan(pairs, chooses=settings.plans, **given) if is_first else None]
+        is_first, expected = settings.args.process_index == 0, pairs if teacher is None else teacher.expected(pairs)
+        planned: list[Any] = [plan(expected, chooses=settings.plans, **given) if is_first else None]
     (chosen,) = broadcast_object_list(planned)
     for line in chosen.lines():
         logger.info(line)
+    if teacher is not None and is_first:
+        logger.info(teacher.describe_work(pairs))
     return Settings.from_arguments(**{**chosen.arguments, **given}).for_target_language(), pairs
 
 

@@ -28,6 +28,7 @@ from ..support.user_errors import InputError
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.loading_arguments import LoadingArguments
 from .paper_arguments import PaperTrainingArguments
+from .teacher_arguments import TeacherArguments
 
 
 # Arguments of a tokenizer that is trained.
@@ -311,7 +312,7 @@ _SWITCH_OFF = ("preset", "max_steps", "model_name_or_path")
 # Arguments that name places, devices and accounts rather than what a run computes.
 _PLACES = {"device", "disable_tqdm", "hub_model_id", "logging_dir", "model_name_or_path", "output_dir", "results"}
 _PLACES |= {"preprocessing_num_workers", "run_name", "test_file", "tokenizer_name", "train_file", "trust_remote_code"}
-_PLACES |= {"use_cpu", "validation_file"}
+_PLACES |= {"use_cpu", "validation_file", "teacher", "monolingual_source_file"}
 
 
 class Settings(NamedTuple):
@@ -326,6 +327,7 @@ class Settings(NamedTuple):
     scoring: ScoringArguments
     args: RunArguments
     plan: PlanArguments
+    teacher: TeacherArguments
     given: Mapping[str, Any] = MappingProxyType({})
     plans: bool = False
 

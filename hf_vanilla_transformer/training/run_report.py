@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from datasets import DatasetDict
-from transformers import Seq2SeqTrainer
+from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer
 
 from ..evaluation.choose_search import PAIRS_OF_A_CHOICE, choose_search
 from ..evaluation.curve_files import write_curve
 from ..evaluation.evaluate import describe_scores, describe_search, evaluate, spread
 from ..hub.model_card import BUILT_IN, About, argument_facts, average_facts, fill_model_card, name_of_base
-from ..hub.model_folder import NOT_TO_SHARE, staged
+from ..hub.model_folder import INT8, NOT_TO_SHARE, staged
 from ..hub.push_to_hub import describe_error, prepare_repository, push_run
+from ..model.int8_quantization import Int8Config
 from ..support.atomic_files import write_text
 from ..support.machine_and_versions import describe_environment
 from ..translation.model_loading import load
@@ -52,11 +53,13 @@ def report(
         averaged = save_average(settings.output, 1)
     search = save_chosen_search(settings, pairs) if settings.model.choose_search and "validation" in pairs else {}
     scores = evaluate_saved("test", settings, pairs)
+    int8 = save_int8(settings, pairs) if settings.teacher.teacher else {}
     best = trainer.state.best_global_step if args.load_best_model_at_end else None
     weights = {} if best is None else {"weights": f"of update {best:,}, the best by {args.metric_for_best_model}"}
     outcome = {"optimizer": facts.optimizer, "precision": describe_precision(args), **weights}
     card_facts = {
         "data": settings.data.describe("train"),
+        **record.get("distillation", {}),
         **argument_facts(args),
         **adam_facts(trainer),
         **outcome,
@@ -67,6 +70,7 @@ def report(
         **({"weights": f"of {averaged[0]}, better than the average"} if is_last_kept else average_facts(averaged)),
         **({"validation BLEU": describe_average(compared)} if compared else {}),
         **search,
+        **int8,
     }
     save_card(model, settings, pairs, scores, card_facts, compared)
     for line in describe_scores(scores) if scores is not None else []:
@@ -171,6 +175,19 @@ def save_chosen_search(settings: Settings, pairs: DatasetDict) -> dict[str, str]
     with staged(settings.output) as folder:
         model.generation_config.save_pretrained(folder)
     return {"search": f"the best of {len(scores)} on {len(sample):,} validation pairs: {describe_search(model)}"}
+
+
+def save_int8(settings: Settings, pairs: DatasetDict) -> dict[str, str]:
+    """Save a student in int8, too, and log its scores on the test pairs; returns a row for the card."""
+    folder = settings.output / INT8
+    tokenizer, _ = load(str(settings.output), "cpu")
+    model = AutoModelForSeq2SeqLM.from_pretrained(settings.output, quantization_config=Int8Config())
+    with staged(folder, replace_run=True) as staging:
+        model.save_pretrained(staging)
+        tokenizer.save_pretrained(staging)
+    scores = evaluate_saved("test", settings, pairs, folder)
+    size = f"the folder {folder.name}"
+    return {"int8": size if scores is None else f"{size}: BLEU {scores['bleu']:.2f} on the test pairs"}
 
 
 def save_card(

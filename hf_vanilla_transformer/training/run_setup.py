@@ -236,11 +236,11 @@ def tokenize(
     return data
 
 
-def log_removed(counts: dict[str, int], total: int) -> None:
+def log_removed(counts: dict[str, int], total: int, what: str = "training pairs") -> None:
     """Log how many of the training pairs each rule removed, in one line, if any."""
     if any(counts.values()):
         reasons = ", ".join(f"{count:,} {rule}" for rule, count in counts.items() if count)
-        logger.info(f"removed {sum(counts.values()):,} of {total:,} training pairs: {reasons}")
+        logger.info(f"removed {sum(counts.values()):,} of {total:,} {what}: {reasons}")
 
 
 def set_languages(tokenizer: PreTrainedTokenizerBase, *codes: str | None) -> None:

@@ -1,0 +1,204 @@
+"""Sequence-level knowledge distillation (Kim and Rush 2016): training pairs whose targets a teacher translated."""
+
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from accelerate import PartialState
+from datasets import Dataset, DatasetDict, concatenate_datasets
+from sacrebleu.metrics import BLEU
+from tqdm.auto import tqdm
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ..conversion.user_cache import CACHE, name_of_result, native_folder
+from ..data.cleaning import clean_pairs
+from ..data.text_lines import iterate_lines
+from ..engines.ctranslate2_engine import load_engine
+from ..evaluation.evaluate import spread
+from ..hub.model_card import name_of_base
+from ..model.pipeline_vanilla_transformer import is_blank
+from ..support.user_errors import InputError
+from ..translation.model_loading import load_ensemble
+from ..translation.translate import translate
+from .plan import spoken_duration
+from .run_arguments import TRAINED, Settings
+from .run_checks import check_tokenizer
+from .run_setup import log_removed
+
+
+logger = logging.getLogger(__name__)
+
+# Sentences that are translated and written to the cache in one go: few to lose, and enough for batches.
+_AT_ONCE = 500
+# Sentences that are translated to tell how long all of them will take.
+_SAMPLE = 100
+# Rules that remove a translation, by the flag that it has.
+_FLAGS = {"truncated": "cut at the length limit", "repetition": "caught in a loop"}
+
+
+class Hypothesis(NamedTuple):
+    """A translation of the teacher, and its flags; see [`~hf_vanilla_transformer.Translation`]."""
+
+    text: str
+    flags: list[str]
+
+
+class Teacher:
+    """The teacher of a run, and its translations in the user's cache, from which an interrupted run continues.
+
+    Raises OSError or ValueError if the model, or one of several, cannot be found or brought into this package.
+    """
+
+    def __init__(self, settings: Settings):
+        self._arguments, self._device = settings.teacher, settings.args.device
+        self._names = settings.teacher.teacher or []
+        self.folders = [native_folder(name, token=settings.model.token) for name in self._names]
+        for folder in self.folders:
+            if folder.resolve().is_relative_to(settings.output.resolve()):
+                raise InputError(
+                    f"{folder} lies in {settings.output}, which the run replaces; name another --output_dir."
+                )
+        beams = self._arguments.teacher_num_beams
+        self._search: dict[str, Any] = {} if beams is None else {"num_beams": beams}
+        facts = {**self._search, "engine": self._arguments.teacher_engine, "all": self._arguments.nearest_to_reference}
+        self._cache = CACHE / f"{name_of_result(self.folders, facts)}-translations"
+
+    def with_tokenizer(self, settings: Settings) -> Settings:
+        """Settings with the teacher's tokenizer, unless they name a model or a tokenizer, or say how to train one."""
+        others = {"model_name_or_path", "tokenizer_name", *TRAINED} & settings.given.keys()
+        tokenizer = AutoTokenizer.from_pretrained(self.folders[0])
+        try:
+            check_tokenizer(self._names[0], tokenizer)
+        except InputError:
+            return settings
+        if others:
+            return settings
+        given = {**settings.given, "tokenizer_name": str(self.folders[0])}
+        return Settings.from_arguments(**given)._replace(plans=settings.plans)
+
+    def add_to(self, pairs: DatasetDict) -> tuple[DatasetDict, dict[str, str]]:
+        """The pairs with translated training pairs added, or in the place of the given ones; and rows for the card.
+
+        Raises ValueError if no translation remains.
+        """
+        train, more = pairs["train"].select_columns(["source", "target"]), self._monolingual()
+        sources, references = [*train["source"], *more], [*train["target"], *[None] * len(more)]
+        found = self._translations(sources)
+        kept, removed = dict[str, list[str]](source=[], target=[]), dict.fromkeys(_FLAGS.values(), 0)
+        for source, reference in zip(sources, references, strict=True):
+            hypothesis = self._choose(found[source], reference)
+            faults = [rule for flag, rule in _FLAGS.items() if flag in hypothesis.flags]
+            if faults:
+                removed[faults[0]] += 1
+            else:
+                kept["source"].append(source)
+                kept["target"].append(hypothesis.text)
+        if not kept["source"]:
+            raise InputError(f"no translation of {self._names[0]} remains: {removed}; give another teacher.")
+        evaluated = [pairs[name] for name in ("validation", "test") if name in pairs]
+        distilled, others = clean_pairs(Dataset.from_dict(kept, features=train.features), evaluated)
+        removed |= others
+        log_removed(removed, len(sources), "translations")
+        parts = [distilled] if self._arguments.distilled_only else [train, distilled]
+        counts = f"{len(train):,} with the given targets" if len(parts) > 1 else "none with the given targets"
+        logger.info(f"training pairs: {len(distilled):,} with targets of the teacher, {counts}")
+        return DatasetDict({**pairs, "train": concatenate_datasets(parts)}), self._facts(len(distilled), removed)
+
+    def _facts(self, count: int, removed: dict[str, int]) -> dict[str, str]:
+        beams = f" with {self._arguments.teacher_num_beams} beams" if self._search else ""
+        nearest = ", the hypothesis nearest to the reference" if self._arguments.nearest_to_reference else ""
+        rules = ", ".join(f"{number:,} {rule}" for rule, number in removed.items() if number)
+        return {
+            "teacher": ", ".join(str(name_of_base(name)) for name in self._names),
+            "targets of the teacher": f"{count:,}{beams}{nearest}{f'; removed {rules}' if rules else ''}",
+            "given targets": "not used" if self._arguments.distilled_only else "used, too",
+        }
+
+    def expected(self, pairs: DatasetDict) -> DatasetDict:
+        """Pairs about as many and as long as `add_to` gives, without its work, for a plan."""
+        train, more = pairs["train"].select_columns(["source", "target"]), self._monolingual()
+        targets = list(islice(cycle(train["target"]), len(more)))
+        added = Dataset.from_dict({"source": more, "target": targets}, features=train.features)
+        parts = [train, added] if self._arguments.distilled_only else [train, train, added]
+        return DatasetDict({**pairs, "train": concatenate_datasets(parts)})
+
+    def describe_work(self, pairs: DatasetDict) -> str:
+        """How many sentences are to be translated, and how long that takes, from a sample that is translated."""
+        found = self._read()
+        missing = [
+            source for source in dict.fromkeys([*pairs["train"]["source"], *self._monolingual()]) if source not in found
+        ]
+        if not missing:
+            return "teacher: all sentences are translated already"
+        model = self._loaded()
+        started = time.perf_counter()
+        sample = [missing[row] for row in spread(len(missing), _SAMPLE)]
+        list(self._translate(*model, sample))
+        seconds = (time.perf_counter() - started) / len(sample) * len(missing) / PartialState().num_processes
+        return f"teacher: {len(missing):,} sentences to translate first, about {spoken_duration(seconds)}"
+
+    def _monolingual(self) -> list[str]:
+        files = self._arguments.monolingual_source_file or []
+        return [line for file in files for line in iterate_lines(Path(file)) if not is_blank(line)]
+
+    def _choose(self, hypotheses: Sequence[Hypothesis], reference: str | None) -> Hypothesis:
+        if reference is None or not self._arguments.nearest_to_reference:
+            return hypotheses[0]
+        bleu = BLEU(effective_order=True)
+        return max(hypotheses, key=lambda each: bleu.sentence_score(each.text, [reference]).score)
+
+    def _translations(self, sources: Sequence[str]) -> dict[str, list[Hypothesis]]:
+        """The hypotheses of each source, best first; what the cache lacks is translated by all processes together.
+
+        Each writes a file of its own, so that none waits for another.
+        """
+        state, found = PartialState(), self._read()
+        missing = [source for source in dict.fromkeys(sources) if source not in found]
+        state.wait_for_everyone()  # Before any process writes.
+        own = missing[state.process_index :: state.num_processes]
+        if own:
+            tokenizer, model = self._loaded()
+            self._cache.mkdir(parents=True, exist_ok=True)
+            path, progress = self._cache / f"{uuid.uuid4().hex}.jsonl", tqdm(own, "teacher", unit=" sentences")
+            with path.open("a", encoding="utf-8") as file, progress:
+                for start in range(0, len(own), _AT_ONCE):
+                    part = own[start : start + _AT_ONCE]
+                    translated = self._translate(tokenizer, model, part)
+                    file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in translated)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    progress.update(len(part))
+        state.wait_for_everyone()
+        return self._read() if missing else found
+
+    def _read(self) -> dict[str, list[Hypothesis]]:
+        """The hypotheses in the cache, by their source."""
+        found = {}
+        for path in sorted(self._cache.glob("*.jsonl")):
+            # A process that was killed may leave half a line at the end.
+            for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+                source, hypotheses = json.loads(line)
+                found[source] = [Hypothesis(*each) for each in hypotheses]
+        return found
+
+    def _loaded(self) -> tuple[PreTrainedTokenizerBase, Any]:
+        if self._arguments.teacher_engine == "torch":
+            return load_ensemble(list(map(str, self.folders)), self._device)
+        return AutoTokenizer.from_pretrained(self.folders[0]), load_engine(str(self.folders[0]), "ctranslate2")
+
+    def _translate(
+        self, tokenizer: PreTrainedTokenizerBase, model: Any, sources: list[str]
+    ) -> Iterator[tuple[str, list[Hypothesis]]]:
+        """Each source with its hypotheses, best first; all of the search if one of them is chosen."""
+        search: dict[str, Any] = {**self._search, "return_details": "flags"}
+        if self._arguments.nearest_to_reference:
+            beams = self._search.get("num_beams") or model.generation_config.num_beams
+            search |= {"num_return_sequences": beams, "return_details": True}
+        for source, best in zip(sources, translate(model, tokenizer, sources, **search), strict=True):
+            yield source, [Hypothesis(each.text, sorted(each.flags)) for each in (best, *best.alternatives)]

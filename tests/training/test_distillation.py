@@ -1,0 +1,259 @@
+"""`distill`: training pairs that a teacher translated. The teacher is the fixture, which writes numbers in German."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import yaml
+from datasets import Dataset, DatasetDict
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer import Int8Config, load_pairs, translate
+from hf_vanilla_transformer.cli import distill, train
+from hf_vanilla_transformer.conversion import user_cache
+from hf_vanilla_transformer.training import distillation
+from hf_vanilla_transformer.training.distillation import Teacher
+from hf_vanilla_transformer.training.plan import student_of
+from hf_vanilla_transformer.training.run_arguments import Settings
+from hf_vanilla_transformer.translation.ensemble import Ensemble
+from hf_vanilla_transformer.translation.model_loading import load
+
+
+TEACHER = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
+SMALL = {
+    "num_layers": "1",
+    "d_model": "32",
+    "d_ff": "64",
+    "num_heads": "4",
+    "dropout": "0",
+    "label_smoothing": "0",
+    "per_device_train_batch_size": "32",
+    "learning_rate": "0.005",
+    "lr_scheduler_type": "linear",
+    "warmup_steps": "20",
+    "bf16": "false",
+    "save_steps": "5",
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    """A cache of its own for each test."""
+    for module in (user_cache, distillation):
+        monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def sources() -> list[str]:
+    return load_pairs("numbers", max_digits=2, train_size=60)["train"]["source"][:]
+
+
+@pytest.fixture
+def files(tmp_path, sources) -> list[str]:
+    """Pairs whose targets are of no use."""
+    (tmp_path / "mine.en").write_text("".join(f"{source}\n" for source in sources))
+    (tmp_path / "mine.de").write_text("".join(f"Haus {number}\n" for number in range(len(sources))))
+    return [str(tmp_path / "mine.en"), str(tmp_path / "mine.de")]
+
+
+@pytest.fixture
+def counted(monkeypatch) -> list[str]:
+    """The sentences that teachers translate."""
+    asked: list[str] = []
+
+    def counting(model, tokenizer, sentences, **options):
+        asked.extend(sentences)
+        return translate(model, tokenizer, sentences, **options)
+
+    monkeypatch.setattr(distillation, "translate", counting)
+    return asked
+
+
+def words(settings: dict) -> list[str]:
+    return [word for name, value in settings.items() for word in (f"--{name}", value)]
+
+
+def teacher_of(tmp_path, **arguments) -> Teacher:
+    return Teacher(Settings.from_arguments(teacher=[str(TEACHER)], output_dir=str(tmp_path / "run"), **arguments))
+
+
+def pairs_of(sources, **others) -> DatasetDict:
+    train = Dataset.from_dict({"source": sources, "target": ["acht"] * len(sources)})
+    return DatasetDict(train=train, **others)
+
+
+def expected_translations(sources, **search) -> list[str]:
+    tokenizer, model = load(str(TEACHER))
+    return translate(model, tokenizer, sources, **search)
+
+
+def test_a_student_learns_what_its_teacher_says(tmp_path, files, sources, capsys):
+    options = {**SMALL, "output_dir": str(tmp_path / "student"), "max_steps": "150", "save_strategy": "no"}
+    folder = distill.main(
+        ["--teacher", str(TEACHER), "--distilled_only", "--train_file", *files, "--test_file", *files, *words(options)]
+    )
+    tokenizer, student = load(str(folder))
+    expected = expected_translations(sources)
+    assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(TEACHER).get_vocab()
+    found = translate(student, tokenizer, sources)
+    assert sum(map(str.__eq__, found, expected)) >= 0.9 * len(sources)
+    small = AutoModelForSeq2SeqLM.from_pretrained(folder / "int8")
+    assert small.config.quantization_config.quant_method == Int8Config().quant_method
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "| teacher | numbers_tiny |" in card
+    assert "| given targets | not used |" in card
+    assert "| int8 | the folder int8: BLEU" in card
+    saved = yaml.safe_load((folder / "arguments.yaml").read_text())
+    assert (saved["teacher"], saved["distilled_only"], saved["tokenizer_name"]) == ([str(TEACHER)], True, str(TEACHER))
+    assert "training pairs: 60 with targets of the teacher, none with the given targets" in capsys.readouterr().out
+
+
+def test_the_translations_join_the_given_targets(tmp_path, sources, counted):
+    sources = [*sources[:4], sources[0]]
+    pairs, facts = teacher_of(tmp_path).add_to(pairs_of(sources))
+    expected = expected_translations(sources[:4])
+    assert pairs["train"]["source"][:] == [*sources, *sources[:4]]
+    assert pairs["train"]["target"][:] == ["acht"] * 5 + expected
+    assert facts["targets of the teacher"] == "4; removed 1 duplicates"
+    assert counted == sources[:4]
+    alone, facts = teacher_of(tmp_path, distilled_only=True).add_to(pairs_of(sources))
+    assert alone["train"]["target"][:] == expected
+    assert facts["given targets"] == "not used"
+    assert counted == sources[:4]
+
+
+def test_sources_without_targets(tmp_path, counted):
+    (tmp_path / "more.en").write_text("twenty\n\n \nthirty\n")
+    teacher = teacher_of(tmp_path, monolingual_source_file=[str(tmp_path / "more.en")])
+    given = pairs_of(["one", "two"])
+    pairs, _ = teacher.add_to(given)
+    assert pairs["train"]["source"][:] == ["one", "two", "one", "two", "twenty", "thirty"]
+    assert pairs["train"]["target"][4:] == expected_translations(["twenty", "thirty"])
+    assert teacher.expected(given)["train"]["source"][:] == pairs["train"]["source"][:]
+
+
+def test_faulty_translations_are_removed_and_counted(tmp_path, monkeypatch, caplog):
+    answers = {"one": ("eins", []), "two": ("x x x", ["repetition"]), "six": ("sechs", ["truncated"])}
+    answers |= {"ten": ("", []), "nine": ("nine", []), "five": ("fünf" * 30, [])}
+    answers |= {f"number {number}": (f"Nummer {number}", []) for number in range(50)}
+
+    def answer(self, tokenizer, model, sentences):
+        return ((each, [distillation.Hypothesis(*answers[each])]) for each in sentences)
+
+    monkeypatch.setattr(Teacher, "_translate", answer)
+    validation = Dataset.from_dict({"source": ["nine"], "target": ["neun"]})
+    with caplog.at_level(logging.INFO, logger="hf_vanilla_transformer"):
+        pairs, facts = teacher_of(tmp_path, distilled_only=True).add_to(pairs_of(list(answers), validation=validation))
+    assert pairs["train"]["target"][:] == ["eins", *(f"Nummer {number}" for number in range(50))]
+    removed = "1 cut at the length limit, 1 caught in a loop, 1 identical sides, 1 empty on one side, 1 length ratio"
+    assert f"removed 5 of 56 translations: {removed}" in caplog.text
+    assert facts["targets of the teacher"] == f"51; removed {removed}"
+    answers["one"] = ("eins", ["repetition"])
+    with pytest.raises(ValueError, match=r"no translation of .*numbers_tiny remains"):
+        teacher_of(tmp_path, teacher_num_beams=1).add_to(pairs_of(["one"]))
+
+
+def test_the_hypothesis_nearest_to_the_reference(tmp_path):
+    source = "two hundred and forty-six"
+    tokenizer, model = load(str(TEACHER))
+    (best,) = translate(model, tokenizer, [source], return_details=True, num_beams=3, num_return_sequences=3)
+    wanted = best.alternatives[1].text
+    given = DatasetDict(train=Dataset.from_dict({"source": [source], "target": [wanted]}))
+    options = {"distilled_only": True, "teacher_num_beams": 3}
+    assert teacher_of(tmp_path, **options).add_to(given)[0]["train"]["target"][:] == [best.text]
+    near = teacher_of(tmp_path, nearest_to_reference=True, **options).add_to(given)[0]
+    assert near["train"]["target"][:] == [wanted] != [best.text]
+
+
+def test_an_interrupted_translation_continues(tmp_path, sources, counted, cache, monkeypatch):
+    monkeypatch.setattr(distillation, "_AT_ONCE", 16)
+    counting = distillation.translate
+
+    def killed(model, tokenizer, sentences, **options):
+        if len(counted) >= 32:
+            raise KeyboardInterrupt
+        return counting(model, tokenizer, sentences, **options)
+
+    monkeypatch.setattr(distillation, "translate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        teacher_of(tmp_path).add_to(pairs_of(sources))
+    (file,) = cache.rglob("*.jsonl")
+    assert len(file.read_text(encoding="utf-8").splitlines()) == 32
+    with file.open("a", encoding="utf-8") as half:
+        half.write(json.dumps([sources[32], [["half a line", []]]])[:-2])
+    monkeypatch.setattr(distillation, "translate", counting)
+    pairs, _ = teacher_of(tmp_path, distilled_only=True).add_to(pairs_of(sources))
+    assert counted == sources
+    assert pairs["train"]["target"][:] == expected_translations(sources)
+    again, _ = teacher_of(tmp_path, distilled_only=True).add_to(pairs_of(sources[::-1]))
+    assert counted == sources
+    assert again["train"]["target"][:] == pairs["train"]["target"][::-1]
+
+
+def test_an_interrupted_distillation_resumes(tmp_path, files, counted):
+    """To the weights of one that was not interrupted, from the arguments in its folder."""
+    options = [*words({**SMALL, "max_steps": "10", "average_last": "2"}), "--train_file", *files]
+    whole = distill.main(["--teacher", str(TEACHER), *options, "--output_dir", str(tmp_path / "whole")])
+    cut = ["--teacher", str(TEACHER), *options, "--output_dir", str(tmp_path / "cut")]
+    expected = (whole / "model.safetensors").read_bytes()
+    distill.main(cut)
+    folder = tmp_path / "cut"
+    for name in ("checkpoint-10",):
+        for path in sorted((folder / name).iterdir()):
+            path.unlink()
+        (folder / name).rmdir()
+    (folder / "model.safetensors").unlink()
+    translated = len(counted)
+    train.main(["--output_dir", str(folder), "--resume_from_checkpoint", "last"])
+    assert (folder / "model.safetensors").read_bytes() == expected
+    assert len(counted) == translated
+
+
+def test_several_teachers_are_an_ensemble(tmp_path, monkeypatch):
+    seen = []
+
+    def asked(model, tokenizer, sentences, **options):
+        seen.append(model)
+        return translate(model, tokenizer, sentences, **options)
+
+    monkeypatch.setattr(distillation, "translate", asked)
+    settings = Settings.from_arguments(teacher=[str(TEACHER)] * 2, output_dir=str(tmp_path / "run"))
+    pairs, facts = Teacher(settings).add_to(pairs_of(["one", "two"]))
+    assert isinstance(seen[0], Ensemble)
+    assert pairs["train"]["target"][2:] == expected_translations(["one", "two"])
+    assert facts["teacher"] == "numbers_tiny, numbers_tiny"
+
+
+def test_the_plan_of_a_student(tmp_path, files, capsys, cache):
+    row = student_of({"num_layers": 3, "d_model": 256})
+    assert row == {"num_layers": 3, "d_model": 256, "config_overrides": {"encoder_layers": 6, "decoder_layers": 1}}
+    distill.main(
+        ["--teacher", str(TEACHER), "--train_file", *files, "--output_dir", str(tmp_path / "run"), "--dry_run"]
+    )
+    printed = capsys.readouterr().out
+    assert "118 training pairs" in printed
+    assert "model: 4 + 1 layers" in printed
+    assert f"vocabulary: {TEACHER}" in printed
+    assert "teacher: 59 sentences to translate first, about 1 minute" in printed
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], r"--teacher must be given"),
+        (["--distilled_only"], r"distilled_only is given, but has no effect without a teacher"),
+        (["--teacher", "nowhere"], r"there is no folder nowhere"),
+        (["--teacher", "a", "b", "--teacher_engine", "ctranslate2"], r"teacher_engine ctranslate2 has no ensembles"),
+        (["--teacher", str(TEACHER), "--output_dir", str(TEACHER.parent), "--overwrite"], r"lies in .*, which the run"),
+        (["--teacher", str(TEACHER), "--monolingual_source_file", "nowhere.en"], r"nowhere\.en"),
+    ],
+)
+def test_wrong_starts(tmp_path, files, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(SystemExit, match=message):
+        distill.main(["--train_file", *files, *arguments])
+    assert not (tmp_path / "trainer_output").exists()
