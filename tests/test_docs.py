@@ -42,6 +42,7 @@ RUN_HERE = {
 RUN_ELSEWHERE = {
     "conversion.md": 2,  # tests/conversion/test_ctranslate2.py and tests/serving
     "distributed_training.md": 2,  # tests/parallel/test_docs.py
+    "distillation.md": 1,  # tests/cli/test_ensembles.py
     "fine_tune_opus_mt.md": 1,  # tests/conversion/test_to_hf_marian.py
     "explained.md": 12,  # tests/pictures/test_pages.py
     "ecosystem.md": 9,  # tests/ecosystem and tests/model/test_int8_quantization.py

@@ -31,7 +31,7 @@ def cached(kind: str, folder: Path, versions: Mapping[str, str], convert: Callab
         versions: of libraries on which the result depends.
         convert: must write `parity.json`.
     """
-    target = CACHE / f"{name_of_result([folder], versions)}-{kind}"
+    target = CACHE / f"{result_key([folder], versions)}-{kind}"
     CACHE.mkdir(parents=True, exist_ok=True)
     # Another process that converts the same folder is waited for.
     with FileLock(CACHE / f"{target.name}.lock"):
@@ -41,7 +41,7 @@ def cached(kind: str, folder: Path, versions: Mapping[str, str], convert: Callab
     return target
 
 
-def name_of_result(folders: Iterable[Path], settings: Mapping[str, object]) -> str:
+def result_key(folders: Iterable[Path], settings: Mapping[str, object]) -> str:
     """A hash of the files of folders, of settings, and of the version of this package."""
     found = [hashes(path for path in folder.iterdir() if path.suffix in _HASHED) for folder in folders]
     parts = [*found, {**settings, "hf_vanilla_transformer": __version__}]

@@ -292,7 +292,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """A [`CPUDecoder`] with these arguments; None if it would not compute what the modules do."""
         return CPUDecoder(self, states, mask, num_beams) if supports_cpu_decoder(self) else None
 
-    def log_probs_of(self, logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def log_probabilities(self, logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The log-probabilities of logits `(..., vocabulary)`, in nats, written to `out` if it is given."""
         return torch.log_softmax(logits, dim=-1, out=out)
 
@@ -365,7 +365,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             if is_done:  # Other processes are still decoding.
                 continue
             # In place, unless the logits are an output: a large vocabulary takes much memory.
-            log_probs = self.log_probs_of(logits, out=None if "logits" in record else logits)
+            log_probs = self.log_probabilities(logits, out=None if "logits" in record else logits)
             log_probs = logits_processor(input_ids, log_probs).float()
             outputs = {**steps.outputs, "scores": log_probs, "logits": logits}
             for name in record:

@@ -16,7 +16,7 @@ from sacrebleu.metrics import BLEU
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..conversion.user_cache import CACHE, name_of_result, native_folder
+from ..conversion.user_cache import CACHE, result_key, native_folder
 from ..data.cleaning import clean_pairs
 from ..data.text_lines import iterate_lines
 from ..engines.ctranslate2_engine import load_engine
@@ -67,7 +67,7 @@ class Teacher:
         beams = self._arguments.teacher_num_beams
         self._search: dict[str, Any] = {} if beams is None else {"num_beams": beams}
         facts = {**self._search, "engine": self._arguments.teacher_engine, "all": self._arguments.nearest_to_reference}
-        self._cache = CACHE / f"{name_of_result(self.folders, facts)}-translations"
+        self._cache = CACHE / f"{result_key(self.folders, facts)}-translations"
 
     def with_tokenizer(self, settings: Settings) -> Settings:
         """Settings with the teacher's tokenizer, unless they name a model or a tokenizer, or say how to train one."""

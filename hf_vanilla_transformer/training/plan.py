@@ -97,7 +97,7 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
     if tflops is not None and not 0 < tflops < math.inf:
         raise InputError(f"tflops is {tflops}; give the TFLOP/s of a GPU, such as 100.")
     name = row_for(len(train), tflops is not None or settings.args.device.type != "cpu")
-    row = student_of(read_recipe(name)) if settings.teacher.teacher else read_recipe(name)
+    row = student_recipe(read_recipe(name)) if settings.teacher.teacher else read_recipe(name)
     # In memory, because tokens of other pairs would be written to the cache of data sets.
     sample = DatasetDict({split: _sample(pairs[split]) for split in ("train", "validation") if split in pairs})
     texts = [text for column in ("source", "target") for text in sample["train"][column]]
@@ -126,7 +126,7 @@ def row_for(pairs: int, on_gpu: bool) -> str:
     return [name for name, fewest in ROWS.items() if fewest <= pairs and (on_gpu or name != "base")][-1]
 
 
-def student_of(row: dict[str, Any]) -> dict[str, Any]:
+def student_recipe(row: dict[str, Any]) -> dict[str, Any]:
     """A recipe for a student: a deep encoder, and one decoder layer, because decoding takes most time of a translation.
 
     Kasai et al. 2021, "Deep Encoder, Shallow Decoder".
@@ -200,13 +200,14 @@ def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> li
     limit = f", one for each {_BYTES_PER_TOKEN} bytes of text" if is_limited else ""
     batches = args.gradient_accumulation_steps * args.world_size
     tokens = args.tokens_per_batch and f"{args.tokens_per_batch * batches:,} tokens on each side"
+    r_drop = f", twice with other dropout masks (R-Drop {args.r_drop_alpha:g})" if args.r_drop_alpha else ""
     removed = corpus.pairs - corpus.up_to(model.max_tokens).pairs
     weights = f"average of the last {model.average_last} checkpoints" if model.average_last else "of the last update"
     lines = [
         f"recipe {name}, for {ROWS[name]:,} pairs and more: {corpus.pairs:,} training pairs of {means}",
         f"model: {config.encoder_layers} + {config.decoder_layers} layers, {sizes}",
         f"vocabulary: {model.tokenizer_name or f'at most {model.vocab_size:,} tokens{limit}'}",
-        f"update: {tokens or f'{args.per_device_train_batch_size * batches:,} pairs'}; {epochs:,.1f} epochs",
+        f"update: {tokens or f'{args.per_device_train_batch_size * batches:,} pairs'}; {epochs:,.1f} epochs{r_drop}",
         f"schedule: {args.describe_optimizer()}, {args.warmup_steps:,g} warm-up updates",
         f"evaluation: {_when(args.eval_strategy, args.eval_steps)}, of {corpus.validation:,} pairs",
         f"weights: {weights}; a checkpoint {_when(args.save_strategy, args.save_steps)}",

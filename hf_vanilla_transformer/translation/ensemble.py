@@ -108,7 +108,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         output: dict[str, Any] = {"logits": _mean_of_log_probs(logits), CACHE: cache}
         return Seq2SeqLMOutput(**output, encoder_last_hidden_state=encoder_outputs[0])
 
-    def log_probs_of(self, logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def log_probabilities(self, logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The logits, `(..., vocabulary)`, which are mean log-probabilities; a copy unless `out` is given."""
         return logits.clone() if out is None else logits
 

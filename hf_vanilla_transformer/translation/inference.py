@@ -94,13 +94,13 @@ def _decode(
     options = {"output_hidden_states": True} if heads else {}
     output = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False, **options)
     logits, weights = output.logits, {}
-    log_probs_of = getattr(model, "log_probs_of", partial(torch.log_softmax, dim=-1))
+    log_probabilities = getattr(model, "log_probabilities", partial(torch.log_softmax, dim=-1))
     for layer in {layer for layer, _ in heads}:
         states = output.decoder_hidden_states[layer], output.encoder_last_hidden_state
         weights[layer] = _cross_attention(model.get_decoder().layers[layer], *states, source.attention_mask)
     # Row by row, because all log-probabilities take as much memory as the logits.
     for row, (source_ids, ids) in enumerate(zip(sources, targets, strict=True)):
-        log_probs = log_probs_of(logits[row].float()).gather(-1, target.input_ids[row, :, None])
+        log_probs = log_probabilities(logits[row].float()).gather(-1, target.input_ids[row, :, None])
         chosen = [weights[layer][row, head, : len(ids), : len(source_ids)] for layer, head in heads]
         yield log_probs[: len(ids), 0].tolist(), torch.stack(chosen).float().cpu() if chosen else None
 

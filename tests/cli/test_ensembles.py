@@ -1,5 +1,8 @@
 """Several names behind `--model_name_or_path`."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from hf_vanilla_transformer import train_tokenizer
@@ -42,6 +45,15 @@ def test_several_names_are_an_ensemble(folders, tmp_path, capsys):
     assert totals[0] == pytest.approx([sum(pair) / 2 for pair in zip(*totals[1:], strict=True)], abs=1e-3)
     with pytest.raises(SystemExit, match="ctranslate2 has no ensembles"):
         evaluate.main(["--model_name_or_path", *folders, *test, "--engine", "ctranslate2"])
+
+
+def test_the_block_of_the_page(folders, capsys):
+    page = Path(__file__).parents[2] / "docs" / "distillation.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    exec(block.replace("runs/one", folders[0]).replace("runs/two", folders[1]), {})
+    tokenizer, ensemble = load_ensemble(folders)
+    expected = translate_sentences(ensemble, tokenizer, ["forty-two"])
+    assert capsys.readouterr().out.splitlines()[-1] == str(expected)
 
 
 def test_other_tokenizers_make_no_ensemble(folders, tmp_path):

@@ -103,7 +103,7 @@ def test_no_verb_is_help(capsys):
 
 
 def test_an_unknown_verb_is_one_sentence():
-    verbs = "demo, train, plan, translate, evaluate, score, align, average, convert, plot, serve, info"
+    verbs = "demo, train, distill, plan, translate, evaluate, score, align, average, convert, plot, serve, info"
     with pytest.raises(
         SystemExit, match=f'^error: "trian" is not a verb of hf-vanilla-transformer; use one of {verbs}'
     ):

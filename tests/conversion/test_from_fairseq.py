@@ -316,14 +316,14 @@ def test_fairseq_itself_computes_the_same(tmp_path, name):
     record = json.loads((folder / "fairseq.json").read_text())
     for source, target, log_probs, translation, score in zip(*record.values(), strict=True):
         ids = torch.tensor([source])
-        found = log_probs_of(model, ids, target)
+        found = log_probabilities(model, ids, target)
         torch.testing.assert_close(found, torch.tensor(log_probs), atol=1e-4, rtol=0)
         # fairseq stops when as many hypotheses have finished as there are beams.
         output = model.generate(ids, num_beams=5, max_length=22, early_stopping=True)
         assert output[0, 1:].tolist() == translation
-        assert float(log_probs_of(model, ids, translation).mean()) == pytest.approx(score, abs=1e-4)
+        assert float(log_probabilities(model, ids, translation).mean()) == pytest.approx(score, abs=1e-4)
 
 
-def log_probs_of(model, ids, target):
+def log_probabilities(model, ids, target):
     logits = model(ids, decoder_input_ids=torch.tensor([[2, *target[:-1]]])).logits[0]
     return logits.log_softmax(dim=-1).gather(-1, torch.tensor(target)[:, None])[:, 0]

@@ -14,7 +14,7 @@ from hf_vanilla_transformer.cli import distill, train
 from hf_vanilla_transformer.conversion import user_cache
 from hf_vanilla_transformer.training import distillation
 from hf_vanilla_transformer.training.distillation import Teacher
-from hf_vanilla_transformer.training.plan import student_of
+from hf_vanilla_transformer.training.plan import student_recipe
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.translation.ensemble import Ensemble
 from hf_vanilla_transformer.translation.model_loading import load
@@ -227,7 +227,7 @@ def test_several_teachers_are_an_ensemble(tmp_path, monkeypatch):
 
 
 def test_the_plan_of_a_student(tmp_path, files, capsys, cache):
-    row = student_of({"num_layers": 3, "d_model": 256})
+    row = student_recipe({"num_layers": 3, "d_model": 256})
     assert row == {"num_layers": 3, "d_model": 256, "config_overrides": {"encoder_layers": 6, "decoder_layers": 1}}
     distill.main(
         ["--teacher", str(TEACHER), "--train_file", *files, "--output_dir", str(tmp_path / "run"), "--dry_run"]
