@@ -51,7 +51,7 @@ extras: $(EXTRAS)  ## Install the optional dependencies: PEFT, ONNX, CTranslate2
 
 # A target of its own, because the demo needs none of them and some of them print when transformers imports them.
 $(EXTRAS): $(READY)
-	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,marian,ctranslate2,text,serve]'
+	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[peft,export,marian,ctranslate2,text,serve,g2p]'
 	@touch $@
 
 # Apart from the environment: where it is installed, transformers imports it with every model, and it logs four lines.

@@ -84,9 +84,10 @@ def main(arguments: list[str]) -> dict[str, Any]:
         pairs,
         tokenizer,
         translations=given[0] if given else None,
-        references=[*zip(pairs["target"], *more, strict=True)],
+        references=[*zip(pairs["target"], *more, strict=True)] if more else None,
         against=_others(args, pairs, search),
         data=data.describe(asked.split),
+        token_error_rate=scoring.token_error_rate,
         **scoring.options(pairs),
         **search,
     )

@@ -79,6 +79,7 @@ def train_tokenizer(
     show_progress: bool = True,
     whitespace_words: bool = False,
     normalization: Normalization = "nfc",
+    characters: bool = False,
 ) -> VanillaTransformerTokenizer:
     """Train a joint byte-pair encoding on sentences of both languages.
 
@@ -91,6 +92,8 @@ def train_tokenizer(
         whitespace_words (`bool`, defaults to `False`): split texts into words at spaces only, for pre-tokenized text:
             `&apos;` or `t-shirt` may become one token, as in Sennrich et al. 2016, and a word has the same tokens at
             the beginning of a sentence as elsewhere. Otherwise letters, digits and punctuation are split.
+        characters (`bool`, defaults to `False`): make each character a token, instead of pieces of words; a character
+            that is rarer than `min_frequency`, or that the texts lack, is encoded as its bytes.
         normalization (`str`, defaults to `"nfc"`): changes of texts before they are tokenized, saved in
             `tokenizer.json`; decoding restores the changed text. `"nfc"` removes controls, soft hyphens, marks of
             direction, zero-width spaces and byte order marks, applies Unicode's NFC, makes one space of every run of
@@ -113,7 +116,9 @@ def train_tokenizer(
         steps.append(normalizers.Prepend(" "))
         _split_at_spaces(tokenizer)
     else:
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not characters)
+        splits = [pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")] if characters else []
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes]) if splits else to_bytes
         tokenizer.decoder = decoders.ByteLevel()
     if steps:
         tokenizer.normalizer = normalizers.Sequence(steps)

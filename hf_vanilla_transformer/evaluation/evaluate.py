@@ -14,7 +14,7 @@ from ..model.generation_settings import limits_length
 from ..support.user_errors import InputError
 from ..translation.model_loading import load
 from ..translation.translate import translate
-from .metrics import METRICS, describe_exact_match, score_translations
+from .metrics import METRICS, describe_exact_match, metric_names, score_translations
 from .scoring_arguments import ScoringArguments
 
 
@@ -41,6 +41,7 @@ def evaluate(
     data: str | None = None,
     tokenize: str | None = None,
     lowercase: bool = False,
+    token_error_rate: bool = False,
     **translate_kwargs: Any,
 ) -> Evaluation:
     """Translate the sources of pairs, and compute the scores of the translations.
@@ -57,11 +58,12 @@ def evaluate(
         tokenizer (`PreTrainedTokenizerBase`, *optional*): of the model.
         translations (`Sequence[str]`, *optional*): existing translations of the sources.
         references, against (`Sequence`, *optional*): as of [`score_translations`]; by default the references are the
-            targets of the pairs.
+            targets of the pairs, or their column `references`.
         data (`str`, *optional*): the pairs in words; by default the names of the files.
         tokenize (`str`, *optional*): tokenization of BLEU; by default `"char"` for the number corpus, what sacrebleu
             has for a target language without spaces between words, and `"13a"` for others.
         lowercase (`bool`): ignore case.
+        token_error_rate (`bool`): also compute the error rate of the tokens between spaces, by jiwer.
         **translate_kwargs: arguments of `generate()`, such as `num_beams`; `tokens_per_batch=4096`, the maximum number
             of source tokens in a batch, padding included; and `show_progress=True`, whether to show a progress bar.
 
@@ -70,7 +72,7 @@ def evaluate(
     """
     if (model is None) == (translations is None):
         raise InputError("give either a model (--model_name_or_path) or translations (--translations_file).")
-    scoring = ScoringArguments(tokenize, lowercase)
+    scoring = ScoringArguments(tokenize, lowercase, token_error_rate)
     if not isinstance(pairs, Dataset):
         files = DataArguments(test_file=file_names(pairs))
         data, scoring = data or files.describe("test"), scoring.for_target(files.languages()[1])
@@ -84,8 +86,11 @@ def evaluate(
         batches = translate_kwargs.pop("tokens_per_batch", 4096), translate_kwargs.pop("show_progress", True)
         translations = translate(model, tokenizer, pairs["source"], *batches, **translate_kwargs)
         facts["decoding"] = describe_search(model, translate_kwargs)
-    references = pairs["target"] if references is None else references
-    scores = score_translations(translations, references, against=against, **scoring.options(pairs))
+    if references is None:
+        references = pairs["references" if "references" in pairs.column_names else "target"]
+    metrics = metric_names(*["token_error_rate"] * token_error_rate)
+    options: dict[str, Any] = {"metrics": metrics, "against": against, **scoring.options(pairs)}
+    scores = score_translations(translations, references, **options)
     return Evaluation({**scores, **facts}, [*translations])
 
 
@@ -95,6 +100,8 @@ def describe_scores(scores: dict[str, Any]) -> list[str]:
     if "decoding" in scores:
         lines.insert(1, f"decoding: {scores['decoding']}")
     for name, metric in METRICS.items():
+        if name not in scores:
+            continue
         lines.append(f"{metric.label}: {scores[name]:.2f}  {scores[f'{name}_signature']}")
         if found := scores.get(f"{name}_against"):
             this, other = (f"{found[f'{side}mean']:.2f} ± {found[f'{side}ci']:.2f}" for side in ("", "other_"))

@@ -1,6 +1,8 @@
 """BLEU, chrF and TER of sacrebleu as metrics of `evaluate`, without network access, and the registry of metrics."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import datasets
@@ -12,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..model.language_codes import language_of
 from ..support.argument_checks import check_strings
-from ..support.user_errors import InputError
+from ..support.user_errors import InputError, needing
 
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class SacreBleuMetric(evaluate.Metric):
         label, hub_type (`str`): the metric's name for readers, and its type on the Hub.
         options (`tuple[str, ...]`): those of the scorer that [`score_translations`] sets.
         higher_is_better (`bool`): whether the highest score is the best; only then it is computed during training.
+        is_on_request (`bool`): whether it is computed only where it is asked for.
     """
 
     scorer: Any
@@ -57,6 +60,7 @@ class SacreBleuMetric(evaluate.Metric):
     hub_type: str
     options: tuple[str, ...] = ("lowercase",)
     higher_is_better = True
+    is_on_request = False
 
     def __init__(self, keep_in_memory: bool = True, **kwargs: Any):
         super().__init__(keep_in_memory=keep_in_memory, **kwargs)
@@ -93,6 +97,30 @@ class SacreBleuMetric(evaluate.Metric):
         other, this = map(vars, results[name])
         figures = {**this, **{f"other_{key}": other[key] for key in ("score", "mean", "ci")}}
         return {**found, "against": {key: float(each) for key, each in figures.items()} | {"signature": str(signature)}}
+
+
+class TokenEdits:
+    """A scorer, with the methods of sacrebleu's, around jiwer: edits for each token of the nearest references."""
+
+    def __init__(self) -> None:
+        with needing("g2p", "the token error rate needs"):
+            import jiwer
+
+        self._jiwer = jiwer
+
+    def corpus_score(self, predictions: Sequence[str], streams: Sequence[Sequence[str]]) -> Any:
+        """The result, whose `score` is in percent; each stream has a reference for each prediction."""
+        edits = tokens = 0
+        for prediction, *references in zip(predictions, *streams, strict=True):
+            found = [self._jiwer.process_words(reference, prediction) for reference in references]
+            nearest = min(found, key=lambda each: each.wer)
+            edits += nearest.substitutions + nearest.deletions + nearest.insertions
+            tokens += len(nearest.references[0])
+        return SimpleNamespace(score=100 * edits / tokens)
+
+    def get_signature(self) -> str:
+        """The version of jiwer."""
+        return f"jiwer:{version('jiwer')}"
 
 
 class Bleu(SacreBleuMetric):
@@ -133,9 +161,29 @@ class Ter(SacreBleuMetric):
     higher_is_better = False
 
 
+class TokenErrorRate(SacreBleuMetric):
+    """Edits to the nearest reference for each token between spaces, in percent, by jiwer; computed on request only.
+
+    Of phonemes it is the phoneme error rate. Lower is better.
+    """
+
+    scorer = TokenEdits
+    citation = "Morris et al. 2004, From WER and RIL to MER and WIL: improved evaluation measures"
+    label, hub_type = "token error rate", "wer"
+    options = ()
+    higher_is_better = False
+    is_on_request = True
+
+
 # The metrics of translations, by the name that scores, logs, cards and files of results give them. An entry with its
 # class is all that another metric needs.
 METRICS: dict[str, type[SacreBleuMetric]] = {"bleu": Bleu, "chrf": ChrF, "ter": Ter}
+METRICS["token_error_rate"] = TokenErrorRate
+
+
+def metric_names(*requested: str) -> list[str]:
+    """Names of `METRICS`: all but those that are computed on request only, which are added if they are given here."""
+    return [name for name, metric in METRICS.items() if name in requested or not metric.is_on_request]
 
 
 def bleu_tokenization(language: str | None) -> str | None:
@@ -189,7 +237,7 @@ def score_translations(
             tokenized, `"char"` for sentences with fewer than four words. With `"zh"` and `"ja-mecab"` TER counts edits
             of characters.
         lowercase (`bool`): whether BLEU and chrF ignore case, as TER does.
-        metrics (`Iterable[str]`, *optional*): names of `METRICS`; by default all.
+        metrics (`Iterable[str]`, *optional*): names of `METRICS`; by default all that are not on request.
         against (`Sequence[str]`, *optional*): translations by another system, the baseline of sacrebleu's paired
             bootstrap resampling (Koehn 2004, W04-3250).
 
@@ -215,7 +263,7 @@ def score_translations(
     by_character = tokenize in ("zh", "ja-mecab")
     options = {"tokenize": tokenize, "lowercase": lowercase, "normalized": by_character, "asian_support": by_character}
     scores: dict[str, Any] = {}
-    for name in METRICS if metrics is None else metrics:
+    for name in metric_names() if metrics is None else metrics:
         taken = {option: options[option] for option in METRICS[name].options}
         found = METRICS[name]().compute(predictions=hypotheses, references=lists, against=against, **taken)
         scores |= {name: found.pop("score"), **{f"{name}_{key}": value for key, value in found.items()}}

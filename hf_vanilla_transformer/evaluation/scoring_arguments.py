@@ -1,4 +1,4 @@
-"""How to compute BLEU, chrF and TER."""
+"""How to compute BLEU, chrF and TER, and the token error rate on request."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,13 @@ class ScoringArguments:
         'words, and "13a" for others.',
     )
     lowercase: bool = option(False, "Ignore case.")
+    token_error_rate: bool = option(False, "Edits per token, too (extra g2p).")
 
     def __post_init__(self) -> None:
+        if self.token_error_rate:
+            from .metrics import TokenEdits
+
+            TokenEdits()  # Raises without its library.
         if self.bleu_tokenize is None:
             return
         from sacrebleu.metrics import BLEU

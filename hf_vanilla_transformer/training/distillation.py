@@ -16,7 +16,7 @@ from sacrebleu.metrics import BLEU
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..conversion.user_cache import CACHE, result_key, native_folder
+from ..conversion.user_cache import CACHE, native_folder, result_key
 from ..data.cleaning import clean_pairs
 from ..data.text_lines import iterate_lines
 from ..engines.ctranslate2_engine import load_engine

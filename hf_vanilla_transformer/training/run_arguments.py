@@ -49,8 +49,9 @@ class ModelArguments(LoadingArguments):
     )
     preset: str = option("base", 'Row of Table 3: base, big, "C N=2", E, ...')
     vocab_size: int = option(37000, "Maximum size of the joint BPE vocabulary, or of each.")
-    tokenizer_type: Literal["bpe", "sentencepiece"] = option(
-        "bpe", "Byte-level BPE, or SentencePiece in the files of an OPUS-MT model, for convert --to hf_marian."
+    tokenizer_type: Literal["bpe", "sentencepiece", "char"] = option(
+        "bpe",
+        "Byte-level BPE, characters, or SentencePiece as in OPUS-MT, for convert --to hf_marian.",
     )
     joint_vocabulary: bool = option(True, "One vocabulary for both languages, as in the paper, or one for each.")
     whitespace_words: bool = option(False, "Split text into words at spaces only, for text that is tokenized already.")
@@ -114,6 +115,8 @@ class ModelArguments(LoadingArguments):
                 f"{unfit[0]} is {getattr(self, unfit[0])}, but SentencePiece has one vocabulary and its own "
                 f"normalization; leave out --{unfit[0]}."
             )
+        if self.tokenizer_type == "char" and self.whitespace_words:
+            raise InputError("whitespace_words is True, but tokenizer_type is char, which has no words; leave one out.")
         if self.tokenizer_name is not None and changed:
             raise InputError(
                 f"tokenizer_name is {self.tokenizer_name}, so no tokenizer is trained; leave out "

@@ -158,6 +158,7 @@ def evaluate_saved(
         pairs[split],
         tokenizer,
         data=settings.data.describe(split),
+        token_error_rate=settings.scoring.token_error_rate,
         **settings.scoring.options(pairs[split]),
         **settings.decoding.generate_kwargs(),
     ).scores
@@ -205,7 +206,7 @@ def save_card(
     if args.push_to_hub:
         location = {"location": args.hub_model_id, "revision": args.hub_revision}
     described = replace(about(settings, scores), data=facts["data"], **location)
-    if settings.data.dataset_name == BUILT_IN:  # A sentence of the user's data may be private.
+    if settings.data.dataset_name in BUILT_IN:  # A sentence of the user's data may be private.
         described = replace(described, example_source=pairs["train"][0]["source"])
     card = fill_model_card(described, model.config, model.num_parameters(), facts)
     with staged(output) as staging:

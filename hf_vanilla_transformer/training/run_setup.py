@@ -215,6 +215,7 @@ def tokenizer_of(model_args: ModelArguments, pairs: DatasetDict) -> PreTrainedTo
     if model_args.tokenizer_type == "sentencepiece":
         return train_sentencepiece(chain(pairs["train"]["source"], pairs["train"]["target"]), model_args.vocab_size)
     options = {name: getattr(model_args, name) for name in ("vocab_size", "whitespace_words", "normalization")}
+    options["characters"] = model_args.tokenizer_type == "char"
     sides = [pairs["train"]["source"], pairs["train"]["target"]]
     if model_args.joint_vocabulary:
         return train_tokenizer(chain(*sides), **options)

@@ -133,7 +133,7 @@ def test_a_recipe_by_name_or_by_file_in_either_form(tmp_path):
 def test_recipes_are_found_by_name_in_the_package(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     of_runs = ["multi30k_en_de", "multi30k_en_de_raw", "numbers"]
-    assert recipes() == sorted([*of_runs, "tiny", "small", "medium", "base"])
+    assert recipes() == sorted([*of_runs, "cmudict_g2p", "tiny", "small", "medium", "base"])
     for name in of_runs:
         settings = Settings.from_arguments(**given_arguments(Settings, "", ["--config", name]))
         assert settings.args.output_dir == f"runs/{name}"
@@ -152,7 +152,7 @@ def test_recipes_run_on_any_device():
     [
         (
             ["--config", "nope"],
-            'config is "nope"; give a file that ends in .yaml or .json, or a recipe: base, medium, multi30k_en_de,',
+            'config is "nope"; give a file that ends in .yaml or .json, or a recipe: base, cmudict_g2p, medium,',
         ),
         (["numbers"], "there is no argument numbers; --help lists them"),
         (["--config", "nope.yaml"], "nope.yaml does not exist; name a YAML or JSON file"),

@@ -184,6 +184,20 @@ def test_tokenised_text_comes_back_word_for_word(multi30k, whitespace_words):
     assert restored(tokenizer, lines) == lines
 
 
+def test_characters_are_tokens(tmp_path):
+    texts = ["grün, größer"] * 3 + ["ab cd"] * 9
+    tokenizer = train_tokenizer(texts, characters=True)
+    for text in ("grün ab", "a  b"):
+        clean = " ".join(text.split())
+        assert len(tokenizer(text).input_ids) == len(clean) + 1
+        assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == clean
+    rare = tokenizer("é").input_ids
+    assert len(rare) == 3
+    assert tokenizer.decode(rare, skip_special_tokens=True) == "é"
+    tokenizer.save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path)(texts).input_ids == tokenizer(texts).input_ids
+
+
 def test_special_tokens_are_those_of_a_new_config(tokenizer):
     config = VanillaTransformerConfig()
     assert tokenizer.pad_token_id == config.pad_token_id

@@ -21,6 +21,7 @@ from hf_vanilla_transformer.evaluation.metrics import (
     SacreBleuMetric,
     bleu_tokenization,
     describe_exact_match,
+    metric_names,
 )
 from hf_vanilla_transformer.hub.model_card import About, fill_model_card
 from tests.models import small_model
@@ -77,8 +78,10 @@ def test_scores_with_several_references_are_those_of_sacrebleu_s_command(tmp_pat
     both = [*zip(REFERENCES, other, strict=True)]
     for pairs in (both, [[*pair] for pair in both]):
         scores = score_translations(HYPOTHESES, pairs)
-        assert [scores[name] for name in METRICS] == [pytest.approx(each["score"], abs=1e-6) for each in expected]
-        assert [scores[f"{name}_signature"] for name in METRICS] == [each["signature"] for each in expected]
+        assert [scores[name] for name in metric_names()] == [
+            pytest.approx(each["score"], abs=1e-6) for each in expected
+        ]
+        assert [scores[f"{name}_signature"] for name in metric_names()] == [each["signature"] for each in expected]
         assert scores["exact_match"] == 50
     assert score_translations(HYPOTHESES, REFERENCES)["exact_match"] == 0
 
@@ -113,6 +116,36 @@ def test_several_references():
     expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, other], force=True).score
     pairs = [list(pair) for pair in zip(REFERENCES, other, strict=True)]
     assert Bleu().compute(predictions=HYPOTHESES, references=pairs)["score"] == pytest.approx(expected)
+
+
+def edits(prediction, reference):
+    """Levenshtein's distance of two lists, by its recursion, row by row."""
+    row = list(range(len(reference) + 1))
+    for number, token in enumerate(prediction, start=1):
+        before, row[0] = row[0], number
+        for column, wanted in enumerate(reference, start=1):
+            before, row[column] = row[column], min(row[column] + 1, row[column - 1] + 1, before + (token != wanted))
+    return row[-1]
+
+
+def test_token_error_rate_counts_edits_to_the_nearest_reference():
+    pytest.importorskip("jiwer")
+    predictions = ["AE B IY", "HH AH L", "T EH S T", "EY"]
+    references = [["AE B IY", "EY"], ["HH AH L OW", "HH EH L OW"], ["T EH K S T", "B EH S T IH D"], ["B", "B IY"]]
+    nearest = [
+        min((edits(each.split(), other.split()) / len(other.split()), other) for other in others)[1]
+        for each, others in zip(predictions, references, strict=True)
+    ]
+    total = sum(edits(each.split(), other.split()) for each, other in zip(predictions, nearest, strict=True))
+    expected = 100 * total / sum(len(each.split()) for each in nearest)
+    found = score_translations(predictions, references, metrics=["token_error_rate"])
+    assert found["token_error_rate"] == pytest.approx(expected) != 0
+    assert "token_error_rate" not in score_translations(predictions, references)
+    pairs = Dataset.from_dict({"source": ["a"] * 4, "target": ["x"] * 4, "references": references})
+    scores = evaluate(None, pairs, translations=predictions, token_error_rate=True).scores
+    assert scores["token_error_rate"] == found["token_error_rate"]
+    assert scores["exact_match"] == 25
+    assert any(line.startswith("token error rate: ") for line in describe_scores(scores))
 
 
 def test_batches():
