@@ -1,4 +1,5 @@
-"""Translate sentences: the arguments, a file, or standard input, one sentence per line, in the same order.
+"""Translate sentences: the arguments, a file, or standard input, one sentence per line, in the same order; or
+documents of HTML and XML.
 
 hf-vanilla-transformer translate --model_name_or_path runs/mine "two dogs" "a cat"
 hf-vanilla-transformer translate --model_name_or_path runs/mine --input input.en --output output.de
@@ -7,7 +8,8 @@ hf-vanilla-transformer translate --model_name_or_path runs/mine --input input.en
 import sys
 import time
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -24,6 +26,8 @@ from ..translation.decoding_arguments import DecodingArguments
 from ..translation.glossary import Glossary
 from ..translation.loading_arguments import EnsembleLoadingArguments
 from ..translation.translate import translate
+from ..translation.translation_details import Translation
+from .documents import document_files, translate_documents
 from .merge_process_outputs import Processes
 from .parser import parse, program
 from .shared_options import BatchArguments, EngineArguments, load_given, load_terms
@@ -48,7 +52,10 @@ class TranslationArguments:
     """Where sentences come from and translations go to."""
 
     sentences: list[str] = option([], "Sentences.", positional=True)
-    input: str | None = option(None, "A file with a sentence per line: text, or JSON (.jsonl); also .gz.")
+    input: str | None = option(
+        None,
+        "A file with a sentence per line, text or JSON (.jsonl), also .gz; or a document, .html or .xml, or a folder.",
+    )
     output: str | None = option(None, "Write translations to this file, not to stdout: text, or .jsonl; also .gz.")
     json_lines: bool = option(False, "Standard input and output are JSON lines, with scores in the output.")
     source_column: str = option("text", "Field of JSON lines to translate.")
@@ -122,8 +129,16 @@ def _with_sentences(args: Arguments) -> Arguments:
     return args._replace(model=model, text=replace(args.text, sentences=names[count:]))
 
 
+@contextmanager
+def _reporting(flags: Counter[str]) -> Iterator[None]:
+    """Count flagged translations on standard error at the end, also if the work is interrupted."""
+    try:
+        yield
+    finally:
+        _report(flags)
+
+
 def _report(flags: Counter[str]) -> None:
-    """Count flagged translations on standard error."""
     if flags:
         kinds = ", ".join(f"{flags[flag]:,} {meaning}" for flag, meaning in REMEDIES.items() if flags[flag])
         tqdm.write(f"{flags['any']:,} of the translations may be wrong: {kinds}.", file=sys.stderr)
@@ -135,30 +150,41 @@ def main(arguments: list[str]) -> None:
     args = _with_sentences(parse(Arguments, __doc__, arguments, "translate"))
     text, given = args.text, args.text.sentences
     inputs = [] if given else [text.input or STDIN]
-    processes, counted = Processes.launched(), list[int]()
-    check_can_write(text.output, inputs=[*inputs, text.glossary, *args.model.model_name_or_path])
+    processes, flags = Processes.launched(), Counter[str]()
+    documents = document_files(text.input, text.output)
+    if not documents:
+        check_can_write(text.output, inputs=[*inputs, text.glossary, *args.model.model_name_or_path])
     processes.check(text.input, text.output)
     size = CHUNK_SIZE if processes.count == 1 else CHUNK_SIZE_OF_SEVERAL
-    chunks = read_sentences(text.input, given, text.input_fields(), size)
+    chunks = None if documents else read_sentences(text.input, given, text.input_fields(), size)
     terms = load_terms(text.glossary, args.engine)
     tokenizer, model = load_given(replace(args.model, device=args.model.device or processes.device()), args.engine)
     options = {**text.translate_kwargs(), **args.decoding.generate_kwargs()}
     if terms is not None:
         options["glossary"] = Glossary(terms, tokenizer)
         translate(model, tokenizer, [], **options)  # Checks settings before the work.
-    options |= {"show_progress": sys.stderr.isatty(), "tokens_per_batch": args.batches.tokens_per_batch}
-    flags, started = Counter[str](), time.perf_counter()
-    with processes.open(text.output, counted) as file, ExitStack() as stack:
-        stack.callback(_report, flags)  # Also if the work is interrupted.
+    options |= {"tokens_per_batch": args.batches.tokens_per_batch}
+
+    def translated(texts: list[str], **more: Any) -> list[Translation]:
+        found = translate(model, tokenizer, texts, **{**more, **options})
+        for translation in found if text.output_fields() is None else []:
+            raised = translation.flags & REMEDIES.keys()
+            flags.update([*raised, "any"] if raised else [])
+        release_freed_memory()
+        return found
+
+    if chunks is None:
+        own = documents[processes.index :: processes.count]
+        with _reporting(flags):  # A paragraph has several sentences.
+            translate_documents(own, lambda each, kind: translated([each], markup=kind, split_sentences=True)[0].text)
+        return
+    counted, started = list[int](), time.perf_counter()
+    with processes.open(text.output, counted) as file, _reporting(flags):
         for chunk in processes.share(chunks, counted):
-            translations = translate(model, tokenizer, [sentence.text for sentence in chunk], **options)
+            translations = translated([sentence.text for sentence in chunk], show_progress=sys.stderr.isatty())
             keeps_breaks = bool(given) and text.split_sentences
             file.writelines(write_sentences(chunk, translations, text.output_fields(), keeps_breaks))
             file.flush()
-            for translation in translations if text.output_fields() is None else []:
-                found = translation.flags & REMEDIES.keys()
-                flags.update([*found, "any"] if found else [])
-            release_freed_memory()
     if not given and processes.index == 0:
         seconds, count = time.perf_counter() - started, sum(counted)
         print(f"{count:,} sentences in {seconds:.1f} s: {count / seconds:,.1f} sentences/s", file=sys.stderr)

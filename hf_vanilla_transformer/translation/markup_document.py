@@ -1,265 +1,195 @@
-"""Read sentences with HTML or XML inside: their text, and their tags as elements.
+"""Documents with HTML or XML: the texts to translate, block by block, and the document with their translations.
 
-Tags, attributes, comments and the content of scripts are never translated. Entities are characters for the model, and
-are escaped again where they must be.
+No sentence crosses the end of a block, such as a paragraph, a cell, or a line break. Tags inside a block come out
+around the words that are linked with theirs. Code, placeholders, URLs and e-mail addresses are left out of the
+sentence, and come out next to the translations of their neighbors.
 """
 
-import html
 import re
-from bisect import bisect_right
-from collections.abc import Callable
-from html.parser import HTMLParser
-from textwrap import shorten
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import takewhile
 from typing import Any
-from xml.parsers import expat
 
 from ..support.user_errors import InputError
+from .markup_tree import Kind, Node, escape_html, escape_xml, read_html, read_xml, shape, write
 from .tag_placement import Element, TagPlacement
 
 
 KINDS = ("html", "xml")
-_HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
-# Tags of HTML that end a paragraph.
-_BLOCKS = (
-    *("p", "div", "section", "article", "blockquote", "pre", "ul", "ol", "dl", "hr", "table", *_HEADINGS),
-    *("address", "aside", "center", "details", "dialog", "fieldset", "figcaption", "figure", "footer", "form"),
-    *("header", "hgroup", "main", "menu", "nav", "search", "summary"),
+# White space of HTML and XML, which is as good as one space; no-break spaces are not.
+_SPACES = " \t\n\r\f"
+_SPACE = re.compile(f"[{_SPACES}]+")
+_CLOSING = ",.;:!?)]}»”"
+# {{name}}, ${x}, {0}, %(n)d, %s, %1$s, URLs, e-mail addresses.
+_PLACEHOLDER = re.compile(
+    r"\{\{[^{}]*\}\}|\$?\{[\w.:-]*\}|%\(\w+\)[a-z]|%(?:\d+\$)?[sdfiu](?!\w)"
+    r"|\b(?:https?|ftp)://[^\s<>\"]*[\w/]|\bwww\.[^\s<>\"]*[\w/]|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"
 )
-# Tags of HTML that end a line, so that "one<br>two" has two words, and two sentences where texts are split.
-_SEPARATORS = (
-    *(*_BLOCKS, "li", "dt", "dd", "br", "caption", "tbody", "thead", "tfoot", "tr", "td", "th", "html", "head"),
-    *("title", "body", "button", "legend", "noscript", "optgroup", "option", "select", "textarea"),
-)
-_VOID = frozenset(
-    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
-)
-# Elements of HTML that may lack a closing tag: they end where one of these tags opens, or with what they are in.
-_ENDED_BY = {
-    **dict.fromkeys(_BLOCKS, ("p",)),
-    **dict.fromkeys(_HEADINGS, ("p", *_HEADINGS)),
-    **dict.fromkeys(("dt", "dd"), ("p", "dt", "dd")),
-    **dict.fromkeys(("td", "th"), ("p", "td", "th")),
-    "tr": ("p", "td", "th", "tr"),
-    "li": ("p", "li"),
-    "option": ("option",),
-    "a": ("a",),
-}
-_END_WITH_PARENT = frozenset(name for names in _ENDED_BY.values() for name in names if name != "a")
-_HAVE_SUCH_INSIDE = ("ul", "ol", "dl", "table", "select")
-_PREFORMATTED = ("pre", "textarea")
-_SPACE_OF_HTML = re.compile("[ \t\n\r\f]+")
-# Of elements inside each other: far below Python's limit of recursion.
-_DEEPEST = 200
-# Characters of a text in an error.
-_SHOWN = 60
-# The declaration of XML, and a document type that declares no entities of its own.
-_PROLOG = re.compile(r"<\?xml\s[^>]*\?>(\s*<!DOCTYPE\s[^>[]*>)?|<!DOCTYPE\s[^>[]*>")
-_NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 class Document:
-    """A sentence with markup: its text, and its elements.
+    """A document of which some texts are translated.
 
     Args:
         kind (`str`): `"html"` or `"xml"`.
-        markup (`str`): the sentence.
+        markup (`str`): a page, or a part of one.
 
     Raises:
-        ValueError: if XML is not well-formed, or more than 200 elements are inside each other. In HTML, a tag that
-            crosses another is closed and opened again, an unclosed one is closed where HTML ends it, and a closing tag
-            without an opening one is dropped.
+        ImportError: if HTML is to be read, and selectolax is missing.
+        ValueError: if XML is not well-formed, or more than 200 elements are inside each other.
     """
 
     def __init__(self, kind: str, markup: str):
-        self.text, self.elements = "", list[Element]()
-        self._kind = kind
-        self._open: list[tuple[str, Element]] = []
-        self._before_text: list[Element] = []
-        if kind == "html":
-            _HTML(self).read(markup)
-        else:
-            _read_xml(self, markup)
-        while self._open:
-            self._pop()
+        self._root = read_html(markup) if kind == "html" else read_xml(markup)
+        self._kind, self._shape = kind, sorted(shape(self._root))
+        self._escape = escape_html if kind == "html" else escape_xml
+        self._runs, self._attributes = list[_Run](), list[tuple[Node, str]]()
+        self._divide(self._root)
+        attributes = [_SPACE.sub(" ", node.attributes[name] or "").strip() for node, name in self._attributes]
+        self.texts = [*(run.text for run in self._runs), *attributes]
 
-    def add_text(self, text: str) -> None:
-        """Append text; white space that tags divide is one space."""
-        for element in self._before_text:
-            element.has_space_after = text[:1].isspace()
-        self._before_text.clear()
-        if self._kind == "html" and not any(name in _PREFORMATTED for name, _ in self._open):
-            text = _SPACE_OF_HTML.sub(" ", text)
-        if not self.text or self.text[-1].isspace():
-            text = text.lstrip()
-        self.text += text
+    def _divide(self, node: Node) -> None:
+        """Group what is inside a block: blocks, and runs of other nodes and texts between them."""
+        self._attributes += [(node, name) for name in node.text_attributes()]
+        divided, run = list[Any](), list[Node | str]()
+        for child in [*node.children, None]:
+            if child is not None and (isinstance(child, str) or child.kind is not Kind.BLOCK):
+                run.append(child)
+                continue
+            if run:
+                divided.append(_Run(run))
+                self._runs += [divided[-1]] if divided[-1].text else []
+                self._attributes += [(each, name) for each in _inside(run) for name in each.text_attributes()]
+                run = []
+            if child is not None:
+                self._divide(child)
+                divided.append(child)
+        node.children = divided
 
-    def start(self, name: str, opening: str, closing: str) -> None:
-        """Open an element; in HTML it may end others."""
-        if self._kind == "html":
-            self._end_before(name)
-        self._separate(name)
-        element = Element(opening, closing, len(self.text), has_space_before=self.text[-1:].isspace())
-        (self._open[-1][1].children if self._open else self.elements).append(element)
-        self._open.append((name, element))
-        if len(self._open) > _DEEPEST:
-            raise InputError(f"more than {_DEEPEST} tags are inside each other, the last one {opening!r}; close them.")
+    @property
+    def has_tags(self) -> bool:
+        """Whether tags are to be placed among the words of a block."""
+        return any(run.elements for run in self._runs)
 
-    def end(self, name: str) -> None:
-        """Close an element, and open those again that it crosses, unless they end with it or have no text after it."""
-        if name not in [each for each, _ in self._open]:
-            return
-        crossed = []
-        while (last := self._pop())[0] != name:
-            crossed.append(last)
-        for again, element in reversed(crossed):
-            if again not in _END_WITH_PARENT and name not in ("td", "th", "tr", "table"):
-                self.start(again, element.opening, element.closing)
-                self._open[-1][1].is_opened_again = True
-
-    def add_raw(self, raw: str) -> None:
-        """Append to the opening tag what is not to be translated."""
-        self._open[-1][1].opening += raw
-
-    def _end_before(self, name: str) -> None:
-        names = [each for each, _ in self._open]
-        inside = max((place + 1 for place, each in enumerate(names) if each in _HAVE_SUCH_INSIDE), default=0)
-        ended = [each for each in names[inside:] if each in _ENDED_BY.get(name, ())]
-        if ended:
-            self.end(ended[0])
-
-    def _pop(self) -> tuple[str, Element]:
-        name, element = self._open.pop()
-        element.end = len(self.text)
-        if element.is_opened_again and element.start == element.end and not element.children:
-            (self._open[-1][1].children if self._open else self.elements).pop()
-        elif element.start == element.end:
-            self._before_text.append(element)
-        self._separate(name)
-        return name, element
-
-    def _separate(self, name: str) -> None:
-        if self._kind == "html" and name in _SEPARATORS and self.text and not self.text.endswith("\n"):
-            self.text += "\n"
-
-    def render(self, translation: str, links: list[tuple[int, int]]) -> str:
-        """The translation of the text with the elements around the words that are linked with theirs.
+    def render(self, translations: Sequence[str], links: Sequence[list[tuple[int, int]]]) -> str:
+        """The document with the translation of each of its `texts`.
 
         Every element comes out once. Where its words are apart in the translation, it is around the part that has more
-        of them than of others. The links are those of `align`.
+        of them than of others. The links are those of `align`, for each text.
+
+        Raises ValueError if browsers would read other elements in it than in the document that was given, which they do
+        with some that are nested as HTML does not allow.
         """
-        if self._kind == "xml":
-            translation = _NOT_IN_XML.sub(" ", translation)
-        return TagPlacement(self.text, translation, links).render(self.elements)
+        count, before = len(self._runs), [(node, node.attributes) for node, _ in self._attributes]
+        for (node, name), translation in zip(self._attributes, translations[count:], strict=True):
+            node.attributes = {**node.attributes, name: translation}
+        for run, translation, pairs in zip(self._runs, translations, links, strict=False):
+            placement = TagPlacement(run.text, translation, pairs, run.borders(), self._escape)
+            run.written = placement.render(run.elements)
+        found = "".join(self._write(self._root))
+        for node, attributes in reversed(before):
+            node.attributes = attributes
+        if self._kind == "html" and sorted(shape(read_html(found))) != self._shape:
+            raise InputError(
+                "the HTML has elements inside others where HTML does not allow them, so that browsers would read the "
+                "translation otherwise; correct the HTML."
+            )
+        return found
+
+    def _write(self, block: Any) -> Iterator[str]:
+        yield block.opening
+        for child in block.children:
+            if isinstance(child, Node):
+                yield from self._write(child)
+            elif child.text:
+                yield from (self._escape(child.before), child.written, self._escape(child.after))
+            else:
+                yield from (write(each, self._escape) for each in child.nodes)
+        yield block.closing
 
 
-class _HTML(HTMLParser):
-    """Reads HTML into a document."""
+class _Run:
+    """Nodes and texts next to each other, of one block.
 
-    def __init__(self, document: Document):
-        super().__init__(convert_charrefs=False)
-        self._document = document
-        self._is_raw = False
+    Attributes:
+        nodes (`list`): in their order.
+        text (`str`): to translate; empty if there is nothing to translate.
+        elements (`list[Element]`): the nodes inside.
+        before, after (`str`): white space around the text.
+        written (`str`): the translation with its tags.
+    """
 
-    def read(self, markup: str) -> None:
-        # No tag begins after the last ">", where the parser would look for the end of one at each "<".
-        place = markup.rfind(">") + 1
-        self.feed(markup[:place])
-        self.close()
-        if self._is_raw:  # A script that is not closed.
-            self._document.add_raw(self.rawdata + markup[place:])
-        else:
-            self._document.add_text(html.unescape(markup[place:]))
-
-    def parse_marked_section(self, i: int, report: bool = True) -> int:
-        try:
-            return super().parse_marked_section(i, report)
-        except AssertionError:  # It has no name; browsers read a comment.
-            return self.parse_bogus_comment(i)
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        raw = self.get_starttag_text() or f"<{tag}>"
-        name = re.split(r"[\s/>]", raw[1:], maxsplit=1)[0]
-        if tag in _VOID:
-            self._add_empty(tag, raw)
+    def __init__(self, nodes: list[Node | str]):
+        self.nodes, self.text, self.written = nodes, "", ""
+        self.elements, self._ended, self._all = list[Element](), list[Element](), list[Element]()
+        texts = "".join(text for node in nodes for text in _texts(node))
+        if not any(character.isalnum() for character in _PLACEHOLDER.sub("", texts)):
             return
-        self._document.start(tag, raw, f"</{name}>")
-        self._is_raw = tag in ("script", "style")
+        first, last = (each if isinstance(each, str) else "" for each in (nodes[0], nodes[-1]))
+        self.before, self.after = first[: len(first) - len(first.lstrip())], last[len(last.rstrip()) :]
+        self._add([first.lstrip(), *nodes[bool(first) :]], self.elements)
+        self.text = self.text.rstrip()
 
-    def handle_startendtag(self, tag: str, attrs: Any) -> None:
-        self._add_empty(tag, self.get_starttag_text() or f"<{tag}/>")
+    def borders(self) -> set[int]:
+        """The characters of the text at which elements begin or end."""
+        return {place for element in self._all for place in (element.start, element.end)}
 
-    def handle_endtag(self, tag: str) -> None:
-        self._is_raw = False
-        self._document.end(tag)
+    def _add(self, nodes: list[Node | str], elements: list[Element]) -> None:
+        for node in nodes:
+            if isinstance(node, Node):
+                self._add_element(node, elements)
+                continue
+            place = 0
+            for found in _PLACEHOLDER.finditer(node):
+                self._append(node[place : found.start()])
+                self._add_element(Node(Kind.KEPT, "", children=[found[0]]), elements)
+                place = found.end()
+            self._append(node[place:])
 
-    def handle_data(self, data: str) -> None:
-        if self._is_raw:
-            self._document.add_raw(data)
-        else:
-            self._document.add_text(data)
+    def _add_element(self, node: Node, elements: list[Element]) -> None:
+        element = Element(node, len(self.text), has_space_before=self.text[-1:].isspace())
+        elements.append(element)
+        self._all.append(element)
+        content = "".join(_texts(node))
+        if content and not content.strip():
+            element.node = replace(node, kind=Kind.KEPT)
+            self._append(" ")
+        elif node.kind is not Kind.KEPT:
+            self._add(node.children, element.children)
+        element.end = len(self.text)
+        self._ended.append(element)
 
-    def handle_entityref(self, name: str) -> None:
-        self._document.add_text(html.unescape(f"&{name};"))
+    def _append(self, text: str) -> None:
+        """Append text, with one space for white space of any length; before the first word there is none.
 
-    def handle_charref(self, name: str) -> None:
-        self._document.add_text(html.unescape(f"&#{name};"))
-
-    def handle_comment(self, data: str) -> None:
-        self._add_empty("", f"<!--{data}-->")
-
-    def handle_decl(self, decl: str) -> None:
-        self._add_empty("", f"<!{decl}>")
-
-    def handle_pi(self, data: str) -> None:
-        self._add_empty("", f"<?{data}>")
-
-    def unknown_decl(self, data: str) -> None:
-        self._add_empty("", f"<![{data}{']' * data.startswith('CDATA[')}]>")
-
-    def _add_empty(self, tag: str, raw: str) -> None:
-        self._document.start(tag, raw, "")
-        self._document.end(tag)
+        Punctuation after something that is left out follows the word before it.
+        """
+        if not text:
+            return
+        text = _SPACE.sub(" ", text)
+        if text[0] in _CLOSING and self.text.endswith(" ") and any(each.node.kind is Kind.KEPT for each in self._ended):
+            self.text = self.text[:-1]
+            for element in takewhile(lambda each: max(each.start, each.end) > len(self.text), reversed(self._all)):
+                element.start, element.end = (min(place, len(self.text)) for place in (element.start, element.end))
+        for element in self._ended:
+            element.has_space_after = text.startswith(" ") and element.start == element.end
+        self._ended.clear()
+        self.text += text.lstrip(" ") if not self.text or self.text.endswith(" ") else text
 
 
-def _read_xml(document: Document, markup: str) -> None:
-    """Read XML, inside a root element of our own: a sentence may have several elements, or none."""
-    root, prolog = "<r>", _PROLOG.match(markup)
-    if prolog:
-        document.start("", prolog[0], "")
-        document.end("")
-    # With spaces for the prolog, which no element may contain.
-    rest = re.sub(".", " ", prolog[0]) + markup[prolog.end() :] if prolog else markup
-    source = f"{root}{rest}</r>".encode()
-    parser = expat.ParserCreate("utf-8")
-    events: list[tuple[int, str, str]] = []
+def _texts(node: Node | str) -> Iterator[str]:
+    """The texts inside a node that are translated."""
+    if isinstance(node, str):
+        yield node
+    elif node.kind is not Kind.KEPT:
+        for child in node.children:
+            yield from _texts(child)
 
-    def record(kind: str) -> Callable[..., None]:
-        return lambda *data: events.append((parser.CurrentByteIndex, kind, str(data[0]) if data else ""))
 
-    parser.StartElementHandler = record("start")
-    parser.EndElementHandler = record("end")
-    parser.CharacterDataHandler = record("text")
-    parser.CommentHandler = parser.ProcessingInstructionHandler = record("other")
-    parser.StartCdataSectionHandler = parser.EndCdataSectionHandler = record("cdata")
-    try:
-        parser.Parse(source, True)
-    except expat.ExpatError as error:
-        place = error.offset + 1 - (len(root) if error.lineno == 1 else 0)
-        line = f"line {error.lineno}, " if "\n" in markup else ""
-        raise InputError(
-            f"{shorten(markup, _SHOWN)!r} is not well-formed XML: {expat.ErrorString(error.code)} at {line}character "
-            f'{place}; correct it, or give markup="html", which repairs tags.'
-        ) from None
-    # The end of an empty tag has the place of what follows it.
-    places = [*sorted({place for place, *_ in events}), len(source)]
-    for place, kind, data in events[1:-1]:
-        raw = source[place : places[bisect_right(places, place)]].decode()
-        if kind == "text":
-            document.add_text(data)
-        elif kind == "start":
-            document.start(data, raw, "" if raw.endswith("/>") else f"</{data}>")
-        elif kind == "end":
-            document.end(data)
-        elif kind == "other":
-            document.start("", raw, "")
-            document.end("")
+def _inside(nodes: Sequence[Node | str]) -> Iterator[Node]:
+    """Nodes that are translated, with those inside of them."""
+    for node in nodes:
+        if isinstance(node, Node) and node.kind is not Kind.KEPT:
+            yield node
+            yield from _inside(node.children)

@@ -103,7 +103,7 @@ def join(pieces: list[Piece], translations: list[Translation]) -> Translation:
 
     Alternatives are the best combinations of the sentences' hypotheses, by the sum of their scores.
     """
-    best, *others = (_joined(pieces, each) for each in _combinations(translations))
+    best, *others = (joined(pieces, each) for each in _combinations(translations))
     return best._replace(alternatives=tuple(others))
 
 
@@ -122,7 +122,8 @@ def _combinations(translations: list[Translation]) -> list[list[Translation]]:
     return [chosen for _, chosen in best]
 
 
-def _joined(pieces: list[Piece], translations: list[Translation]) -> Translation:
+def joined(pieces: list[Piece], translations: list[Translation]) -> Translation:
+    """The translations of all pieces as one, with the white space of the text; alternatives are left out."""
     texts = [translation.text for translation in translations]
     first_words = zip(_first_words(pieces, [piece.text for piece in pieces]), _first_words(pieces, texts), strict=True)
     alignments = [translation.alignment for translation in translations]

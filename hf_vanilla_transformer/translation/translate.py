@@ -24,7 +24,7 @@ from .engine import Engine
 from .glossary import Glossary, letter_edges, phrases_of
 from .inference import Inference
 from .markup_document import KINDS, Document
-from .sentence_splitting import join, pieces_of
+from .sentence_splitting import Piece, join, joined, pieces_of
 from .translation_details import Translation, describe, untranslated
 
 
@@ -103,9 +103,9 @@ def translate(
         glossary (`Mapping[str, str | Sequence[str]]`, *optional*): from terms to the translations that they must have;
             or a [`~hf_vanilla_transformer.translation.glossary.Glossary`], which is made once for many calls. Needs
             beam search, best with more beams than the translations of a sentence's terms have tokens.
-        markup (`str`, *optional*): `"html"` or `"xml"`, if sentences contain tags. Their text is translated, and each
-            tag comes out around the words that are linked with those inside of it, see `align`; the result is
-            well-formed.
+        markup (`str`, *optional*): `"html"` or `"xml"`, if sentences are documents, or parts of them. Their text is
+            translated block by block, and each tag inside of a block comes out around the words that are linked with
+            those inside of it, see `align`. HTML needs selectolax.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
             sentence, the first is the translation, and the others are alternatives in its details; if they request
             scores, these are dropped. `forced_phrases` has a list of phrases for each of `sentences`.
@@ -125,7 +125,7 @@ def translate(
     forced_phrases = generate_kwargs.pop("forced_phrases", None)
     if markup not in (None, *KINDS):
         raise InputError(f"markup is {markup!r}; choose one of {', '.join(KINDS)}.")
-    if split_sentences and forced_phrases is not None:
+    if (split_sentences or markup) and forced_phrases is not None:
         raise InputError("forced_phrases is for sentences, not for texts to split; give a glossary instead.")
     # Alignments place tags.
     decodes_again = return_details is True or markup is not None
@@ -145,22 +145,30 @@ class _Options:
 
 
 def _translate_documents(documents: list[str], kind: str, options: _Options) -> list[Translation]:
-    """Translate the text of documents, and place their tags; tokens and alignments are those of the text alone."""
+    """Translate the texts of documents, block by block, and write them with these."""
     parsed = [Document(kind, document) for document in documents]
-    texts = [document.text.rstrip() for document in parsed]
-    if kind == "html" and not options.split_sentences:  # Else each block of HTML is a line, and so a text of its own.
-        texts = [text.replace("\n", " ") for text in texts]
-    return [_place_tags(*each) for each in zip(parsed, _translate_texts(texts, options), strict=True)]
+    found = iter(_translate_texts([text for document in parsed for text in document.texts], options))
+    return [_write(document, list(islice(found, len(document.texts)))) for document in parsed]
 
 
-def _place_tags(document: Document, translation: Translation) -> Translation:
-    if translation.alignment is None and document.elements and translation.text:
+def _write(document: Document, translations: list[Translation]) -> Translation:
+    """A document with the translations of its texts; tokens, scores and alignment are those of the texts, line by line.
+
+    Its n-th alternative has the n-th of each text, or the last one that a text has.
+    """
+    if document.has_tags and any(translation.alignment is None for translation in translations if translation.text):
         raise InputError(
             "markup is placed by word alignments, which this model does not give; use a single model of this package."
         )
-    others = tuple(_place_tags(document, other) for other in translation.alternatives)
-    text = document.render(translation.text, translation.alignment or [])
-    return translation._replace(text=text, alternatives=others)
+    hypotheses = [(translation, *translation.alternatives) for translation in translations]
+    found = []
+    for number in range(max(map(len, hypotheses), default=1)):
+        chosen = [each[min(number, len(each) - 1)]._replace(alternatives=()) for each in hypotheses]
+        text = document.render([each.text for each in chosen], [each.alignment or [] for each in chosen])
+        lines = [Piece(each, "\n") for each in document.texts]
+        whole = joined(lines, chosen) if len(lines) != 1 else chosen[0]
+        found.append(whole._replace(text=text))
+    return found[0]._replace(alternatives=tuple(found[1:]))
 
 
 def _translate_texts(texts: list[str], options: _Options) -> list[Translation]:

@@ -1,10 +1,8 @@
-"""Tags in sentences: the text is translated, and the tags come out around the right words."""
+"""Documents with tags: their text is translated block by block, and the tags come out around the right words."""
 
-import html
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from html.parser import HTMLParser
 from xml.sax.saxutils import escape, quoteattr
 
 import pytest
@@ -15,6 +13,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import align, translate
 from hf_vanilla_transformer.translation.markup_document import Document
 from tests.translation.test_alignment import FOLDER
+
+
+html5lib = pytest.importorskip("html5lib")
+pytest.importorskip("selectolax")
 
 
 @pytest.fixture(scope="module")
@@ -35,21 +37,28 @@ SENTENCES = {
     "all": ("<p>forty two</p>", "<p>zwei und vierzig</p>"),
     "nested": ("<p><b>three</b> hundred <i>and <b>sixty</b> five</i></p>",
                "<p><b>drei</b> hundert <i>fünf <b>und sechzig</b></i></p>"),
-    "attributes": ('<a href="one" title="two &amp; three">forty</a> two',
-                   'zwei <a href="one" title="two &amp; three">und vierzig</a>'),
-    "empty": ("three <x/>hundred<y id='1'/>", "drei <x/>hundert<y id='1'/>"),
-    "at the border": ("<x/>forty two <y/>", "<x/>zwei und vierzig <y/>"),
-    "no text": ("<b></b>forty <i> </i>two", "<b></b>zwei und vierzig <i></i>"),
-    "a comment": ("forty <!-- one --> two", "zwei und vierzig"),
+    "attributes": ('<a href="one" rel="two &amp; three">forty</a> two',
+                   'zwei <a href="one" rel="two &amp; three">und vierzig</a>'),
     "spaces": ("<b> forty </b>two", "zwei <b>und vierzig</b>"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["html", "xml"])
-@pytest.mark.parametrize("name", [name for name in SENTENCES if name not in ("a comment", "no text")])
+@pytest.mark.parametrize("name", SENTENCES)
 def test_tags_are_around_the_right_words(model, tokenizer, name, kind):
     source, expected = SENTENCES[name]
     assert translate(model, tokenizer, [source], markup=kind) == [expected]
+
+
+def test_empty_tags(model, tokenizer):
+    of_xml = {
+        "three <x/>hundred<y id='1'/>": "drei <x/>hundert<y id='1'/>",
+        "<x/>forty two <y/>": "<x/>zwei und vierzig <y/>",
+    }
+    for source, expected in of_xml.items():
+        assert translate(model, tokenizer, [source], markup="xml") == [expected]
+        of_html = [re.sub("<([xy])( id='1')?/>", '<img alt="">', text) for text in (source, expected)]
+        assert translate(model, tokenizer, of_html[:1], markup="html") == of_html[1:]
 
 
 @pytest.mark.parametrize("kind", ["html", "xml"])
@@ -71,20 +80,27 @@ def test_details_are_those_of_the_text(model, tokenizer):
     assert "<b>" in other.text
 
 
-def test_sentences_of_a_text(model, tokenizer):
+@pytest.mark.parametrize("splits", [False, True])
+def test_no_sentence_crosses_the_end_of_a_block(model, tokenizer, splits):
     pytest.importorskip("sentencex")
-    (found,) = translate(model, tokenizer, ["<b>forty</b> two\n<i>twenty</i> one"], markup="xml", split_sentences=True)
-    assert found == "zwei <b>und vierzig</b>\nein <i>und zwanzig</i>"
+    source = "<p>forty\n two</p> <ul><li><b>twenty</b> one</li><li>six<br>ninety</li></ul>\n<td>four"
+    (found,) = translate(model, tokenizer, [source], markup="html", split_sentences=splits)
+    assert found == ("<p>zwei und vierzig</p> <ul><li>ein <b>und zwanzig</b></li><li>sechs<br>neunzig</li></ul>\nvier")
+    assert translate(model, tokenizer, ["<td>four<td>two"], markup="html") == ["<td>vier</td><td>zwei</td>"]
+    source = "<doc>\n <p>forty\n two</p>\n <p>six</p></doc>"
+    (found,) = translate(model, tokenizer, [source], markup="xml", split_sentences=splits)
+    assert found == "<doc>\n <p>zwei und vierzig</p>\n <p>sechs</p></doc>"
 
 
-def test_blocks_of_html_are_sentences(model, tokenizer):
-    pytest.importorskip("sentencex")
-    source = "<p>forty\n two</p><ul><li><b>twenty</b> one</li><li>six<br>ninety</li></ul>"
-    (found,) = translate(model, tokenizer, [source], markup="html", split_sentences=True)
-    assert re.sub(r"\s*(<(?!/?b>)[^>]*>)\s*", r"\1", found) == (
-        "<p>zwei und vierzig</p><ul><li>ein <b>und zwanzig</b></li><li>sechs<br>neunzig</li></ul>"
-    )
-    assert render("html", "<pre>one\ntwo</pre>", "eins\nzwei")[0] == "one\ntwo\n"
+def test_details_of_several_blocks(model, tokenizer):
+    options = {"return_details": True, "num_return_sequences": 2}
+    (found,) = translate(model, tokenizer, ["<p><b>forty</b> two</p><p>six</p>"], markup="html", **options)
+    plain = translate(model, tokenizer, ["forty two", "six"], **options)
+    assert found.text == "<p>zwei <b>und vierzig</b></p><p>sechs</p>"
+    assert found.tokens == plain[0].tokens + plain[1].tokens
+    assert found.score == pytest.approx(plain[0].score + plain[1].score, abs=1e-5)
+    second = re.sub("<.*?>", " ", found.alternatives[0].text).split()
+    assert second == [word for each in plain for word in each.alternatives[0].text.split()]
 
 
 @pytest.mark.parametrize("kind", ["html", "xml"])
@@ -99,7 +115,8 @@ def test_elements_that_are_too_deep(model, tokenizer, kind):
 
 
 def test_what_is_blank(model, tokenizer):
-    assert translate(model, tokenizer, ["", "<br/>", " <b> </b>", "two"], markup="html")[:3] == ["", "<br/>", "<b></b>"]
+    blank = ["", "<br>", " <b> </b>", "<p>&nbsp;</p>", "<p> | </p>\n", "{{name}} https://a.b/c"]
+    assert translate(model, tokenizer, [*blank, "two"], markup="html") == [*blank, "zwei"]
 
 
 # Rendering: links by hand.
@@ -107,13 +124,15 @@ def test_what_is_blank(model, tokenizer):
 
 def render(kind, source, target, *links):
     document = Document(kind, source)
-    return document.text, document.render(target, list(links))
+    (text,) = document.texts
+    return text, document.render([target], [list(links)])
 
 
 def test_entities_are_characters_for_the_model():
-    text, found = render("html", "a&nbsp;&lt;b&gt; &amp; &#233;", "x <y> & é")
+    text, found = render("html", "a&nbsp;&lt;b&gt; &amp; &#233;", "x\N{NO-BREAK SPACE}<y> & é")
     assert text == "a\N{NO-BREAK SPACE}<b> & é"
-    assert found == "x &lt;y&gt; &amp; é"
+    assert found == "x&nbsp;&lt;y&gt; &amp; é"
+    assert render("html", "AT&T ?a=1&b=2", "AT&T ?a=1&b=2") == ("AT&T ?a=1&b=2", "AT&amp;T ?a=1&amp;b=2")
     assert render("xml", "1 &lt; <b>2</b> &#x26; <![CDATA[<3>]]>", "1 < 2 & <3>", (2, 2))[1] == (
         "1 &lt; <b>2</b> &amp; &lt;3&gt;"
     )
@@ -123,7 +142,7 @@ def test_a_whole_document_of_xml():
     prolog = '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE r SYSTEM "a.dtd">'
     text, found = render("xml", f"{prolog}\n<r>one <b>two</b></r>", "zwei eins", (0, 1), (1, 0))
     assert text == "one two"
-    assert re.sub(r">\s+<", "><", found) == f"{prolog.replace(chr(10), '')}<r><b>zwei</b> eins</r>"
+    assert found == f"{prolog}\n<r><b>zwei</b> eins</r>"
     assert ElementTree.fromstring(found.encode())[0].text == "zwei"
 
 
@@ -158,15 +177,6 @@ def test_a_word_of_several_tags_is_in_one_of_them():
     assert found[1].replace("<b></b>", "") == "<i>x</i>"
 
 
-def test_what_a_tag_crosses_is_left_out_where_it_has_no_words():
-    assert render("html", "<b>one <i>two</b> and</i> three", "eins zwei drei", (0, 0), (1, 1), (3, 2))[1] == (
-        "<b>eins <i>zwei</i></b> drei"
-    )
-    assert (
-        "<img>" in render("html", "<b>one <i>two</b> <img> and</i> three", "eins zwei drei", (0, 0), (1, 1), (3, 2))[1]
-    )
-
-
 def test_names_and_texts_of_any_script():
     assert render("xml", "<é ü='ß'>één</é> <x/>twee", "eins zwei", (0, 0), (1, 1))[1] == "<é ü='ß'>eins</é> <x/>zwei"
 
@@ -175,45 +185,185 @@ def test_words_without_links():
     assert render("xml", "one <b>two</b> three", "x y")[1].replace(" ", "").replace("<b></b>", "") == "xy"
 
 
+def test_parts_of_words():
+    assert render("html", "CO<sub>2</sub> rises", "CO2 steigt", (0, 0), (1, 1))[1] == "CO<sub>2</sub> steigt"
+    assert render("xml", "H<l>2</l>O<l>3</l> here", "hier H2O3", (0, 1), (1, 0))[1] == "hier H<l>2</l>O<l>3</l>"
+    assert render("html", "a note<sup>1</sup>.", "ein Hinweis1.", (0, 0), (1, 1))[1] == "ein Hinweis<sup>1</sup>."
+    assert render("html", "<b>s</b>ave it", "speichere es", (0, 0), (1, 1))[1] == "<b>s</b>peichere es"
+    assert render("html", "<b>S</b>ave it", "behalte es", (0, 0), (1, 1))[1] == "<b>behalte</b> es"
+
+
+def identical(kind, source):
+    """The document with each text as its own translation, and the texts."""
+    document = Document(kind, source)
+    links = [[(word, word) for word in range(len(text.split()))] for text in document.texts]
+    return document.render(document.texts, links), document.texts
+
+
+NOT_TRANSLATED = {
+    "<p translate=no>one <b>two</b></p>three": ["three"],
+    "<p translate=NO>one <span translate=yes>two <i>three</i></span> four</p>": ["two three"],
+    "<p class='a notranslate'>one</p><p class=notranslated>two</p>": ["two"],
+    "one <code>ls -l</code> two <kbd>x</kbd>, <samp>y</samp> <var>z</var>.": ["one two,."],
+    "<code>one</code>": [],
+    "<script>one</script><style>two</style> three <template>four</template>": ["three"],
+    "one <svg><text>two</text></svg> <math><mi>x</mi></math> three": ["one three"],
+    "{{name}} one %s, ${x} two {0} %(n)d of 50 % here": ["one, two of 50 % here"],
+    "one https://a.b/c?d=1&amp;e#f. two www.a.b me@a.de": ["one. two"],
+    "<!-- one --> two <?php three ?> four <![CDATA[five]]>": ["two four"],
+}
+
+
+@pytest.mark.parametrize("source", NOT_TRANSLATED)
+def test_what_is_not_translated_comes_out_unchanged_and_in_place(source):
+    found, texts = identical("html", source)
+    assert texts == NOT_TRANSLATED[source]
+    assert tree(found) == tree(source)
+
+
+def test_a_part_that_is_left_out_follows_the_translation_of_its_neighbor():
+    text, found = render("html", "go to <code>/tmp</code> now", "jetzt geh zu", (0, 1), (1, 2), (2, 0))
+    assert text == "go to now"
+    assert found in ("<code>/tmp</code> jetzt geh zu", "jetzt geh zu <code>/tmp</code>")
+    assert render("html", "Hi {{name}}, go", "geh, hallo", (0, 1), (1, 0))[1] == "geh, hallo {{name}}"
+    assert render("xml", "press <kbd>a&amp;b</kbd>.", "drücke.", (0, 0))[1] == "drücke <kbd>a&amp;b</kbd>."
+
+
+def test_attributes_with_text(model, tokenizer):
+    source = (
+        '<p title="forty two">six <img alt=" twenty  one " src=x></p><input placeholder=ten value=ten aria-label="">'
+    )
+    (found,) = translate(model, tokenizer, [source], markup="html")
+    assert found == (
+        '<p title="zwei und vierzig">sechs <img alt="ein und zwanzig" src="x"></p>'
+        '<input placeholder="zehn" value="ten" aria-label="">'
+    )
+    assert identical("html", "<p translate=no title=a>b</p>")[1] == []
+    assert identical("xml", "<p title='a'>b</p>")[1] == ["b"]
+    document = Document("html", '<b title="a">b</b>')
+    assert document.render(["x", '"<y>"'], [[(0, 0)], []]) == '<b title="&quot;&lt;y&gt;&quot;">x</b>'
+    assert document.texts == ["b", "a"]
+
+
+def test_lines_of_preformatted_text_stay():
+    source = "<pre>\n\n  one\n two <b>three\n\tfour</b></pre><textarea>\none\n  two</textarea>"
+    found, texts = identical("html", source)
+    assert texts == ["one", "two", "three", "four", "one", "two"]
+    assert found == source.replace("<textarea>\n", "<textarea>")
+    assert render("xml", "one\n  two", "eins zwei")[0] == "one two"
+
+
+def test_white_space_that_stays():
+    for source in ("<p>&nbsp;&nbsp;one </p>\n\n  <p>two&nbsp;</p>", "<td>&nbsp;</td><td>a</td>", "<b>&nbsp;</b> one"):
+        assert identical("html", source)[0] == source
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
         ("<b>one <i>two</b> three</i>", "<b>eins <i>zwei</i></b> <i>drei</i>"),  # crossing
         ("one <b>two three", "eins <b>zwei drei</b>"),  # not closed
         ("one</b> two three", "eins zwei drei"),  # not opened
-        ("one<br>two<BR>three", "eins <br>zwei <BR>drei"),
-        ("<header>one</header><main>two</main>three", "<header>eins</header> <main>zwei</main> drei"),
-        ("<p>one<aside>two</aside>three", "<p>eins</p> <aside>zwei</aside> drei"),
-        (
-            "<html><head><title>one</title></head><body><button>two</button><option>three</option></body></html>",
-            "<html><head><title>eins</title></head> <body><button>zwei</button> <option>drei</option></body></html>",
-        ),
-        ("<P>one</P><p>two</p> three", "<P>eins</P> <p>zwei</p> drei"),
-        ("one <img src=a> two three", "eins <img src=a> zwei drei"),
+        ("one <img src=a> two three", 'eins <img src="a"> zwei drei'),
         ("one <script>if (a < b && c) two()</script>two three", "eins <script>if (a < b && c) two()</script>zwei drei"),
         ("one & two < three", "eins zwei drei"),
-        ("<b>one <i>two</b> three", "<b>eins <i>zwei</i></b> <i>drei</i>"),
-        ("<b>one <i>two three</b>", "<b>eins <i>zwei drei</i></b>"),  # crossing, but nothing comes after it
-        ("<p>one<p>two three", "<p>eins</p> <p>zwei drei</p>"),  # closed by what opens, and by its parent
-        ("<ul><li>one<li>two</ul>three", "<ul><li>eins</li> <li>zwei</li></ul> drei"),
-        ("<ul><li>one<ul><li>two</ul><li>three</ul>", "<ul><li>eins <ul><li>zwei</li></ul></li> <li>drei</li></ul>"),
-        ("<tr><td>one<td><b>two</tr>three", "<tr><td>eins</td> <td><b>zwei</b></td></tr> drei"),
-        ("<dl><dt>one<dd>two</dl>three", "<dl><dt>eins</dt> <dd>zwei</dd></dl> drei"),
-        ("<a href=x>one <b>two <a>three", "<a href=x>eins <b>zwei</b></a> <b><a>drei</a></b>"),
-        ("<h1>one<h2>two</h2>three", "<h1>eins</h1> <h2>zwei</h2> drei"),
-        ("<p>one<h1>two</h1>three", "<p>eins</p> <h1>zwei</h1> drei"),
         ("one two three<script>if (a < b)", "eins zwei drei<script>if (a < b)</script>"),
-        (
-            "<!DOCTYPE html>one <![CDATA[x]]> two <?php y ?> three",
-            "<!DOCTYPE html>eins <![CDATA[x]]> zwei <?php y ?> drei",
-        ),
-        ('one two <a title="<b> > one">three</a >', 'eins zwei <a title="<b> > one">drei</a>'),
+        ("one <![CDATA[x]]> two <?php y ?> three", "eins <!--[CDATA[x]]--> zwei <?php y ?> drei"),
+        ('one two <a title="" HREF=b>three</a >', 'eins zwei <a title="" href="b">drei</a>'),
+        ("one <i/>two three", "eins <i>zwei drei</i>"),
     ],
 )
 def test_html_is_repaired(source, expected):
     text, found = render("html", source, "eins zwei drei", (0, 0), (1, 1), (2, 2))
     assert found == expected
     assert not re.search("script|if|CDATA|php|title", text)
+
+
+def test_a_whole_page():
+    page = (
+        '<!-- a --><!DOCTYPE html PUBLIC "-//W3C//DTD HTML 4.01//EN" "x.dtd">\n<html lang=en><head><title>one</title>'
+        "<meta charset=utf-8></head><body onload=x><button>two</button></body></html><!-- b -->"
+    )
+    found, texts = identical("html", page)
+    assert texts == ["one", "two"]
+    assert tree(found) == tree(page)
+    assert '<!DOCTYPE html PUBLIC "-//W3C//DTD HTML 4.01//EN" "x.dtd">' in found
+
+
+def tree(markup):
+    """The tree that html5lib reads: depth, name and attributes of elements, and texts."""
+    parser = html5lib.HTMLParser(tree=html5lib.getTreeBuilder("etree"))
+    is_page = re.match(r"\s*(<!--.*?-->)?<(!doctype|html|body)", markup, re.IGNORECASE) is not None
+    root = parser.parse(markup) if is_page else parser.parseFragment(markup)
+    found = []
+
+    def add(node, depth):
+        is_element = isinstance(node.tag, str)
+        found.append((depth, node.tag, sorted(map(str, node.attrib.items()))) if is_element else (depth, node.text))
+        add_text(node.text if is_element else "", depth)
+        for child in node:
+            add(child, depth + 1)
+            add_text(child.tail, depth)
+
+    def add_text(text, depth):
+        if text := "".join((text or "").split()):
+            found.append((depth, "text", text))
+
+    add(root, 0)
+    return found
+
+
+# What turns into live markup where a tool reads HTML otherwise than browsers do, or writes it without escaping.
+HOSTILE = [
+    "<textarea><svg onload=alert(1)></textarea>",
+    "<title><img src=x onerror=alert(1)></title>",
+    "<svg><style>&lt;img src=x onerror=alert(1)&gt;</style></svg>",
+    "<noscript><p title='</noscript><img src=x onerror=alert(1)>'>",
+    "<iframe><!-- </iframe><b>one</b> -->",
+    "<xmp><svg/onload=alert(1)></xmp>",
+    "<noembed><img src=x onerror=alert(1)></noembed>",
+    "<script>a</ script><b>one</b>",
+    "<style>a</ style><b>one</b>",
+    "<!-- one -- ><b>two</b> --!><b>three</b>",
+    "<!--><b>one</b>-->",
+    "<a title='&lt;/a&gt;&lt;img src=x onerror=alert(1)&gt;'>one</a>",
+    '<a title="x&quot; onclick=&quot;alert(1)">one</a>',
+    "<img alt='\"><script>alert(1)</script>'>",
+    "<p>&lt;script&gt;alert(1)&lt;/script&gt; one</p>",
+    "<template><script>alert(1)</script><svg><style>&lt;b&gt;</style></svg></template>",
+    "<svg><desc><style>&lt;b&gt;</style></desc><title><b>one</b></title></svg>",
+    "<b <script>alert(1)</script>one",
+    "<pre>\n\n<b>one</b></pre>",
+    "&lt;<b>img</b> src=x onerror=alert(1)&gt;",
+]
+
+
+@pytest.mark.parametrize("source", HOSTILE)
+def test_text_never_becomes_markup(source):
+    found, texts = identical("html", source)
+    assert [each[:3] for each in tree(found) if each[1] != "text"] == [
+        each[:3] for each in tree(source) if each[1] != "text"
+    ]
+    # Whatever a model says.
+    document = Document("html", source)
+    found = document.render(["<img src=x onerror=alert(1)> \"'--></textarea></title>"] * len(texts), [[]] * len(texts))
+    assert [each[1] for each in tree(found) if each[1] != "text"] == [
+        each[1] for each in tree(source) if each[1] != "text"
+    ]
+
+
+def test_html_that_would_be_read_otherwise():
+    source = "<math><mtext><table><mglyph><style><!--</style><img title='--&gt;&lt;img src=1 onerror=alert(1)&gt;'>one"
+    with pytest.raises(ValueError, match="browsers would read the translation otherwise; correct the HTML"):
+        identical("html", source)
+
+
+def test_entities_of_xml_are_not_expanded():
+    bomb = '<!DOCTYPE r [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]><r>&b;</r>'
+    with pytest.raises(ValueError, match="is not well-formed XML"):
+        Document("xml", bomb)
+    with pytest.raises(ValueError, match="is not well-formed XML: undefined entity"):
+        Document("xml", '<!DOCTYPE r SYSTEM "file:///etc/passwd"><r>&xxe;</r>')
 
 
 @pytest.mark.parametrize(
@@ -260,93 +410,60 @@ MARKUP = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
-    ("markup", "text", "found"),
-    [
-        ("<b>one</b> <a <a <a", "one <a <a <a", "<b>one</b> &lt;a &lt;a &lt;a"),
-        ("one <", "one <", "one &lt;"),
-        ("one &amp; &lt;b", "one & <b", "one &amp; &lt;b"),
-        ("one <script>x < 1", "one", "one <script>x < 1</script>"),
-        ("one <![<![x]>", "one", "one <!--[<![x]-->"),
-    ],
-)
-def test_what_is_no_tag_is_text(markup, text, found):
-    document = Document("html", markup)
-    assert document.text.rstrip() == text
-    assert document.render(text, [(word, word) for word in range(len(text.split()))]) == found
-
-
-def test_the_end_of_html_is_searched_once(monkeypatch):
-    """Not at each "<", which takes 10 seconds for 32,768 characters."""
-    read, parse = [], HTMLParser.parse_starttag
-    monkeypatch.setattr(HTMLParser, "parse_starttag", lambda parser, i: read.append(i) or parse(parser, i))
-    Document("html", "<b>one</b>" + 100 * " <a")
-    assert len(read) == 1
-
-
-class Tags(HTMLParser):
-    """Which tags HTML has, and whether each closing one belongs to the last that is open."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.found, self.open = Counter(), []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.found[tag, str(sorted(attrs))] += 1
-        self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.found[tag, str(sorted(attrs)), "empty"] += 1
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
 @settings(max_examples=150, deadline=None)
 @given(markup=MARKUP, target=TEXTS, links=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=12))
 def test_any_well_formed_sentence_stays_so(markup, target, links):
-    for kind in ("xml", "html"):
-        document = Document(kind, markup)
-        assert "<!--" not in document.text
-        sizes = len(document.text.split()), len(target.split())
-        pairs = [pair for pair in links if pair[0] < sizes[0] and pair[1] < sizes[1]]
-        found = document.render(target, pairs)
-        if kind == "html":
-            assert Tags(found).found == Tags(markup).found
-        else:
-            trees = [ElementTree.fromstring(f'<r xmlns:x="u">{text}</r>') for text in (markup, found)]
-            tags = [Counter((each.tag, str(each.attrib)) for each in tree.iter()) for tree in trees]
-            assert tags[0] == tags[1]
-            assert "".join("".join(trees[1].itertext()).split()) == "".join(target.split())
-        assert found.count("<!--") == markup.count("<!--")
+    document = Document("xml", markup)
+    assert not any("<!--" in text for text in document.texts)
+    pairs = [
+        [pair for pair in links if pair[0] < len(text.split()) and pair[1] < len(target.split())]
+        for text in document.texts
+    ]
+    found = document.render([target] * len(pairs), pairs)
+    trees = [ElementTree.fromstring(f'<r xmlns:x="u">{text}</r>') for text in (markup, found)]
+    tags = [Counter((each.tag, str(each.attrib)) for each in tree.iter()) for tree in trees]
+    assert tags[0] == tags[1]
+    assert found.count("<!--") == markup.count("<!--")
 
 
-NESTED = st.sampled_from(["b", "a", "p", "ul", "li", "div", "h1", "dl", "dt", "dd"])
-SOUP = st.lists(NESTED.map("<{}>".format) | NESTED.map("</{}>".format) | st.sampled_from(["one ", " two", "&lt;", "<"]))
+# Without select, whose content browsers read otherwise than html5lib since 2023, and tables, for which it has a fault.
+NESTED = "a b i em p div span ul li dl dt dd h1 h2 button form code sub pre textarea title script style noscript br img"
+NESTED = st.sampled_from([*NESTED.split(), "hr", "nobr", "center", "section", "iframe", "object", "label"])
+STARTS = st.builds("<{}{}>".format, NESTED, st.sampled_from(["", " id=x", ' lang="a &amp; b"', "/", " translate=no"]))
+PARTS = [
+    "one ",
+    " two",
+    "&lt;b>",
+    "<",
+    "&nbsp;",
+    "<!-- c -->",
+    "<![CDATA[x]]>",
+    "</",
+    "AT&T",
+    "\n",
+    "{{x}}",
+    "<?a b ?>",
+]
+SOUP = st.lists(STARTS | NESTED.map("</{}>".format) | st.sampled_from(PARTS), max_size=14).map("".join)
 
 
-class Nesting(Tags):
-    """Whether elements are inside of those that HTML lets them be in."""
+@settings(max_examples=300, deadline=None)
+@given(markup=SOUP, is_page=st.booleans())
+def test_any_tags_of_html_give_the_tree_that_browsers_read(markup, is_page):
+    if is_page:
+        markup = f"<!DOCTYPE html><body>{markup}"
+    found, _ = identical("html", markup)
 
-    def handle_starttag(self, tag, attrs):
-        inside = self.open[max((place for place, each in enumerate(self.open) if each in ("ul", "dl")), default=0) :]
-        ended = {"a": ["a"], "b": [], "one": [], "h1": ["p", "h1"], "li": ["p", "li"], "dt": ["p", "dt", "dd"]}
-        ended["dd"] = ended["dt"]
-        assert not set(inside).intersection(ended.get(tag, ["p"]))
-        super().handle_starttag(tag, attrs)
+    def without_texts(read):
+        return [each for each in read if each[1] != "text"]
 
-
-@settings(max_examples=200, deadline=None)
-@given(markup=SOUP.map("".join))
-def test_any_tags_of_html_come_out_well_formed(markup):
+    assert without_texts(tree(found)) == without_texts(tree(markup))
+    assert Counter("".join(each[2] for each in tree(found) if each[1] == "text")) == Counter(
+        "".join(each[2] for each in tree(markup) if each[1] == "text")
+    )
     document = Document("html", markup)
-    words = len(document.text.split())
-    found = document.render(document.text.rstrip(), [(word, word) for word in range(words)])
-    Nesting(found)
-    assert "".join(html.unescape(re.sub("<.*?>", "", found)).split()) == "".join(document.text.split())
+    other = document.render(["<b>&"] * len(document.texts), [[]] * len(document.texts))
+    assert without_texts(tree(other)) == without_texts(tree(markup))
 
 
 def test_alignments_decide(model, tokenizer):
