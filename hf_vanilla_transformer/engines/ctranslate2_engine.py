@@ -203,6 +203,11 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         _, found = self._process(len(sources)).translate(texts, target_prefix=prefixes, **always, **options)
         return [torch.tensor(each[: len(row)]) for (_, _, (each,)), row in zip(found, targets, strict=True)]
 
+    def interrupt(self) -> None:
+        """Kill the processes; the next call starts others."""
+        for process in list(self._processes.values()):
+            process.kill()
+
     def close(self) -> None:
         """End the processes, which otherwise end with this one."""
         while self._processes:
@@ -257,6 +262,6 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         instructions = "AVX512" if has_avx512() and "CT2_FORCE_CPU_ISA" not in os.environ else ""
         setting = Setting(workers, self._threads // workers, instructions)
         with self._starting:
-            if setting not in self._processes:
+            if setting not in self._processes or self._processes[setting].has_ended:
                 self._processes[setting] = CTranslate2Process(self._folder, self._compute_type, setting)
             return self._processes[setting]

@@ -77,6 +77,15 @@ class CTranslate2Process:
             raise RuntimeError(f"CTranslate2 says: {result['error']}")
         return result
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process was killed, or has ended for another reason."""
+        return self._process.poll() is not None
+
+    def kill(self) -> None:
+        """End the process at once; what waits for its answer gets a RuntimeError."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the process."""
         self._process.communicate()

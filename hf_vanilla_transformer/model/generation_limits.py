@@ -1,5 +1,6 @@
 """Limits of each sentence of a batch: length limits, forced EOS, and which candidates they stop."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,6 +52,23 @@ class SentenceForcedEOS(LogitsProcessor):
         return forced.where(self._is_last(input_ids, None)[:, None], scores)
 
 
+class SearchStoppedError(RuntimeError):
+    """Raised by [`Interruption`]."""
+
+
+class Interruption(StoppingCriteria):
+    """Ends a search by SearchStoppedError at the step at which a function, which any thread may change, is true."""
+
+    def __init__(self, is_over: Callable[[], bool]):
+        self.is_over = is_over
+
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        """No `(rows, length)` hypothesis is stopped alone, `(rows,)`."""
+        if self.is_over():
+            raise SearchStoppedError("the search was stopped.")
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
 # These criteria truncate a hypothesis; others finish it.
 _LIMITS = (MaxLengthCriteria, MaxTimeCriteria, SentenceLengthLimit)
 
@@ -59,6 +77,8 @@ class CandidateStops:
     """Which candidates of a beam search are finished, and which are truncated, by a call's criteria and settings."""
 
     def __init__(self, criteria: StoppingCriteriaList, settings: Any):
+        self._interruptions = [each for each in criteria if isinstance(each, Interruption)]
+        criteria = StoppingCriteriaList(each for each in criteria if not isinstance(each, Interruption))
         self._finishing = StoppingCriteriaList(each for each in criteria if not isinstance(each, _LIMITS))
         self._limits = StoppingCriteriaList(each for each in criteria if isinstance(each, _LIMITS))
         self._eos = settings._eos_token_tensor
@@ -83,6 +103,8 @@ class CandidateStops:
             are_full (`torch.Tensor` of shape `(active, 1)`): whether a sentence's candidates have maximum length.
             scores: passed to the criteria.
         """
+        for interruption in self._interruptions:
+            interruption(input_ids, scores)
         if self.are_plain:
             eos = tokens.new_empty(0) if self._eos is None else self._eos
             return torch.isin(tokens, eos), are_full

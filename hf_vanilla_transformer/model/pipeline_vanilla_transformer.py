@@ -192,11 +192,16 @@ def tokenizer_language(tokenizer: Any, side: str) -> str | None:
     return next((code for code in codes if code and isinstance(code, str)), None)
 
 
+def are_same_language(code: str, other: str) -> bool:
+    """Whether two codes may name one language, such as "eng_Latn" and "en"; unknown codes may."""
+    one, two = (language_of(each.lower()) for each in (code, other))
+    return not (one and two) or _WIDER.get(one, one) == _WIDER.get(two, two)
+
+
 def check_language(tokenizer: Any, side: str, code: str) -> None:
     """Raise ValueError if a tokenizer has another language than `code`; an unknown language may be the same."""
     known = tokenizer_language(tokenizer, side)
-    given, own = (language_of(each.lower()) for each in (code, known or code))
-    if given and own and _WIDER.get(given, given) != _WIDER.get(own, own):
+    if not are_same_language(code, known or code):
         raise InputError(f'{side} is "{code}", but the model has "{known}"; leave it out, or load another model.')
 
 

@@ -1,6 +1,7 @@
 """Texts that arrive together become one batch: by token budget, in one worker thread."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +54,10 @@ class Batcher:
         self._observe = observe or (lambda batch: None)
         self._waiting: deque[_Item] = deque()
         self._arrived = asyncio.Event()
+        # Called when nobody waits for the current batch any more.
+        self.interrupt: Callable[[], None] = lambda: None
+        self._current: list[_Item] = []
+        self._started = 0.0
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="translation")
 
     async def submit(self, texts: Sequence[str], tokens: Sequence[int], options: dict[str, Any]) -> list[Any]:
@@ -74,6 +79,16 @@ class Batcher:
             for item in items:
                 item.answer.cancel()
             self._waiting = deque(item for item in self._waiting if not item.answer.done())
+            if self.is_abandoned():
+                self.interrupt()
+
+    def is_abandoned(self) -> bool:
+        """Whether nobody waits for the batch that is being translated; may be called from any thread."""
+        return bool(self._current) and all(item.answer.done() for item in self._current)
+
+    def seconds_of_batch(self) -> float:
+        """How long the current batch has been translated; 0 without one."""
+        return time.monotonic() - self._started if self._current else 0.0
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in the worker thread, between two batches."""
@@ -124,11 +139,17 @@ class Batcher:
     async def _work(self, batch: list[_Item]) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
+        self._current, self._started = batch, time.monotonic()
         try:
             results = await self.call(self._translate, [item.text for item in batch], dict(batch[0].options))
-        except Exception as error:  # Models raise many kinds.
-            await self._fail(batch, error)
+        except asyncio.CancelledError:  # The server shuts down.
+            raise
+        except BaseException as error:  # Models raise many kinds; libraries in Rust, some that are no Exception.
+            self._current = []
+            failure = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+            await self._fail(batch, failure)
             return
+        self._current = []
         waited = [started - item.arrived for item in batch]
         tokens = len(batch) * max(item.tokens for item in batch)
         self._observe(Batch(len(batch), tokens, waited, loop.time() - started))

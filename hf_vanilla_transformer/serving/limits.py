@@ -1,4 +1,4 @@
-"""The limits of the server: their values, checks of a request's texts, and a 503 if too many texts are in flight.
+"""The limits of the server: their values, and checks of the texts of a request and of those in flight.
 
 `http/header_and_body_limits.py` limits the bytes of a request and the seconds until they arrive, `http/routes.py` the
 seconds until the answer.
@@ -11,11 +11,13 @@ from dataclasses import dataclass, fields
 from ..support.argument_checks import check_number
 from ..support.build_arguments import option
 from ..support.user_errors import InputError
+from .errors import BusyError, TooMuchError
 
 
-_RETRY = {"Retry-After": "1"}
-# For each token that a text may have. The time to read tags grows with the square of their characters.
+# For each token that a text may have. Tags take time, too.
 _CHARACTERS_OF_MARKUP = 32
+# Tokens that a translation may have more than its source, where nothing else is given.
+_USUAL_OFFSET = 50
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class ServingSettings:
     max_wait_ms: int = option(3, "Milliseconds that a text waits for others of its batch while the model is idle.")
     max_source_tokens: int = option(1024, "Maximum number of tokens of a text.")
     max_texts: int = option(128, "Maximum number of texts of a request.")
+    max_work: int = option(
+        200_000, "Maximum of beams x (source tokens + most new tokens), summed over the texts of a request."
+    )
     max_in_flight: int = option(512, "Maximum number of texts that wait or are translated.")
     max_body_bytes: int = option(1_000_000, "Maximum length of a request's body.")
     arrival_seconds: int = option(10, "Seconds for a request's headers to arrive, and again for its body.")
@@ -58,11 +63,10 @@ class TextLimits:
 
     @contextmanager
     def admit(self, texts: int) -> Iterator[None]:
-        """Count texts as in flight while they wait and are translated; HTTPException with 503 if the server is full."""
+        """Count texts as in flight while they wait and are translated; raises BusyError if the server is full."""
         most = self._settings.max_in_flight
         if self.in_flight + texts > most:
-            reason = f"the server has {self.in_flight} texts in flight, and takes {most}; retry."
-            raise _http_error(503, reason, _RETRY)
+            raise BusyError(f"the server has {self.in_flight} texts in flight, and takes {most}; retry.", 1)
         self._count(texts)
         try:
             yield
@@ -70,30 +74,32 @@ class TextLimits:
             self._count(-texts)
 
     def check_number_of_texts(self, texts: int) -> None:
-        """Raise HTTPException with 413 if a request has too many texts."""
+        """Raise TooMuchError if a request has too many texts."""
         most = self._settings.max_texts
         if texts > most:
-            raise _http_error(413, f"the request has {texts} texts; send at most {most} at once.")
+            raise TooMuchError(f"the request has {texts} texts; send at most {most} at once.")
 
     def check_markup(self, texts: Sequence[str]) -> None:
-        """Raise HTTPException with 413 if a text has too many characters with its tags."""
+        """Raise TooMuchError if a text has too many characters with its tags."""
         longest, most = max(map(len, texts), default=0), self._settings.max_source_tokens * _CHARACTERS_OF_MARKUP
         if longest > most:
-            raise _http_error(413, f"a text has {longest:,} characters with its tags; send at most {most:,}.")
+            raise TooMuchError(f"a text has {longest:,} characters with its tags; send at most {most:,}.")
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
-        """Raise HTTPException with 413 if one of the texts has too many tokens."""
+        """Raise TooMuchError if one of the texts has too many tokens."""
         longest, most = max(tokens, default=0), self._settings.max_source_tokens
         if longest > most:
-            raise _http_error(413, f"a text has {longest:,} tokens; split it into texts of at most {most:,}.")
+            raise TooMuchError(f"a text has {longest:,} tokens; split it into texts of at most {most:,}.")
+
+    def check_work(self, tokens: Sequence[int], num_beams: int, max_new_tokens: int | None) -> None:
+        """Raise TooMuchError if a search of so many beams may take too many steps; a text has so many source tokens."""
+        steps = sum(count + (max_new_tokens or count + _USUAL_OFFSET) for count in tokens)
+        if num_beams * steps > self._settings.max_work:
+            raise TooMuchError(
+                f"the texts may take {steps:,} tokens of source and translation with {num_beams} beams each, more than "
+                f"{self._settings.max_work:,} in all; send fewer texts, beams or max_new_tokens."
+            )
 
     def _count(self, texts: int) -> None:
         self.in_flight += texts
         self._observe(self.in_flight)
-
-
-def _http_error(status: int, reason: str, headers: dict[str, str] | None = None) -> Exception:
-    # The command line reads the settings without the extra serve, so it may be missing.
-    from fastapi import HTTPException
-
-    return HTTPException(status, reason, headers=headers)

@@ -2,25 +2,31 @@
 
 import asyncio
 import logging
+import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 
-from fastapi import HTTPException
 from transformers import PreTrainedTokenizerBase
 
-from ..model.pipeline_vanilla_transformer import encode
+from ..model.generation_limits import Interruption
+from ..model.pipeline_vanilla_transformer import are_same_language, encode
 from ..support.argument_checks import check_strings
+from ..translation.engine import Engine
 from ..translation.sentence_splitting import Piece, pieces_of
 from ..translation.translate import translate
 from ..translation.translation_details import Translation
 from .batcher import Batch, Batcher
+from .errors import OtherLanguageError, RequestError, UntranslatableError
 from .limits import ServingSettings, TextLimits
 from .model_card_facts import CardFacts
 from .prometheus_metrics import Metrics
 
 
 logger = logging.getLogger(__name__)
+
+# A search ends at its next step when its requests have ended.
+_GRACE_SECONDS = 30
 
 
 class Service:
@@ -57,7 +63,10 @@ class Service:
         """Translate requests; on leaving, finish the batch that is being translated."""
         seconds = self.settings.max_wait_ms / 1000
         self._batcher = Batcher(self._translate, self.settings.tokens_per_batch, seconds, self._observe)
+        if isinstance(self.model, Engine):
+            self._batcher.interrupt = self.model.interrupt
         task = asyncio.create_task(self._batcher.run())
+        task.add_done_callback(_end_the_process)
         try:
             yield
         finally:
@@ -65,6 +74,23 @@ class Service:
             with suppress(asyncio.CancelledError):
                 await task
             self._batcher.close()
+
+    @property
+    def health(self) -> Literal["ok", "failing", "hanging"]:
+        """`"ok"`; `"failing"` after a translation that failed; `"hanging"` if a batch goes on after its requests."""
+        seconds = 0.0 if self._batcher is None else self._batcher.seconds_of_batch()
+        if seconds > self.settings.request_seconds + _GRACE_SECONDS:
+            return "hanging"
+        return "failing" if self.is_failing else "ok"
+
+    def check_languages(self, source: str | None, target: str | None) -> None:
+        """Raise OtherLanguageError for a language that is not the model's, if its card names it; "auto" is any."""
+        for given, own in ((source, self.card.source_language), (target, self.card.target_language)):
+            if given and own and given != "auto" and not are_same_language(given, own):
+                pair = f'"{self.card.source_language}" to "{self.card.target_language}"'
+                raise OtherLanguageError(
+                    f'the request names "{given[:100]}", but the model translates from {pair}; send these languages.'
+                )
 
     @property
     def split_sentences(self) -> bool:
@@ -82,12 +108,14 @@ class Service:
         Translations have flags, and all details if the options, arguments of `translate()`, request them.
 
         Raises:
-            HTTPException: 413 if there are too many texts or one is too long, 422 if the model cannot translate one or
-                an option is impossible, 503 if the server is full.
+            TooMuchError: if there are too many texts, or one is too long, or they may take too much work.
+            UntranslatableError: if the model cannot translate one, or an option is impossible.
+            BusyError: if the server is full.
         """
         self._limits.check_number_of_texts(len(texts))
-        with self._limits.admit(len(texts)), self._as_http_errors():
+        with self._limits.admit(len(texts)), self._as_request_errors():
             tokens = await asyncio.to_thread(self._count, texts, "markup" in options)
+            self._check_work(tokens, options)
             return await self.batcher.submit(texts, tokens, options)
 
     async def translate_sentences(
@@ -98,22 +126,27 @@ class Service:
         Without `split`, the text is one sentence.
         """
         options = {**options, "return_details": True, "split_sentences": False}
-        with self._limits.admit(1), self._as_http_errors():
+        with self._limits.admit(1), self._as_request_errors():
             await asyncio.to_thread(self._count, [text])
             pieces = [Piece(text, "")]
             if split:
                 pieces = await asyncio.to_thread(pieces_of, self.tokenizer, text, self.card.source_language)
             texts = [piece.text for piece in pieces]
             tokens = await asyncio.to_thread(self._count, texts)
+            self._check_work(tokens, options)
             return pieces, await self.batcher.submit(texts, tokens, options)
 
+    def _check_work(self, tokens: Sequence[int], options: dict[str, Any]) -> None:
+        given = {**self._generate_kwargs, **options}
+        self._limits.check_work(tokens, given.get("num_beams") or self.num_beams, given.get("max_new_tokens"))
+
     @contextmanager
-    def _as_http_errors(self) -> Iterator[None]:
+    def _as_request_errors(self) -> Iterator[None]:
         try:
             yield
         except (TypeError, ValueError) as error:
-            raise HTTPException(422, str(error)) from error
-        except HTTPException:
+            raise UntranslatableError(str(error)) from error
+        except RequestError:
             raise
         except Exception:
             self.is_failing = True
@@ -130,8 +163,17 @@ class Service:
 
     def _translate(self, texts: list[str], options: dict[str, Any]) -> list[Translation]:
         kwargs = {"return_details": "flags", **self._generate_kwargs, **options}
+        if not isinstance(self.model, Engine):
+            kwargs["stopping_criteria"] = [Interruption(self.batcher.is_abandoned)]
         return translate(self.model, self.tokenizer, texts, self.settings.tokens_per_batch, **kwargs)
 
     def _observe(self, batch: Batch) -> None:
         self.is_failing = False
         self.metrics.count_batch(batch)
+
+
+def _end_the_process(task: "asyncio.Task[None]") -> None:
+    """Without the task that answers requests the server would accept them for ever."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.critical("the server ends, because its worker has ended", exc_info=error)
+        signal.raise_signal(signal.SIGTERM)

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -237,16 +238,23 @@ def test_two_vocabularies(cache, tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
-def test_the_process_has_no_torch_and_its_death_is_told(cache, tokenizer):
+def test_the_process_has_no_torch_and_another_one_follows_it(cache, tokenizer):
     engine = load_engine(str(FIXTURE))
     assert translate(engine, tokenizer, ["nine"]) == ["neun"]
     (process,) = engine._processes.values()
     libraries = Path(f"/proc/{process._process.pid}/maps").read_text()
     assert "ctranslate2" in libraries
     assert "torch" not in libraries
-    os.kill(process._process.pid, signal.SIGKILL)
+    os.kill(process._process.pid, signal.SIGSTOP)  # It hangs, until another thread kills it.
+    killing = threading.Timer(0.3, engine.interrupt)
+    killing.start()
     with pytest.raises(RuntimeError, match="CTranslate2's process ended with exit code -9"):
         translate(engine, tokenizer, ["nine"])
+    killing.join()
+    assert translate(engine, tokenizer, ["nine"]) == ["neun"]
+    (another,) = engine._processes.values()
+    assert another is not process
+    engine.close()
 
 
 def test_an_error_of_ctranslate2_is_told(cache, tokenizer):

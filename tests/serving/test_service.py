@@ -1,10 +1,16 @@
 """The service over a model that waits, and over one that fails."""
 
+import asyncio
+import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import pytest
+import torch
+
+from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
 
 
 pytestmark = pytest.mark.skipif(
@@ -49,3 +55,119 @@ def test_a_model_that_fails(service_of, monkeypatch):
         )
         call(address, "POST", "/", {"inputs": "a"})
         assert call(address, "GET", "/health")[0] == 200
+
+
+def test_a_search_ends_when_nobody_waits_for_it(service_of, monkeypatch):
+    """Its worker is free for the next request long before the search would have ended."""
+    from hf_vanilla_transformer.model import generation_vanilla_transformer
+    from tests.serving.support import call, serving
+
+    step, steps = CPUDecoder.__call__, []
+
+    def slow(self, input_ids):
+        steps.append(len(input_ids))
+        time.sleep(0.05)
+        logits = step(self, input_ids)
+        logits[:, service.model.config.eos_token_id] = -torch.inf  # Such a translation never ends by itself.
+        return logits
+
+    service = service_of(request_seconds=1)
+    with serving(service) as address:
+        monkeypatch.setattr(generation_vanilla_transformer.CPUDecoder, "__call__", slow)
+        body = {"inputs": "nine", "parameters": {"generate_parameters": {"max_new_tokens": 2048}}}
+        status, headers, answer = call(address, "POST", "/", body)
+        assert (status, headers["Retry-After"]) == (503, "5")
+        assert "took more than 1 seconds" in answer["error"]
+        monkeypatch.undo()
+        count = len(steps)
+        assert call(address, "POST", "/", {"inputs": "nine"})[2] == [{"translation_text": "neun"}]
+        assert len(steps) <= count + 2 < 100
+        assert service.health == "ok"
+
+
+def test_a_worker_that_hangs_shows_in_the_health(service_of, model_that_waits, monkeypatch):
+    from hf_vanilla_transformer.serving import service
+    from tests.serving.support import call, serving, wait_until
+
+    monkeypatch.setattr(service, "_GRACE_SECONDS", 0)
+    may_go_on, _ = model_that_waits
+    with serving(service_of(request_seconds=1)) as address:
+        assert call(address, "POST", "/", {"inputs": "a"})[0] == 503
+        wait_until(lambda: call(address, "GET", "/health")[::2][1]["status"] == "hanging")
+        assert call(address, "GET", "/health")[0] == 503
+        may_go_on.set()
+        wait_until(lambda: call(address, "GET", "/health")[0] == 200)
+
+
+def test_an_exception_that_is_no_exception_fails_its_texts_alone(service_of, monkeypatch):
+    """As pyo3's PanicException of the tokenizers library."""
+    from hf_vanilla_transformer.serving import service
+    from tests.serving.support import call, serving, translation_of
+
+    class Panic(BaseException):
+        pass
+
+    def translate(model, tokenizer, texts, tokens_per_batch, **options):
+        if "bad" in texts:
+            raise Panic("at the disco")
+        return [translation_of(text) for text in texts]
+
+    monkeypatch.setattr(service, "translate", translate)
+    with serving(service_of(max_wait_ms=300)) as address, ThreadPoolExecutor(3) as threads:
+        calls = [threads.submit(call, address, "POST", "/", {"inputs": text}) for text in ("a", "bad", "c")]
+        assert [each.result()[0] for each in calls] == [200, 500, 200]
+
+
+def test_without_its_worker_the_process_ends(service_of, monkeypatch):
+    from hf_vanilla_transformer.serving import service
+
+    signals = []
+    monkeypatch.setattr(service.signal, "raise_signal", signals.append)
+
+    async def failing(self):
+        raise ZeroDivisionError
+
+    async def ended():
+        monkeypatch.setattr(service.Batcher, "run", failing)
+        with pytest.raises(ZeroDivisionError):
+            async with service_of().running():
+                await asyncio.sleep(0.01)
+
+    asyncio.run(ended())
+    assert signals == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status", "message"),
+    [
+        ({"num_beams": 16, "max_new_tokens": 2048}, 413, "with 16 beams each, more than 20,000 in all; send fewer"),
+        ({"num_beams": 9, "max_new_tokens": 2048}, 200, None),
+        ({"glossary": {"nine": ["x"] * 11}}, 422, "glossary.nine"),
+        ({"glossary": {"nine": "x" * 201}}, 422, "at most 200 characters"),
+        ({"glossary": {str(number): "x" for number in range(101)}}, 422, "at most 100 items"),
+    ],
+)
+def test_work_is_limited_before_it_begins(service_of, model_that_waits, parameters, status, message):
+    from tests.serving.support import call, serving
+
+    may_go_on, begun = model_that_waits
+    may_go_on.set()
+    with serving(service_of(max_work=20_000)) as address:
+        body = {"inputs": "nine", "parameters": {"generate_parameters": parameters}}
+        found, _, answer = call(address, "POST", "/", body)
+        assert found == status
+        assert begun == ([["nine"]] if message is None else [])
+        if message is not None:
+            assert message in answer["error"]
+
+
+def test_other_languages(service_of):
+    from hf_vanilla_transformer.serving.errors import OtherLanguageError
+
+    service = service_of()
+    service.card = service.card._replace(source_language="en", target_language="de")
+    for source, target in (("en", "de"), ("auto", "de"), ("eng_Latn", "deu"), ("en-US", None), ("tlh", "de")):
+        service.check_languages(source, target)
+    for source, target in (("fr", "de"), ("en", "fr"), ("de", "en")):
+        with pytest.raises(OtherLanguageError, match=r'but the model translates from "en" to "de"; send these'):
+            service.check_languages(source, target)

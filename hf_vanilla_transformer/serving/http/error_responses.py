@@ -7,25 +7,35 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from ..errors import BusyError, OtherLanguageError, RequestError, TooMuchError, UntranslatableError
 from .request_bodies import content_type, error_sentence
 from .schemas import Error
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Error, "description": "The body is not JSON, or not UTF-8."},
+    400: {"model": Error, "description": "The body is not JSON, or not UTF-8, or names other languages."},
     408: {"model": Error, "description": "The body arrives too slowly."},
-    413: {"model": Error, "description": "The body or a text is too long, or there are too many texts."},
+    413: {"model": Error, "description": "The body or a text is too long, or the texts take too much work."},
     415: {"model": Error, "description": "The body is of another Content-Type."},
     422: {"model": Error, "description": "A value is missing or not allowed."},
     503: {"model": Error, "description": "The server is full, or too slow; see Retry-After."},
 }
 
 
+_STATUSES = {TooMuchError: 413, BusyError: 503, UntranslatableError: 422, OtherLanguageError: 400}
+
+
 def add_error_handlers(app: FastAPI) -> None:
     """Answer every exception with `{"error": SENTENCE}`."""
     app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RequestError, _on_request_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_failure)
+
+
+async def _on_request_error(request: Request, error: Any) -> Response:
+    headers = {"Retry-After": str(error.retry_seconds)} if isinstance(error, BusyError) else None
+    return JSONResponse({"error": str(error)}, _STATUSES[type(error)], headers=headers)
 
 
 async def _on_http_error(request: Request, error: Any) -> Response:

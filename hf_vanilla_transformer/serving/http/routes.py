@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from ...support.version import __version__
 from ...translation.translation_details import Translation
+from ..errors import BusyError
 from ..prometheus_metrics import CountRequests
 from ..service import Service
 from .error_responses import ERRORS, add_error_handlers
@@ -49,6 +50,8 @@ def _add_hub(app: FastAPI, service: Service) -> None:
     @app.post("/", responses=ERRORS, response_model_exclude_none=True)
     async def translate(request: Request, body: HubRequest) -> list[HubTranslation]:
         """Translate, as `huggingface_hub.InferenceClient(model=URL).translation(text)` asks for it."""
+        if body.parameters is not None:
+            service.check_languages(body.parameters.src_lang, body.parameters.tgt_lang)
         found = await _answer(service, request, as_list(body.inputs), body.options())
         return [HubTranslation(translation_text=each.text, flags=sorted(each.flags) or None) for each in found]
 
@@ -66,6 +69,7 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
     async def translate(request: Request) -> LibreTranslation:
         """Translate, as clients of LibreTranslate ask for it."""
         body = await read_libre_request(request)
+        service.check_languages(body.source, body.target)
         found = await _answer(service, request, as_list(body.q), body.options(service.num_beams))
         answer: dict[str, list[Any]] = {"translatedText": [each.text for each in found]}
         if body.alternatives:
@@ -96,11 +100,11 @@ def _english_name(code: str) -> str:
 def _add_monitoring(app: FastAPI, service: Service) -> None:
     engine = type(service.model).__name__
 
-    @app.get("/health", responses={503: {"model": Health, "description": "The last translation failed."}})
+    @app.get("/health", responses={503: {"model": Health, "description": "The last translation failed or hangs."}})
     async def health(response: Response) -> Health:
         """Whether the server translates."""
-        response.status_code = 503 if service.is_failing else 200
-        return Health(status="failing" if service.is_failing else "ok", model=service.card.title, engine=engine)
+        response.status_code = 200 if service.health == "ok" else 503
+        return Health(status=service.health, model=service.card.title, engine=engine)
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
@@ -112,7 +116,8 @@ async def _answer(service: Service, request: Request, texts: list[str], options:
     """Translate, unless the client disconnects or it takes too long.
 
     Raises:
-        HTTPException: what `Service.translate` raises, 503 if it takes too long, 499 if nobody waits for the answer.
+        RequestError: what `Service.translate` raises, and BusyError if it takes too long.
+        HTTPException: 499 if nobody waits for the answer.
     """
     work = asyncio.ensure_future(service.translate(texts, options))
     gone = asyncio.ensure_future(_disconnection(request))
@@ -123,8 +128,7 @@ async def _answer(service: Service, request: Request, texts: list[str], options:
             return work.result()
         if gone in done:
             raise HTTPException(_CLIENT_CLOSED_REQUEST, "the client disconnected.")
-        reason = f"the translation took more than {seconds} seconds; retry, or send shorter texts."
-        raise HTTPException(503, reason, headers={"Retry-After": "5"})
+        raise BusyError(f"the translation took more than {seconds} seconds; retry, or send shorter texts.", 5)
     finally:
         work.cancel()
         gone.cancel()

@@ -6,7 +6,9 @@ from pydantic import BaseModel, Field
 
 
 Texts = str | list[str]
-Language = Annotated[str, Field(max_length=100, description="Any code; the model has one direction.")]
+Term = Annotated[str, Field(max_length=200)]
+Terms = Annotated[list[Term], Field(max_length=10)]
+Language = Annotated[str, Field(max_length=100, description="The model's, or auto.")]
 _FLAGS = Field(default=None, description="What may be wrong, see docs/translate.md; missing where nothing is.")
 
 
@@ -17,7 +19,7 @@ class GenerateParameters(BaseModel, extra="forbid"):
     length_penalty: Annotated[float, Field(ge=-10, le=10)] | None = None
     max_new_tokens: Annotated[int, Field(ge=1, le=2048)] | None = None
     early_stopping: bool | Literal["never"] | None = None
-    glossary: Annotated[dict[str, str | list[str]], Field(max_length=100)] | None = None
+    glossary: Annotated[dict[Term, Term | Terms], Field(max_length=100)] | None = None
 
     def options(self) -> dict[str, Any]:
         """Arguments of `generate()`: those that were given."""
@@ -89,7 +91,7 @@ class LibreLanguage(BaseModel):
 class Health(BaseModel):
     """Whether the server translates."""
 
-    status: Literal["ok", "failing"]
+    status: Literal["ok", "failing", "hanging"]
     model: str
     engine: str
 

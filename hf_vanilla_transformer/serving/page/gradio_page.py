@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 import gradio as gr
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI
 from fastapi.responses import RedirectResponse
 
 from ...model.pipeline_vanilla_transformer import is_blank
@@ -17,6 +17,7 @@ from ...translation.engine import Engine
 from ...translation.glossary import terms_of
 from ...translation.sentence_splitting import join
 from ...translation.translation_details import Translation
+from ..errors import RequestError
 from ..service import Service
 
 
@@ -162,8 +163,8 @@ async def _asking(work: Any) -> Any:
     """The result of the service's work; its errors as messages of the page."""
     try:
         return await work
-    except (HTTPException, ValueError) as error:
-        raise gr.Error(str(getattr(error, "detail", error)), duration=None) from error
+    except (RequestError, ValueError) as error:
+        raise gr.Error(str(error), duration=None) from error
 
 
 def _label(text: str, language: str | None) -> str:
