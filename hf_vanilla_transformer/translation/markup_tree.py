@@ -22,7 +22,7 @@ class Kind(Enum):
 
 
 # Elements of HTML that are no parts of sentences.
-_BLOCKS = frozenset(("html", "head", "body", "title", "frameset", "noframes", "template", "noscript", "main", "nav"))
+_BLOCKS = frozenset(("html", "head", "body", "title", "frameset", "noscript", "main", "nav"))
 _BLOCKS |= {"p", "div", "section", "article", "blockquote", "ul", "ol", "li", "dl", "dt", "dd", "dir", "menu", "search"}
 _BLOCKS |= {"h1", "h2", "h3", "h4", "h5", "h6", "hgroup", "header", "footer", "address", "aside", "center", "details"}
 _BLOCKS |= {"summary", "dialog", "figure", "figcaption", "form", "fieldset", "legend", "button", "select", "optgroup"}
@@ -47,7 +47,7 @@ _TEXT_ATTRIBUTES = ("alt", "title", "placeholder", "aria-label")
 _CONTEXTS = {"td": "tr", "th": "tr", "tr": "tbody", "col": "colgroup"}
 _CONTEXTS |= dict.fromkeys(("tbody", "thead", "tfoot", "caption", "colgroup"), "table")
 _IS_PAGE = re.compile(r"\s*(<!--.*?-->\s*)*<(!doctype|html|head|body)\b", re.IGNORECASE | re.DOTALL)
-_DOCTYPE = re.compile(r"<!doctype[^>]*>", re.IGNORECASE)
+_DOCTYPE = re.compile(r"\s*(?:<!--.*?-->\s*)*(<!doctype[^>]*>)", re.IGNORECASE | re.DOTALL)
 _FIRST_TAG = re.compile(r"\s*<([a-zA-Z]+)")
 _LINE_BREAKS = re.compile(r"(\n\s*\n|\n)")
 # Of elements inside each other: far below Python's limit of recursion.
@@ -137,11 +137,11 @@ def read_html(markup: str) -> Node:
         first = _FIRST_TAG.match(markup)
         context = _CONTEXTS.get(first[1].lower(), "div") if first else "div"
         options |= {"is_fragment": True, "fragment_tag": context}
-    parser, doctype = LexborHTMLParser(markup, **options), _DOCTYPE.search(markup)
+    parser, doctype = LexborHTMLParser(markup, **options), _DOCTYPE.match(markup)
     first_node: Any = parser.root
     if is_page:
         first_node = first_node.parent.first_child
-    root = Node(Kind.BLOCK, "", children=list(_html_nodes(first_node, doctype[0] if doctype else "", 1)))
+    root = Node(Kind.BLOCK, "", children=list(_html_nodes(first_node, doctype[1] if doctype else "", 1)))
     _classify(root, True, True, escape_html)
     return root
 
@@ -203,9 +203,12 @@ def _classify(node: Node, is_sentence: bool, translates: bool, escape: Callable[
     for child in node.children:
         if not isinstance(child, Node) or not child.name:
             continue
+        # XML has elements of its own by the names of some that are foreign in HTML.
+        if child.name in (_FOREIGN if child.raw is None or child.name in _RAW else ("svg", "math")):
+            child.kind, child.is_translated = Kind.KEPT, False
+            continue
         asked = (child.attributes.get("translate", "unset") or "yes").lower()
         inside = asked == "yes" or (asked != "no" and translates and child.name not in _NOT_TRANSLATED)
-        inside = inside and child.name not in _FOREIGN and node.name not in _FOREIGN
         inside = inside and "notranslate" not in (child.attributes.get("class") or "").split()
         child.is_translated = inside
         is_part = child.name not in _BLOCKS and (is_sentence or child.name in _PHRASING)

@@ -207,7 +207,8 @@ NOT_TRANSLATED = {
     "one <code>ls -l</code> two <kbd>x</kbd>, <samp>y</samp> <var>z</var>.": ["one two,."],
     "<code>one</code>": [],
     "<script>one</script><style>two</style> three <template>four</template>": ["three"],
-    "one <svg><text>two</text></svg> <math><mi>x</mi></math> three": ["one three"],
+    "one <svg><title>four</title><text>two</text></svg> <math><mi>x</mi></math> three": ["one three"],
+    "one <template><p>two</p></template><object>three</object> four": ["one four"],
     "{{name}} one %s, ${x} two {0} %(n)d of 50 % here": ["one, two of 50 % here"],
     "one https://a.b/c?d=1&amp;e#f. two www.a.b me@a.de": ["one. two"],
     "<!-- one --> two <?php three ?> four <![CDATA[five]]>": ["two four"],
@@ -240,6 +241,7 @@ def test_attributes_with_text(model, tokenizer):
     )
     assert identical("html", "<p translate=no title=a>b</p>")[1] == []
     assert identical("xml", "<p title='a'>b</p>")[1] == ["b"]
+    assert identical("xml", "<d><object>a</object><script>b</script><svg><p>c</p></svg></d>")[1] == ["a"]
     document = Document("html", '<b title="a">b</b>')
     assert document.render(["x", '"<y>"'], [[(0, 0)], []]) == '<b title="&quot;&lt;y&gt;&quot;">x</b>'
     assert document.texts == ["b", "a"]
@@ -287,6 +289,7 @@ def test_a_whole_page():
     found, texts = identical("html", page)
     assert texts == ["one", "two"]
     assert tree(found) == tree(page)
+    assert tree(identical("html", f"<!-- <!doctype x> -->{page}")[0]) == tree(f"<!-- <!doctype x> -->{page}")
     assert '<!DOCTYPE html PUBLIC "-//W3C//DTD HTML 4.01//EN" "x.dtd">' in found
 
 
