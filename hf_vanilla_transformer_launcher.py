@@ -11,20 +11,8 @@ from collections.abc import Sequence
 
 
 VARIABLE, VALUE = "GOMP_SPINCOUNT", "3000"
-COMPUTING = (
-    "demo",
-    "train",
-    "distill",
-    "plan",
-    "translate",
-    "evaluate",
-    "score",
-    "align",
-    "average",
-    "convert",
-    "plot",
-)
-COMPUTING += ("serve",)
+_OF_MODELS = ("translate", "evaluate", "score", "align", "average", "convert", "plot", "serve")
+COMPUTING = ("demo", "train", "distill", "plan", *_OF_MODELS)
 # scikit-learn sets these in the environment, and they do not concern waiting.
 _SCIKIT_LEARN_VARIABLES = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 

@@ -121,8 +121,8 @@ def test_epochs_and_budget_set_the_number_of_updates():
     of = corpus(20_000)
     batches = len(of.batches(2048, 8)) * 100
     assert planned("small", of, num_train_epochs=2).args.num_train_epochs == 2
-    assert planned("small", corpus(10_000)).args.max_steps == 40 * len(corpus(10_000).batches(2048, 8)) * 50
-    assert planned("small", of).args.max_steps == 12_000 < 40 * batches
+    assert planned("small", corpus(10_000)).args.max_steps == 36 * len(corpus(10_000).batches(2048, 8)) * 50
+    assert planned("small", of).args.max_steps == 9_000 < 36 * batches
     assert planned("medium", of).args.max_steps == 30 * len(of.batches(4096, 8)) * 100
     assert planned("medium", of, tokens_per_batch=2048).args.max_steps > 1.7 * 30 * len(of.batches(4096, 8)) * 100
     assert planned("small", of, processes=2).args.tokens_per_batch == 1024
