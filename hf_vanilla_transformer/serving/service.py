@@ -64,7 +64,7 @@ class Service:
         seconds = self.settings.max_wait_ms / 1000
         self._batcher = Batcher(self._translate, self.settings.tokens_per_batch, seconds, self._observe)
         if isinstance(self.model, Engine):
-            self._batcher.interrupt = self.model.interrupt
+            self._batcher.interrupt = getattr(self.model, "interrupt", self._batcher.interrupt)
         task = asyncio.create_task(self._batcher.run())
         task.add_done_callback(_end_the_process)
         try:

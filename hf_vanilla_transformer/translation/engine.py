@@ -30,9 +30,6 @@ class Engine(Protocol):
     def attention(self, sources: list[list[int]], targets: list[list[int]]) -> list[torch.Tensor]:
         """For each pair of token ids, the cross-attention `(target, source)`, averaged over `alignment_heads`."""
 
-    def interrupt(self) -> None:
-        """End what `generate` and `log_probs` compute in another thread, which then raise RuntimeError, if possible."""
-
     def modules(self) -> Iterator[Any]:
         """Modules with a mode `training` to restore, as of `torch.nn.Module`; there may be none."""
 
