@@ -26,8 +26,11 @@ def test_the_client_of_libretranslate(url):
     assert client.translate("nine & ünï", "xx", "yy")
     assert client.languages()[0] == {"code": "en", "name": "English", "targets": ["de"]}
     with pytest.raises(HTTPError) as caught:
-        client.translate("nine " * 2000)
+        client.translate("nine " * 2000, "en", "de")
     assert caught.value.code == 413
+    with pytest.raises(HTTPError) as caught:
+        client.translate("nine", "en", "es")
+    assert caught.value.code == 400
 
 
 def test_the_parser_of_prometheus(url):

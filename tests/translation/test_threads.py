@@ -26,7 +26,7 @@ from tests.models import decisive_model
 THREADS, ROUNDS = 8, 3
 SOURCES = ["forty-two", "nine hundred and one", "six thousand and thirteen", "two"]
 TARGETS = ["zweiundvierzig", "neunhunderteins", "sechstausenddreizehn", "zwei"]
-HTML = [f"<p>{text.replace(' ', ' <b>', 1)}</p>" for text in SOURCES]
+XML = [f"<p>{text.replace(' ', ' <b>', 1)}{'</b>' * (' ' in text)}</p>" for text in SOURCES]
 
 
 def details(found):
@@ -37,7 +37,7 @@ WORK = {
     "translate": lambda model, tokenizer: translate(model, tokenizer, SOURCES),
     "details": lambda model, tokenizer: details(translate(model, tokenizer, SOURCES, return_details=True)),
     "terms": lambda model, tokenizer: translate(model, tokenizer, SOURCES, glossary={"two": "zwei", "six": "sechs"}),
-    "markup": lambda model, tokenizer: translate(model, tokenizer, HTML, markup="html"),
+    "markup": lambda model, tokenizer: translate(model, tokenizer, XML, markup="xml"),
     "align": lambda model, tokenizer: align(model, tokenizer, SOURCES, TARGETS),
     "score": lambda model, tokenizer: [round(each.total, 3) for each in score(model, tokenizer, SOURCES, TARGETS)],
     "pipeline": lambda model, tokenizer: TranslationPipeline(model, tokenizer, device="cpu")(SOURCES, truncation=True),
