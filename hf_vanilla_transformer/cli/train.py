@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> Path:
 
 def parse_settings(arguments: list[str], description: str | None, verb: str) -> Settings:
     """The settings of a command line; a plan may choose what neither that nor a recipe gives."""
-    # Of `distill`.
+    # Only the help of `distill` shows them.
     teacher_names = [] if verb == "distill" else [each.name for each in fields(TeacherArguments)]
     given = given_arguments(Settings, description, arguments, verb, hidden=[*REJECTED, *teacher_names])
     names_recipe = any(each.partition("=")[0] == "--config" for each in arguments)

@@ -117,9 +117,9 @@ class Arguments(NamedTuple):
 
 
 def _with_sentences(args: Arguments) -> Arguments:
-    """Move the sentences that follow the last of several models to the other ones, unless there are any.
+    """Read the values of `--model_name_or_path` as models, then sentences, if no sentence and no input is given.
 
-    `MODEL [MODEL ...] SENTENCE ...`: after the first model, a folder with a config.json is another one.
+    A value after the first model is another model if it is a folder with a config.json.
     """
     names = args.model.model_name_or_path
     if args.text.sentences or args.text.input is not None:

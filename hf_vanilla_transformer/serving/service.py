@@ -173,7 +173,7 @@ class Service:
 
 
 def _end_the_process(task: "asyncio.Task[None]") -> None:
-    """Without the task that answers requests the server would accept them for ever."""
+    """End the server if the task that answers requests has failed; it would accept requests and answer none."""
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.critical("the server ends, because its worker has ended", exc_info=error)
         signal.raise_signal(signal.SIGTERM)

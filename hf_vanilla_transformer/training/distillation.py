@@ -39,7 +39,7 @@ _AT_ONCE = 500
 # Sentences that are translated to tell how long all of them will take.
 _SAMPLE = 100
 # Rules that remove a translation, by the flag that it has.
-_FLAGS = {"truncated": "cut at the length limit", "repetition": "caught in a loop"}
+_FLAGS = {"truncated": "truncated at the length limit", "repetition": "caught in a loop"}
 
 
 class Hypothesis(NamedTuple):
@@ -71,13 +71,11 @@ class Teacher:
 
     def with_tokenizer(self, settings: Settings) -> Settings:
         """Settings with the teacher's tokenizer, unless they name a model or a tokenizer, or say how to train one."""
-        others = {"model_name_or_path", "tokenizer_name", *TRAINED} & settings.given.keys()
-        tokenizer = AutoTokenizer.from_pretrained(self.folders[0])
-        try:
-            check_tokenizer(self._names[0], tokenizer)
-        except InputError:
+        if {"model_name_or_path", "tokenizer_name", *TRAINED} & settings.given.keys():
             return settings
-        if others:
+        try:
+            check_tokenizer(self._names[0], AutoTokenizer.from_pretrained(self.folders[0]))
+        except InputError:
             return settings
         given = {**settings.given, "tokenizer_name": str(self.folders[0])}
         return Settings.from_arguments(**given)._replace(plans=settings.plans)

@@ -147,7 +147,9 @@ def test_faulty_translations_are_removed_and_counted(tmp_path, monkeypatch, capl
     with caplog.at_level(logging.INFO, logger="hf_vanilla_transformer"):
         pairs, facts = teacher_of(tmp_path, distilled_only=True).add_to(pairs_of(list(answers), validation=validation))
     assert pairs["train"]["target"][:] == ["eins", *(f"Nummer {number}" for number in range(50))]
-    removed = "1 cut at the length limit, 1 caught in a loop, 1 identical sides, 1 empty on one side, 1 length ratio"
+    removed = (
+        "1 truncated at the length limit, 1 caught in a loop, 1 identical sides, 1 empty on one side, 1 length ratio"
+    )
     assert f"removed 5 of 56 translations: {removed}" in caplog.text
     assert facts["targets of the teacher"] == f"51; removed {removed}"
     answers["one"] = ("eins", ["repetition"])
