@@ -1,10 +1,11 @@
-"""Texts that arrive together become one batch: by token budget, in one worker thread."""
+"""Texts that arrive together become one batch: by token budget, in one worker thread, where small work goes first."""
 
 import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 
@@ -25,8 +26,18 @@ class _Item(NamedTuple):
     text: str
     tokens: int
     options: Options
+    size: int
     arrived: float
     answer: "asyncio.Future[Any]"
+
+
+class _Run(NamedTuple):
+    items: list[_Item]
+    started: float
+
+
+# Requests differ in size if the work of one has a power of 16 that the other's has not.
+_BITS_OF_A_SIZE = 4
 
 
 class Batcher:
@@ -34,10 +45,12 @@ class Batcher:
 
     The first text of a batch is the one that has waited longest; others follow in the order of arrival as long as the
     padded batch fits the budget. A batch that fails is translated again text by text, so that only the texts that fail
-    alone get the error.
+    alone get the error. Requests of very different work share no batch, and between two steps of the search of a batch
+    one of much less work is translated, so that nobody waits for the costliest requests of others.
 
     Args:
-        translate (`Callable`): gets a list of texts and a dictionary of options, and returns a list of results.
+        translate (`Callable`): gets a list of texts, a dictionary of options, and a function to call at each step of
+            the search; returns a list of results. The function returns whether nobody waits for them any more.
         tokens_per_batch (`int`): maximum number of source tokens per batch, padding included.
         max_wait (`float`): seconds that a text may wait for others while the worker is idle.
         observe (`Callable`, *optional*): called with each [`Batch`] that was translated.
@@ -45,7 +58,7 @@ class Batcher:
 
     def __init__(
         self,
-        translate: Callable[[list[str], dict[str, Any]], Sequence[Any]],
+        translate: Callable[[list[str], dict[str, Any], Callable[[], bool]], Sequence[Any]],
         tokens_per_batch: int,
         max_wait: float,
         observe: Callable[[Batch], None] | None = None,
@@ -56,19 +69,23 @@ class Batcher:
         self._arrived = asyncio.Event()
         # Called when nobody waits for the current batch any more.
         self.interrupt: Callable[[], None] = lambda: None
-        self._current: list[_Item] = []
-        self._started = 0.0
+        # The current batch, and the one that is translated between its steps.
+        self._runs: list[_Run] = []
+        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="translation")
 
-    async def submit(self, texts: Sequence[str], tokens: Sequence[int], options: dict[str, Any]) -> list[Any]:
+    async def submit(
+        self, texts: Sequence[str], tokens: Sequence[int], options: dict[str, Any], work: int = 1
+    ) -> list[Any]:
         """Wait for the results of some texts, in their order; `tokens` are the number of tokens of each.
 
-        When cancelled, texts that still wait are dropped. Raises what `translate` raised for one of the texts.
+        `work` is that of all of them, in any unit. When cancelled, texts that still wait are dropped. Raises what
+        `translate` raised for one of the texts.
         """
         loop = asyncio.get_running_loop()
-        key = tuple(sorted(options.items()))
+        key, size = tuple(sorted(options.items())), work.bit_length() // _BITS_OF_A_SIZE
         items = [
-            _Item(text, count, key, loop.time(), loop.create_future())
+            _Item(text, count, key, size, loop.time(), loop.create_future())
             for text, count in zip(texts, tokens, strict=True)
         ]
         self._waiting.extend(items)
@@ -79,20 +96,31 @@ class Batcher:
             for item in items:
                 item.answer.cancel()
             self._waiting = deque(item for item in self._waiting if not item.answer.done())
-            if self.is_abandoned():
+            if self._runs and _is_abandoned(self._runs[0].items):
                 self.interrupt()
-
-    def is_abandoned(self) -> bool:
-        """Whether nobody waits for the batch that is being translated; may be called from any thread."""
-        return bool(self._current) and all(item.answer.done() for item in self._current)
 
     def seconds_of_batch(self) -> float:
         """How long the current batch has been translated; 0 without one."""
-        return time.monotonic() - self._started if self._current else 0.0
+        return time.monotonic() - self._runs[0].started if self._runs else 0.0
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in the worker thread, between two batches."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+        """Call a function in the worker thread: between two steps of the current batch, or after it."""
+        answer: Future[Any] = Future()
+        self._calls.append((answer, lambda: function(*arguments)))
+        self._worker.submit(self._make_call)
+        return await asyncio.wrap_future(answer)
+
+    def _make_call(self) -> None:
+        """Make one of the calls that wait, if any does."""
+        with contextlib.suppress(IndexError):
+            answer, function = self._calls.popleft()
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(function())
+                except (
+                    BaseException
+                ) as error:  # Models raise many kinds; libraries in Rust, some that are no Exception.
+                    answer.set_exception(error)
 
     async def run(self) -> None:
         """Translate what arrives, until cancelled."""
@@ -101,10 +129,24 @@ class Batcher:
             if not self._waiting:
                 await self._arrived.wait()
             await self._wait_for_others()
-            if batch := self._next():
-                taken = {id(item) for item in batch}
-                self._waiting = deque(item for item in self._waiting if id(item) not in taken)
-                await self._work(batch)
+            if batch := self._take():
+                await self._work_beside_smaller(batch)
+
+    async def _work_beside_smaller(self, batch: list[_Item]) -> None:
+        """Translate a batch, and those of less work that arrive meanwhile."""
+        work = asyncio.create_task(self._work(batch))
+        try:
+            while not work.done():
+                self._arrived.clear()
+                if smaller := self._take(batch[0].size):
+                    await self._work(smaller)
+                    continue
+                arrival = asyncio.create_task(self._arrived.wait())
+                await asyncio.wait({work, arrival}, return_when=asyncio.FIRST_COMPLETED)
+                arrival.cancel()
+        finally:
+            work.cancel()
+        await work
 
     def close(self) -> None:
         """End the worker thread after its current batch."""
@@ -113,7 +155,7 @@ class Batcher:
     async def _wait_for_others(self) -> None:
         """Wait until no more texts fit, or the first has waited for `max_wait`."""
         loop = asyncio.get_running_loop()
-        while self._waiting and len(self._next()) == len(self._waiting):
+        while self._waiting and len(self._next(self._waiting)) == len(self._waiting):
             left = self._waiting[0].arrived + self._max_wait - loop.time()
             if left <= 0:
                 return
@@ -123,12 +165,19 @@ class Batcher:
             except TimeoutError:
                 return
 
-    def _next(self) -> list[_Item]:
-        """The texts of the next batch, which stay in the queue."""
+    def _take(self, below: int | None = None) -> list[_Item]:
+        """The texts of the next batch, of sizes below this one, which leave the queue."""
+        batch = self._next([item for item in self._waiting if below is None or item.size < below])
+        taken = {id(item) for item in batch}
+        self._waiting = deque(item for item in self._waiting if id(item) not in taken)
+        return batch
+
+    def _next(self, waiting: Iterable[_Item]) -> list[_Item]:
+        """The first of some texts that wait, and those that share its batch."""
         batch: list[_Item] = []
         longest = 0
-        for item in self._waiting:
-            if batch and item.options != batch[0].options:
+        for item in waiting:
+            if batch and (item.options, item.size) != (batch[0].options, batch[0].size):
                 continue
             longest = max(longest, item.tokens)
             if batch and longest * (len(batch) + 1) > self._tokens_per_batch:
@@ -137,19 +186,24 @@ class Batcher:
         return batch
 
     async def _work(self, batch: list[_Item]) -> None:
-        loop = asyncio.get_running_loop()
+        loop, run, texts = asyncio.get_running_loop(), _Run(batch, time.monotonic()), [item.text for item in batch]
         started = loop.time()
-        self._current, self._started = batch, time.monotonic()
+        self._runs.append(run)
+
+        def step() -> bool:
+            self._make_call()
+            return _is_abandoned(batch)
+
         try:
-            results = await self.call(self._translate, [item.text for item in batch], dict(batch[0].options))
+            results = await self.call(self._translate, texts, dict(batch[0].options), step)
         except asyncio.CancelledError:  # The server shuts down.
             raise
-        except BaseException as error:  # Models raise many kinds; libraries in Rust, some that are no Exception.
-            self._current = []
+        except BaseException as error:
+            self._runs.remove(run)
             failure = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
             await self._fail(batch, failure)
             return
-        self._current = []
+        self._runs.remove(run)
         waited = [started - item.arrived for item in batch]
         tokens = len(batch) * max(item.tokens for item in batch)
         self._observe(Batch(len(batch), tokens, waited, loop.time() - started))
@@ -165,3 +219,8 @@ class Batcher:
             return
         for item in waiting:
             await self._work([item])
+
+
+def _is_abandoned(batch: list[_Item]) -> bool:
+    """Whether nobody waits for the texts of a batch any more; may be called from any thread."""
+    return all(item.answer.done() for item in batch)

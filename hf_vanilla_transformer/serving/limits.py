@@ -91,14 +91,15 @@ class TextLimits:
         if longest > most:
             raise TooMuchError(f"a text has {longest:,} tokens; split it into texts of at most {most:,}.")
 
-    def check_work(self, tokens: Sequence[int], num_beams: int, max_new_tokens: int | None) -> None:
-        """Raise TooMuchError if a search of so many beams may take too many steps; a text has so many source tokens."""
+    def check_work(self, tokens: Sequence[int], num_beams: int, max_new_tokens: int | None) -> int:
+        """The work that texts of so many source tokens may take with so many beams; TooMuchError if it is too much."""
         steps = sum(count + (max_new_tokens or count + _USUAL_OFFSET) for count in tokens)
         if num_beams * steps > self._settings.max_work:
             raise TooMuchError(
                 f"the texts may take {steps:,} tokens of source and translation with {num_beams} beams each, more than "
                 f"{self._settings.max_work:,} in all; send fewer texts, beams or max_new_tokens."
             )
+        return num_beams * steps
 
     def _count(self, texts: int) -> None:
         self.in_flight += texts

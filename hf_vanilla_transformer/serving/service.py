@@ -3,19 +3,20 @@
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
 from ..model.generation_limits import Interruption
-from ..model.pipeline_vanilla_transformer import are_same_language, encode
+from ..model.pipeline_vanilla_transformer import are_same_language, encode, is_blank
+from ..model.tokenization_two_vocabularies import longest_training_source
 from ..support.argument_checks import check_strings
 from ..translation.engine import Engine
-from ..translation.sentence_splitting import Piece, pieces_of
+from ..translation.sentence_splitting import Piece, join, pieces_of
 from ..translation.translate import translate
-from ..translation.translation_details import Translation
+from ..translation.translation_details import Translation, untranslated
 from .batcher import Batch, Batcher
 from .errors import OtherLanguageError, RequestError, UntranslatableError
 from .limits import ServingSettings, TextLimits
@@ -112,33 +113,57 @@ class Service:
             UntranslatableError: if the model cannot translate one, or an option is impossible.
             BusyError: if the server is full.
         """
-        self._limits.check_number_of_texts(len(texts))
-        with self._limits.admit(len(texts)), self._as_request_errors():
-            tokens = await asyncio.to_thread(self._count, texts, "markup" in options)
-            self._check_work(tokens, options)
-            return await self.batcher.submit(texts, tokens, options)
+        if "markup" not in options:
+            found = await self.translate_sentences(texts, options, self.split_sentences)
+            return [join(pieces, translations) for pieces, translations in found]
+        with self._admitted(texts):
+            await asyncio.to_thread(self._limits.check_markup, texts)
+            splits = self.split_sentences and longest_training_source(self.tokenizer) <= self.settings.max_source_tokens
+            tokens = await asyncio.to_thread(self._count, texts, splits)
+            return await self._submit(texts, tokens, options)
 
     async def translate_sentences(
-        self, text: str, options: dict[str, Any], split: bool
-    ) -> tuple[list[Piece], list[Translation]]:
-        """The sentences of a text of one caller, and their translations with details; arguments as in [`translate`].
+        self, texts: Sequence[str], options: dict[str, Any], split: bool
+    ) -> list[tuple[list[Piece], list[Translation]]]:
+        """The sentences of each text of one caller, and their translations; arguments and errors as in [`translate`].
 
-        Without `split`, the text is one sentence.
+        Without `split`, each text is one sentence.
         """
-        options = {**options, "return_details": True, "split_sentences": False}
-        with self._limits.admit(1), self._as_request_errors():
-            await asyncio.to_thread(self._count, [text])
-            pieces = [Piece(text, "")]
+        with self._admitted(texts):
+            tokens = await asyncio.to_thread(self._count, texts, split)
+            pieces = [[Piece(text, "")] for text in texts]
             if split:
-                pieces = await asyncio.to_thread(pieces_of, self.tokenizer, text, self.card.source_language)
-            texts = [piece.text for piece in pieces]
-            tokens = await asyncio.to_thread(self._count, texts)
-            self._check_work(tokens, options)
-            return pieces, await self.batcher.submit(texts, tokens, options)
+                # Splitting takes time, too.
+                self._check_work(tokens, options)
+                pieces = await asyncio.to_thread(self._split, texts)
+            sentences = [piece.text for each in pieces for piece in each if not is_blank(piece.text)]
+            tokens = await asyncio.to_thread(self._count, sentences)
+            found = iter(await self._submit(sentences, tokens, {**options, "split_sentences": False}))
+            return [
+                (each, [untranslated(text) if is_blank(text) else next(found) for text, *_ in each]) for each in pieces
+            ]
 
-    def _check_work(self, tokens: Sequence[int], options: dict[str, Any]) -> None:
+    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function that needs the model, such as one that draws attention; BusyError if the server is full."""
+        with self._limits.admit(1), self._as_request_errors():
+            return await self.batcher.call(function, *arguments)
+
+    def _split(self, texts: Sequence[str]) -> list[list[Piece]]:
+        most = min(longest_training_source(self.tokenizer), self.settings.max_source_tokens)
+        return [pieces_of(self.tokenizer, text, self.card.source_language, most) for text in texts]
+
+    async def _submit(self, texts: Sequence[str], tokens: Sequence[int], options: dict[str, Any]) -> list[Translation]:
+        return await self.batcher.submit(texts, tokens, options, self._check_work(tokens, options))
+
+    def _check_work(self, tokens: Sequence[int], options: dict[str, Any]) -> int:
         given = {**self._generate_kwargs, **options}
-        self._limits.check_work(tokens, given.get("num_beams") or self.num_beams, given.get("max_new_tokens"))
+        return self._limits.check_work(tokens, given.get("num_beams") or self.num_beams, given.get("max_new_tokens"))
+
+    @contextmanager
+    def _admitted(self, texts: Sequence[str]) -> Iterator[None]:
+        self._limits.check_number_of_texts(len(texts))
+        with self._limits.admit(len(texts)), self._as_request_errors():
+            yield
 
     @contextmanager
     def _as_request_errors(self) -> Iterator[None]:
@@ -152,19 +177,18 @@ class Service:
             self.is_failing = True
             raise
 
-    def _count(self, texts: Sequence[str], have_tags: bool = False) -> list[int]:
+    def _count(self, texts: Sequence[str], may_be_long: bool = False) -> list[int]:
         """The number of tokens of each text."""
         checked = list(check_strings("the request", texts))
-        if have_tags:
-            self._limits.check_markup(checked)
         tokens = [len(ids) for ids in encode(self.tokenizer, checked).input_ids] if checked else []
-        self._limits.check_tokens(tokens)
+        if not may_be_long:
+            self._limits.check_tokens(tokens)
         return tokens
 
-    def _translate(self, texts: list[str], options: dict[str, Any]) -> list[Translation]:
+    def _translate(self, texts: list[str], options: dict[str, Any], step: Callable[[], bool]) -> list[Translation]:
         kwargs = {"return_details": "flags", **self._generate_kwargs, **options}
         if not isinstance(self.model, Engine):
-            kwargs["stopping_criteria"] = [Interruption(self.batcher.is_abandoned)]
+            kwargs["stopping_criteria"] = [Interruption(step)]
         return translate(self.model, self.tokenizer, texts, self.settings.tokens_per_batch, **kwargs)
 
     def _observe(self, batch: Batch) -> None:

@@ -13,7 +13,7 @@ from ..model.pipeline_vanilla_transformer import evaluating
 from ..support.user_errors import InputError
 from .engine import Engine
 from .inference import Inference, forced_decoding
-from .words_of_tokens import TokenTexts
+from .words_of_tokens import WORDS, TokenTexts
 
 
 Links = list[tuple[int, int]]
@@ -25,15 +25,15 @@ _LINK = re.compile(r"(\d+)([-?p])(\d+)")
 class Aligner:
     """Turns cross-attention into links of words, by `alignment_heads` and `alignment_shift` of a model or an engine."""
 
-    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase):
-        self.heads = alignment_heads(model)
+    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, words: re.Pattern[str] = WORDS):
+        self.heads, self._words = alignment_heads(model), words
         self._shift = getattr(model.config, "alignment_shift", False)
         self._texts = TokenTexts(tokenizer, False), TokenTexts(tokenizer, True)
 
     def words(self, source: Tokenized, target: Tokenized) -> tuple[list[list[int]], list[list[int]]]:
         """The words that each token of the source, and of the target, belongs to."""
         source_texts, target_texts = self._texts
-        return source_texts.words(*source), target_texts.words(*target)
+        return source_texts.words(*source, self._words), target_texts.words(*target, self._words)
 
     def __call__(self, source: Tokenized, target: Tokenized, attention: torch.Tensor) -> Links:
         """The links of a pair, from its attention, `(heads, target, source)`."""

@@ -76,7 +76,7 @@ class Document:
         """The document with the translation of each of its `texts`.
 
         Every element comes out once. Where its words are apart in the translation, it is around the part that has more
-        of them than of others. The links are those of `align`, for each text.
+        of them than of others. The links are those of `align`, for each text, but of `WORDS_AND_LETTERS`.
 
         Raises ValueError if browsers would read other elements in it than in the document that was given, which they do
         with some that are nested as HTML does not allow.

@@ -1,6 +1,7 @@
 """Split texts into sentences, and sentences that are too long into parts; join the translations of those."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from heapq import nlargest
 from itertools import accumulate, pairwise, product
@@ -12,6 +13,7 @@ from ..model.pipeline_vanilla_transformer import encode, tokenizer_language
 from ..model.tokenization_two_vocabularies import longest_training_source
 from ..support.user_errors import needing
 from .translation_details import Translation
+from .words_of_tokens import WORDS
 
 
 # Where a sentence that is too long may be split, best places first: between clauses, at commas and brackets, at words.
@@ -35,13 +37,16 @@ class Piece(NamedTuple):
     is_part: bool = False
 
 
-def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str, language: str | None = None) -> list[Piece]:
+def pieces_of(
+    tokenizer: PreTrainedTokenizerBase, text: str, language: str | None = None, most: int | None = None
+) -> list[Piece]:
     """The sentences of a text in a language, by default the tokenizer's or else English; at least one.
 
-    Sentences with more tokens than any that the model was trained on (`longest_training_source` of the tokenizer's
-    configuration, or else `model_max_length`; `</s>` included) are split at clauses, but not inside numbers and URLs.
+    Sentences with more than `most` tokens are split at clauses, but not inside numbers and URLs; by default `most` are
+    those that the model was trained on (`longest_training_source` of the tokenizer's configuration, or else
+    `model_max_length`; `</s>` included).
     """
-    most = longest_training_source(tokenizer)
+    most = longest_training_source(tokenizer) if most is None else most
 
     def fits(sentence: str) -> bool:
         return len(encode(tokenizer, sentence).input_ids) <= most
@@ -98,12 +103,12 @@ def join_texts(pieces: list[Piece], translations: list[str]) -> str:
     return "".join(translation + piece.space for piece, translation in zip(pieces, translations, strict=True))
 
 
-def join(pieces: list[Piece], translations: list[Translation]) -> Translation:
+def join(pieces: list[Piece], translations: list[Translation], words: re.Pattern[str] = WORDS) -> Translation:
     """The translation of a text: those of its sentences with its white space.
 
     Alternatives are the best combinations of the sentences' hypotheses, by the sum of their scores.
     """
-    best, *others = (joined(pieces, each) for each in _combinations(translations))
+    best, *others = (joined(pieces, each, words) for each in _combinations(translations))
     return best._replace(alternatives=tuple(others))
 
 
@@ -122,10 +127,14 @@ def _combinations(translations: list[Translation]) -> list[list[Translation]]:
     return [chosen for _, chosen in best]
 
 
-def joined(pieces: list[Piece], translations: list[Translation]) -> Translation:
-    """The translations of all pieces as one, with the white space of the text; alternatives are left out."""
+def joined(pieces: list[Piece], translations: list[Translation], words: re.Pattern[str] = WORDS) -> Translation:
+    """The translations of all pieces as one, with the white space of the text; alternatives are left out.
+
+    The alignment is of the words of a pattern.
+    """
     texts = [translation.text for translation in translations]
-    first_words = zip(_first_words(pieces, [piece.text for piece in pieces]), _first_words(pieces, texts), strict=True)
+    sides = ([piece.text for piece in pieces], texts)
+    first_words = zip(*(_first_words(pieces, side, words) for side in sides), strict=True)
     alignments = [translation.alignment for translation in translations]
     links = {
         (source + one, target + other)
@@ -143,14 +152,9 @@ def joined(pieces: list[Piece], translations: list[Translation]) -> Translation:
     )
 
 
-def _first_words(pieces: list[Piece], texts: list[str]) -> list[int]:
-    """For each piece with its text, the index of its first word in the joined text."""
-    first, count, ends_in_word = [], 0, False
-    for part in (text + piece.space for text, piece in zip(texts, pieces, strict=True)):
-        # Without white space between them, as in Chinese, two parts share a word.
-        if part and ends_in_word and not part[0].isspace():
-            count -= 1
-        first.append(count)
-        count += len(part.split())
-        ends_in_word = not part[-1].isspace() if part else ends_in_word
-    return first
+def _first_words(pieces: list[Piece], texts: list[str], words: re.Pattern[str]) -> list[int]:
+    """For each piece with its text, the index of its first word in the joined text, which may begin before it."""
+    parts = [text + piece.space for text, piece in zip(texts, pieces, strict=True)]
+    ends = [word.end() for word in words.finditer("".join(parts))]
+    starts = list(accumulate(map(len, parts), initial=0))[:-1]
+    return [bisect_right(ends, start) for start in starts]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise, product
 
 from .markup_tree import Kind, Node, write
+from .words_of_tokens import WORDS_AND_LETTERS
 
 
 # Words of a translation that are linked with none count a little against a tag that reaches over them.
@@ -17,6 +18,7 @@ _HALF = 0.05
 # Of the words on each side of an element without words, so many may tell its place; and so many characters next to a
 # tag tell whether these are punctuation.
 _NEAREST, _NEXT = 100, 40
+_LAST_WORD = re.compile(rf"(?:{WORDS_AND_LETTERS.pattern})\Z")
 
 
 @dataclass
@@ -46,7 +48,7 @@ class TagPlacement:
 
     Args:
         source, target (`str`): a text and its translation.
-        links (`list` of pairs of `int`): of their words, as `align` returns them.
+        links (`list` of pairs of `int`): of their words, which in Chinese, Thai and others are letters.
         borders (`set[int]`): the characters of the text at which elements begin or end.
         escape (`Callable`): writes text.
     """
@@ -60,7 +62,7 @@ class TagPlacement:
         escape: Callable[[str], str],
     ):
         self._source, self._target, self._escape = source, target, escape
-        sources, targets = ([word.span() for word in re.finditer(r"\S+", text)] for text in (source, target))
+        sources, targets = ([word.span() for word in WORDS_AND_LETTERS.finditer(text)] for text in (source, target))
         inside, self._source_words, firsts = sorted(borders), list[tuple[int, int]](), [0]
         for start, end in sources:
             places = inside[bisect_right(inside, start) : bisect_left(inside, end)]
@@ -199,8 +201,8 @@ class TagPlacement:
     def _characters(self, element: Element, low: int, high: int) -> tuple[int, int]:
         """The characters of words, without the punctuation around them that is outside of the element in the source."""
         start, end = self._target_words[low][0], self._target_words[high - 1][1]
-        before = re.search(r"\S*\Z", self._source[max(0, element.start - _NEXT) : element.start])
-        after = re.match(r"\S*", self._source[element.end : element.end + _NEXT])
+        before = _LAST_WORD.search(self._source[max(0, element.start - _NEXT) : element.start])
+        after = WORDS_AND_LETTERS.match(self._source[element.end : element.end + _NEXT])
         first, last = (self._source[place : place + 1] for place in (element.start, element.end - 1))
         if before and _is_punctuation(before[0]):
             while start < end - 1 and _is_punctuation(self._target[start]) and self._target[start] != first:

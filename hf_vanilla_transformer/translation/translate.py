@@ -5,6 +5,7 @@ Each layer calls the next one: documents with tags, texts of several sentences, 
 
 import copy
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -26,6 +27,7 @@ from .inference import Inference
 from .markup_document import KINDS, Document
 from .sentence_splitting import Piece, join, joined, pieces_of
 from .translation_details import Translation, describe, untranslated
+from .words_of_tokens import WORDS, WORDS_AND_LETTERS
 
 
 logger = logging.getLogger(__name__)
@@ -105,7 +107,8 @@ def translate(
             beam search, best with more beams than the translations of a sentence's terms have tokens.
         markup (`str`, *optional*): `"html"` or `"xml"`, if sentences are documents, or parts of them. Their text is
             translated block by block, and each tag inside of a block comes out around the words that are linked with
-            those inside of it, see `align`. HTML needs selectolax.
+            those inside of it, see `align`; in Chinese, Thai and others, whose words no spaces divide, around letters.
+            HTML needs selectolax.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
             sentence, the first is the translation, and the others are alternatives in its details; if they request
             scores, these are dropped. `forced_phrases` has a list of phrases for each of `sentences`.
@@ -129,7 +132,8 @@ def translate(
         raise InputError("forced_phrases is for sentences, not for texts to split; give a glossary instead.")
     # Alignments place tags.
     decodes_again = return_details is True or markup is not None
-    options = _Options(inference, decodes_again, generate_kwargs, glossary, forced_phrases, split_sentences)
+    words = WORDS_AND_LETTERS if markup else WORDS
+    options = _Options(inference, decodes_again, words, generate_kwargs, glossary, forced_phrases, split_sentences)
     found = _translate_documents(documents, markup, options) if markup else _translate_texts(documents, options)
     return found if return_details else [translation.text for translation in found]
 
@@ -138,6 +142,7 @@ def translate(
 class _Options:
     inference: Inference
     decodes_again: bool
+    words: re.Pattern[str]
     generate_kwargs: dict[str, Any]
     glossary: Mapping[str, str | Sequence[str]] | Glossary | None
     forced_phrases: Sequence[Sequence] | None
@@ -166,7 +171,7 @@ def _write(document: Document, translations: list[Translation]) -> Translation:
         chosen = [each[min(number, len(each) - 1)]._replace(alternatives=()) for each in hypotheses]
         text = document.render([each.text for each in chosen], [each.alignment or [] for each in chosen])
         lines = [Piece(each, "\n") for each in document.texts]
-        whole = joined(lines, chosen) if len(lines) != 1 else chosen[0]
+        whole = joined(lines, chosen, WORDS_AND_LETTERS) if len(lines) != 1 else chosen[0]
         found.append(whole._replace(text=text))
     return found[0]._replace(alternatives=tuple(found[1:]))
 
@@ -178,7 +183,7 @@ def _translate_texts(texts: list[str], options: _Options) -> list[Translation]:
     language = options.split_sentences if isinstance(options.split_sentences, str) else None
     pieces = [pieces_of(options.inference.tokenizer, text, language) for text in texts]
     translations = iter(_translate_sentences([piece.text for each in pieces for piece in each], options))
-    return [join(each, list(islice(translations, len(each)))) for each in pieces]
+    return [join(each, list(islice(translations, len(each))), options.words) for each in pieces]
 
 
 def _translate_sentences(sentences: list[str], options: _Options) -> list[Translation]:
@@ -205,7 +210,7 @@ def _translate_batches(sentences: list[str], phrases: list[list], options: _Opti
     indices = [index for index, sentence in enumerate(sentences) if not is_blank(sentence)]
     encoded = encode(tokenizer, [sentences[index] for index in indices]).input_ids if indices else []
     settings = _search_settings(model, generate_kwargs)
-    aligner = Aligner(model, tokenizer) if options.decodes_again else None
+    aligner = Aligner(model, tokenizer, options.words) if options.decodes_again else None
     if isinstance(settings.num_beams, int):  # generate() raises an error for anything else.
         budget = inference.tokens_per_batch * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams)
         inference = replace(inference, tokens_per_batch=max(1, budget))

@@ -1,6 +1,7 @@
 """Map tokens to the words of their text, for any tokenizer."""
 
 import re
+import unicodedata
 from difflib import SequenceMatcher
 from functools import lru_cache
 from html import unescape
@@ -12,6 +13,13 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from ..model.tokenization_two_vocabularies import sides_of
 
 
+WORDS = re.compile(r"\S+")
+# Letters of Thai, Lao, Burmese, Khmer, and of Chinese and Japanese, which no spaces divide into words.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+_UNSPACED += "\u3005-\u3007\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_MARKS = "".join(mark for mark in map(chr, range(0xE00, 0x1800)) if unicodedata.category(mark).startswith("M"))
+# The same, where each of these letters is a word, with its marks.
+WORDS_AND_LETTERS = re.compile(rf"[{_UNSPACED}][{_MARKS}]*|[^\s{_UNSPACED}]+")
 # What byte-pair encodings and SentencePiece add to a token where a word begins or ends.
 _MARKERS = ("\N{LOWER ONE EIGHTH BLOCK}", "</w>", "@@")
 _BYTE_OF_SENTENCEPIECE = re.compile("<0x([0-9A-F]{2})>")
@@ -47,9 +55,9 @@ class TokenTexts:
         """The bytes of each token, without whitespace; none for special tokens."""
         return [b"".join(self._bytes(token).split()) for token in ids]
 
-    def words(self, text: str, ids: list[int]) -> list[list[int]]:
+    def words(self, text: str, ids: list[int], pattern: re.Pattern[str] = WORDS) -> list[list[int]]:
         """The indices of the words of a text that each of its tokens belongs to; see [`words_of_tokens`]."""
-        words, tokens = text.split(), self(ids)
+        words, tokens = pattern.findall(text), self(ids)
         if self._normalizer is not None and "".join(words).encode() != b"".join(tokens):
             words = ["".join(self._normalizer.normalize_str(word).split()) for word in words]
         return words_of_tokens(words, tokens)

@@ -15,7 +15,7 @@ def test_the_client_of_the_hub(url):
     answer = client.translation("nine", src_lang="xx", tgt_lang="yy", generate_parameters={"num_beams": 1})
     assert answer.translation_text == "neun"
     with pytest.raises(HfHubHTTPError, match="413"):
-        client.translation("nine " * 2000)
+        client.translation("nine " * 40_000)
 
 
 def test_the_client_of_libretranslate(url):
@@ -26,11 +26,23 @@ def test_the_client_of_libretranslate(url):
     assert client.translate("nine & ünï", "xx", "yy")
     assert client.languages()[0] == {"code": "en", "name": "English", "targets": ["de"]}
     with pytest.raises(HTTPError) as caught:
-        client.translate("nine " * 2000, "en", "de")
+        client.translate("nine " * 40_000, "en", "de")
     assert caught.value.code == 413
     with pytest.raises(HTTPError) as caught:
         client.translate("nine", "en", "es")
     assert caught.value.code == 400
+
+
+def test_the_page_stores_no_files(url):
+    part = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n\r\nnine\r\n--x--\r\n'
+    for path in ("upload", "upload/", "process_recording", "deep_link?session_hash=a", "component_server"):
+        headers = {"Content-Type": "multipart/form-data; boundary=x"}
+        with pytest.raises(HTTPError) as caught:
+            urllib.request.urlopen(urllib.request.Request(f"{url}/page/gradio_api/{path}", part, headers))
+        assert caught.value.code == 403
+    with pytest.raises(HTTPError) as caught:
+        urllib.request.urlopen(f"{url}/page/gradio_api/deep_link?session_hash=a")
+    assert caught.value.code == 403
 
 
 def test_the_parser_of_prometheus(url):

@@ -16,7 +16,7 @@ class Model:
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
-    def __call__(self, texts, options):
+    def __call__(self, texts, options, step):
         self.may_go_on.wait(30)
         self.batches.append(texts)
         self.options.append(options)
@@ -150,3 +150,59 @@ def test_any_number_of_texts(texts):
         assert await submit(batcher, *texts) == [text.upper() for text in texts]
 
     running(test)
+
+
+def test_small_work_goes_between_the_steps_of_costly_work():
+    """Two small batches and a call while a costly batch is translated; a batch of as much work waits."""
+    began, events = threading.Event(), []
+
+    def translate(texts, options, step):
+        events.append(texts[0])
+        if texts == ["costly"]:
+            began.set()
+            while events[-1] != "a call":
+                assert not step()
+        events.append(f"end of {texts[0]}")
+        return texts
+
+    async def test():
+        batcher = Batcher(translate, 1, 0)
+        task = asyncio.create_task(batcher.run())
+        costly = [asyncio.create_task(batcher.submit([text], [1], {}, work=5_000)) for text in ("costly", "as costly")]
+        await asyncio.to_thread(began.wait, 30)
+        assert await batcher.submit(["small"], [1], {}, work=300) == ["small"]
+        assert await batcher.submit(["other"], [1], {"num_beams": 1}, work=300) == ["other"]
+        await batcher.call(events.append, "a call")
+        assert await asyncio.gather(*costly) == [["costly"], ["as costly"]]
+        task.cancel()
+        batcher.close()
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+    small = ["small", "end of small", "other", "end of other", "a call"]
+    assert events == ["costly", *small, "end of costly", "as costly", "end of as costly"]
+
+
+def test_small_work_that_fails_between_steps_fails_alone():
+    began, failed = threading.Event(), threading.Event()
+
+    def translate(texts, options, step):
+        if texts == ["bad"]:
+            raise ValueError("bad")
+        began.set()
+        while not failed.is_set():
+            step()
+        return texts
+
+    async def test():
+        batcher = Batcher(translate, 100, 0)
+        task = asyncio.create_task(batcher.run())
+        costly = asyncio.create_task(batcher.submit(["costly"], [1], {}, work=5_000))
+        await asyncio.to_thread(began.wait, 30)
+        with pytest.raises(ValueError, match="bad"):
+            await batcher.submit(["bad"], [1], {}, work=300)
+        failed.set()
+        assert await costly == ["costly"]
+        task.cancel()
+        batcher.close()
+
+    asyncio.run(asyncio.wait_for(test(), 30))

@@ -1,5 +1,7 @@
 """Limits of headers and bodies: bytes, and seconds to arrive."""
 
+import socket
+import time
 from importlib.util import find_spec
 
 import pytest
@@ -20,6 +22,26 @@ def test_a_slow_body_and_slow_headers(exchange):
     answer = exchange(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /health HT", pause=0.3)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"HTTP/1.1 408 " in answer
+
+
+@pytest.mark.parametrize(("request_line", "status"), [(b"GET /health", 200), (b"POST /x", 404), (b"PUT /", 405)])
+def test_a_slow_body_that_no_route_reads(address, request_line, status):
+    """A byte at a time, which would keep a connection of uvicorn's open."""
+    head = request_line + b" HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(head)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 %d " % status)
+        connection.settimeout(0.1)
+        started, is_open = time.monotonic(), True
+        while is_open and time.monotonic() < started + 20:
+            try:
+                connection.sendall(b"x")
+                is_open = bool(connection.recv(65536))
+            except TimeoutError:
+                pass
+            except ConnectionError:
+                is_open = False
+        assert time.monotonic() - started < 10
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import html
 import re
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from urllib.parse import quote
 
 import pytest
 
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.skipif(
     reason="the extra serve is not installed",
 )
 FORM = "application/x-www-form-urlencoded"
+MULTIPART = {"Content-Type": "multipart/form-data; boundary=x"}
 
 
 class TestHub:
@@ -123,12 +125,48 @@ class TestLibreTranslate:
         body = call("POST", "/translate", {"q": "nine", "source": "en", "target": "de", "alternatives": 7})[2]
         assert len(body["alternatives"]) == 7
 
+    def test_scores(self, call, model, tokenizer):
+        nine, forty_two = translate(model, tokenizer, ["nine", "forty-two"], return_details=True)
+        body = {"q": ["nine", ""], "source": "en", "target": "de", "return_scores": True}
+        answer = call("POST", "/translate", body)[2]
+        assert answer == {"translatedText": ["neun", ""], "score": [pytest.approx(nine.score, rel=1e-4), None]}
+        parameters = {"generate_parameters": {"return_scores": True}}
+        (answer,) = call("POST", "/", {"inputs": "forty-two", "parameters": parameters})[2]
+        assert answer == {"translation_text": forty_two.text, "score": pytest.approx(forty_two.score, rel=1e-4)}
+
+    def test_terms(self, call, model, tokenizer):
+        (expected,) = translate(model, tokenizer, ["nine"], glossary={"nine": "elf"})
+        assert "elf" in expected
+        body = {"q": "nine", "source": "en", "target": "de", "glossary": {"nine": "elf"}}
+        assert call("POST", "/translate", body)[2] == {"translatedText": expected}
+        form = b"q=nine&source=en&target=de&glossary=" + quote('{"nine": "elf"}').encode()
+        assert call("POST", "/translate", form, **{"Content-Type": FORM})[2] == {"translatedText": expected}
+        status, _, answer = call("POST", "/translate", {**body, "glossary": {"nine": "x" * 201}})
+        assert status == 422
+        assert "at most 200 characters" in answer["error"]
+
+    def test_pages_of_other_origins(self, call):
+        asked = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
+        status, headers, _ = call(
+            "OPTIONS", "/translate", **asked, **{"Access-Control-Request-Headers": "content-type"}
+        )
+        assert status == 200
+        assert headers["Access-Control-Allow-Origin"] == "*"
+        assert "POST" in headers["Access-Control-Allow-Methods"]
+        assert headers["Access-Control-Allow-Headers"] == "content-type"
+        body = {"q": "nine", "source": "en", "target": "de"}
+        assert call("POST", "/translate", body, Origin="https://example.org")[1]["Access-Control-Allow-Origin"] == "*"
+
     def test_forms(self, call):
         form = {"Content-Type": FORM}
         body = call("POST", "/translate", b"q=forty-two&source=en&target=de", **form)[2]
         assert body == {"translatedText": "zweiundvierzig"}
         body = call("POST", "/translate", b"q=nine&q=seven&source=en&target=de&format=text&api_key=", **form)[2]
         assert body == {"translatedText": ["neun", "sieben"]}
+        fields = [("q", "nine"), ("source", "en"), ("target", "de"), ("api_key", "")]
+        parts = [f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields]
+        body = call("POST", "/translate", ("".join(parts) + "--x--\r\n").encode(), **MULTIPART)[2]
+        assert body == {"translatedText": "neun"}
 
     @pytest.mark.parametrize(
         ("body", "kind", "status", "message"),
@@ -142,11 +180,19 @@ class TestLibreTranslate:
             (b'{"q": "\xff"}', "application/json", 400, "Invalid JSON"),
             (b"{", "application/json", 400, "Invalid JSON: EOF while parsing an object at line 1 column 1."),
             (
-                b"--x",
-                "multipart/form-data; boundary=x",
+                b"q=nine",
+                "text/plain",
                 415,
-                "the Content-Type is 'multipart/form-data'; send application/json",
+                "the Content-Type is 'text/plain'; send application/json, application/x-www",
             ),
+            (b"--x", "multipart/form-data", 400, "boundary"),
+            (
+                b'--x\r\nContent-Disposition: form-data; name="q"; filename="a"\r\n\r\nnine\r\n--x--\r\n',
+                "multipart/form-data; boundary=x",
+                400,
+                "Too many files",
+            ),
+            (b"--x\xff", "multipart/form-data; boundary=x", 400, "send UTF-8"),
             (b'{"q": "nine", "source": "en", "target": "de", "alternatives": 99}', "application/json", 422, "altern"),
         ],
     )
@@ -250,6 +296,6 @@ def test_openapi_describes_the_routes(call):
     description = call("GET", "/openapi.json")[2]
     assert set(description["paths"]) == {"/", "/translate", "/languages", "/health", "/metrics"}
     content = description["paths"]["/translate"]["post"]["requestBody"]["content"]
-    assert set(content) == {"application/json", FORM}
+    assert set(content) == {"application/json", FORM, "multipart/form-data"}
     # Their pages would load scripts from elsewhere.
     assert call("GET", "/docs")[0] == 404

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
 
 
@@ -171,3 +172,51 @@ def test_other_languages(service_of):
     for source, target in (("fr", "de"), ("en", "fr"), ("de", "en")):
         with pytest.raises(OtherLanguageError, match=r'but the model translates from "en" to "de"; send these'):
             service.check_languages(source, target)
+
+
+def test_short_requests_do_not_wait_for_the_costliest(service_of, model, tokenizer, monkeypatch):
+    """They are answered while the search of another client goes on, whose answer stays the same."""
+    from hf_vanilla_transformer.model import generation_vanilla_transformer
+    from tests.serving.support import call, serving, wait_until
+
+    texts, small = ["nine hundred and ninety-nine", "forty-two"] * 20, ["nine", "seven", "forty-two"]
+    expected, answers = (translate(model, tokenizer, each) for each in (texts, small))
+    step, sizes, may_end = CPUDecoder.__call__, [], threading.Event()
+
+    def slow(self, input_ids):
+        sizes.append(len(input_ids))
+        if len(sizes) > 3 and len(input_ids) > 100:  # All short requests come before its fourth step.
+            may_end.wait(30)
+        elif len(input_ids) > 100:
+            time.sleep(0.3)
+        return step(self, input_ids)
+
+    monkeypatch.setattr(generation_vanilla_transformer.CPUDecoder, "__call__", slow)
+    with serving(service_of()) as address, ThreadPoolExecutor(1) as threads:
+        costly = threads.submit(call, address, "POST", "/", {"inputs": texts})
+        wait_until(lambda: sizes)
+        assert call(address, "POST", "/", {"inputs": small[0]})[2] == [{"translation_text": answers[0]}]
+        assert not costly.done()
+        may_end.set()
+        found = call(address, "POST", "/", {"inputs": small[1:]})[2]
+        assert [each["translation_text"] for each in found] == answers[1:]
+        assert [each["translation_text"] for each in costly.result()[2]] == expected
+
+
+def test_texts_over_the_limit_are_split(service_of, model, tokenizer, monkeypatch):
+    pytest.importorskip("sentencex")
+    from tests.serving.support import call, serving
+
+    monkeypatch.setitem(tokenizer.init_kwargs, "longest_training_source", 30)
+    text = "nine. " * 30 + "\n\nforty-two, nine\n"
+    service = service_of(max_source_tokens=40)
+    with serving(service) as address:
+        assert call(address, "POST", "/", {"inputs": text})[0] == 413
+        service._generate_kwargs = {"split_sentences": "en"}
+        expected = translate(model, tokenizer, [text], split_sentences="en")
+        for options in ({}, {"format": "html"}):
+            body = {"q": text, "source": "en", "target": "de", **options}
+            assert call(address, "POST", "/translate", body)[2]["translatedText"].split() == expected[0].split()
+        assert call(address, "POST", "/", {"inputs": ["", text]})[2][1] == {"translation_text": expected[0]}
+        # Before the text is split.
+        assert call(address, "POST", "/", {"inputs": "nine. " * 90_000})[0] == 413

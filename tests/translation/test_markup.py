@@ -50,6 +50,33 @@ def test_tags_are_around_the_right_words(model, tokenizer, name, kind):
     assert translate(model, tokenizer, [source], markup=kind) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "links", "expected"),
+    [
+        ("<b>你好</b>，世界", "hello, world", [(0, 0), (1, 0), (3, 1), (4, 1)], "<b>hello</b>, world"),  # noqa: RUF001
+        ("Hello <i>world</i>", "你好世界", [(0, 0), (0, 1), (1, 2), (1, 3)], "你好<i>世界</i>"),
+        ("<b>3</b> cats", "猫が3匹", [(0, 2), (1, 0)], "猫が<b>3</b>匹"),
+        ("<u>water</u> is", "น้ำคือ", [(0, 0), (0, 1), (1, 2)], "<u>น้ำ</u>คือ"),
+    ],
+)
+def test_without_spaces_tags_are_around_letters(source, target, links, expected):
+    assert Document("html", source).render([target], [links]) == expected
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_links_of_letters_come_from_tokens(model, tokenizer, splits, monkeypatch):
+    """As if no spaces divided the words of Latin letters."""
+    for module in ("translate", "tag_placement"):
+        pattern = f"hf_vanilla_transformer.translation.{module}.WORDS_AND_LETTERS"
+        monkeypatch.setattr(pattern, re.compile(r"[a-zü]|[^\sa-zü]+"))
+    sources = [SENTENCES[name][0] for name in ("one word", "two words", "nested")]
+    expected = [SENTENCES[name][1] for name in ("one word", "two words", "nested")]
+    if splits:
+        pytest.importorskip("sentencex")
+        sources, expected = (["<br>".join(each)] for each in (sources, expected))
+    assert translate(model, tokenizer, sources, markup="html", split_sentences=splits) == expected
+
+
 def test_empty_tags(model, tokenizer):
     of_xml = {
         "three <x/>hundred<y id='1'/>": "drei <x/>hundert<y id='1'/>",

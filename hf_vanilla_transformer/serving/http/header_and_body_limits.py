@@ -18,37 +18,41 @@ _TIMEOUT = (
 )
 
 
-def protocol_with(head_seconds: float) -> type[H11Protocol]:
-    """uvicorn's protocol, which waits for headers without end, with a limit of seconds."""
+def protocol_with(seconds: float) -> type[H11Protocol]:
+    """uvicorn's protocol with a limit of seconds for headers, and for bodies that no route reads.
+
+    A route that reads a body answers 408 before the protocol closes the connection.
+    """
+    limits = {h11.IDLE: seconds, h11.SEND_BODY: seconds + 1}
 
     class Protocol(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
+        _awaited: Any = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._start_timer()
+            self._wait_for(h11.IDLE)
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if self.conn.their_state is not h11.IDLE:
-                self._stop_timer()
-            elif self._timer is None and not self.transport.is_closing():
-                self._start_timer()
+            self._wait_for(None if self.transport.is_closing() else self.conn.their_state)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_timer()
+            self._wait_for(None)
             super().connection_lost(exc)
 
-        def _start_timer(self) -> None:
-            self._timer = self.loop.call_later(head_seconds, self._end)
-
-        def _stop_timer(self) -> None:
+        def _wait_for(self, state: Any) -> None:
+            """Wait until the client is in another state than this one, for a limited time if it is sending."""
+            if state is self._awaited:
+                return
             if self._timer is not None:
                 self._timer.cancel()
-                self._timer = None
+            self._awaited, limit = state, limits.get(state)
+            self._timer = None if limit is None else self.loop.call_later(limit, self._end)
 
         def _end(self) -> None:
-            self.transport.write(_TIMEOUT)
+            if self._awaited is h11.IDLE:
+                self.transport.write(_TIMEOUT)
             self.transport.close()
 
     return Protocol

@@ -7,6 +7,7 @@ from typing import Any
 
 from babel import Locale, UnknownLocaleError
 from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ...support.version import __version__
@@ -16,8 +17,17 @@ from ..prometheus_metrics import CountRequests
 from ..service import Service
 from .error_responses import ERRORS, add_error_handlers
 from .header_and_body_limits import RequestLimits
-from .request_bodies import FORM, read_libre_request
-from .schemas import Health, HubRequest, HubTranslation, LibreLanguage, LibreRequest, LibreTranslation, as_list
+from .request_bodies import FORM, MULTIPART, read_libre_request
+from .schemas import (
+    Health,
+    HubRequest,
+    HubTranslation,
+    LibreLanguage,
+    LibreRequest,
+    LibreTranslation,
+    as_list,
+    score_of,
+)
 
 
 # What nginx writes into its log for a client that is gone.
@@ -38,6 +48,8 @@ def build_app(service: Service) -> FastAPI:
     app.add_middleware(
         RequestLimits, most_bytes=service.settings.max_body_bytes, seconds=service.settings.arrival_seconds
     )
+    # Pages of other origins may translate, as with LibreTranslate; there are no cookies that they could use.
+    app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(CountRequests, metrics=service.metrics)
     add_error_handlers(app)
     _add_hub(app, service)
@@ -53,12 +65,15 @@ def _add_hub(app: FastAPI, service: Service) -> None:
         if body.parameters is not None:
             service.check_languages(body.parameters.src_lang, body.parameters.tgt_lang)
         found = await _answer(service, request, as_list(body.inputs), body.options())
-        return [HubTranslation(translation_text=each.text, flags=sorted(each.flags) or None) for each in found]
+        return [
+            HubTranslation(translation_text=each.text, score=score_of(each), flags=sorted(each.flags) or None)
+            for each in found
+        ]
 
 
 def _add_libre_translate(app: FastAPI, service: Service) -> None:
     schema = {"schema": LibreRequest.model_json_schema()}
-    content = {"required": True, "content": {"application/json": schema, FORM: schema}}
+    content = {"required": True, "content": {"application/json": schema, FORM: schema, MULTIPART: schema}}
 
     @app.post(
         "/translate",
@@ -74,6 +89,8 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         answer: dict[str, list[Any]] = {"translatedText": [each.text for each in found]}
         if body.alternatives:
             answer["alternatives"] = [[other.text for other in each.alternatives] for each in found]
+        if body.return_scores:
+            answer["score"] = [score_of(each) for each in found]
         if any(each.flags for each in found):
             answer["flags"] = [sorted(each.flags) for each in found]
         one = isinstance(body.q, str)

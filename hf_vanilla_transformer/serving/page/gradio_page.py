@@ -1,14 +1,15 @@
 """The page of `serve --page`: a translation, its beams, the probabilities of its tokens, and attention."""
 
+import asyncio
 import math
 from html import escape
 from typing import Any
 
 import gradio as gr
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from fastapi.responses import RedirectResponse
 
-from ...model.pipeline_vanilla_transformer import is_blank
+from ...model.pipeline_vanilla_transformer import encode, is_blank
 from ...model.tokenization_two_vocabularies import sides_of
 from ...pictures.attention import plot_attention
 from ...pictures.forward_pass import KINDS
@@ -23,6 +24,12 @@ from ..service import Service
 
 PATH = "/page"
 _MOST_BEAMS = 16
+# Routes of gradio's API that the page does not use, and that would store what anybody sends.
+_STORING = ("upload", "process_recording", "deep_link", "component_server")
+# Pages whose translations are kept, so that they can be looked at; of others, only the last ones are.
+_MOST_SESSIONS = 500
+# Longer sentences make attention pictures that nobody can read, and that take long to draw.
+_MOST_TOKENS = 100
 _CSS = """
 .tokens {display: flex; flex-wrap: wrap; gap: 0.35rem; padding: 0.5rem 0}
 .tokens span {display: flex; flex-direction: column; align-items: center; padding: 0.2rem 0.5rem; border-radius: 0.3rem;
@@ -58,6 +65,12 @@ def add_page(app: FastAPI, service: Service) -> None:
     async def to_page() -> RedirectResponse:
         return RedirectResponse(f"{PATH[1:]}/")
 
+    async def refuse() -> None:
+        raise HTTPException(403, "the page stores no files.")
+
+    for name in _STORING:
+        for path in (f"{PATH}/gradio_api/{name}", f"{PATH}/gradio_api/{name}/{{rest:path}}"):
+            app.add_api_route(path, refuse, methods=["GET", "POST"], include_in_schema=False)
     gr.mount_gradio_app(
         app, build_page(service), PATH, theme=gr.themes.Default(), css=_CSS, ssr_mode=False, footer_links=[]
     )
@@ -95,7 +108,8 @@ def build_page(service: Service) -> gr.Blocks:
         sentences = gr.State([])
 
         async def translate(text: str, lines: str, count: int, split: bool) -> tuple[Any, ...]:
-            pieces, found = await _asking(service.translate_sentences(text, _options(lines, int(count)), split))
+            options = _options(lines, int(count))
+            ((pieces, found),) = await _asking(service, service.translate_sentences([text], options, split))
             whole = join(pieces, found)
             pairs = [(piece.text, each) for piece, each in zip(pieces, found, strict=True) if not is_blank(piece.text)]
             choices = [(f"{number}. {text}", number - 1) for number, (text, _) in enumerate(pairs, start=1)]
@@ -113,6 +127,10 @@ def build_page(service: Service) -> gr.Blocks:
         chosen.input(show, [sentences, chosen], [hypotheses, tokens], api_name="sentence")
         if has_attention:
             _add_attention(service, page, sentences, chosen)
+    # The service limits how many requests are in work.
+    most = service.settings.max_in_flight
+    page.queue(max_size=most, default_concurrency_limit=most)
+    page.state_session_capacity = _MOST_SESSIONS
     return page
 
 
@@ -136,8 +154,10 @@ def _add_attention(service: Service, page: gr.Blocks, sentences: gr.State, chose
         if index is None or index >= len(pairs) or is_blank(pairs[index][1].text):
             return None
         source, found = pairs[index]
+        if max(len(found.tokens), len(encode(service.tokenizer, source).input_ids)) > _MOST_TOKENS:
+            raise gr.Error(f"The picture has room for {_MOST_TOKENS} tokens; split the text.", duration=None)
         theme = "dark" if is_dark else "light"
-        return await _asking(service.batcher.call(picture, source, found.text, kind, layer, head, theme))
+        return await _asking(service, service.call(picture, source, found.text, kind, layer, head, theme))
 
     inputs: list[Any] = [sentences, chosen, kind, layer, head, is_dark]
     events = [sentences.change, chosen.input, kind.change, layer.change, head.change]
@@ -146,7 +166,7 @@ def _add_attention(service: Service, page: gr.Blocks, sentences: gr.State, chose
 
 def _options(lines: str, beams: int) -> dict[str, Any]:
     """Arguments of `translate()` from what the page was given."""
-    options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams}
+    options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams, "return_details": True}
     try:
         terms = terms_of(lines.splitlines(), "the glossary", r"\t|=", 'a tab or "="')
     except ValueError as error:
@@ -159,10 +179,12 @@ def _notes(found: Translation) -> str:
     return " ".join(text for flag, text in _FLAGS.items() if flag in found.flags)
 
 
-async def _asking(work: Any) -> Any:
+async def _asking(service: Service, work: Any) -> Any:
     """The result of the service's work; its errors as messages of the page."""
     try:
-        return await work
+        return await asyncio.wait_for(work, service.settings.request_seconds)
+    except TimeoutError:
+        raise gr.Error("This took too long; try a shorter text, or fewer beams.", duration=None) from None
     except (RequestError, ValueError) as error:
         raise gr.Error(str(error), duration=None) from error
 
