@@ -1,4 +1,4 @@
-"""Throughput and latency of `serve` on loopback, in batches and one request at a time, and its memory.
+"""Throughput and latency of `serve` on loopback: in batches, one request at a time, beside costly ones; its memory.
 
 Each setting has a server of its own, in a process of its own. Clients send one sentence per request, over connections
 that stay open, and the next one when the last is answered.
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,18 @@ from hf_vanilla_transformer.support.machine_and_versions import describe_environ
 SETTINGS = {"batches": [], "one at a time": ["--tokens_per_batch", "1", "--max_wait_ms", "0"]}
 # Requests before the first figure.
 WARM_UP = 50
+# Requests that take nearly all the work that one may: many texts of many beams, and few that may become very long.
+COSTLY = {"many texts": (90, {}), "long translations": (5, {"max_new_tokens": 2048})}
 
 
 @dataclass
 class ServingArguments:
     """What to measure."""
 
-    model_name_or_path: str = field(metadata={"help": "The folder of a model of the number corpus."})
+    model_name_or_path: str = field(metadata={"help": "The folder of a model."})
+    source_file: str | None = field(
+        default=None, metadata={"help": "Sentences to translate, one per line; by default those of the number corpus."}
+    )
     clients: list[int] = field(default_factory=lambda: [1, 8, 64], metadata={"help": "Numbers of clients."})
     requests: int = field(default=1000, metadata={"help": "Requests per figure."})
     memory_requests: int = field(
@@ -56,14 +62,18 @@ class ServingArguments:
 def main(arguments: list[str]) -> dict[str, Any]:
     """Measure as the command line says; returns the figures."""
     args = parse(ServingArguments, __doc__, arguments)
-    pairs = load_pairs("numbers", max_digits=args.max_digits, train_size=1)
-    sentences = list(pairs["test"]["source"])
+    if args.source_file is not None:
+        sentences = Path(args.source_file).read_text(encoding="utf-8").splitlines()
+    else:
+        sentences = list(load_pairs("numbers", max_digits=args.max_digits, train_size=1)["test"]["source"])
     figures: dict[str, Any] = {"environment": describe_environment(), "load": {}, "memory": []}
     for name, options in SETTINGS.items():
         with server(args, options) as address:
             asyncio.run(send(address, sentences, WARM_UP, 8))
             for clients in args.clients:
                 figures["load"][f"{name}, {clients}"] = asyncio.run(send(address, sentences, args.requests, clients))
+            for costly in COSTLY if name == "batches" else ():
+                figures["load"][f"beside {costly}, 1"] = asyncio.run(send_beside(address, sentences, args, costly))
     if args.memory_requests:
         with server(args, []) as address:
             figures["memory"] = list(memory(address, sentences, args.memory_requests, max(args.clients)))
@@ -100,12 +110,7 @@ async def send(address: tuple[str, int], sentences: Sequence[str], requests: int
         reader, writer = await asyncio.open_connection(*address)
         while (number := next(numbers)) < requests:
             started = time.perf_counter()
-            writer.write(as_request(sentences[number % len(sentences)]))
-            head = await reader.readuntil(b"\r\n\r\n")
-            if not head.startswith(b"HTTP/1.1 200"):
-                raise OSError(f"the server answered {head.decode().splitlines()[0]}.")
-            length = re.search(rb"content-length: (\d+)", head, flags=re.IGNORECASE)
-            await reader.readexactly(int(length[1]) if length else 0)
+            await exchange(reader, writer, as_request(sentences[number % len(sentences)]))
             latencies.append(1000 * (time.perf_counter() - started))
         writer.close()
 
@@ -115,9 +120,40 @@ async def send(address: tuple[str, int], sentences: Sequence[str], requests: int
     return {"throughput": requests / (time.perf_counter() - started), "p50": float(p50), "p95": float(p95)}
 
 
-def as_request(sentence: str) -> bytes:
+async def send_beside(
+    address: tuple[str, int], sentences: Sequence[str], args: ServingArguments, costly: str
+) -> dict[str, float]:
+    """Send short requests from one client, while another sends costly ones, the next when the last is answered."""
+    texts, settings = COSTLY[costly]
+    inputs = sorted(sentences, key=len)[-texts:]
+    request = as_request(inputs, {"generate_parameters": {"num_beams": 16, **settings}})
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        while True:
+            await exchange(reader, writer, request)
+
+    beside = asyncio.create_task(client())
+    figures = await send(address, sentences, args.requests // 4, 1)
+    if beside.done():
+        beside.result()
+    beside.cancel()
+    return figures
+
+
+async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> None:
+    """Send a request and read its answer; OSError if it is an error."""
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head, flags=re.IGNORECASE)
+    body = await reader.readexactly(int(length[1]) if length else 0)
+    if not head.startswith(b"HTTP/1.1 200"):
+        raise OSError(f"the server answered {head.decode().splitlines()[0]}: {body.decode()}")
+
+
+def as_request(inputs: str | Sequence[str], parameters: dict[str, Any] | None = None) -> bytes:
     """A request of the Hub's client."""
-    body = json.dumps({"inputs": sentence}).encode()
+    body = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
     head = (
         f"POST / HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
