@@ -30,8 +30,8 @@ from hf_vanilla_transformer.translation.markup_document import Document
 
 
 BLOCKS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "td", "th", "dt", "dd", "title", "label", "button", "div"}
-# Attributes that are translated, and the folder of the language that begins a link.
-TEXTS, FOLDER = {"alt", "title", "placeholder", "aria-label"}, re.compile(r"^[a-z]{2}(-[A-Z]{2})?/")
+# Attributes that are translated, and in others what differs: the folder of the language, and links to other hosts.
+TEXTS, OTHER = {"alt", "title", "placeholder", "aria-label"}, re.compile(r"^[a-z]{2}(-[A-Z]{2})?/|^https?:.*")
 
 
 @dataclass
@@ -83,7 +83,7 @@ def _read(element: Any, around: tuple[int, ...], block: Block) -> None:
     block.parts.append(Part(element.text or "", around))
     for child in element:
         if isinstance(child.tag, str):
-            kept = sorted((name, FOLDER.sub("", value)) for name, value in child.items() if name not in TEXTS)
+            kept = sorted((name, OTHER.sub("", value)) for name, value in child.items() if name not in TEXTS)
             block.names.append(f"{child.tag} {kept}")
             _read(child, (*around, len(block.names) - 1), block)
         block.parts.append(Part(child.tail or "", around))
@@ -158,17 +158,19 @@ def apart(block: Block, translate_all: Callable[[list[str]], list[str]]) -> Bloc
 
 
 def pages_of(args: MarkupArguments) -> Iterator[tuple[str, str]]:
-    """Pages and their translations, if both have the same number of texts and of blocks."""
+    """Pages and their translations, if both have the same blocks with the same elements."""
     for path in sorted(Path(args.source_folder).glob("*.html")):
         pages = tuple(Path(each, path.name).read_text(encoding="utf-8") for each in (path.parent, args.target_folder))
-        texts, blocks = (
-            [len(each) for each in sides]
-            for sides in zip(*((Document("html", page).texts, blocks_of(page)) for page in pages), strict=True)
-        )
-        if texts[0] != texts[1] or blocks[0] != blocks[1]:
+        texts, names = zip(*((len(Document("html", page).texts), names_of(page)) for page in pages), strict=True)
+        if texts[0] != texts[1] or names[0] != names[1]:
             print(f"{path.name} is left out: its translation has other blocks")
             continue
         yield pages[0], pages[1]
+
+
+def names_of(page: str) -> list[list[str]]:
+    """The names and attributes of the elements of each block, in any order."""
+    return [sorted(block.names) for block in blocks_of(page)]
 
 
 @program

@@ -19,13 +19,14 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 COMMANDS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem != "__init__")
+PACKAGES = {"quantization": "torchao", "markup": "html5lib"}
 KEEP_MEMORY = ["generation", "training"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help(name, monkeypatch, capsys):
-    if name == "quantization":
-        pytest.importorskip("torchao")
+    if name in PACKAGES:
+        pytest.importorskip(PACKAGES[name])
     calls = []
     monkeypatch.setattr(process_memory, "keep_freed_memory", lambda: calls.append(name))
     monkeypatch.setattr(sys, "argv", [name, "--help"])

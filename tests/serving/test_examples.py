@@ -1,4 +1,4 @@
-"""The unit of systemd and the compose file in docs/examples are valid, and their commands are understood."""
+"""The unit of systemd and the compose file in docs/examples are valid; nginx keeps to the server's limits."""
 
 import re
 import shlex
@@ -32,6 +32,14 @@ def test_both_wait_longer_than_the_server():
     seconds = [int(re.search(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), flags=re.MULTILINE)[1])]
     seconds.append(int(COMPOSE["services"]["translation"]["stop_grace_period"].removesuffix("s")))
     assert min(seconds) > ServingSettings().shutdown_seconds
+
+
+def test_nginx_keeps_to_the_limits_of_the_server():
+    from hf_vanilla_transformer.serving.limits import ServingSettings
+
+    text, limits = (UNIT.parent / "nginx.conf").read_text(), ServingSettings()
+    assert int(re.search(r"client_max_body_size (\d+);", text)[1]) == limits.max_body_bytes
+    assert int(re.search(r"proxy_read_timeout (\d+)s;", text)[1]) > limits.request_seconds
 
 
 def test_compose_restarts_and_watches():
