@@ -64,7 +64,7 @@ class Block(NamedTuple):
         return " ".join("".join(part.text for part in self.parts).split())
 
 
-def blocks_of(page: str) -> list[Block]:
+def read_blocks(page: str) -> list[Block]:
     """The innermost blocks of a page that have text."""
     root = html5lib.parse(page, namespaceHTMLElements=False)
     inner = [
@@ -144,7 +144,7 @@ def by_position(source: str, target: str) -> list[tuple[int, int]]:
 
 def placed(document: Document, texts: Sequence[str], links: Sequence[list[tuple[int, int]]]) -> list[Block]:
     """The blocks of a page with such translations of its texts."""
-    return blocks_of(document.render(list(texts), list(links)))
+    return read_blocks(document.render(list(texts), list(links)))
 
 
 def apart(block: Block, translate_all: Callable[[list[str]], list[str]]) -> Block:
@@ -157,20 +157,20 @@ def apart(block: Block, translate_all: Callable[[list[str]], list[str]]) -> Bloc
     return Block(parts, block.names)
 
 
-def pages_of(args: MarkupArguments) -> Iterator[tuple[str, str]]:
+def read_pages(args: MarkupArguments) -> Iterator[tuple[str, str]]:
     """Pages and their translations, if both have the same blocks with the same elements."""
     for path in sorted(Path(args.source_folder).glob("*.html")):
         pages = tuple(Path(each, path.name).read_text(encoding="utf-8") for each in (path.parent, args.target_folder))
-        texts, names = zip(*((len(Document("html", page).texts), names_of(page)) for page in pages), strict=True)
+        texts, names = zip(*((len(Document("html", page).texts), element_names(page)) for page in pages), strict=True)
         if texts[0] != texts[1] or names[0] != names[1]:
             print(f"{path.name} is left out: its translation has other blocks")
             continue
         yield pages[0], pages[1]
 
 
-def names_of(page: str) -> list[list[str]]:
+def element_names(page: str) -> list[list[str]]:
     """The names and attributes of the elements of each block, in any order."""
-    return [sorted(block.names) for block in blocks_of(page)]
+    return [sorted(block.names) for block in read_blocks(page)]
 
 
 @program
@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     """Run the command line; returns the figures."""
     args = parse(MarkupArguments, __doc__, arguments)
     check_can_write(args.output)
-    pages = list(pages_of(args))
+    pages = list(read_pages(args))
     if not pages:
         raise InputError(f"{args.source_folder} has no pages of HTML whose translations have the same blocks.")
     tokenizer = AutoTokenizer.from_pretrained(args.model_name_or_path)
@@ -189,8 +189,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
     def translate_all(texts: list[str]) -> list[str]:
         return translate(model, tokenizer, texts, **options)
 
-    references = [block for _, target in pages for block in blocks_of(target)]
-    sources = [block for source, _ in pages for block in blocks_of(source)]
+    references = [block for _, target in pages for block in read_blocks(target)]
+    sources = [block for source, _ in pages for block in read_blocks(source)]
     documents = [(Document("html", source), Document("html", target)) for source, target in pages]
     # The words of people, and the tags of ours.
     forced = [align(model, tokenizer, source.texts, target.texts) for source, target in documents]
@@ -205,7 +205,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     started = time.perf_counter()
     translated = translate(model, tokenizer, [source for source, _ in pages], markup="html", **options)
     figures["pages_per_second"] = len(pages) / (time.perf_counter() - started)
-    found = {"links": [block for page in translated for block in blocks_of(page)]}
+    found = {"links": [block for page in translated for block in read_blocks(page)]}
     texts = [translate_all(source.texts) for source, _ in documents]
     found["position"] = [
         block

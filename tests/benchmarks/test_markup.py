@@ -10,17 +10,17 @@ REFERENCE = (
 
 
 def figures(page, by_number=True):
-    (block,), (reference,) = markup.blocks_of(page)[1:], markup.blocks_of(REFERENCE)[1:]
+    (block,), (reference,) = markup.read_blocks(page)[1:], markup.read_blocks(REFERENCE)[1:]
     return markup.compare([block], [reference], by_number)
 
 
 def test_words_inside_elements():
-    title, text = markup.blocks_of(REFERENCE)
+    title, text = markup.read_blocks(REFERENCE)
     assert title.text == "Save"
     assert markup.words_inside(title) == []
     assert [found for _, found in markup.words_inside(text)] == [{3: "Datei,"}, {4: "dann", 5: "auf."}, {5: "auf."}]
     # An element around the whole block is not counted, nor one around nothing.
-    (whole,) = markup.blocks_of("<p><b>one two</b><i></i></p>")
+    (whole,) = markup.read_blocks("<p><b>one two</b><i></i></p>")
     assert markup.words_inside(whole) == []
 
 
@@ -45,7 +45,7 @@ def test_links_by_position():
 
 
 def test_texts_apart():
-    (block,) = markup.blocks_of("<p>one <b>two </b>three</p>")
+    (block,) = markup.read_blocks("<p>one <b>two </b>three</p>")
     found = markup.apart(block, lambda texts: [text.upper() for text in texts])
     assert found.text == "ONE TWO THREE"
     assert [words for _, words in markup.words_inside(found)] == [{1: "TWO"}]
@@ -53,4 +53,4 @@ def test_texts_apart():
 
 def test_blocks_are_innermost():
     page = "<div><p>one</p> outside <ul><li>two<ul><li>three</li></ul></li></ul></div><td>"
-    assert [block.text for block in markup.blocks_of(page)] == ["one", "three"]
+    assert [block.text for block in markup.read_blocks(page)] == ["one", "three"]

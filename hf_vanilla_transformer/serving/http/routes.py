@@ -26,7 +26,7 @@ from .schemas import (
     LibreRequest,
     LibreTranslation,
     as_list,
-    score_of,
+    finite_score,
 )
 
 
@@ -66,7 +66,7 @@ def _add_hub(app: FastAPI, service: Service) -> None:
             service.check_languages(body.parameters.src_lang, body.parameters.tgt_lang)
         found = await _answer(service, request, as_list(body.inputs), body.options())
         return [
-            HubTranslation(translation_text=each.text, score=score_of(each), flags=sorted(each.flags) or None)
+            HubTranslation(translation_text=each.text, score=finite_score(each), flags=sorted(each.flags) or None)
             for each in found
         ]
 
@@ -90,7 +90,7 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         if body.alternatives:
             answer["alternatives"] = [[other.text for other in each.alternatives] for each in found]
         if body.return_scores:
-            answer["score"] = [score_of(each) for each in found]
+            answer["score"] = [finite_score(each) for each in found]
         if any(each.flags for each in found):
             answer["flags"] = [sorted(each.flags) for each in found]
         one = isinstance(body.q, str)

@@ -114,7 +114,7 @@ class Error(BaseModel):
     error: str
 
 
-def score_of(found: Translation) -> float | None:
+def finite_score(found: Translation) -> float | None:
     """The score of a translation; None without scores, and for one that the search did not find."""
     return found.score if found.log_probs and math.isfinite(found.score) else None
 
