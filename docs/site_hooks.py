@@ -1,16 +1,22 @@
 """Hooks of mkdocs that adapt the pages, which are written for repository hosts, to the site.
 
 A page links to a file outside of docs/ as `../path`. The site contains a copy of it, as text at
-`repository/path.txt`, so that the links of a version show its files, without a host.
+`repository/path.txt`, so that the links of a version show its files, without a host. The site's
+page of the command line also has the help of every verb.
 """
 
+import contextlib
+import io
 import logging
+import os
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 
 LOG = logging.getLogger("mkdocs.hooks")
@@ -38,9 +44,32 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **kwargs: Any) -> str:
-    """Lead links outside of docs/ to the copies, and drop the names of code blocks."""
+def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
+    """Lead links outside of docs/ to the copies, drop names of code blocks, and add the help."""
+    if page.file.src_uri == "command_line.md":
+        markdown += help_of_verbs()
     return FENCE_WITH_NAME.sub(r"\1", LINK.sub(r"](repository/\1.txt)", markdown))
+
+
+def help_of_verbs() -> str:
+    """A section for each verb, and for each figure of `plot`, with its `--help`."""
+    from hf_vanilla_transformer.cli.main import VERBS
+    from hf_vanilla_transformer.cli.plot import FIGURES
+
+    figures = [f"plot {figure}" for figure in FIGURES]
+    return "".join(
+        f"\n## {verb}\n\n```text\n{help_of(*verb.split())}```\n"
+        for verb in (*VERBS, *figures)
+        if verb != "plot"
+    )
+
+
+def help_of(verb: str, *figure: str) -> str:
+    """What `VERB --help` prints."""
+    os.environ["COLUMNS"] = "100"
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+        import_module(f"hf_vanilla_transformer.cli.{verb}").main([*figure, "--help"])
+    return printed.getvalue()
 
 
 def on_page_content(html: str, **kwargs: Any) -> str:

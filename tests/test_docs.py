@@ -6,6 +6,7 @@ code block, as in ```python tokenizer, selects it.
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -37,7 +38,7 @@ RUN_HERE = {
     "evaluate.md": 2,
     "large_corpora.md": 2,
     "precision_and_memory.md": 1,
-    "train.md": 7,
+    "train.md": 8,
     "translate.md": 4,
 }
 RUN_ELSEWHERE = {
@@ -126,6 +127,23 @@ def test_the_site_has_every_page():
     assert sorted(listed) == sorted(there - {"index.md"})
 
 
+def test_install_md_has_every_extra_and_all_has_those_of_users():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    table = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").partition("## Extras")[2]
+    assert set(re.findall(r"^\| `(\w+)` \|", table.partition("## ")[0], flags=re.MULTILINE)) == set(extras)
+
+    def packages(extra: str) -> set[str]:
+        found = set()
+        for each in extras[extra]:
+            own = re.fullmatch(r"hf-vanilla-transformer\[(.*)\]", each)
+            found |= set().union(*map(packages, own[1].split(","))) if own else {each}
+        return found
+
+    others = {"all", "apps", "benchmarks", "dev", "docs", "g2p", "quantization"}
+    assert packages("all") == set().union(*(packages(extra) for extra in extras if extra not in others))
+
+
 def test_python_api_md_has_every_public_name():
     text = (ROOT / "docs" / "python_api.md").read_text(encoding="utf-8")
     names = [f"hf_vanilla_transformer.{name}" for name in hf_vanilla_transformer.__all__]
@@ -179,8 +197,9 @@ def test_what_paper_md_names_is_defined(name, file):
     assert re.search(rf"^ *(?:def|class) {name}\b", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
-def test_errors_of_train_md_are_those_of_the_code():
-    (_, table) = (ROOT / "docs" / "train.md").read_text(encoding="utf-8").split("## Troubleshooting")
+def test_errors_of_troubleshooting_md_are_those_of_the_code():
+    (_, table) = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8").split("## Train")
+    table = table.partition("## Translate")[0]
     messages = re.findall(r"^\| `([^`]*)` \|", table, flags=re.MULTILINE)
     assert len(messages) > 2
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "hf_vanilla_transformer").rglob("*.py"))
@@ -326,6 +345,15 @@ def test_the_run_of_train_md(tmp_path, monkeypatch):
     run("train.md", "run", names, ("num_train_epochs=20", f"{tiny}, max_steps=1, save_strategy='no'"))
     assert names["folder"] == Path("runs/mine")
     assert AutoConfig.from_pretrained(tmp_path / "runs" / "mine").d_model == 16
+
+
+def test_the_first_block_of_train_md(tmp_path, monkeypatch):
+    """Only its arguments: with any pairs, a planned training takes minutes."""
+    monkeypatch.chdir(tmp_path)
+    calls: list[Any] = []
+    monkeypatch.setattr("hf_vanilla_transformer.training.run.train", lambda *arguments: calls.append(arguments))
+    run("train.md", "short", {})
+    assert calls == [(["train.en", "train.fr"], "runs/mine_too")]
 
 
 def test_the_plan_of_train_md(tmp_path, monkeypatch, capsys):

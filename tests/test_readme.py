@@ -5,7 +5,6 @@ from pathlib import Path
 
 
 ROOT = Path(__file__).parents[1]
-FIXTURE = ROOT / "tests" / "fixtures" / "numbers_tiny"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
@@ -17,17 +16,24 @@ def run(block: str, *changes: tuple[str, str]) -> None:
     exec(compile(block, "README.md", "exec"), {})
 
 
-def test_translating(capsys):
-    run(BLOCKS[0], ("runs/numbers", str(FIXTURE)))
-    assert "zweiundvierzig" in capsys.readouterr().out
+def write_pairs(folder: Path) -> None:
+    (folder / "train.en").write_text("one house\ntwo houses\n" * 8)
+    (folder / "train.fr").write_text("une maison\ndeux maisons\n" * 8)
 
 
-def test_training(tmp_path, monkeypatch):
-    (tmp_path / "train.en").write_text("one house\ntwo houses\n" * 8)
-    (tmp_path / "train.de").write_text("ein Haus\nzwei Häuser\n" * 8)
+def test_the_way_in_python(tmp_path, monkeypatch, capsys):
+    write_pairs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    tiny = "d_model=16, d_ff=16, num_layers=1, num_heads=2, vocab_size=300, max_steps=1, use_cpu=True, bf16=False"
+    run(BLOCKS[0], ('"runs/python"', f'"runs/python", save_strategy="no", {tiny}'))
+    assert capsys.readouterr().out.splitlines()[-1].startswith("['")
+
+
+def test_training_by_stock_classes(tmp_path, monkeypatch):
+    write_pairs(tmp_path)
     monkeypatch.chdir(tmp_path)
     run(BLOCKS[1], ("max_steps=100_000", "max_steps=2"), ('"base", ', '"C N=2", d_model=16, d_ff=16, num_heads=2, '))
-    assert (tmp_path / "runs" / "mine" / "model.safetensors").is_file()
+    assert (tmp_path / "runs" / "base" / "model.safetensors").is_file()
 
 
 def test_it_is_short():

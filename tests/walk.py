@@ -1,15 +1,20 @@
-"""Walk the way of a user who has two files and an empty folder: wrong starts, a plan, a training that is interrupted
-and resumed, translations, scores, and the model in stock classes. Each step is a process of its own.
+"""Walk the way of a user who has two files and an empty folder: wrong starts, a plan, README's commands, of which the
+training is interrupted and resumed, and the model in stock classes. Each step is a process of its own.
 
     python -m tests.walk
 """
 
+import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 
 from hf_vanilla_transformer import load_pairs
@@ -20,6 +25,7 @@ PROGRAM = [sys.executable, "-m", "hf_vanilla_transformer"]
 SOURCE, TARGET = "da", "pl"
 PAIRS, EPOCHS = 3_000, 30
 FILES = [f"spoken numbers.{SOURCE}", f"spoken numbers.{TARGET}"]
+README = Path(__file__).parents[1] / "README.md"
 STOCK = """
 import hf_vanilla_transformer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -34,27 +40,60 @@ def main() -> None:
         os.chdir(folder)
         write_pairs()
         walk_wrong_starts()
-        train = ["train", "--train_file", *FILES, "--output_dir", "runs/mine"]
+        train, evaluate, translate, serve = commands_of_readme()
         step("plan", "--train_file", *FILES, shows=["d_model", "updates", "memory"])
         step("plan", "--train_file", *FILES, "--tflops", "300", shows=["computed for 300 TFLOP/s"])
         assert not Path("runs").exists(), "a plan leaves no files"
         interrupt([*train, "--num_train_epochs", str(EPOCHS)])
         step("train", "--output_dir", "runs/mine", "--resume_from_checkpoint", "last", shows=["the model is in"])
-        of_model = ["--model_name_or_path", "runs/mine"]
-        scores = step("evaluate", *of_model, "--test_file", *FILES, shows=["BLEU", "chrF", "TER"])
+        scores = step(*evaluate, shows=["BLEU", "chrF", "TER"])
         exact = float(scores.partition("exact match: ")[2].partition(" %")[0])
         assert exact > 80, f"only {exact} % of the training pairs are exact"
         repeat = ["train", "--config", "runs/mine/arguments.yaml", "--output_dir", "runs/again"]
         step(*repeat, "--dry_run", shows=["updates"])
-        translation = step("translate", *of_model, "toogfyrre", shows=["czterdzieści"])
-        assert step_of([sys.executable, "-c", STOCK]).splitlines()[-1] == translation.splitlines()[-1]
+        step(*translate, shows=[])
+        translation = Path(f"new.{TARGET}").read_text(encoding="utf-8").strip()
+        assert "czterdzieści" in translation
+        assert step_of([sys.executable, "-c", STOCK]).splitlines()[-1] == translation
+        if find_spec("fastapi") is None:
+            print("\nthe extra serve is not installed, so nothing was served")
+        else:
+            assert ask_server(serve, "toogfyrre") == translation
     print(f"\nwalked in {time.monotonic() - started:.0f} s")
+
+
+def commands_of_readme() -> list[list[str]]:
+    """The arguments of README's commands for two files, for these files and languages."""
+    block = README.read_text(encoding="utf-8").partition("## From your pairs")[2].partition("```bash\n")[2]
+    lines = re.findall(r"^hf-vanilla-transformer (.*)$", block.partition("```")[0], flags=re.MULTILINE)
+    train, *others = [shlex.split(line.replace(".en", f".{SOURCE}").replace(".fr", f".{TARGET}")) for line in lines]
+    return [[*train[:2], *FILES, *train[4:]], *others]
+
+
+def ask_server(command: list[str], text: str) -> str:
+    """The translation of a text by the server that a command starts."""
+    print(f"\n$ hf-vanilla-transformer {' '.join(command)}", flush=True)
+    process = subprocess.Popen([*PROGRAM, *command, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    address = next(found[1] for line in process.stderr if (found := re.search(r"at (http://\S+)$", line)))
+    request = urllib.request.Request(
+        address, json.dumps({"inputs": text}).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as response:
+        (answer,) = json.load(response)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    return str(answer["translation_text"])
 
 
 def write_pairs() -> None:
     pairs = load_pairs("numbers", source=SOURCE, target=TARGET, max_digits=4, train_size=PAIRS)["train"]
-    for name, side in zip(FILES, ("source", "target"), strict=True):
-        Path(name).write_text("".join(f"{text}\n" for text in pairs[side]), encoding="utf-8")
+    for name, language, side in zip(FILES, (SOURCE, TARGET), ("source", "target"), strict=True):
+        lines = [f"{text}\n" for text in pairs[side]]
+        Path(name).write_text("".join(lines), encoding="utf-8")
+        Path(f"test.{language}").write_text("".join(lines), encoding="utf-8")
+    Path(f"new.{SOURCE}").write_text("toogfyrre\n", encoding="utf-8")
 
 
 def walk_wrong_starts() -> None:
