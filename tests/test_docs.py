@@ -46,7 +46,7 @@ RUN_ELSEWHERE = {
     "distributed_training.md": 2,  # tests/parallel/test_docs.py
     "distillation.md": 1,  # tests/cli/test_ensembles.py
     "fine_tune_opus_mt.md": 1,  # tests/conversion/test_to_hf_marian.py
-    "explained.md": 12,  # tests/pictures/test_pages.py
+    "explained.md": 17,  # tests/pictures/test_pages.py
     "ecosystem.md": 9,  # tests/ecosystem and tests/model/test_int8_quantization.py
     "see_inside.md": 3,  # tests/pictures/test_pages.py and tests/ecosystem/test_bertviz.py
     "share.md": 6,  # tests/hub/test_docs.py and tests/model/test_remote_code.py
