@@ -182,7 +182,7 @@ def _plot_cells(section: dict[str, Any], baseline: str) -> Any:
     axes.set_xticks(range(len(jobs)), list(jobs))
     axes.set_xlabel("batch x beams")
     axes.set_ylabel(f"speedup over {baseline}")
-    axes.legend(ncols=2)
+    figure.legend(loc="outside upper center", ncols=len(names), frameon=False)
     return figure
 
 
@@ -207,7 +207,8 @@ def _plot_scaling(section: dict[str, Any]) -> Any:
         axes.set_ylim(0)
         axes.set_xlabel(headings[quantity])
         axes.set_ylabel("latency, ms per decoding step")
-    figure.axes[0].legend()
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
     return figure
 
 

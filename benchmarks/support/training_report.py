@@ -195,7 +195,7 @@ def _plot_steps(section: dict[str, Any]) -> Any:
         axes.barh(
             [entry["name"] for entry in entries], [entry["tokens_per_second"] for entry in entries], color=colours
         )
-        axes.set_title(f"{name}, {size['tokens_per_batch']:,} tokens per batch and side")
+        axes.set_title(f"{name}: {size['tokens_per_batch']:,} tokens per batch")
         axes.set_xlabel("target tokens/s, without padding")
     return figure
 
@@ -215,7 +215,8 @@ def _plot_scaling(section: dict[str, Any]) -> Any:
                 axes.set_title(name)
                 axes.set_xlabel(HEADINGS[axis])
                 axes.set_ylabel({"tokens_per_second": "tokens/s", "peak_megabytes": "peak memory, MB"}[quantity])
-    grid[0][0].legend()
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
     return figure
 
 
