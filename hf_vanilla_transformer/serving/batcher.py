@@ -1,7 +1,7 @@
 """Texts that arrive together become one batch: by token budget, in one worker thread, where small work goes first."""
 
 import asyncio
-import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -31,13 +31,27 @@ class _Item(NamedTuple):
     answer: "asyncio.Future[Any]"
 
 
-class _Run(NamedTuple):
-    items: list[_Item]
-    started: float
+class _Call(NamedTuple):
+    size: int
+    answer: "Future[Any]"
+    function: Callable[[], Any]
 
 
-# Requests differ in size if the work of one has a power of 16 that the other's has not.
+class _Run:
+    """A batch in work: when that began, None before, and the seconds of calls between its steps."""
+
+    def __init__(self, items: list[_Item]):
+        self.items, self.started, self.interrupted = items, 0.0, 0.0
+
+    def is_abandoned(self) -> bool:
+        """Whether nobody waits for the texts any more; may be called from any thread."""
+        return all(item.answer.done() for item in self.items)
+
+
+# Works of the same number of digits in base 16 have the same size, and may share a batch.
 _BITS_OF_A_SIZE = 4
+# The size of a function that draws a picture: that of a short request.
+_SMALL = 2
 
 
 class Batcher:
@@ -45,8 +59,9 @@ class Batcher:
 
     The first text of a batch is the one that has waited longest; others follow in the order of arrival as long as the
     padded batch fits the budget. A batch that fails is translated again text by text, so that only the texts that fail
-    alone get the error. Requests of very different work share no batch, and between two steps of the search of a batch
-    one of much less work is translated, so that nobody waits for the costliest requests of others.
+    alone get the error. Requests of different sizes share no batch. Between two steps of the search of a batch, one of
+    a smaller size is translated, so that nobody waits for the costliest requests of others; the batch keeps at least
+    half of the time.
 
     Args:
         translate (`Callable`): gets a list of texts, a dictionary of options, and a function to call at each step of
@@ -71,7 +86,8 @@ class Batcher:
         self.interrupt: Callable[[], None] = lambda: None
         # The current batch, and the one that is translated between its steps.
         self._runs: list[_Run] = []
-        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._calls: list[_Call] = []
+        self._calls_lock = threading.Lock()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="translation")
 
     async def submit(
@@ -85,7 +101,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         key, size = tuple(sorted(options.items())), work.bit_length() // _BITS_OF_A_SIZE
         items = [
-            _Item(text, count, key, size, loop.time(), loop.create_future())
+            _Item(text, count, key, size, time.monotonic(), loop.create_future())
             for text, count in zip(texts, tokens, strict=True)
         ]
         self._waiting.extend(items)
@@ -96,31 +112,35 @@ class Batcher:
             for item in items:
                 item.answer.cancel()
             self._waiting = deque(item for item in self._waiting if not item.answer.done())
-            if self._runs and _is_abandoned(self._runs[0].items):
+            if self._runs and self._runs[0].is_abandoned():
                 self.interrupt()
 
     def seconds_of_batch(self) -> float:
         """How long the current batch has been translated; 0 without one."""
-        return time.monotonic() - self._runs[0].started if self._runs else 0.0
+        started = self._runs[0].started if self._runs else 0.0
+        return time.monotonic() - started if started else 0.0
 
-    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in the worker thread: between two steps of the current batch, or after it."""
-        answer: Future[Any] = Future()
-        self._calls.append((answer, lambda: function(*arguments)))
+    async def call(self, function: Callable[..., Any], *arguments: Any, size: int = _SMALL) -> Any:
+        """Call a function in the worker thread: between two steps of a batch of a larger size, or after it."""
+        call = _Call(size, Future(), lambda: function(*arguments))
+        with self._calls_lock:
+            self._calls.append(call)
         self._worker.submit(self._make_call)
-        return await asyncio.wrap_future(answer)
+        return await asyncio.wrap_future(call.answer)
 
-    def _make_call(self) -> None:
-        """Make one of the calls that wait, if any does."""
-        with contextlib.suppress(IndexError):
-            answer, function = self._calls.popleft()
-            if answer.set_running_or_notify_cancel():
-                try:
-                    answer.set_result(function())
-                except (
-                    BaseException
-                ) as error:  # Models raise many kinds; libraries in Rust, some that are no Exception.
-                    answer.set_exception(error)
+    def _make_call(self, below: int | None = None) -> None:
+        """Make the first call that waits, of a size below this one, if any does."""
+        with self._calls_lock:
+            call = next((each for each in self._calls if below is None or each.size < below), None)
+            if call is None:
+                return
+            self._calls.remove(call)
+        if call.answer.set_running_or_notify_cancel():
+            # Models raise many kinds; libraries in Rust, some that are no Exception.
+            try:
+                call.answer.set_result(call.function())
+            except BaseException as error:
+                call.answer.set_exception(error)
 
     async def run(self) -> None:
         """Translate what arrives, until cancelled."""
@@ -135,6 +155,7 @@ class Batcher:
     async def _work_beside_smaller(self, batch: list[_Item]) -> None:
         """Translate a batch, and those of less work that arrive meanwhile."""
         work = asyncio.create_task(self._work(batch))
+        arrival: asyncio.Task[Any] = work
         try:
             while not work.done():
                 self._arrived.clear()
@@ -146,6 +167,7 @@ class Batcher:
                 arrival.cancel()
         finally:
             work.cancel()
+            arrival.cancel()
         await work
 
     def close(self) -> None:
@@ -154,9 +176,8 @@ class Batcher:
 
     async def _wait_for_others(self) -> None:
         """Wait until no more texts fit, or the first has waited for `max_wait`."""
-        loop = asyncio.get_running_loop()
         while self._waiting and len(self._next(self._waiting)) == len(self._waiting):
-            left = self._waiting[0].arrived + self._max_wait - loop.time()
+            left = self._waiting[0].arrived + self._max_wait - time.monotonic()
             if left <= 0:
                 return
             self._arrived.clear()
@@ -186,16 +207,25 @@ class Batcher:
         return batch
 
     async def _work(self, batch: list[_Item]) -> None:
-        loop, run, texts = asyncio.get_running_loop(), _Run(batch, time.monotonic()), [item.text for item in batch]
-        started = loop.time()
+        run, size = _Run(batch), batch[0].size
         self._runs.append(run)
 
         def step() -> bool:
-            self._make_call()
-            return _is_abandoned(batch)
+            """Make one of the smaller calls that wait, unless they have had half of the time."""
+            before = time.monotonic()
+            if 2 * run.interrupted <= before - run.started:
+                self._make_call(below=size)
+                run.interrupted += time.monotonic() - before
+            return run.is_abandoned()
+
+        def translate() -> Sequence[Any] | None:
+            run.started = time.monotonic()
+            if run.is_abandoned():
+                return None
+            return self._translate([item.text for item in batch], dict(batch[0].options), step)
 
         try:
-            results = await self.call(self._translate, texts, dict(batch[0].options), step)
+            results = await self.call(translate, size=size)
         except asyncio.CancelledError:  # The server shuts down.
             raise
         except BaseException as error:
@@ -204,9 +234,11 @@ class Batcher:
             await self._fail(batch, failure)
             return
         self._runs.remove(run)
-        waited = [started - item.arrived for item in batch]
+        if results is None:
+            return
+        waited = [run.started - item.arrived for item in batch]
         tokens = len(batch) * max(item.tokens for item in batch)
-        self._observe(Batch(len(batch), tokens, waited, loop.time() - started))
+        self._observe(Batch(len(batch), tokens, waited, time.monotonic() - run.started - run.interrupted))
         for item, result in zip(batch, results, strict=True):
             if not item.answer.done():
                 item.answer.set_result(result)
@@ -219,8 +251,3 @@ class Batcher:
             return
         for item in waiting:
             await self._work([item])
-
-
-def _is_abandoned(batch: list[_Item]) -> bool:
-    """Whether nobody waits for the texts of a batch any more; may be called from any thread."""
-    return all(item.answer.done() for item in batch)

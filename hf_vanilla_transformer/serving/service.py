@@ -14,6 +14,7 @@ from ..model.pipeline_vanilla_transformer import are_same_language, encode, is_b
 from ..model.tokenization_two_vocabularies import longest_training_source
 from ..support.argument_checks import check_strings
 from ..translation.engine import Engine
+from ..translation.markup_document import Document
 from ..translation.sentence_splitting import Piece, join, pieces_of
 from ..translation.translate import translate
 from ..translation.translation_details import Translation, untranslated
@@ -113,14 +114,14 @@ class Service:
             UntranslatableError: if the model cannot translate one, or an option is impossible.
             BusyError: if the server is full.
         """
-        if "markup" not in options:
+        if (kind := options.get("markup")) is None:
             found = await self.translate_sentences(texts, options, self.split_sentences)
-            return [join(pieces, translations) for pieces, translations in found]
+            return await asyncio.to_thread(lambda: [join(*each) for each in found])
         with self._admitted(texts):
-            await asyncio.to_thread(self._limits.check_markup, texts)
-            splits = self.split_sentences and longest_training_source(self.tokenizer) <= self.settings.max_source_tokens
-            tokens = await asyncio.to_thread(self._count, texts, splits)
-            return await self._submit(texts, tokens, options)
+            sentences = await asyncio.to_thread(self._sentences_of_documents, texts, kind)
+            tokens = [sum(each) for each in sentences]
+            work = self._check_work([count for each in sentences for count in each], options)
+            return await self.batcher.submit(texts, tokens, options, work)
 
     async def translate_sentences(
         self, texts: Sequence[str], options: dict[str, Any], split: bool
@@ -138,7 +139,8 @@ class Service:
                 pieces = await asyncio.to_thread(self._split, texts)
             sentences = [piece.text for each in pieces for piece in each if not is_blank(piece.text)]
             tokens = await asyncio.to_thread(self._count, sentences)
-            found = iter(await self._submit(sentences, tokens, {**options, "split_sentences": False}))
+            options = {**options, "split_sentences": False}
+            found = iter(await self.batcher.submit(sentences, tokens, options, self._check_work(tokens, options)))
             return [
                 (each, [untranslated(text) if is_blank(text) else next(found) for text, *_ in each]) for each in pieces
             ]
@@ -148,12 +150,19 @@ class Service:
         with self._limits.admit(1), self._as_request_errors():
             return await self.batcher.call(function, *arguments)
 
+    def _sentences_of_documents(self, documents: Sequence[str], kind: str) -> list[list[int]]:
+        """The number of tokens of each sentence of each document."""
+        self._limits.check_markup(documents)
+        texts = [Document(kind, each).texts for each in check_strings("the request", documents)]
+        if not self.split_sentences:
+            return [self._count(each) for each in texts]
+        language = self.card.source_language
+        pieces = [[piece for text in each for piece in pieces_of(self.tokenizer, text, language)] for each in texts]
+        return [self._count([piece.text for piece in each if not is_blank(piece.text)]) for each in pieces]
+
     def _split(self, texts: Sequence[str]) -> list[list[Piece]]:
         most = min(longest_training_source(self.tokenizer), self.settings.max_source_tokens)
         return [pieces_of(self.tokenizer, text, self.card.source_language, most) for text in texts]
-
-    async def _submit(self, texts: Sequence[str], tokens: Sequence[int], options: dict[str, Any]) -> list[Translation]:
-        return await self.batcher.submit(texts, tokens, options, self._check_work(tokens, options))
 
     def _check_work(self, tokens: Sequence[int], options: dict[str, Any]) -> int:
         given = {**self._generate_kwargs, **options}

@@ -233,7 +233,9 @@ def tokenize(
     removed = {"empty on one side": dropped["empty"], f"longer than {longest} tokens": dropped["too long"]}
     log_removed(removed, len(pairs["train"]))
     longest, field = int(pair_lengths(data["train"])[0].max()), "longest_training_source"
-    tokenizer.init_kwargs[field] = max(longest, tokenizer.init_kwargs.get(field, 0))
+    # A model that came without the field, as of OPUS-MT, was trained on longer sources than those of a fine-tuning.
+    if model_args.model_name_or_path is None or field in tokenizer.init_kwargs:
+        tokenizer.init_kwargs[field] = max(longest, tokenizer.init_kwargs.get(field, 0))
     return data
 
 

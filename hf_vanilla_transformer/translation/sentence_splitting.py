@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from heapq import nlargest
 from itertools import accumulate, pairwise, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -115,16 +115,25 @@ def join(pieces: list[Piece], translations: list[Translation], words: re.Pattern
 def _combinations(translations: list[Translation]) -> list[list[Translation]]:
     """The best combinations of one hypothesis of each sentence, best first, as many as a sentence has hypotheses."""
     count = max(1 + len(translation.alternatives) for translation in translations)
-    best: list[tuple[float, list[Translation]]] = [(0.0, [])]
+    # A score, and the last hypothesis with a link to those before it.
+    best: list[tuple[float, Any]] = [(0.0, None)]
     for translation in translations:
         hypotheses = (translation, *translation.alternatives)
         # A truncated hypothesis comes after finished ones with lower scores.
         scores = list(accumulate((each.score for each in hypotheses), min))
         extended = product(best, zip(scores, hypotheses, strict=True))
         best = nlargest(
-            count, ((total + score, [*chosen, each]) for (total, chosen), (score, each) in extended), lambda new: new[0]
+            count, ((total + score, (before, each)) for (total, before), (score, each) in extended), lambda new: new[0]
         )
-    return [chosen for _, chosen in best]
+    return [_unlinked(last) for _, last in best]
+
+
+def _unlinked(last: Any) -> list[Translation]:
+    found = []
+    while last is not None:
+        last, each = last
+        found.append(each)
+    return found[::-1]
 
 
 def joined(pieces: list[Piece], translations: list[Translation], words: re.Pattern[str] = WORDS) -> Translation:

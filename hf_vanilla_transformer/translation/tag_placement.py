@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
+from unicodedata import category
 
 from .markup_tree import Kind, Node, write
 from .words_of_tokens import WORDS_AND_LETTERS
@@ -228,4 +229,4 @@ class TagPlacement:
 
 
 def _is_punctuation(text: str) -> bool:
-    return bool(text) and not any(character.isalnum() or character.isspace() for character in text)
+    return bool(text) and not any(each.isalnum() or each.isspace() or category(each)[0] == "M" for each in text)

@@ -23,7 +23,7 @@ class Translation(NamedTuple):
         log_probs (`list[float]`): of each token given the tokens before it, in nats. They are the model's own, without
             logits processors such as `repetition_penalty`.
         alignment (`list` of pairs of `int`, *optional*): the links of source words and target words, as `align` returns
-            them; None where a model gives no attention.
+            them, for documents of letters where no spaces divide words; None where a model gives no attention.
         alternatives (`tuple[Translation, ...]`): the other hypotheses, best first; `num_return_sequences` - 1 of them.
         flags (`frozenset[str]`): what may be wrong: `"truncated"` if the length limit ended the translation,
             `"repetition"` if its tokens repeat in a row as those of the source do not, `"longer_than_training"` if the

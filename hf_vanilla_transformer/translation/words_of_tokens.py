@@ -16,8 +16,10 @@ from ..model.tokenization_two_vocabularies import sides_of
 WORDS = re.compile(r"\S+")
 # Letters of Thai, Lao, Burmese, Khmer, and of Chinese and Japanese, which no spaces divide into words.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
-_UNSPACED += "\u3005-\u3007\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED += "\u3005-\u3007\u3041-\u3096\u309b-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+_UNSPACED += "\U00020000-\U0003ffff"
 _MARKS = "".join(mark for mark in map(chr, range(0xE00, 0x1800)) if unicodedata.category(mark).startswith("M"))
+_MARKS += "\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef"
 # The same, where each of these letters is a word, with its marks.
 WORDS_AND_LETTERS = re.compile(rf"[{_UNSPACED}][{_MARKS}]*|[^\s{_UNSPACED}]+")
 # What byte-pair encodings and SentencePiece add to a token where a word begins or ends.

@@ -1,6 +1,7 @@
 """The server by the clients that people have."""
 
 import urllib.request
+from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
@@ -34,12 +35,17 @@ def test_the_client_of_libretranslate(url):
 
 
 def test_the_page_stores_no_files(url):
+    """By the routes of gradio that store."""
+    from gradio import routes
+
+    source = Path(routes.__file__).read_text(encoding="utf-8")
     part = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n\r\nnine\r\n--x--\r\n'
     for path in ("upload", "upload/", "process_recording", "deep_link?session_hash=a", "component_server"):
         headers = {"Content-Type": "multipart/form-data; boundary=x"}
         with pytest.raises(HTTPError) as caught:
             urllib.request.urlopen(urllib.request.Request(f"{url}/page/gradio_api/{path}", part, headers))
         assert caught.value.code == 403
+        assert f"/{path.strip('/').partition('?')[0]}" in source
     with pytest.raises(HTTPError) as caught:
         urllib.request.urlopen(f"{url}/page/gradio_api/deep_link?session_hash=a")
     assert caught.value.code == 403

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -180,6 +181,76 @@ def test_small_work_goes_between_the_steps_of_costly_work():
     asyncio.run(asyncio.wait_for(test(), 30))
     small = ["small", "end of small", "other", "end of other", "a call"]
     assert events == ["costly", *small, "end of costly", "as costly", "end of as costly"]
+
+
+def test_requests_of_different_sizes_share_no_batch():
+    async def test(batcher, model):
+        works = zip("abcd", (300, 5_000, 2_000, 400), strict=True)
+        await asyncio.gather(*(batcher.submit([text], [1], {}, work) for text, work in works))
+        # 300, 400 and 2,000 have three digits in base 16.
+        assert model.batches == [["a", "c", "d"], ["b"]]
+
+    running(test)
+
+
+def test_costly_work_has_half_of_the_time():
+    """Small requests come without end, each takes 20 ms, and a step of the search 2 ms."""
+    calls = []
+
+    def translate(texts, options, step):
+        if texts == ["costly"]:
+            started = time.monotonic()
+            for _ in range(50):
+                time.sleep(0.002)
+                step()
+            calls.append(time.monotonic() - started)
+        else:
+            time.sleep(0.02)
+        return texts
+
+    async def test():
+        batcher = Batcher(translate, 1, 0)
+        task = asyncio.create_task(batcher.run())
+        costly = asyncio.create_task(batcher.submit(["costly"], [1], {}, work=5_000))
+        small = [asyncio.create_task(batcher.submit([str(number)], [1], {}, work=300)) for number in range(100)]
+        assert await costly == ["costly"]
+        assert sum(each.done() for each in small) < 15
+        for each in small:
+            each.cancel()
+        task.cancel()
+        batcher.close()
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+    assert calls[0] < 0.5  # Of 50 steps with a small request each it would be more than a second.
+
+
+def test_nothing_of_the_same_size_goes_between_the_steps_of_small_work():
+    """Neither the texts of a costly batch that failed, which are translated one by one."""
+    nested, running = [], []
+
+    def translate(texts, options, step):
+        nested.extend((each, texts[0]) for each in running)
+        running.append(texts[0])
+        for _ in range(20):
+            time.sleep(0.002)
+            step()
+        running.pop()
+        if len(texts) > 1:
+            raise ValueError("all")
+        return texts
+
+    async def test():
+        batcher = Batcher(translate, 100, 0.01)
+        task = asyncio.create_task(batcher.run())
+        costly = [asyncio.create_task(batcher.submit([text], [1], {}, work=5_000)) for text in ("costly 1", "costly 2")]
+        await asyncio.sleep(0.03)
+        small = [asyncio.create_task(batcher.submit([text], [1], {}, work=300)) for text in ("small 1", "small 2")]
+        assert await asyncio.gather(*costly, *small)
+        task.cancel()
+        batcher.close()
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+    assert all(outer.startswith("costly") and inner.startswith("small") for outer, inner in nested)
 
 
 def test_small_work_that_fails_between_steps_fails_alone():

@@ -156,6 +156,10 @@ class TestLibreTranslate:
         assert headers["Access-Control-Allow-Headers"] == "content-type"
         body = {"q": "nine", "source": "en", "target": "de"}
         assert call("POST", "/translate", body, Origin="https://example.org")[1]["Access-Control-Allow-Origin"] == "*"
+        # Errors can be read, too, and nothing but translations.
+        assert call("POST", "/translate", b"{", Origin="https://example.org")[1]["Access-Control-Allow-Origin"] == "*"
+        for path in ("/metrics", "/health"):
+            assert "Access-Control-Allow-Origin" not in call("GET", path, Origin="https://example.org")[1]
 
     def test_forms(self, call):
         form = {"Content-Type": FORM}
@@ -175,7 +179,7 @@ class TestLibreTranslate:
             (b"q=\xff&source=en&target=de", FORM, 400, "send UTF-8"),
             (b"q=nine", FORM, 422, "source: Field required"),
             (b"q=nine&source=en&target=de&format=xml", FORM, 422, "format: Input should be 'text' or 'html'"),
-            (b"q=" + b"<b>" * 201 + b"&source=en&target=de&format=html", FORM, 413, "tokens"),
+            (b"q=<p>" + b"nine " * 50 + b"&source=en&target=de&format=html", FORM, 413, "tokens"),
             (b"q=<b" + b" " * 2000 + b"&source=en&target=de&format=html", FORM, 413, "2,002 characters with its tags"),
             (b'{"q": "\xff"}', "application/json", 400, "Invalid JSON"),
             (b"{", "application/json", 400, "Invalid JSON: EOF while parsing an object at line 1 column 1."),

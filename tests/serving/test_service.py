@@ -185,26 +185,26 @@ def test_short_requests_do_not_wait_for_the_costliest(service_of, model, tokeniz
 
     def slow(self, input_ids):
         sizes.append(len(input_ids))
-        if len(sizes) > 3 and len(input_ids) > 100:  # All short requests come before its fourth step.
-            may_end.wait(30)
-        elif len(input_ids) > 100:
-            time.sleep(0.3)
+        if len(input_ids) > 100:  # Of the costly request, whose search cannot end before the short ones.
+            time.sleep(0.1)
+            if len([size for size in sizes if size > 100]) == 6:
+                may_end.wait(30)
         return step(self, input_ids)
 
     monkeypatch.setattr(generation_vanilla_transformer.CPUDecoder, "__call__", slow)
     with serving(service_of()) as address, ThreadPoolExecutor(1) as threads:
         costly = threads.submit(call, address, "POST", "/", {"inputs": texts})
         wait_until(lambda: sizes)
-        assert call(address, "POST", "/", {"inputs": small[0]})[2] == [{"translation_text": answers[0]}]
+        for text, answer in zip(small, answers, strict=True):
+            assert call(address, "POST", "/", {"inputs": text})[2] == [{"translation_text": answer}]
         assert not costly.done()
         may_end.set()
-        found = call(address, "POST", "/", {"inputs": small[1:]})[2]
-        assert [each["translation_text"] for each in found] == answers[1:]
         assert [each["translation_text"] for each in costly.result()[2]] == expected
 
 
 def test_texts_over_the_limit_are_split(service_of, model, tokenizer, monkeypatch):
     pytest.importorskip("sentencex")
+    from hf_vanilla_transformer.serving.service import Service
     from tests.serving.support import call, serving
 
     monkeypatch.setitem(tokenizer.init_kwargs, "longest_training_source", 30)
@@ -218,5 +218,10 @@ def test_texts_over_the_limit_are_split(service_of, model, tokenizer, monkeypatc
             body = {"q": text, "source": "en", "target": "de", **options}
             assert call(address, "POST", "/translate", body)[2]["translatedText"].split() == expected[0].split()
         assert call(address, "POST", "/", {"inputs": ["", text]})[2][1] == {"translation_text": expected[0]}
-        # Before the text is split.
+        # No document escapes the limits by a sentence that cannot be split.
+        body = {"q": "<p>nine</p><p>" + "1.2." * 30, "source": "en", "target": "de", "format": "html"}
+        status, _, answer = call(address, "POST", "/translate", body)
+        assert (status, "split it into texts of at most 40" in answer["error"]) == (413, True)
+        # Splitting takes long, too.
+        monkeypatch.setattr(Service, "_split", None)
         assert call(address, "POST", "/", {"inputs": "nine. " * 90_000})[0] == 413

@@ -57,6 +57,9 @@ def test_tags_are_around_the_right_words(model, tokenizer, name, kind):
         ("Hello <i>world</i>", "你好世界", [(0, 0), (0, 1), (1, 2), (1, 3)], "你好<i>世界</i>"),
         ("<b>3</b> cats", "猫が3匹", [(0, 2), (1, 0)], "猫が<b>3</b>匹"),
         ("<u>water</u> is", "น้ำคือ", [(0, 0), (0, 1), (1, 2)], "<u>น้ำ</u>คือ"),
+        ("<b>that</b>, x", "ที่ x", [(0, 0), (1, 1)], "<b>ที่</b> x"),
+        ("<b>water</b>, x", "पानी, x", [(0, 0), (1, 1)], "<b>पानी</b>, x"),
+        ("<b>ga</b> x", "\u304b\u3099x", [(0, 0), (1, 1)], "<b>\u304b\u3099</b>x"),
     ],
 )
 def test_without_spaces_tags_are_around_letters(source, target, links, expected):

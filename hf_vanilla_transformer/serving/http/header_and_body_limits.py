@@ -27,31 +27,31 @@ def protocol_with(seconds: float) -> type[H11Protocol]:
 
     class Protocol(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
-        _awaited: Any = None
+        _watched: Any = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._wait_for(h11.IDLE)
+            self._watch(h11.IDLE)
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            self._wait_for(None if self.transport.is_closing() else self.conn.their_state)
+            self._watch(None if self.transport.is_closing() else self.conn.their_state)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._wait_for(None)
+            self._watch(None)
             super().connection_lost(exc)
 
-        def _wait_for(self, state: Any) -> None:
-            """Wait until the client is in another state than this one, for a limited time if it is sending."""
-            if state is self._awaited:
+        def _watch(self, state: Any) -> None:
+            """Start the timer anew if the client begins to send headers, or a body; stop it if it does neither."""
+            if (state, self.cycle) == self._watched:
                 return
             if self._timer is not None:
                 self._timer.cancel()
-            self._awaited, limit = state, limits.get(state)
+            self._watched, limit = (state, self.cycle), limits.get(state)
             self._timer = None if limit is None else self.loop.call_later(limit, self._end)
 
         def _end(self) -> None:
-            if self._awaited is h11.IDLE:
+            if self._watched[0] is h11.IDLE:
                 self.transport.write(_TIMEOUT)
             self.transport.close()
 

@@ -32,6 +32,7 @@ from .schemas import (
 
 # What nginx writes into its log for a client that is gone.
 _CLIENT_CLOSED_REQUEST = 499
+_LIBRE_TRANSLATE = ("/translate", "/languages")
 
 
 def build_app(service: Service) -> FastAPI:
@@ -48,14 +49,25 @@ def build_app(service: Service) -> FastAPI:
     app.add_middleware(
         RequestLimits, most_bytes=service.settings.max_body_bytes, seconds=service.settings.arrival_seconds
     )
-    # Pages of other origins may translate, as with LibreTranslate; there are no cookies that they could use.
-    app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
+    app.add_middleware(_CORS)
     app.add_middleware(CountRequests, metrics=service.metrics)
     add_error_handlers(app)
     _add_hub(app, service)
     _add_libre_translate(app, service)
     _add_monitoring(app, service)
     return app
+
+
+class _CORS:
+    """ASGI middleware: pages of any origin may translate as with LibreTranslate, and read nothing else."""
+
+    def __init__(self, app: Any):
+        options: Any = {"allow_origins": ["*"], "allow_methods": ["*"], "allow_headers": ["*"]}
+        self._app, self._shared = app, CORSMiddleware(app, **options, expose_headers=["Retry-After"])
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        is_shared = scope["type"] == "http" and scope["path"] in _LIBRE_TRANSLATE
+        await (self._shared if is_shared else self._app)(scope, receive, send)
 
 
 def _add_hub(app: FastAPI, service: Service) -> None:
@@ -76,7 +88,7 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
     content = {"required": True, "content": {"application/json": schema, FORM: schema, MULTIPART: schema}}
 
     @app.post(
-        "/translate",
+        _LIBRE_TRANSLATE[0],
         responses=ERRORS,
         openapi_extra={"requestBody": content},
         response_model_exclude_none=True,
@@ -96,7 +108,7 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         one = isinstance(body.q, str)
         return LibreTranslation(**{name: values[0] if one else values for name, values in answer.items()})
 
-    @app.get("/languages")
+    @app.get(_LIBRE_TRANSLATE[1])
     async def languages() -> list[LibreLanguage]:
         """The source language, if the model's card states its languages."""
         source, target = service.card.source_language, service.card.target_language

@@ -28,7 +28,9 @@ class GenerateParameters(BaseModel, extra="forbid"):
 
     def options(self) -> dict[str, Any]:
         """Arguments of `translate()`: those that were given."""
-        options = self.model_dump(exclude_none=True, exclude={"return_scores"})
+        options = self.model_dump(
+            exclude_none=True, exclude={"return_scores", *([] if self.glossary else ["glossary"])}
+        )
         return {**options, "return_details": True} if self.return_scores else options
 
 

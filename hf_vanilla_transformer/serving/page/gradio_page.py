@@ -25,10 +25,10 @@ from ..service import Service
 PATH = "/page"
 _MOST_BEAMS = 16
 # Routes of gradio's API that the page does not use, and that would store what anybody sends.
-_STORING = ("upload", "process_recording", "deep_link", "component_server")
-# Pages whose translations are kept, so that they can be looked at; of others, only the last ones are.
+_STORING = ("upload", "process_recording", "deep_link", "component_server", "run-history")
+# Open pages whose translations are kept in memory, so that their tabs can show them.
 _MOST_SESSIONS = 500
-# Longer sentences make attention pictures that nobody can read, and that take long to draw.
+# Sentences of more tokens have no attention picture: nobody could read it, and it takes long to draw.
 _MOST_TOKENS = 100
 _CSS = """
 .tokens {display: flex; flex-wrap: wrap; gap: 0.35rem; padding: 0.5rem 0}
@@ -147,6 +147,9 @@ def _add_attention(service: Service, page: gr.Blocks, sentences: gr.State, chose
     page.load(None, None, is_dark, js="() => document.body.classList.contains('dark')")
 
     def picture(source: str, target: str, kind: str, layer: int, head: Any, theme: str) -> Any:
+        lengths = [len(encode(service.tokenizer, text).input_ids) for text in (source, target)]
+        if max(lengths) > _MOST_TOKENS:
+            return None
         options: Any = {"kind": kind, "layer": layer, "head": None if head == "all" else head, "theme": theme}
         return plot_attention(service.model, service.tokenizer, source, target, **options)
 
@@ -154,8 +157,6 @@ def _add_attention(service: Service, page: gr.Blocks, sentences: gr.State, chose
         if index is None or index >= len(pairs) or is_blank(pairs[index][1].text):
             return None
         source, found = pairs[index]
-        if max(len(found.tokens), len(encode(service.tokenizer, source).input_ids)) > _MOST_TOKENS:
-            raise gr.Error(f"The picture has room for {_MOST_TOKENS} tokens; split the text.", duration=None)
         theme = "dark" if is_dark else "light"
         return await _asking(service, service.call(picture, source, found.text, kind, layer, head, theme))
 
