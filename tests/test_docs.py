@@ -325,7 +325,8 @@ def test_scores_of_evaluate_md(capsys):
 def write_pairs(folder: Path) -> None:
     for split in ("train", "test"):
         (folder / f"{split}.en").write_text("seven\nforty-two\n")
-        (folder / f"{split}.de").write_text("sieben\nzweiundvierzig\n")
+        for language in ("de", "fr"):
+            (folder / f"{split}.{language}").write_text("sieben\nzweiundvierzig\n")
 
 
 def test_the_evaluation_of_evaluate_md(tmp_path, monkeypatch):
@@ -343,8 +344,8 @@ def test_the_run_of_train_md(tmp_path, monkeypatch):
     tiny = "d_model=16, d_ff=16, num_layers=1, num_heads=2, vocab_size=300, max_new_tokens=5, bf16=False, use_cpu=True"
     names: dict[str, Any] = {}
     run("train.md", "run", names, ("num_train_epochs=20", f"{tiny}, max_steps=1, save_strategy='no'"))
-    assert names["folder"] == Path("runs/mine")
-    assert AutoConfig.from_pretrained(tmp_path / "runs" / "mine").d_model == 16
+    assert names["folder"] == Path("runs/python")
+    assert AutoConfig.from_pretrained(tmp_path / "runs" / "python").d_model == 16
 
 
 def test_the_first_block_of_train_md(tmp_path, monkeypatch):

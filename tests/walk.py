@@ -40,8 +40,8 @@ def main() -> None:
         os.chdir(folder)
         write_pairs()
         walk_wrong_starts()
-        train, evaluate, translate, serve = commands_of_readme()
-        step("plan", "--train_file", *FILES, shows=["d_model", "updates", "memory"])
+        plan, train, evaluate, translate, serve = commands_of_readme()
+        step(*plan, shows=["d_model", "updates", "memory"])
         step("plan", "--train_file", *FILES, "--tflops", "300", shows=["computed for 300 TFLOP/s"])
         assert not Path("runs").exists(), "a plan leaves no files"
         interrupt([*train, "--num_train_epochs", str(EPOCHS)])
@@ -66,8 +66,9 @@ def commands_of_readme() -> list[list[str]]:
     """The arguments of README's commands for two files, for these files and languages."""
     block = README.read_text(encoding="utf-8").partition("## From your pairs")[2].partition("```bash\n")[2]
     lines = re.findall(r"^hf-vanilla-transformer (.*)$", block.partition("```")[0], flags=re.MULTILINE)
-    train, *others = [shlex.split(line.replace(".en", f".{SOURCE}").replace(".fr", f".{TARGET}")) for line in lines]
-    return [[*train[:2], *FILES, *train[4:]], *others]
+    lines = [line.replace(".en", f".{SOURCE}").replace(".fr", f".{TARGET}") for line in lines]
+    plan, train, *others = [shlex.split(line, comments=True) for line in lines]
+    return [[each[0], each[1], *FILES, *each[4:]] for each in (plan, train)] + others
 
 
 def ask_server(command: list[str], text: str) -> str:

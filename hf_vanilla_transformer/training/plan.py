@@ -96,7 +96,9 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
     check_numbers(settings.args)
     if tflops is not None and not 0 < tflops < math.inf:
         raise InputError(f"tflops is {tflops}; give the TFLOP/s of a GPU, such as 100.")
-    name = row_for(len(train), tflops is not None or settings.args.device.type != "cpu")
+    # A student's sources occur twice: with the given target, and with the teacher's.
+    sources = len(train) // (2 if settings.teacher.teacher and not settings.teacher.distilled_only else 1)
+    name = row_for(sources, tflops is not None or settings.args.device.type != "cpu")
     row = student_recipe(read_recipe(name)) if settings.teacher.teacher else read_recipe(name)
     # In memory, because tokens of other pairs would be written to the cache of data sets.
     sample = DatasetDict({split: _sample(pairs[split]) for split in ("train", "validation") if split in pairs})

@@ -35,9 +35,9 @@ from .run_arguments import TRAINED, RunArguments, Settings
 from .run_setup import CHECKPOINTS_KEPT, make_model, make_trainer
 
 
-# Share of a GPU's peak that matmuls reach: the paper's base made 100,000 updates of 25,000 tokens on each side in 12
-# hours on 8 P100 of 9.5 TFLOP/s.
-UTILIZATION = 0.29
+# Share of a GPU's peak that a training of base reaches, measured on an H100 with bfloat16 autocast by
+# benchmarks.gpu_check. The paper's base reached 0.29 of the 9.5 TFLOP/s of a P100.
+UTILIZATION = 0.12
 # A trial ends after so many updates, at which `ReleaseMemory` releases memory for the first time, or so many seconds.
 _UPDATES, _SECONDS = 50, 20
 # Arguments of a run that do not concern its updates; and of a tokenizer, because that is there.

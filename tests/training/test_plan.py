@@ -132,12 +132,12 @@ def test_epochs_and_budget_set_the_number_of_updates():
     assert (eight.gradient_accumulation_steps, eight.tokens_per_batch) == (1, 3125)
 
 
-def test_the_hours_of_the_paper(tokenizer):
-    """Base made 100,000 updates in 12 hours on eight P100 of 9.5 TFLOP/s (sections 5.2 and 6.1)."""
+def test_the_hours_of_an_h100(tokenizer):
+    """Base made 318,930 target tokens/s on a GPU of 989 TFLOP/s, in batches of 25,000 (docs/benchmarks.md)."""
     of = Corpus(4_500_000, 0, 0, *[np.full(20_000, 25)] * 2)
     found = planned("base", of, config_overrides={"vocab_size": 37_000})
-    costs = estimate(found, 100_000, of, tokenizer, DatasetDict(), 8 * 9.5)
-    assert costs.seconds == pytest.approx(12 * 3600, rel=0.05)
+    costs = estimate(found, 100_000, of, tokenizer, DatasetDict(), 989)
+    assert costs.seconds == pytest.approx(100_000 * 25_000 / 318_930, rel=0.05)
     assert costs.tokens == 4_500_000 * 25
     assert costs.parameters == pytest.approx(63e6, rel=0.01)
 
@@ -190,6 +190,13 @@ def test_a_recipe_of_fractions_trains(tmp_path):
 
 def few(count: int, text: str = "one") -> DatasetDict:
     return DatasetDict(train=Dataset.from_dict({"source": [text] * count, "target": [text] * count}))
+
+
+def test_the_recipe_of_a_student_is_for_its_sources():
+    """Each occurs twice, with the given target and with the teacher's, unless the latter is the only one."""
+    pairs, options = few(12_000), {"teacher": ["runs/teacher"], "tflops": 100, "output_dir": "runs/x"}
+    assert any("recipe tiny" in line for line in plan(pairs, **options).lines())
+    assert any("recipe small" in line for line in plan(pairs, distilled_only=True, **options).lines())
 
 
 @pytest.mark.parametrize(
