@@ -32,7 +32,7 @@ SEED ?= $(shell date +%s)
 # libgomp reads it when torch is imported; docs/benchmarks.md has the figures.
 export GOMP_SPINCOUNT ?= 3000
 
-.PHONY: help setup extras demo walk docs dist test test-slow test-conformance test-floor test-latest test-bridges test-apps \
+.PHONY: help setup extras demo walk notebooks docs dist test test-slow test-conformance test-floor test-latest test-bridges test-apps \
 	fuzz torture gpu-check lint format clean
 
 help:  ## List the targets.
@@ -80,6 +80,10 @@ $(VENV)/.docs: $(READY)
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[docs]'
 	@touch $@
 
+notebooks: $(READY)  ## Run the notebooks and save them with their outputs; on two cores it takes six minutes.
+	$(VENV)/bin/$(INSTALL) --target $(VENV)/notebooks nbclient ipykernel
+	PYTHONPATH=$(VENV)/notebooks $(VENV)/bin/python docs/execute_notebooks.py
+
 docs: $(VENV)/.docs  ## Build the documentation site into build/site; warnings are errors.
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
@@ -120,7 +124,7 @@ fuzz: $(EXTRAS)  ## Try 10,000 random inputs at every door; FUZZ_CASES and SEED 
 	@echo "seed $(SEED)"
 	FUZZ_CASES=$${FUZZ_CASES:-10000} OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/fuzz --hypothesis-seed=$(SEED)
 
-torture: $(EXTRAS)  ## Kill jobs 200 times and let their disk fail; then run them again. Takes an hour or more.
+torture: $(EXTRAS)  ## Kill jobs 200 times and let their disk fail; then run them again. Takes two hours and more.
 	$(VENV)/bin/python -m tests.torture --cases 200 --seed $(SEED)
 
 # Without an environment: machines with a GPU often have torch and transformers, and no internet.

@@ -136,7 +136,8 @@ class VanillaTransformerAttention(nn.Module):
     """Section 3.2.2: Concat(head_1, ..., head_h) W^O, where head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
 
     One matrix holds the projections of all heads. The three uses of section 3.2.3 differ in the source of keys and
-    values (the same sequence, or the encoder's output) and in `is_causal`, the look-ahead mask.
+    values (the same sequence, or the encoder's output) and in the look-ahead mask: `attention_mask` has it, or, where
+    no mask is passed, `is_causal` stands for it.
     """
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool = False):
@@ -569,7 +570,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             logits_to_keep (`int` or `torch.Tensor`): compute logits for this many last target positions, or for the
                 given positions; 0 for all.
             skip_logits (`bool`, *optional*): with `labels`, compute the loss without all logits in memory, and return
-                no logits; `None` does so in training mode.
+                no logits. None: in training mode only.
             num_items_in_batch (`int`, *optional*): see [`label_smoothed_cross_entropy`]; the Trainer passes it.
             Others: as for [`VanillaTransformerModel`].
 
