@@ -18,15 +18,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import html5lib
+import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import align, translate
+from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.evaluation.metrics import score_translations
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
 from hf_vanilla_transformer.support.user_errors import InputError
+from hf_vanilla_transformer.translation.alignment import Aligner, attention_of_pairs
+from hf_vanilla_transformer.translation.inference import Inference
 from hf_vanilla_transformer.translation.markup_document import Document
+from hf_vanilla_transformer.translation.words_of_tokens import WORDS_AND_LETTERS
 
 
 BLOCKS = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "li", "td", "th", "dt", "dd", "title", "label", "button", "div"}
@@ -193,7 +197,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     sources = [block for source, _ in pages for block in read_blocks(source)]
     documents = [(Document("html", source), Document("html", target)) for source, target in pages]
     # The words of people, and the tags of ours.
-    forced = [align(model, tokenizer, source.texts, target.texts) for source, target in documents]
+    forced = [links_of_tags(model, tokenizer, source.texts, target.texts) for source, target in documents]
     figures: dict[str, Any] = {"pages": len(pages), "blocks": len(references), "placement": {}, "translation": {}}
     for name, links in (("links", forced), ("position", [positions(*each) for each in documents])):
         blocks = [
@@ -223,6 +227,17 @@ def main(arguments: list[str]) -> dict[str, Any]:
     if args.output is not None:
         write_text(args.output, json.dumps(figures, indent=2) + "\n")
     return figures
+
+
+def links_of_tags(model: Any, tokenizer: Any, sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
+    """The links by which `translate` places tags, of given translations."""
+    aligner, inference = (
+        Aligner(model, tokenizer, WORDS_AND_LETTERS, links_all=True),
+        Inference(model, tokenizer, 4096, False),
+    )
+    with torch.inference_mode():
+        rows = {row: aligner(*each) for row, *each in attention_of_pairs(inference, sources, targets, aligner.heads)}
+    return [rows[row] for row in range(len(rows))]
 
 
 def positions(source: Document, target: Document) -> list[list[tuple[int, int]]]:

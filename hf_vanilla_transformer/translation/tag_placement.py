@@ -19,6 +19,8 @@ _HALF = 0.05
 # Of the words on each side of an element without words, so many may tell its place; and so many characters next to a
 # tag tell whether these are punctuation.
 _NEAREST, _NEXT = 100, 40
+# Punctuation at the ends of a word.
+_AROUND = re.compile(r"^[\W_]+|[\W_]+$")
 _LAST_WORD = re.compile(rf"(?:{WORDS_AND_LETTERS.pattern})\Z")
 
 
@@ -45,7 +47,8 @@ class TagPlacement:
     """Where elements go in the translation of a text whose words are linked, in words first, then in characters.
 
     A word that an element begins or ends inside of is divided there, and so is its translation, as far as both have
-    the same characters: "CO" and "2" of "CO2".
+    the same characters: "CO" and "2" of "CO2". Names and numbers, which both texts have equally often, are linked in
+    their order, whatever the links say.
 
     Args:
         source, target (`str`): a text and its translation.
@@ -71,7 +74,7 @@ class TagPlacement:
             firsts.append(len(self._source_words))
         self._starts, self._ends = ([word[side] for word in self._source_words] for side in (0, 1))
         linked = defaultdict[int, list[int]](list)
-        for word, place in sorted(links):
+        for word, place in sorted(_with_equal_words(links, source, target)):
             linked[place].append(word)
         # Of each word of the translation, the words of the source; and the other way round.
         self._target_words, self._links = list[tuple[int, int]](), list[set[int]]()
@@ -226,6 +229,20 @@ class TagPlacement:
             " " if element.has_space_before and before and not before.isspace() else "",
             " " if element.has_space_after and after and not after.isspace() else "",
         )
+
+
+def _with_equal_words(links: list[tuple[int, int]], source: str, target: str) -> set[tuple[int, int]]:
+    """The links, but words that both texts have equally often, such as names and numbers, are linked in their order."""
+    places = [defaultdict[str, list[int]](list) for _ in range(2)]
+    for side, text in zip(places, (source, target), strict=True):
+        for place, word in enumerate(WORDS_AND_LETTERS.findall(text)):
+            key = _AROUND.sub("", word).casefold()
+            if len(key) > 1 or key.isdecimal():
+                side[key].append(place)
+    equal = [(places[0][key], places[1][key]) for key in places[1] if len(places[0][key]) == len(places[1][key])]
+    words, others = ({place for pair in equal for place in pair[side]} for side in (0, 1))
+    kept = {(word, place) for word, place in links if word not in words and place not in others}
+    return kept.union(*(zip(*pair, strict=True) for pair in equal))
 
 
 def _is_punctuation(text: str) -> bool:

@@ -210,7 +210,7 @@ def _translate_batches(sentences: list[str], phrases: list[list], options: _Opti
     indices = [index for index, sentence in enumerate(sentences) if not is_blank(sentence)]
     encoded = encode(tokenizer, [sentences[index] for index in indices]).input_ids if indices else []
     settings = _search_settings(model, generate_kwargs)
-    aligner = Aligner(model, tokenizer, options.words) if options.decodes_again else None
+    aligner = Aligner(model, tokenizer, options.words, options.words is not WORDS) if options.decodes_again else None
     if isinstance(settings.num_beams, int):  # generate() raises an error for anything else.
         budget = inference.tokens_per_batch * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams)
         inference = replace(inference, tokens_per_batch=max(1, budget))

@@ -289,3 +289,16 @@ def test_heads_in_another_order_compute_the_same():
 def test_they_are_public():
     assert hf_vanilla_transformer.align is align
     assert {"align", "choose_alignment", "alignment_error_rate", "GoldLinks"} <= set(hf_vanilla_transformer.__all__)
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_every_word_of_the_source_gets_a_link_for_tags(shift):
+    """The second source token is nobody's first choice; the third gets too little attention."""
+    attention = torch.tensor([[0.7, 0.25, 0.05], [0.6, 0.35, 0.05], [0.9, 0.02, 0.08]])
+    if shift:
+        attention = torch.tensor([[0.0, 0.0, 1.0], [0.7, 0.25, 0.05], [0.6, 0.35, 0.05]])
+    words = [[0], [1], [2]]
+    plain = link(attention, words, words, shift)
+    found = link(attention, words, words, shift, links_all=True)
+    assert plain == [(0, 0), (0, 1), (0, 2)]
+    assert found == [(0, 0), (0, 1), (0, 2), (1, 1)]

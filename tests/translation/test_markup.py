@@ -66,6 +66,20 @@ def test_without_spaces_tags_are_around_letters(source, target, links, expected)
     assert Document("html", source).render([target], [links]) == expected
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("open <b>Writer 7.4</b>, then <i>Calc</i>", "Calc nach Writer (7.4)", "<i>Calc</i> nach <b>Writer (7.4</b>)"),
+        ("<b>Calc</b> and Calc", "calc und Calc", "<b>calc</b> und Calc"),
+        # Once here and twice there: the links decide, which are wrong here.
+        ("<b>Calc</b> and it", "Calc und Calc", "Calc <b>und</b> Calc"),
+    ],
+)
+def test_names_and_numbers_are_linked_with_themselves(source, target, expected):
+    wrong = [(0, 1), (1, 0), (2, 2)]
+    assert Document("html", source).render([target], [wrong]) == expected
+
+
 @pytest.mark.parametrize("splits", [False, True])
 def test_links_of_letters_come_from_tokens(model, tokenizer, splits, monkeypatch):
     """As if no spaces divided the words of Latin letters."""
