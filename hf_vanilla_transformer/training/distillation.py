@@ -98,7 +98,8 @@ class Teacher:
                 kept["source"].append(source)
                 kept["target"].append(hypothesis.text)
         if not kept["source"]:
-            raise InputError(f"no translation of {self._names[0]} remains: {removed}; give another teacher.")
+            counts = ", ".join(f"{count:,} were {rule}" for rule, count in removed.items() if count)
+            raise InputError(f"no translation of {self._names[0]} remains: {counts}; give another teacher.")
         evaluated = [pairs[name] for name in ("validation", "test") if name in pairs]
         distilled, others = clean_pairs(Dataset.from_dict(kept, features=train.features), evaluated)
         removed |= others
