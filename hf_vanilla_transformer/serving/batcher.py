@@ -38,7 +38,7 @@ class _Call(NamedTuple):
 
 
 class _Run:
-    """A batch in work: when that began, None before, and the seconds of calls between its steps."""
+    """A batch in work: when its translation began, 0 before, and the seconds of calls between its steps."""
 
     def __init__(self, items: list[_Item]):
         self.items, self.started, self.interrupted = items, 0.0, 0.0
