@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
 
 
@@ -73,7 +71,21 @@ def test_annotated_has_every_part_of_section_3():
     assert all(f"\\tag{{{equation}}}" in text for equation in (1, 2))
 
 
-@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_notebooks_have_no_outputs(notebook):
-    found = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    assert not any(cell.get("outputs") for cell in found)
+def test_annotated_is_saved_with_its_outputs():
+    """`make notebooks` saves them."""
+    cells = [cell for cell in json.loads(ANNOTATED.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert len(outputs) >= len(cells) - 4
+    assert {output["output_type"] for output in outputs} <= {"stream", "display_data", "execute_result"}
+    assert "/home/" not in str(outputs)
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+
+
+def test_annotated_is_saved_with_the_code_of_today(capsys):
+    names: dict[str, Any] = {}
+    for cell in json.loads(ANNOTATED.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            capsys.readouterr()
+            run_cell("".join(cell["source"]), names)
+            if "".join(cell["source"]).startswith("show("):
+                assert capsys.readouterr().out == "".join(text for each in cell["outputs"] for text in each["text"])

@@ -44,13 +44,12 @@ def report(
     model: Any = trainer.model
     # restore_callback_states_from_checkpoint replaces callbacks by copies.
     facts = next(each for each in trainer.callback_handler.callbacks if isinstance(each, RecordFacts))
-    save_arguments(settings, is_trained=True)
-    with staged(settings.output) as folder:
-        curve = write_curve(folder, trainer.state.log_history)
+    curve = save_records(trainer, settings)
     compared = compare_average(settings, pairs, averaged[-1]) if averaged and "validation" in pairs else {}
     is_last_kept = settings.model.keep_better and compared != {} and _gain(compared) < 0
     if is_last_kept:
         averaged = save_average(settings.output, 1)
+        save_records(trainer, settings)  # The other weights replaced all files of the run.
     search = save_chosen_search(settings, pairs) if settings.model.choose_search and "validation" in pairs else {}
     scores = evaluate_saved("test", settings, pairs)
     int8 = save_int8(settings, pairs) if settings.teacher.teacher else {}
@@ -97,6 +96,13 @@ def report(
         logger.info("the results are in %s", args.results)
     if args.push_to_hub:
         push(settings, updates, scores)
+
+
+def save_records(trainer: Seq2SeqTrainer, settings: Settings) -> Any:
+    """Write arguments and curve of the run; returns the curve."""
+    save_arguments(settings, is_trained=True)
+    with staged(settings.output) as folder:
+        return write_curve(folder, trainer.state.log_history)
 
 
 def adam_facts(trainer: Seq2SeqTrainer) -> dict[str, str]:

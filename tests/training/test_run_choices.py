@@ -80,6 +80,8 @@ def test_the_better_of_last_checkpoint_and_average(tmp_path, monkeypatch, capsys
     train_verb.main([*command, "--overwrite"])
     assert all((weight == last[name]).all() for name, weight in weights_of(folder).items())
     assert "| weights | of checkpoint-6, better than the average |" in (folder / "README.md").read_text()
+    assert (folder / "arguments.yaml").is_file()
+    assert (folder / "curve.json").is_file()
 
 
 def test_the_search_is_chosen_by_bleu_on_validation_pairs(tmp_path, capsys):
