@@ -48,10 +48,9 @@ class _Run:
         return all(item.answer.done() for item in self.items)
 
 
-# Works of the same number of digits in base 16 have the same size, and may share a batch.
-_BITS_OF_A_SIZE = 4
-# The size of a function that draws a picture: that of a short request.
-_SMALL = 2
+# Works of the same number of digits in base 16 have the same size, and may share a batch. A picture is as small as a
+# short request.
+_BITS_OF_A_SIZE, _SMALL = 4, 2
 
 
 class Batcher:

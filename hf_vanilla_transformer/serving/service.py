@@ -114,11 +114,11 @@ class Service:
             UntranslatableError: if the model cannot translate one, or an option is impossible.
             BusyError: if the server is full.
         """
-        if (kind := options.get("markup")) is None:
+        if "markup" not in options:
             found = await self.translate_sentences(texts, options, self.split_sentences)
             return await asyncio.to_thread(lambda: [join(*each) for each in found])
         with self._admitted(texts):
-            sentences = await asyncio.to_thread(self._sentences_of_documents, texts, kind)
+            sentences = await asyncio.to_thread(self._sentences_of_documents, texts, options)
             tokens = [sum(each) for each in sentences]
             work = self._check_work([count for each in sentences for count in each], options)
             return await self.batcher.submit(texts, tokens, options, work)
@@ -150,15 +150,17 @@ class Service:
         with self._limits.admit(1), self._as_request_errors():
             return await self.batcher.call(function, *arguments)
 
-    def _sentences_of_documents(self, documents: Sequence[str], kind: str) -> list[list[int]]:
+    def _sentences_of_documents(self, documents: Sequence[str], options: dict[str, Any]) -> list[list[int]]:
         """The number of tokens of each sentence of each document."""
         self._limits.check_markup(documents)
-        texts = [Document(kind, each).texts for each in check_strings("the request", documents)]
-        if not self.split_sentences:
-            return [self._count(each) for each in texts]
-        language = self.card.source_language
-        pieces = [[piece for text in each for piece in pieces_of(self.tokenizer, text, language)] for each in texts]
-        return [self._count([piece.text for piece in each if not is_blank(piece.text)]) for each in pieces]
+        texts = [Document(options["markup"], each).texts for each in check_strings("the request", documents)]
+        counts = [self._count(each, self.split_sentences) for each in texts]
+        if self.split_sentences:
+            self._check_work([count for each in counts for count in each], options)  # Splitting takes time, too.
+            tokenizer, language = self.tokenizer, self.card.source_language
+            pieces = [[piece for text in each for piece in pieces_of(tokenizer, text, language)] for each in texts]
+            counts = [self._count([piece.text for piece in each if not is_blank(piece.text)]) for each in pieces]
+        return counts
 
     def _split(self, texts: Sequence[str]) -> list[list[Piece]]:
         most = min(longest_training_source(self.tokenizer), self.settings.max_source_tokens)

@@ -209,6 +209,18 @@ def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, monkeypatch, ca
         train.main(recipe(tmp_path, max_tokens=1))
 
 
+def test_a_model_from_elsewhere_gets_no_longest_source_of_a_few_pairs(tmp_path):
+    """It was trained on longer sources, which would be split otherwise."""
+    base = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
+    field = "longest_training_source"
+    assert field not in AutoTokenizer.from_pretrained(base).init_kwargs
+    data = ["--dataset_name", "numbers", "--source_lang", "en", "--target_lang", "de", "--train_size", "5"]
+    steps = ["--max_steps", "1", "--save_strategy", "no", "--bf16", "false", "--use_cpu", "true"]
+    command = ["--model_name_or_path", str(base), "--output_dir", str(tmp_path / "tuned"), "--max_digits", "1"]
+    folder = train.main([*command, *data, *steps])
+    assert field not in AutoTokenizer.from_pretrained(folder).init_kwargs
+
+
 def test_the_tokenizer_holds_the_longest_source_and_the_languages(trained, tmp_path):
     """Fine-tuning on shorter pairs does not forget longer ones; its languages may be others."""
     pairs = load_pairs("numbers", source="en", target="fr", max_digits=2, train_size=60)["train"]

@@ -222,6 +222,10 @@ def test_texts_over_the_limit_are_split(service_of, model, tokenizer, monkeypatc
         body = {"q": "<p>nine</p><p>" + "1.2." * 30, "source": "en", "target": "de", "format": "html"}
         status, _, answer = call(address, "POST", "/translate", body)
         assert (status, "split it into texts of at most 40" in answer["error"]) == (413, True)
-        # Splitting takes long, too.
+        # Splitting takes long, too, also of documents.
+        monkeypatch.setattr("hf_vanilla_transformer.serving.service.pieces_of", None)
+        body["q"] = ["<p>" + "nine. " * 200] * 90
+        status, _, answer = call(address, "POST", "/translate", body)
+        assert (status, "with 4 beams each" in answer["error"]) == (413, True)
         monkeypatch.setattr(Service, "_split", None)
         assert call(address, "POST", "/", {"inputs": "nine. " * 90_000})[0] == 413

@@ -28,9 +28,8 @@ class GenerateParameters(BaseModel, extra="forbid"):
 
     def options(self) -> dict[str, Any]:
         """Arguments of `translate()`: those that were given."""
-        options = self.model_dump(
-            exclude_none=True, exclude={"return_scores", *([] if self.glossary else ["glossary"])}
-        )
+        excluded = {"return_scores"} if self.glossary else {"return_scores", "glossary"}
+        options = self.model_dump(exclude_none=True, exclude=excluded)
         return {**options, "return_details": True} if self.return_scores else options
 
 
