@@ -1,6 +1,7 @@
 """Keeping, releasing and measuring the memory of a process on CPUs."""
 
 import ctypes
+import os
 import platform
 import sys
 
@@ -29,6 +30,15 @@ def release_freed_memory() -> bool:
     """Release all freed memory to the operating system; whether there was any, which needs glibc."""
     library = _glibc()
     return library is not None and bool(library.malloc_trim(0))
+
+
+def limit_onednn_cache() -> None:
+    """Make oneDNN keep 64 compiled matmuls instead of 1,024, unless an environment variable says how many.
+
+    Each takes half a megabyte, and the batches of a training have ever new shapes, so that few are used again. It takes
+    effect before the first matmul of the process.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
 def _glibc() -> ctypes.CDLL | None:

@@ -29,7 +29,7 @@ from ..evaluation.choose_search import ALPHAS, PAIRS_OF_A_CHOICE
 from ..evaluation.evaluate import spread
 from ..evaluation.metrics import IGNORED_LABEL
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..support.process_memory import keep_freed_memory, peak_memory
+from ..support.process_memory import keep_freed_memory, limit_onednn_cache, peak_memory
 from ..support.user_errors import InputError, UserError
 from .run_arguments import TRAINED, RunArguments, Settings
 from .run_setup import CHECKPOINTS_KEPT, make_model, make_trainer
@@ -38,7 +38,7 @@ from .run_setup import CHECKPOINTS_KEPT, make_model, make_trainer
 # Share of a GPU's peak that a training of base reaches, measured on an H100 with bfloat16 autocast by
 # benchmarks.gpu_check. The paper's base reached 0.29 of the 9.5 TFLOP/s of a P100.
 UTILIZATION = 0.12
-# A trial ends after so many updates, at which `ReleaseMemory` releases memory for the first time, or so many seconds.
+# A trial ends after so many updates, at which memory has nearly stopped growing, or so many seconds.
 _UPDATES, _SECONDS = 50, 20
 # Arguments of a run that do not concern its updates; and of a tokenizer, because that is there.
 _LEFT_OUT = {"average_last", "ddp_backend", "deepspeed", "early_stopping_patience", "eval_strategy", "fsdp", *TRAINED}
@@ -202,6 +202,7 @@ def _trial(job: dict[str, Any], folder: str) -> dict[str, Any]:
     settings = Settings.from_arguments(**{**job["arguments"], "output_dir": folder, "tokenizer_name": folder})
     args, device, batches = settings.args, settings.args.device, cycle(job["batches"])
     keeps_freed_memory = device.type == "cpu" and keep_freed_memory()
+    limit_onednn_cache()
     tokenizer, model = make_model(settings.model, DatasetDict(), None)
     typical = Dataset.from_list(job["typical"])
     trainer = make_trainer(args, tokenizer, model, DatasetDict(train=typical))

@@ -69,10 +69,10 @@ class ReleaseMemory(TrainerCallback):
     its translations, because the next evaluation has other weights.
 
     Args:
-        updates (`int`, defaults to 50): updates between two releases.
+        updates (`int`, defaults to 25): updates between two releases.
     """
 
-    def __init__(self, updates: int = 50):
+    def __init__(self, updates: int = 25):
         self.updates = updates
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
