@@ -73,8 +73,9 @@ $(FLOOR)/.ready: pyproject.toml constraints-floor.txt
 demo: $(READY)  ## Train on the built-in number corpus, evaluate on unseen numbers, translate some, draw attention.
 	$(VENV)/bin/hf-vanilla-transformer demo
 
-walk: $(READY)  ## Walk the way of a user with two files: plan, train, interrupt, resume, translate, evaluate.
+walk: $(EXTRAS)  ## Walk the way of a user with two files, from plan to server; and run the commands of every page.
 	$(VENV)/bin/python -m tests.walk
+	OMP_NUM_THREADS=1 $(PYTEST) --dist load tests/documented_commands.py
 
 $(VENV)/.docs: $(READY)
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[docs]'

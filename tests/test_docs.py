@@ -299,6 +299,33 @@ def test_blocks_of_translate_md(capsys):
     assert capsys.readouterr().out == "zweiundvierzig\n\n  einhunderteins\n"
 
 
+def test_the_worked_search_of_decoding_md():
+    model = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE)
+    tokenizer = AutoTokenizer.from_pretrained(FIXTURE)
+    inputs, ids = tokenizer("ninety", return_tensors="pt"), tokenizer.get_vocab()
+    ids = {tokenizer.convert_tokens_to_string([token]): number for token, number in ids.items()}
+    page = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8").partition("### A worked search")[2]
+    running, sums = [[]], {(): 0.0}
+    steps = re.findall(r"^\| \d \|.*", page.partition("\n## ")[0], flags=re.MULTILINE)
+    assert len(steps) == 3
+    for step in steps:
+        candidates = re.findall(r"`([^`]+)` (-[\d.]+)", step.split("|")[2])
+        tokens = [[ids[token] for token in text.split()] for text, _ in candidates]
+        prefixes = torch.tensor([[model.config.decoder_start_token_id, *prefix] for prefix in running])
+        repeated = {name: value.expand(len(running), -1) for name, value in inputs.items()}
+        with torch.no_grad():
+            log_p = model(**repeated, decoder_input_ids=prefixes).logits[:, -1].log_softmax(dim=-1)
+        totals = log_p + torch.tensor([[sums[tuple(prefix)]] for prefix in running])
+        best, places = totals.flatten().topk(4)
+        found = [[*running[place // log_p.shape[1]], place % log_p.shape[1]] for place in places.tolist()]
+        assert tokens == found
+        assert [float(value) for _, value in candidates] == pytest.approx(best.tolist(), abs=5.1e-4)
+        sums = dict(zip(map(tuple, found), best.tolist(), strict=True))
+        running = [each for each in found if each[-1] != tokenizer.eos_token_id][:2]
+    output = model.generate(**inputs, num_beams=2, return_dict_in_generate=True, output_scores=True)
+    assert output.sequences_scores.item() == pytest.approx(-0.263, abs=5.1e-4)
+
+
 def test_phrases_of_decoding_md():
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
     names: dict[str, Any] = {"model": model, "tokenizer": tokenizer, "sentences": ["two", "seven"]}
@@ -385,7 +412,7 @@ def test_batches_of_train_md(tmp_path, monkeypatch, capsys):
 
 def test_averages_of_train_md(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    averaged = [tmp_path / "runs" / "averaged" / f"checkpoint-{step}" for step in (1600, 2000)]
+    averaged = [tmp_path / "runs" / "averaged" / f"checkpoint-{step}" for step in (1200, 1400)]
     for seed, folder in enumerate(averaged):
         small_model(seed).save_pretrained(folder)
     run("train.md", "average", {})

@@ -18,10 +18,12 @@ from .user_errors import InputError
 _MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.index.json", "tokenizer*", "*.py")
 
 
-def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = ()) -> None:
+def check_can_write(
+    *paths: str | None, inputs: Iterable[str | Path | None] = (), made: Iterable[Path] = ()
+) -> None:
     """Check before the work that its output files can be written, and replace none of its inputs or each other.
 
-    Inputs may be folders of models. Raises OSError where a file cannot be written, and ValueError for equal files.
+    Inputs may be folders of models; the work makes the folders `made`, which are absolute. Raises OSError where a file cannot be written, and ValueError for equal files.
     """
     given = [path for path in paths if path is not None and not is_stream(path)]
     for one, other in combinations(given, 2):
@@ -35,6 +37,8 @@ def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = ()
             raise IsADirectoryError(f"{path or 'an empty path'} is a folder; name a file to write.")
         if target.is_symlink():
             raise OSError(f"{path} is a link to itself; name a file to write.")
+        if not target.parent.exists() and target.parent in made:
+            continue
         if not target.parent.is_dir():
             raise FileNotFoundError(f"{Path(path).parent} does not exist; create the folder before writing {path}.")
         if not os.access(target.parent, os.W_OK):

