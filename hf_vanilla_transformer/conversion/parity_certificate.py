@@ -110,7 +110,7 @@ def random_rows(model: Any, seed: int) -> Rows:
     config = model.config
     eos = config.eos_token_id
     special = {config.pad_token_id, config.bos_token_id, eos, config.decoder_start_token_id}
-    names = ("vocab_size", "decoder_vocab_size", "src_vocab_size")
+    names = ("vocab_size", "source_vocab_size", "decoder_vocab_size", "src_vocab_size")
     sizes = [getattr(config, name, None) for name in names]
     words = [token for token in range(min(size for size in sizes if size)) if token not in special]
     lengths = torch.randint(1, _LONGEST_RANDOM, (_RANDOM_SENTENCES,), generator=generator).tolist()
