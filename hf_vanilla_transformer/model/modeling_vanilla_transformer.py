@@ -112,14 +112,14 @@ def eager_attention_forward(
 
     Args:
         module (`nn.Module`): the attention layer; dropout applies in its training mode.
-        query, key, value: `(batch, heads, target, d_k)`, `(batch, heads, source, d_k)`, `(batch, heads, source, d_v)`.
-        attention_mask (`(batch, 1, target, source)`, *optional*): where a query may attend, as booleans or integers; or
+        query, key, value: `(batch, heads, queries, d_k)`, `(batch, heads, keys, d_k)`, `(batch, heads, keys, d_v)`.
+        attention_mask (`(batch, 1, queries, keys)`, *optional*): where a query may attend, as booleans or integers; or
             floating-point values to add to the scores: 0, and the lowest value for the paper's minus infinity.
         scaling (`float`): 1 / sqrt(d_k).
         dropout (`float`): dropout rate of the attention weights.
 
     Returns:
-        The output, `(batch, target, heads, d_v)`, and the attention weights, `(batch, heads, target, source)`.
+        The output, `(batch, queries, heads, d_v)`, and the attention weights, `(batch, heads, queries, keys)`.
     """
     scores = torch.matmul(query, key.transpose(-2, -1)) * scaling
     if attention_mask is not None and not attention_mask.is_floating_point():
@@ -135,9 +135,9 @@ def eager_attention_forward(
 class VanillaTransformerAttention(nn.Module):
     """Section 3.2.2: Concat(head_1, ..., head_h) W^O, where head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
 
-    One matrix holds the projections of all heads. The three uses of section 3.2.3 differ in the source of keys and
-    values (the same sequence, or the encoder's output) and in the look-ahead mask: `attention_mask` has it, or, where
-    no mask is passed, `is_causal` stands for it.
+    One matrix each for queries, keys and values holds the projections of all heads. The three uses of section 3.2.3
+    differ in the source of keys and values (the same sequence, or the encoder's output) and in the look-ahead mask.
+    `attention_mask` has that mask; implementations other than eager attention also read `is_causal` without one.
     """
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool = False):
@@ -166,13 +166,13 @@ class VanillaTransformerAttention(nn.Module):
         """Attend from `hidden_states` to `key_value_states`, or to `hidden_states` itself.
 
         Args:
-            hidden_states (`(batch, target, d_model)`): gives the queries.
-            key_value_states (`(batch, source, d_model)`, *optional*): the encoder's output, in cross-attention.
+            hidden_states (`(batch, queries, d_model)`): gives the queries.
+            key_value_states (`(batch, keys, d_model)`, *optional*): the encoder's output, in cross-attention.
             attention_mask: in the form that the attention implementation needs.
             cache (`EncoderDecoderCache`, *optional*): earlier keys and values; extended in place.
 
         Returns:
-            The output, `(batch, target, d_model)`, and the attention weights, `(batch, heads, target, source)`, or None
+            The output, `(batch, queries, d_model)`, and the attention weights, `(batch, heads, queries, keys)`, or None
             where the attention implementation does not return them.
         """
         hidden_states = cast_for_matmul(hidden_states)
@@ -215,6 +215,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         self.fc1 = nn.Linear(config.d_model, config.d_ff)
         self.activation_fn = ACT2FN[config.activation_function]
         self.fc2 = nn.Linear(config.d_ff, config.d_model)
+        # The norm of this sub-layer, by the name that fairseq and transformers gave it.
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -18,12 +18,11 @@ from .user_errors import InputError
 _MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.index.json", "tokenizer*", "*.py")
 
 
-def check_can_write(
-    *paths: str | None, inputs: Iterable[str | Path | None] = (), made: Iterable[Path] = ()
-) -> None:
+def check_can_write(*paths: str | None, inputs: Iterable[str | Path | None] = (), made: Iterable[Path] = ()) -> None:
     """Check before the work that its output files can be written, and replace none of its inputs or each other.
 
-    Inputs may be folders of models; the work makes the folders `made`, which are absolute. Raises OSError where a file cannot be written, and ValueError for equal files.
+    Inputs may be folders of models; the work makes the folders `made`, which are absolute. Raises OSError where a file
+    cannot be written, and ValueError for equal files.
     """
     given = [path for path in paths if path is not None and not is_stream(path)]
     for one, other in combinations(given, 2):

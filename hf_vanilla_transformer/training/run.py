@@ -26,9 +26,9 @@ from .distillation import Teacher
 from .plan import plan
 from .run_arguments import Settings
 from .run_checks import check_settings
-from .run_report import describe_run, report
+from .run_report import describe_run, prepare_push, report
 from .run_saving import RunStoppedError, how_to_resume, save_arguments, save_average, save_model
-from .run_setup import build_trainer, load_training_pairs, prepare_pairs
+from .run_setup import build_trainer, check_has_validation, load_training_pairs, prepare_pairs
 from .trainer_callbacks import DivergedError, EarlyStopping, RecordFacts
 
 
@@ -118,7 +118,10 @@ def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
         # that of the run that wrote the checkpoint is unknown.
         record = {**describe_run(settings), "started": None if checkpoint else started}
         with input_errors():
-            if teacher is not None:
+            check_has_validation(settings, pairs)
+            if args.push_to_hub:
+                prepare_push(settings)
+            if teacher is not None:  # Which may translate for hours, so after the checks.
                 pairs, record["distillation"] = teacher.add_to(pairs)
             trainer = build_trainer(settings, pairs, checkpoint, facts)
         if args.process_index == 0 and not resumes:

@@ -46,7 +46,7 @@ from .optimizer_and_schedule import paper_optimizers
 from .r_drop import RDropTrainer
 from .run_arguments import ModelArguments, RunArguments, Settings
 from .run_checks import check_lengths, check_space, check_tokenizer
-from .run_report import prepare_push, push_without_paths
+from .run_report import push_without_paths
 from .token_metrics import TokenMetricsTrainer
 from .trainer_callbacks import (
     CheckpointAtSigterm,
@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 def build_trainer(
     settings: Settings, pairs: DatasetDict, checkpoint: Path | None, facts: RecordFacts
 ) -> Seq2SeqTrainer:
-    """Build tokenizer, model and Trainer; with --push_to_hub, create the repository first."""
+    """Build tokenizer, model and Trainer."""
     model_args, args = settings.model, settings.args
     if args.save_total_limit is None:
         args.save_total_limit = max(CHECKPOINTS_KEPT, (model_args.average_last or 0) + 1)
@@ -76,9 +76,6 @@ def build_trainer(
     # Before large allocations, which the allocator would return to the OS.
     keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
     limit_onednn_cache()
-    check_has_validation(settings, pairs)
-    if args.push_to_hub:
-        prepare_push(settings)
     tokenizer, model = make_model(model_args, pairs, checkpoint)
     keep_zero_start(model)
     model.generation_config.update(**settings.decoding.generate_kwargs())

@@ -12,7 +12,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import Int8Config, load_pairs, translate
 from hf_vanilla_transformer.cli import distill, train
 from hf_vanilla_transformer.conversion import user_cache
-from hf_vanilla_transformer.training import distillation
+from hf_vanilla_transformer.support.user_errors import InputError
+from hf_vanilla_transformer.training import distillation, run
 from hf_vanilla_transformer.training.distillation import Teacher
 from hf_vanilla_transformer.training.plan import student_recipe
 from hf_vanilla_transformer.training.run_arguments import Settings
@@ -259,3 +260,14 @@ def test_wrong_starts(tmp_path, files, monkeypatch, arguments, message):
     with pytest.raises(SystemExit, match=message):
         distill.main(["--train_file", *files, *arguments])
     assert not (tmp_path / "trainer_output").exists()
+
+
+def test_what_cannot_be_pushed_is_not_translated(tmp_path, files, counted, monkeypatch):
+    def refuse(settings):
+        raise InputError("the token has no write access.")
+
+    monkeypatch.setattr(run, "prepare_push", refuse)
+    options = {**SMALL, "output_dir": str(tmp_path / "student"), "max_steps": "1", "push_to_hub": "true"}
+    with pytest.raises(SystemExit, match="no write access"):
+        distill.main(["--teacher", str(TEACHER), "--train_file", *files, *words(options)])
+    assert not counted
