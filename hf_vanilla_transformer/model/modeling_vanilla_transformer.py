@@ -137,7 +137,8 @@ class VanillaTransformerAttention(nn.Module):
 
     One matrix each for queries, keys and values holds the projections of all heads. The three uses of section 3.2.3
     differ in the source of keys and values (the same sequence, or the encoder's output) and in the look-ahead mask.
-    `attention_mask` has that mask; implementations other than eager attention also read `is_causal` without one.
+    `attention_mask` has that mask; where none is passed, implementations other than eager attention apply it by
+    `is_causal`.
     """
 
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool = False):

@@ -40,5 +40,5 @@ def needing(extra: str, who_needs: str) -> Iterator[None]:
     except ImportError as error:
         library = (error.name or str(error)).partition(".")[0]
         raise ImportError(
-            f"{who_needs} {library}; install it with: pip install '/path/to/the/repository[{extra}]'"
+            f"{who_needs} {library}; install it with: pip install '/path/to/this/repository[{extra}]'"
         ) from error

@@ -109,6 +109,6 @@ def test_a_missing_library_is_named(library, extra, monkeypatch):
     # Other tests may have imported what imports the library.
     importing = {"fastapi": "http.routes", "gradio": "page.gradio_page"}.get(library)
     monkeypatch.delitem(sys.modules, f"hf_vanilla_transformer.serving.{importing}", raising=False)
-    message = rf"^error: serve needs {library}; install it with: pip install '/path/to/the/repository\[{extra}\]'"
+    message = rf"^error: serve needs {library}; install it with: pip install '/path/to/this/repository\[{extra}\]'"
     with pytest.raises(SystemExit, match=message):
         main(["serve", *ARGUMENTS, "--port", "0", *(["--page"] if extra == "page" else [])])

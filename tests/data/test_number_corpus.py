@@ -85,5 +85,5 @@ def test_bad_arguments(arguments, message):
 
 def test_without_num2words(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "num2words", None)
-    with pytest.raises(ImportError, match=r"pip install '/path/to/the/repository\[numbers\]'"):
+    with pytest.raises(ImportError, match=r"pip install '/path/to/this/repository\[numbers\]'"):
         load_pairs("numbers")

@@ -91,7 +91,7 @@ def test_without_matplotlib_the_numbers_are_written(tmp_path, monkeypatch, caplo
     without_matplotlib(monkeypatch)
     write_curve(tmp_path, LOG)
     assert [path.name for path in tmp_path.iterdir()] == ["curve.json"]
-    assert "pip install '/path/to/the/repository[plots]'" in caplog.text
+    assert "pip install '/path/to/this/repository[plots]'" in caplog.text
 
 
 def test_several_curves_in_one_plot(tmp_path, monkeypatch):
