@@ -33,10 +33,9 @@ def release_freed_memory() -> bool:
 
 
 def limit_onednn_cache() -> None:
-    """Make oneDNN keep 64 compiled matmuls instead of 1,024, unless an environment variable says how many.
+    """Make oneDNN keep 64 compiled matmuls of half a megabyte, not 1,024, unless the environment says how many.
 
-    Each takes half a megabyte, and the batches of a training have ever new shapes, so that few are used again. It takes
-    effect before the first matmul of the process.
+    The batches of a training have ever new shapes. It takes effect before the first matmul of the process.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
