@@ -60,7 +60,7 @@ def _loss_and_gradient(
     share, constant = weight / 4, logits.new_tensor(-everywhere / 2)
     factors = 0.5 + share - share * divergences[..., None]
     correct = (of_labels >= log_p.amax(dim=-1)).sum()
-    # Each operation reads all numbers of a pass, which is what takes the time; so few of them, and no new memory.
+    # Memory bounds the speed of these operations, so they are few, and write in place.
     gradient = log_p
     for k in range(2):
         torch.add(factors[k], difference, alpha=share * (1 - 2 * k), out=gradient[k])

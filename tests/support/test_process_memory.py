@@ -1,6 +1,7 @@
 """Keep and release freed memory; measured in a child process, because mallopt() settings last until a process ends."""
 
 import json
+import os
 import platform
 import sys
 import weakref
@@ -10,10 +11,12 @@ import pytest
 import torch
 from transformers import TrainerState
 
+from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.model.prepacked_weights import pack
 from hf_vanilla_transformer.support import process_memory
 from hf_vanilla_transformer.support.process_memory import keep_freed_memory, release_freed_memory
 from hf_vanilla_transformer.training.trainer_callbacks import ReleaseMemory
+from tests.cli.tiny_run import recipe
 from tests.invariants.killed import exit_code, start
 
 
@@ -103,3 +106,13 @@ def test_an_evaluation_drops_prepacked_weights():
     packed = weakref.ref(pack(layer))
     ReleaseMemory().on_evaluate(None, None, None)
     assert packed() is None
+
+
+@pytest.mark.parametrize("given", [None, "7"])
+def test_a_training_limits_the_cache_of_onednn(tmp_path, monkeypatch, given):
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.setenv(name, given or "")
+    if given is None:
+        monkeypatch.delenv(name)
+    train.main(recipe(tmp_path, max_steps=1))
+    assert os.environ[name] == (given or "64")

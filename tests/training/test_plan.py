@@ -17,6 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import load_pairs, plan
 from hf_vanilla_transformer.support.recipes import read_recipe
 from hf_vanilla_transformer.support.user_errors import UserError
+from hf_vanilla_transformer.training import plan_costs
 from hf_vanilla_transformer.training.plan import ROWS, choose, row_for
 from hf_vanilla_transformer.training.plan_costs import Corpus, Costs, estimate
 from hf_vanilla_transformer.training.run import train
@@ -157,6 +158,8 @@ def test_a_plan_next_to_its_run(tmp_path, monkeypatch):
     pairs = numbers()
     changes = {**SMALL, "num_train_epochs": 2, "tokens_per_batch": 64, "max_new_tokens": 12}
     before = torch.random.get_rng_state(), random.getstate(), np.random.get_state()
+    trial, memory = plan_costs._measure, []
+    monkeypatch.setattr(plan_costs, "_measure", lambda *args: memory.append(trial(*args)) or memory[0])
     found = plan(pairs, **changes)
     after = torch.random.get_rng_state(), random.getstate(), np.random.get_state()
     assert torch.equal(before[0], after[0])
@@ -165,7 +168,9 @@ def test_a_plan_next_to_its_run(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     assert not found.arguments.keys() & changes.keys()
     assert found.costs.seconds > 0
-    assert found.costs.memory > 50_000_000
+    assert memory[0]["memory"] > 50_000_000
+    if not torch.cuda.is_available():
+        assert found.costs.memory == pytest.approx(1.3 * memory[0]["memory"])
 
     for split, name in (("train", "train_file"), ("validation", "validation_file")):
         pairs[split].to_json(f"{split}.jsonl")
