@@ -97,7 +97,8 @@ class Teacher:
             else:
                 kept["source"].append(source)
                 kept["target"].append(hypothesis.text)
-        if not kept["source"]:
+        if all(map(is_blank, kept["target"])):
+            removed["empty"] = len(kept["target"])
             counts = ", ".join(f"{count:,} were {rule}" for rule, count in removed.items() if count)
             raise InputError(f"no translation of {self._names[0]} remains: {counts}; give another teacher.")
         evaluated = [pairs[name] for name in ("validation", "test") if name in pairs]

@@ -18,7 +18,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from ..data.cleaning import held_out_size
 from ..data.pair_arguments import Files, TrainingDataArguments, with_recipe
 from ..support.atomic_files import is_disk_error, locked
-from ..support.process_memory import peak_memory
+from ..support.process_memory import limit_onednn_cache, peak_memory
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError, input_errors
 from .checkpoints import find_best, find_checkpoint, is_finished, remove_checkpoints, remove_later_marks
@@ -92,6 +92,7 @@ def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
     started = time.monotonic()
     settings = settings.for_target_language()
     args, output = settings.args, settings.output
+    limit_onednn_cache()  # Before the first matmul, which may be a teacher's.
     if args.process_index > 0:  # The main process reports.
         disable_progress_bars()
         logging.getLogger("hf_vanilla_transformer").setLevel(logging.ERROR)

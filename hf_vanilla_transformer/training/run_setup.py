@@ -38,7 +38,7 @@ from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.pipeline_vanilla_transformer import check_vocabulary
 from ..model.tokenization_two_vocabularies import TwoVocabularyTokenizer
-from ..support.process_memory import keep_freed_memory, limit_onednn_cache
+from ..support.process_memory import keep_freed_memory
 from ..support.user_errors import InputError
 from ..translation.model_loading import explaining_missing_files, load_model
 from .checkpoints import CompleteCheckpoints
@@ -75,7 +75,6 @@ def build_trainer(
     saves_at_sigterm, args.enable_jit_checkpoint = args.enable_jit_checkpoint, False
     # Before large allocations, which the allocator would return to the OS.
     keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
-    limit_onednn_cache()
     tokenizer, model = make_model(model_args, pairs, checkpoint)
     keep_zero_start(model)
     model.generation_config.update(**settings.decoding.generate_kwargs())

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -153,9 +154,9 @@ def test_faulty_translations_are_removed_and_counted(tmp_path, monkeypatch, capl
     )
     assert f"removed 5 of 56 translations: {removed}" in caplog.text
     assert facts["targets of the teacher"] == f"51; removed {removed}"
-    answers["one"] = ("eins", ["repetition"])
-    with pytest.raises(ValueError, match=r"no translation of .*numbers_tiny remains: \d+ were \w+.*; give another"):
-        teacher_of(tmp_path, teacher_num_beams=1).add_to(pairs_of(["one"]))
+    answers |= {"one": ("eins", ["repetition"]), "six": (" ", [])}
+    with pytest.raises(ValueError, match=r"no translation of .*numbers_tiny remains: .* 1 were empty; give another"):
+        teacher_of(tmp_path, teacher_num_beams=1).add_to(pairs_of(["one", "six"]))
 
 
 def test_the_hypothesis_nearest_to_the_reference(tmp_path):
@@ -231,13 +232,15 @@ def test_several_teachers_are_an_ensemble(tmp_path, monkeypatch):
 
 def test_the_plan_of_a_student(tmp_path, files, capsys, cache):
     row = student_recipe({"num_layers": 3, "d_model": 256})
-    assert row == {"num_layers": 3, "d_model": 256, "config_overrides": {"encoder_layers": 6, "decoder_layers": 1}}
+    overrides = {"encoder_layers": 6, "decoder_layers": 1}
+    assert row == {"num_layers": 3, "d_model": 256, "config_overrides": overrides, "initializer_factor": 0.38}
     distill.main(
         ["--teacher", str(TEACHER), "--train_file", *files, "--output_dir", str(tmp_path / "run"), "--dry_run"]
     )
     printed = capsys.readouterr().out
     assert "118 training pairs" in printed
     assert "model: 4 + 1 layers" in printed
+    assert "dropout 0.3, initial weights times 0.42\n" in printed
     assert f"vocabulary: {TEACHER}" in printed
     assert "teacher: 59 sentences to translate first, about 1 minute" in printed
     assert not cache.exists()
@@ -271,3 +274,15 @@ def test_what_cannot_be_pushed_is_not_translated(tmp_path, files, counted, monke
     with pytest.raises(SystemExit, match="no write access"):
         distill.main(["--teacher", str(TEACHER), "--train_file", *files, *words(options)])
     assert not counted
+
+
+def test_matmuls_are_kept_sparingly_before_a_teacher_translates(tmp_path, files, monkeypatch):
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+
+    def stop(self, pairs):
+        raise InputError(f"{os.environ.get('ONEDNN_PRIMITIVE_CACHE_CAPACITY')} are kept.")
+
+    monkeypatch.setattr(Teacher, "add_to", stop)
+    options = {**SMALL, "output_dir": str(tmp_path / "student"), "max_steps": "1"}
+    with pytest.raises(SystemExit, match="64 are kept"):
+        distill.main(["--teacher", str(TEACHER), "--train_file", *files, *words(options)])
