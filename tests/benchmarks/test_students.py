@@ -1,0 +1,30 @@
+"""benchmarks/students.py scores and times every model in every runtime. No test asserts a time."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import students
+from benchmarks.support import timing
+
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
+
+
+def test_figures_table_and_picture(tmp_path, write, monkeypatch, capsys):
+    monkeypatch.setattr(timing, "PROBE_WIDTHS", {"cpu": 8})
+    pairs = write("test.csv", "source,target\nforty-two,zweiundvierzig\nseven,sieben\nsix,sechs\n")
+    output = tmp_path / "found.json"
+    options = ["--runtimes", "torch", "torch int8", "--beams", "1", "2", "--rounds", "2", "--output", str(output)]
+    students.main(["--models", str(FIXTURE), "--test_file", str(pairs), *options])
+    entries = json.loads(output.read_text())["entries"]
+    assert list(entries) == [f"{FIXTURE}, {runtime}, {n}" for runtime in ("torch", "torch int8") for n in (1, 2)]
+    printed = capsys.readouterr().out
+    for each in entries.values():
+        assert each["sentences_per_second"] == pytest.approx(3 / (sum(each["seconds"]) / 2))
+        assert each["exact_match"] == 100
+        assert "greedy" in each["decoding"] if each["beams"] == 1 else "2 beams" in each["decoding"]
+        assert f"| {each['beams']}     | {each['bleu']:.2f}" in printed
+    assert "1.00 (1.00-1.00)" in printed
+    assert "<svg" in (tmp_path / "found_entries.svg").read_text()
