@@ -105,6 +105,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         attention_dropout, activation_dropout (`float`, default to 0.0): dropout on attention weights and after the
             ReLU; the paper names neither for translation.
         label_smoothing (`float`, defaults to 0.1): epsilon_ls (section 5.4), applied in training mode only.
+        initializer_factor (`float`, defaults to 1.0): factor of the initial weights of the projections of values and
+            outputs and of the feed-forward networks. Below 1, each layer of a new model changes its input less, so that
+            deep stacks learn in small batches (Wang et al. 2022, "DeepNet: Scaling Transformers to 1,000 Layers").
         position_embedding_type (`str`, defaults to `"sinusoidal"`): `"sinusoidal"` (section 3.5), `"learned"` (Table 3
             row E), or `"sinusoidal_tensor2tensor"`, the frequencies of the authors' code, fairseq and Marian.
         position_offset (`int`, defaults to 0): position of the first token, for sinusoids; weights of fairseq need 2.
@@ -164,6 +167,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
     label_smoothing: float | int = 0.1
+    initializer_factor: float | int = 1.0
     position_embedding_type: Literal["sinusoidal", "learned", "sinusoidal_tensor2tensor"] = "sinusoidal"
     position_offset: int = 0
     max_position_embeddings: int = 1024
@@ -300,7 +304,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for name in _RATES:
             value = getattr(self, name)
             _require(0 <= value <= 1, f"{name} is {value}; it must be a rate between 0 and 1.")
-        _require(self.layer_norm_eps > 0, f"layer_norm_eps is {self.layer_norm_eps}; it must be above 0.")
+        for name in ("layer_norm_eps", "initializer_factor"):
+            value = getattr(self, name)
+            _require(value > 0, f"{name} is {value}; it must be above 0.")
 
     def _check_heads(self) -> None:
         divisible = self.d_model % self.num_heads == 0

@@ -44,7 +44,13 @@ from .linear_kernels import cast_for_matmul, drop, linear
 from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
 from .model_outputs import VanillaTransformerLMOutput, as_encoder_output, model_output, with_cache
 from .position_kernels import once_per_position
-from .pretrained_model import DECODER_TP_PLAN, STACK_FSDP_PLAN, STACK_TP_PLAN, VanillaTransformerPreTrainedModel
+from .pretrained_model import (
+    DECODER_TP_PLAN,
+    STACK_FSDP_PLAN,
+    STACK_TP_PLAN,
+    VanillaTransformerPreTrainedModel,
+    set_initial_gain,
+)
 
 
 _DEVICES_WITH_FLOAT64 = ("cpu", "cuda", "meta")
@@ -155,6 +161,7 @@ class VanillaTransformerAttention(nn.Module):
         self.k_proj = nn.Linear(d_model, config.num_heads * self.key_dim, bias=bias)
         self.v_proj = nn.Linear(d_model, config.num_heads * self.value_dim, bias=bias)
         self.out_proj = nn.Linear(config.num_heads * self.value_dim, d_model, bias=bias)
+        set_initial_gain(config.initializer_factor, self.v_proj, self.out_proj)
 
     def forward(
         self,
@@ -216,6 +223,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         self.fc1 = nn.Linear(config.d_model, config.d_ff)
         self.activation_fn = ACT2FN[config.activation_function]
         self.fc2 = nn.Linear(config.d_ff, config.d_model)
+        set_initial_gain(config.initializer_factor, self.fc1, self.fc2)
         # The norm of this sub-layer, by the name that fairseq and transformers gave it.
         self.final_layer_norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
 

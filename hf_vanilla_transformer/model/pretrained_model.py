@@ -30,6 +30,12 @@ DECODER_TP_PLAN = STACK_TP_PLAN | {
 STACK_FSDP_PLAN = {"layers.*": "free_full_weight"}
 
 
+def set_initial_gain(gain: float, *matrices: Any) -> None:
+    """Have `_init_weights`, which transformers calls for each matrix alone, multiply these by a gain."""
+    for matrix in matrices:
+        matrix.initial_gain = gain
+
+
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
     """Class attributes that transformers reads, and what the classes of this model share besides their layers."""
 
@@ -138,7 +144,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         if isinstance(module, nn.Embedding) or module is self.get_output_embeddings():
             init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
         elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
+            init.xavier_uniform_(module.weight, gain=getattr(module, "initial_gain", 1.0))
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
         if isinstance(module, (nn.Linear, nn.LayerNorm)) and module.bias is not None:

@@ -23,6 +23,8 @@ from .run_setup import tokenizer_of
 ROWS = {"tiny": 10, "small": 10_000, "medium": 80_000, "base": 1_000_000}
 # Fewer updates train nothing; more would take weeks on a CPU.
 FEWEST_UPDATES, MOST_UPDATES = 1_000, 100_000
+# Runs of fewer epochs underfit with more dropout (docs/experiments.md).
+_FEW_EPOCHS, _DROPOUT_OF_FEW = 30, 0.1
 # Bytes of text, both sides together, for each token of the vocabulary; Multi30k has 600 with its 6,000 tokens.
 _BYTES_PER_TOKEN, _SMALLEST_VOCABULARY = 300, 300
 _SAMPLE = 20_000
@@ -97,8 +99,8 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
     if tflops is not None and not 0 < tflops < math.inf:
         raise InputError(f"tflops is {tflops}; give the TFLOP/s of a GPU, such as 100.")
     # A student's sources occur twice: with the given target, and with the teacher's.
-    sources = len(train) // (2 if settings.teacher.teacher and not settings.teacher.distilled_only else 1)
-    name = row_for(sources, tflops is not None or settings.args.device.type != "cpu")
+    targets = 2 if settings.teacher.teacher and not settings.teacher.distilled_only else 1
+    name = row_for(len(train) // targets, tflops is not None or settings.args.device.type != "cpu")
     row = student_recipe(read_recipe(name)) if settings.teacher.teacher else read_recipe(name)
     # In memory, because tokens of other pairs would be written to the cache of data sets.
     sample = DatasetDict({split: _sample(pairs[split]) for split in ("train", "validation") if split in pairs})
@@ -110,7 +112,7 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
     data = tokenize_pairs(sample, tokenizer)
     validation, test = (len(pairs.get(split, [])) for split in ("validation", "test"))
     corpus = Corpus(len(train), validation, test, *pair_lengths(data["train"]))
-    arguments = choose(row, corpus, settings.args.world_size, given) if chooses else {}
+    arguments = choose(row, corpus, settings.args.world_size, given, targets) if chooses else {}
     planned = Settings.from_arguments(**{**arguments, **given})
     per_epoch = updates_of_epoch(corpus, {**arguments, **given}, settings.args.world_size)
     # As the Trainer counts them.
@@ -131,9 +133,12 @@ def row_for(pairs: int, on_gpu: bool) -> str:
 def student_recipe(row: dict[str, Any]) -> dict[str, Any]:
     """A recipe for a student: a deep encoder, and one decoder layer, because decoding takes most time of a translation.
 
-    Kasai et al. 2021, "Deep Encoder, Shallow Decoder".
+    Kasai et al. 2021, "Deep Encoder, Shallow Decoder"; the initial weights of deep encoders are those of Wang et al.
+    2022, "DeepNet".
     """
-    return {**row, "config_overrides": {"encoder_layers": 2 * row["num_layers"], "decoder_layers": 1}}
+    layers = 2 * row["num_layers"]
+    overrides = {"encoder_layers": layers, "decoder_layers": 1}
+    return {**row, "config_overrides": overrides, "initializer_factor": round((8 * layers) ** -0.25, 2)}
 
 
 def _sample(split: Dataset) -> Dataset:
@@ -149,13 +154,16 @@ def updates_of_epoch(corpus: Corpus, arguments: Mapping[str, Any], processes: in
     return math.ceil(of_process / arguments.get("gradient_accumulation_steps", 1))
 
 
-def choose(row: Mapping[str, Any], corpus: Corpus, processes: int, given: Mapping[str, Any]) -> dict[str, Any]:
+def choose(
+    row: Mapping[str, Any], corpus: Corpus, processes: int, given: Mapping[str, Any], targets: int = 1
+) -> dict[str, Any]:
     """Fit a recipe to a corpus.
 
     Args:
         row: arguments of the recipe; steps below 1 are fractions of the run.
         processes: that train together; the recipe's update is of all of them.
         given: arguments that the choice keeps.
+        targets: of each source.
 
     Returns:
         The arguments that were not given.
@@ -164,11 +172,14 @@ def choose(row: Mapping[str, Any], corpus: Corpus, processes: int, given: Mappin
     fitted = _fit_batches(row, corpus, processes, given)
     chosen = {name: value for name, value in {**row, **fitted}.items() if name not in replaced}
     merged = {**chosen, **given}
-    updates = math.ceil(merged["num_train_epochs"] * updates_of_epoch(corpus, merged, processes))
+    per_epoch = updates_of_epoch(corpus, merged, processes)
+    updates = math.ceil(merged["num_train_epochs"] * per_epoch)
     if "num_train_epochs" not in given:
         updates = min(max(updates, FEWEST_UPDATES), row.get("max_steps", MOST_UPDATES))
         chosen["max_steps"] = updates = given.get("max_steps", updates)
     del chosen["num_train_epochs"]
+    if targets * updates / per_epoch < _FEW_EPOCHS:
+        chosen["dropout"] = min(row["dropout"], _DROPOUT_OF_FEW)
     chosen["warmup_steps"] = max(1, min(row["warmup_steps"], updates // 10))
     chosen |= {name: math.ceil(row[name] * updates) for name in ("logging_steps", "eval_steps", "save_steps")}
     if given.get("load_best_model_at_end"):
@@ -197,6 +208,7 @@ def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> li
     """What was chosen and why, a line each."""
     args, model, config = settings.args, settings.model, settings.model.config()
     sizes = f"d_model {config.d_model}, d_ff {config.d_ff}, {config.num_heads} heads, dropout {config.dropout:g}"
+    factor = f", initial weights times {config.initializer_factor:g}" if config.initializer_factor != 1 else ""
     means = f"{corpus.source.mean():.1f} source and {corpus.target.mean():.1f} target tokens on average"
     is_limited = model.vocab_size < read_recipe(name)["vocab_size"]
     limit = f", one for each {_BYTES_PER_TOKEN} bytes of text" if is_limited else ""
@@ -207,7 +219,7 @@ def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> li
     weights = f"average of the last {model.average_last} checkpoints" if model.average_last else "of the last update"
     lines = [
         f"recipe {name}, for {ROWS[name]:,} pairs and more: {corpus.pairs:,} training pairs of {means}",
-        f"model: {config.encoder_layers} + {config.decoder_layers} layers, {sizes}",
+        f"model: {config.encoder_layers} + {config.decoder_layers} layers, {sizes}{factor}",
         f"vocabulary: {model.tokenizer_name or f'at most {model.vocab_size:,} tokens{limit}'}",
         f"update: {tokens or f'{args.per_device_train_batch_size * batches:,} pairs'}; {epochs:,.1f} epochs{r_drop}",
         f"schedule: {args.describe_optimizer()}, {args.warmup_steps:,g} warm-up updates",

@@ -47,7 +47,7 @@ class ModelArguments(LoadingArguments):
     tokenizer_name: str | None = option(
         None, "Use this tokenizer, a folder or a name on the Hub, instead of training one."
     )
-    preset: str = option("base", 'Row of Table 3: base, big, "C N=2", E, ...')
+    preset: str = option("base", 'Row of Table 3: big, "C N=2", E, ...')
     vocab_size: int = option(37000, "Maximum size of the joint BPE vocabulary, or of each.")
     tokenizer_type: Literal["bpe", "sentencepiece", "char"] = option(
         "bpe",
@@ -64,6 +64,7 @@ class ModelArguments(LoadingArguments):
     num_heads: int | None = option(None, "Attention heads (base: 8).")
     dropout: float | None = option(None, "P_drop (base: 0.1).")
     label_smoothing: float | None = option(None, "epsilon_ls (base: 0.1).")
+    initializer_factor: float | None = option(None, "Of initial weights (1); below 1 for 6 layers and more.")
     config_overrides: dict | str | None = option(
         None, "Other fields of VanillaTransformerConfig, as JSON: '{\"decoder_layers\": 2}'."
     )
@@ -122,7 +123,7 @@ class ModelArguments(LoadingArguments):
                 f"tokenizer_name is {self.tokenizer_name}, so no tokenizer is trained; leave out "
                 f"{', '.join(f'--{name}' for name in TRAINED)}."
             )
-        for name in ("preset", "tokenizer_name", "config_overrides"):
+        for name in ("preset", "tokenizer_name", "config_overrides", "initializer_factor"):
             value = getattr(self, name)
             if self.model_name_or_path is not None and value != getattr(type(self), name):
                 raise InputError(
@@ -150,6 +151,8 @@ class ModelArguments(LoadingArguments):
         sizes |= {"d_model": self.d_model, "d_ff": self.d_ff, "num_heads": self.num_heads}
         given: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
         given |= self.regularization()
+        if self.initializer_factor is not None:
+            given["initializer_factor"] = self.initializer_factor
         overrides = self.config_overrides if isinstance(self.config_overrides, dict) else {}
         if tokenizer is not None:
             sides = zip(("source_vocab_size", "vocab_size"), sides_of(tokenizer), strict=True)

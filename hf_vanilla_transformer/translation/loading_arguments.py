@@ -19,7 +19,7 @@ class LoadingArguments:
     revision: str | None = option(None, "Branch, tag or commit of the model on the Hub.")
     token: str | None = option(None, "Access token of the Hub (default: that of `hf auth login`).")
     trust_remote_code: bool = option(False, "Run the code of the model on the Hub, for other architectures.")
-    device: str | None = option(None, "cpu, cuda, cuda:1, ... (default: an accelerator if there is one).")
+    device: str | None = option(None, "cpu, cuda, cuda:1, ... (default: an accelerator).")
 
     def __post_init__(self) -> None:
         if self.device is not None:

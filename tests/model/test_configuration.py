@@ -104,6 +104,7 @@ def test_rates_are_numbers_from_0_to_1(rate):
         ({"d_k": 0}, "d_k is 0; it must be from 1 to"),
         ({"decoder_layers": 0}, "decoder_layers is 0; it must be from 1 to 1000"),
         ({"layer_norm_eps": 0.0}, r"layer_norm_eps is 0.0; it must be above 0"),
+        ({"initializer_factor": 0}, r"initializer_factor is 0; it must be above 0"),
         ({"position_offset": -1}, "position_offset is -1; it must be at least 0"),
         ({"position_offset": 2, "position_embedding_type": "learned"}, "it must be .* 0 for learned positions"),
         ({"activation_function": "rely"}, 'activation_function is "rely"; the paper uses "relu"'),

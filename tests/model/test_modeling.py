@@ -466,6 +466,18 @@ def test_initialization():
     assert (layer.final_layer_norm.weight == 1).all()
 
 
+def test_the_initial_weights_of_branches_have_a_factor():
+    """Values, outputs and feed-forward networks; queries and keys set no scale of a layer's output."""
+    models = []
+    for factor in (1.0, 0.25):
+        torch.manual_seed(0)
+        models.append(small_model(initializer_factor=factor))
+    plain, scaled = (dict(model.named_parameters()) for model in models)
+    for name, weight in plain.items():
+        is_of_branch = any(part in name for part in ("v_proj.weight", "out_proj.weight", "fc1.weight", "fc2.weight"))
+        torch.testing.assert_close(scaled[name], weight * (0.25 if is_of_branch else 1.0))
+
+
 def test_an_untied_softmax_begins_like_an_embedding():
     torch.manual_seed(0)
     model = small_model(vocab_size=4000, tie_word_embeddings=False)

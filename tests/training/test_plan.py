@@ -133,6 +133,19 @@ def test_epochs_and_budget_set_the_number_of_updates():
     assert (eight.gradient_accumulation_steps, eight.tokens_per_batch) == (1, 3125)
 
 
+def test_a_run_of_few_epochs_has_less_dropout():
+    captions, software = corpus(longest=20), corpus(longest=60)
+    assert planned("small", captions).model.dropout == 0.2
+    assert planned("small", software).args.max_steps == planned("small", captions).args.max_steps
+    assert planned("small", software).model.dropout == 0.1
+    assert planned("small", software, dropout=0.3).model.dropout == 0.3
+    assert planned("tiny", captions, num_train_epochs=5).model.dropout == 0.1
+    assert planned("base", software).model.dropout == 0.1
+    # The sources of a student occur twice in an epoch.
+    assert planned("small", corpus()).model.dropout == 0.1
+    assert choose(read_recipe("small"), corpus(), 1, {}, targets=2)["dropout"] == 0.2
+
+
 def test_the_hours_of_an_h100(tokenizer):
     """Base made 318,930 target tokens/s on a GPU of 989 TFLOP/s, in batches of 25,000 (docs/benchmarks.md)."""
     of = Corpus(4_500_000, 0, 0, *[np.full(20_000, 25)] * 2)
