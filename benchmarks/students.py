@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -104,20 +105,24 @@ def tables(figures: dict[str, Any]) -> Iterator[str]:
 
 
 def draw(entries: dict[str, dict[str, Any]]) -> Any:
-    """BLEU by sentences/s: a colour for each model, a marker for each runtime, the beam size beside each point."""
+    """BLEU by sentences/s: a line for each model and runtime, over the beam sizes, which stand beside its points."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     models, runtimes = (list(dict.fromkeys(each[name] for each in entries.values())) for name in ("model", "runtime"))
-    for each in entries.values():
-        point = each["sentences_per_second"], each["bleu"]
-        marker, colour = "osD^"[runtimes.index(each["runtime"])], f"C{models.index(each['model'])}"
-        is_new = f"{each['model']}, {each['runtime']}" not in axes.get_legend_handles_labels()[1]
-        label = f"{each['model']}, {each['runtime']}" if is_new else None
-        axes.plot(*point, marker, color=colour, label=label)
-        axes.annotate(str(each["beams"]), point, xytext=(5, 3), textcoords="offset points", fontsize="small")
+    for model, runtime in product(models, runtimes):
+        line = [each for each in entries.values() if (each["model"], each["runtime"]) == (model, runtime)]
+        points = [(each["sentences_per_second"], each["bleu"]) for each in line]
+        style = {"marker": "osD^"[runtimes.index(runtime)], "color": f"C{models.index(model)}", "linewidth": 0.7}
+        axes.plot(*zip(*points, strict=True), label=f"{model}, {runtime}", **style)
+        for each, point in zip(line, points, strict=True):
+            axes.annotate(str(each["beams"]), point, xytext=(5, 3), textcoords="offset points", fontsize="small")
     axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    ticks = [digit * 10**power for power in range(6) for digit in (1, 2, 5) if low <= digit * 10**power <= high]
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
     axes.set_xlabel("throughput, sentences/s, text to text; the numbers are beams")
     axes.set_ylabel("BLEU")
     figure.legend(loc="outside right upper", frameon=False, fontsize="small")

@@ -26,7 +26,7 @@ _OTHER_FILES = ("config.json", "generation_config.json", *TOKENIZER_FILES, "*.py
 # Fields that may differ between checkpoints of one model: who wrote it, how it was trained, and the tokenizer's last
 # call.
 _NOT_OF_THE_MODEL = {"_name_or_path", "transformers_version", "padding", "truncation"}
-_NOT_OF_THE_MODEL |= {"dropout", "attention_dropout", "activation_dropout", "label_smoothing"}
+_NOT_OF_THE_MODEL |= {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "initializer_factor"}
 
 
 class _Checkpoint(NamedTuple):
