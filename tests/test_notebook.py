@@ -53,6 +53,16 @@ def test_quickstart(tmp_path, monkeypatch):
     assert printed[-1] == names["translate"](names["trainer"].model, names["tokenizer"], ["seven"])
 
 
+def test_quickstart_is_saved_executed():
+    """From top to bottom, with what each cell but the imports shows."""
+    found = [
+        cell for cell in json.loads(QUICKSTART.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"
+    ]
+    assert [cell["execution_count"] for cell in found] == list(range(1, len(found) + 1))
+    assert all(cell["outputs"] for cell in found[1:])
+    assert not any(output["output_type"] == "error" for cell in found for output in cell["outputs"])
+
+
 def test_annotated(capsys):
     names: dict[str, Any] = {}
     for source in cells(ANNOTATED, "code"):
