@@ -4,7 +4,6 @@ Only translation is timed, from text to text; all of them take turns.
 """
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +25,7 @@ from hf_vanilla_transformer.evaluation.evaluate import evaluate
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
+from hf_vanilla_transformer.support.user_errors import InputError
 
 
 RUNTIMES = ("torch", "torch int8", "ctranslate2", "ctranslate2 int8")
@@ -44,6 +44,9 @@ class BenchmarkArguments:
 
     def __post_init__(self) -> None:
         check_number("rounds", self.rounds, 1)
+        unknown = [name for name in self.runtimes if name not in RUNTIMES]
+        if unknown:
+            raise InputError(f'there is no runtime "{unknown[0]}"; choose among: {", ".join(RUNTIMES)}.')
 
 
 class Arguments(NamedTuple):
@@ -62,13 +65,6 @@ def load(folder: str, runtime: str) -> Any:
     return AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32, **quantization)
 
 
-def seconds_of(model: Any, tokenizer: Any, sentences: list[str], **options: Any) -> float:
-    """Wall seconds of the translation."""
-    start = time.perf_counter()
-    translate(model, tokenizer, sentences, **options)
-    return time.perf_counter() - start
-
-
 def measure(args: BenchmarkArguments, data: DataArguments) -> dict[str, Any]:
     """BLEU, seconds of each round and sentences/s, by model, runtime and beam size."""
     pairs = data.load()["test"]
@@ -82,7 +78,8 @@ def measure(args: BenchmarkArguments, data: DataArguments) -> dict[str, Any]:
                 scores, _ = evaluate(model, pairs, tokenizer, data=data.describe("test"), **options)
                 name = f"{folder}, {runtime}, {beams}"
                 figures[name] = {"model": folder, "runtime": runtime, "beams": beams, **scores}
-                runs[name] = partial(seconds_of, model, tokenizer, list(pairs["source"]), **options)
+                work = partial(translate, model, tokenizer, list(pairs["source"]), **options)
+                runs[name] = partial(clock.time, work)
     for name, seconds in in_turns(runs, args.rounds, clock).items():
         figures[name] |= {"seconds": seconds, "sentences_per_second": len(pairs) / median(seconds)}
     machine = describe_conditions(torch.device("cpu"))

@@ -28,3 +28,8 @@ def test_figures_table_and_picture(tmp_path, write, monkeypatch, capsys):
         assert f"| {each['beams']}     | {each['bleu']:.2f}" in printed
     assert "1.00 (1.00-1.00)" in printed
     assert "<svg" in (tmp_path / "found_entries.svg").read_text()
+
+
+def test_an_unknown_runtime_is_refused():
+    with pytest.raises(SystemExit, match='there is no runtime "onnx"; choose among: torch, torch int8'):
+        students.main(["--models", str(FIXTURE), "--runtimes", "torch", "onnx"])
