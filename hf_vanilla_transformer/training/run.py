@@ -17,7 +17,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..data.cleaning import held_out_size
 from ..data.pair_arguments import Files, TrainingDataArguments, with_recipe
-from ..support.atomic_files import is_disk_error, locked
+from ..support.atomic_files import check_free_space, is_disk_error, locked
 from ..support.process_memory import limit_onednn_cache, peak_memory
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError, input_errors
@@ -145,6 +145,8 @@ def with_plan(settings: Settings, pairs: DatasetDict, teacher: Teacher | None) -
     (chosen,) = broadcast_object_list(planned)
     for line in chosen.lines():
         logger.info(line)
+    if is_first and not settings.plan.dry_run:
+        check_free_space(settings.output, chosen.costs.disk, "make room, or name another --output_dir")
     if teacher is not None and is_first:
         logger.info(teacher.describe_work(pairs))
     return Settings.from_arguments(**{**chosen.arguments, **given}).for_target_language(), pairs

@@ -3,7 +3,9 @@
 import json
 import logging
 import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -273,6 +275,15 @@ def test_what_cannot_be_pushed_is_not_translated(tmp_path, files, counted, monke
     options = {**SMALL, "output_dir": str(tmp_path / "student"), "max_steps": "1", "push_to_hub": "true"}
     with pytest.raises(SystemExit, match="no write access"):
         distill.main(["--teacher", str(TEACHER), "--train_file", *files, *words(options)])
+    assert not counted
+
+
+def test_a_full_disk_is_known_before_the_teacher_translates(tmp_path, files, counted, monkeypatch):
+    costs = SimpleNamespace(arguments={}, costs=SimpleNamespace(disk=10), lines=list)
+    monkeypatch.setattr(run, "plan", lambda pairs, **given: costs)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=10, free=9))
+    with pytest.raises(SystemExit, match="make room"):
+        distill.main(["--teacher", str(TEACHER), "--train_file", *files, "--output_dir", str(tmp_path / "student")])
     assert not counted
 
 

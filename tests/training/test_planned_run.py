@@ -1,6 +1,8 @@
 """What `train` does with a plan: it is printed, saved, and never made again. The plan itself is in test_plan.py."""
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,6 +13,7 @@ from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.cli import plan as plan_verb
 from hf_vanilla_transformer.cli import train as train_verb
 from hf_vanilla_transformer.training import run
+from hf_vanilla_transformer.training.plan_costs import Costs
 from hf_vanilla_transformer.training.run import train
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_saving import RunStoppedError
@@ -32,6 +35,7 @@ CHOSEN = {
 
 class FixedPlan(NamedTuple):
     arguments: dict[str, Any]
+    costs: Costs = Costs(parameters=1, tokens=1, updates=6, seconds=1, memory=1, disk=10**6)
 
     def lines(self) -> list[str]:
         return [f"{name}: as it was chosen" for name in self.arguments]
@@ -81,6 +85,13 @@ def test_files_and_a_folder_are_enough(tmp_path, files, asked, capsys):
     others = train(config=str(folder / "arguments.yaml"), output_dir=tmp_path / "others", **other_pairs(tmp_path))
     assert "validation_size" not in saved_arguments(others)
     assert all((weight == weights_of(folder)[name]).all() for name, weight in weights_of(again).items())
+
+
+def test_a_disk_without_space_for_the_checkpoints_of_a_plan(tmp_path, files, asked, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=10**9, free=10**6 - 1))
+    with pytest.raises(OSError, match=r"the run writes at least 0\.001 GB, but the disk of .* make room"):
+        train(files, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_is_given_wins(tmp_path, files, asked):
