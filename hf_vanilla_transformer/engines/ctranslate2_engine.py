@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import threading
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ _WITHOUT_EFFECT = (
     *("renormalize_logits", "remove_invalid_values", "pad_token_id", "bos_token_id", "decoder_start_token_id"),
     *("transformers_version", "_from_model_config", "_original_object_hash"),
 )
+# Processes of one setting; more would only share the processor.
+_CONCURRENT = 2
 _Rows = list[list[int]]
 
 
@@ -118,7 +121,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             names = [converted / "shared_vocabulary.json"] * 2
         self._source, self._target = (json.loads(path.read_text(encoding="utf-8")) for path in names)
         self._ids = {text: token for token, text in enumerate(self._target)}
-        self._processes: dict[Setting, CTranslate2Process] = {}
+        self._processes: dict[Setting, list[CTranslate2Process]] = {}
         self._starting = threading.Lock()
 
     def generate(
@@ -204,14 +207,17 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return [torch.tensor(each[: len(row)]) for (_, _, (each,)), row in zip(found, targets, strict=True)]
 
     def interrupt(self) -> None:
-        """Kill the processes; the next call starts others."""
-        for process in list(self._processes.values()):
-            process.kill()
+        """Kill the process that has worked longest on its job, if any works; the next call starts another."""
+        with self._starting:
+            processes = list(chain(*self._processes.values()))
+        if busy := [each for each in processes if each.seconds_of_call]:
+            max(busy, key=lambda each: each.seconds_of_call).kill()
 
     def close(self) -> None:
         """End the processes, which otherwise end with this one."""
         while self._processes:
-            self._processes.popitem()[1].close()
+            for process in self._processes.popitem()[1]:
+                process.close()
 
     def _settings(self, given: dict[str, Any]) -> Any:
         for name, value in given.items():
@@ -256,12 +262,17 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         return [[self._target[token] for token in row if token != self.config.eos_token_id] for row in rows]
 
     def _process(self, rows: int) -> CTranslate2Process:
-        """The process for a batch: sentences in parallel, or threads in parallel where there are few sentences."""
+        """A process for a batch: sentences in parallel, or threads in parallel where there are few sentences.
+
+        If all work, a second one, so that a short call does not wait for a long one; then the one with the newest job.
+        """
         workers = self._threads if rows >= 2 * self._threads else 1
         # CTranslate2 uses AVX2 unless it is told otherwise.
         instructions = "AVX512" if has_avx512() and "CT2_FORCE_CPU_ISA" not in os.environ else ""
         setting = Setting(workers, self._threads // workers, instructions)
         with self._starting:
-            if setting not in self._processes or self._processes[setting].has_ended:
-                self._processes[setting] = CTranslate2Process(self._folder, self._compute_type, setting)
-            return self._processes[setting]
+            processes = [each for each in self._processes.get(setting, []) if not each.has_ended]
+            if len(processes) < _CONCURRENT and all(each.seconds_of_call for each in processes):
+                processes.append(CTranslate2Process(self._folder, self._compute_type, setting))
+            self._processes[setting] = processes
+            return min(processes, key=lambda each: each.seconds_of_call)

@@ -40,6 +40,7 @@ class CTranslate2Process:
         self._workers = setting.workers
         # An answer belongs to the request before it.
         self._calling = threading.Lock()
+        self._called: float | None = None
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
         )
@@ -67,15 +68,23 @@ class CTranslate2Process:
         from_child: Any = self._process.stdout
         answer = ""
         with self._calling, suppress(BrokenPipeError):
+            self._called = time.monotonic()
             to_child.write(json.dumps({"method": method, "options": options}) + "\n")
             to_child.flush()
             answer = from_child.readline()
+            self._called = None
         if not answer:
             raise RuntimeError(f"CTranslate2's process ended with exit code {self._process.wait()}.")
         result = json.loads(answer)
         if isinstance(result, dict):
             raise RuntimeError(f"CTranslate2 says: {result['error']}")
         return result
+
+    @property
+    def seconds_of_call(self) -> float:
+        """How long the process has worked on its current job; 0 without one."""
+        called = self._called
+        return 0.0 if called is None else time.monotonic() - called
 
     @property
     def has_ended(self) -> bool:

@@ -59,7 +59,7 @@ class Batcher:
     padded batch fits the budget. A batch that fails is translated again text by text, so that only the texts that fail
     alone get the error. Requests of different sizes share no batch. Between two steps of the search of a batch, one of
     a smaller size is translated, so that nobody waits for the costliest requests of others; the batch keeps at least
-    half of the time.
+    half of the time. With a second worker, for an engine whose steps make no calls, it is translated concurrently.
 
     Args:
         translate (`Callable`): gets a list of texts, a dictionary of options, and a function to call at each step of
@@ -67,6 +67,7 @@ class Batcher:
         tokens_per_batch (`int`): maximum number of source tokens per batch, padding included.
         max_wait (`float`): seconds that a text may wait for others while the worker is idle.
         observe (`Callable`, *optional*): called with each [`Batch`] that was translated.
+        workers (`int`): threads that call `translate`, 1 or 2.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Batcher:
         tokens_per_batch: int,
         max_wait: float,
         observe: Callable[[Batch], None] | None = None,
+        workers: int = 1,
     ):
         self._translate, self._tokens_per_batch, self._max_wait = translate, tokens_per_batch, max_wait
         self._observe = observe or (lambda batch: None)
@@ -86,7 +88,7 @@ class Batcher:
         self._runs: list[_Run] = []
         self._calls: list[_Call] = []
         self._calls_lock = threading.Lock()
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="translation")
+        self._worker = ThreadPoolExecutor(workers, thread_name_prefix="translation")
 
     async def submit(
         self, texts: Sequence[str], tokens: Sequence[int], options: dict[str, Any], work: int = 1
@@ -119,7 +121,7 @@ class Batcher:
         return time.monotonic() - started if started else 0.0
 
     async def call(self, function: Callable[..., Any], *arguments: Any, size: int = _SMALL) -> Any:
-        """Call a function in the worker thread: between two steps of a batch of a larger size, or after it."""
+        """Call a function in a worker thread: between two steps of a batch of a larger size, or after it."""
         call = _Call(size, Future(), lambda: function(*arguments))
         with self._calls_lock:
             self._calls.append(call)
@@ -169,7 +171,7 @@ class Batcher:
         await work
 
     def close(self) -> None:
-        """End the worker thread after its current batch."""
+        """End the worker threads after their batches."""
         self._worker.shutdown()
 
     async def _wait_for_others(self) -> None:

@@ -64,8 +64,11 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         """Translate requests; on leaving, finish the batch that is being translated."""
         seconds = self.settings.max_wait_ms / 1000
-        self._batcher = Batcher(self._translate, self.settings.tokens_per_batch, seconds, self._observe)
-        if isinstance(self.model, Engine):
+        is_engine = isinstance(self.model, Engine)
+        self._batcher = Batcher(
+            self._translate, self.settings.tokens_per_batch, seconds, self._observe, workers=1 + is_engine
+        )
+        if is_engine:
             self._batcher.interrupt = getattr(self.model, "interrupt", self._batcher.interrupt)
         task = asyncio.create_task(self._batcher.run())
         task.add_done_callback(_end_the_process)

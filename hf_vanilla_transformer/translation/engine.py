@@ -12,6 +12,8 @@ class Engine(Protocol):
 
     `isinstance(model, Engine)` is False for models of torch, which have neither `log_probs` nor `alignment_heads`.
 
+    `serve` calls it from two threads at once.
+
     `config` and `generation_config` are the model's, `device` is where `generate` takes its tensors.
     """
 

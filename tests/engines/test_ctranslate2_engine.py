@@ -7,6 +7,8 @@ import shutil
 import signal
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -241,7 +243,7 @@ def test_two_vocabularies(cache, tmp_path):
 def test_the_process_has_no_torch_and_another_one_follows_it(cache, tokenizer):
     engine = load_engine(str(FIXTURE))
     assert translate(engine, tokenizer, ["nine"]) == ["neun"]
-    (process,) = engine._processes.values()
+    ((process,),) = engine._processes.values()
     libraries = Path(f"/proc/{process._process.pid}/maps").read_text()
     assert "ctranslate2" in libraries
     assert "torch" not in libraries
@@ -252,8 +254,31 @@ def test_the_process_has_no_torch_and_another_one_follows_it(cache, tokenizer):
         translate(engine, tokenizer, ["nine"])
     killing.join()
     assert translate(engine, tokenizer, ["nine"]) == ["neun"]
-    (another,) = engine._processes.values()
+    ((another,),) = engine._processes.values()
     assert another is not process
+    engine.close()
+
+
+def test_a_call_does_not_wait_for_a_longer_one_and_survives_its_end(cache, tokenizer):
+    engine = load_engine(str(FIXTURE))
+    assert translate(engine, tokenizer, ["nine"]) == ["neun"]
+    ((busy,),) = engine._processes.values()
+    os.kill(busy._process.pid, signal.SIGSTOP)  # Its job does not end.
+    with ThreadPoolExecutor() as pool:
+        long = pool.submit(translate, engine, tokenizer, ["nine"])
+        while not busy.seconds_of_call:
+            time.sleep(0.01)
+        assert translate(engine, tokenizer, ["seven"]) == ["sieben"]
+        ((first, other),) = engine._processes.values()
+        assert first is busy
+        engine.interrupt()
+        with pytest.raises(RuntimeError, match="exit code -9"):
+            long.result(30)
+    assert not other.has_ended
+    assert translate(engine, tokenizer, ["seven"]) == ["sieben"]
+    assert list(engine._processes.values()) == [[other]]
+    engine.interrupt()  # Nothing works.
+    assert not other.has_ended
     engine.close()
 
 

@@ -13,12 +13,14 @@ class Model:
     """Answers in capital letters, remembers its batches, fails for texts with "bad", and waits if told to."""
 
     def __init__(self):
-        self.batches, self.options = [], []
+        self.batches, self.options, self.waiting = [], [], 0
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
     def __call__(self, texts, options, step):
+        self.waiting += 1
         self.may_go_on.wait(30)
+        self.waiting -= 1
         self.batches.append(texts)
         self.options.append(options)
         if any("bad" in text for text in texts):
@@ -26,12 +28,12 @@ class Model:
         return [text.upper() for text in texts]
 
 
-def running(test, tokens_per_batch=12, max_wait=0.02, observe=None):
+def running(test, tokens_per_batch=12, max_wait=0.02, observe=None, workers=1):
     """Run a test, a coroutine function, with a batcher and its model."""
 
     async def run():
         model = Model()
-        batcher = Batcher(model, tokens_per_batch, max_wait, observe)
+        batcher = Batcher(model, tokens_per_batch, max_wait, observe, workers)
         task = asyncio.create_task(batcher.run())
         try:
             await asyncio.wait_for(test(batcher, model), 30)
@@ -181,6 +183,21 @@ def test_small_work_goes_between_the_steps_of_costly_work():
     asyncio.run(asyncio.wait_for(test(), 30))
     small = ["small", "end of small", "other", "end of other", "a call"]
     assert events == ["costly", *small, "end of costly", "as costly", "end of as costly"]
+
+
+def test_a_second_worker_translates_small_work_meanwhile():
+    async def test(batcher, model):
+        model.may_go_on.clear()
+        costly = [asyncio.create_task(batcher.submit([text], [1], {}, work=5_000)) for text in ("costly", "as costly")]
+        await asyncio.sleep(0.05)
+        small = asyncio.create_task(batcher.submit(["small"], [1], {}, work=300))
+        await asyncio.sleep(0.05)
+        assert model.waiting == 2  # Not the second costly one.
+        model.may_go_on.set()
+        assert await asyncio.gather(*costly, small) == [["COSTLY"], ["AS COSTLY"], ["SMALL"]]
+        assert model.batches[2] == ["as costly"]
+
+    running(test, tokens_per_batch=1, workers=2)
 
 
 def test_requests_of_different_sizes_share_no_batch():

@@ -12,6 +12,10 @@ import torch
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
+from hf_vanilla_transformer.serving.limits import ServingSettings
+from hf_vanilla_transformer.serving.model_card_facts import read_card
+from tests.constant_engine import ConstantEngine
+from tests.ecosystem.documentation import FIXTURE
 
 
 pytestmark = pytest.mark.skipif(
@@ -200,6 +204,29 @@ def test_short_requests_do_not_wait_for_the_costliest(service_of, model, tokeniz
         assert not costly.done()
         may_end.set()
         assert [each["translation_text"] for each in costly.result()[2]] == expected
+
+
+def test_short_requests_do_not_wait_for_the_costliest_of_an_engine(tokenizer):
+    from hf_vanilla_transformer.serving.service import Service
+    from tests.serving.support import call, serving
+
+    began, may_end = threading.Event(), threading.Event()
+
+    class Slow(ConstantEngine):
+        def generate(self, input_ids, attention_mask=None, **kwargs):
+            if len(input_ids) > 10:
+                began.set()
+                assert may_end.wait(30)
+            return super().generate(input_ids, attention_mask)
+
+    service = Service(Slow(tokenizer), tokenizer, ServingSettings(), read_card(str(FIXTURE)))
+    with serving(service) as address, ThreadPoolExecutor(1) as threads:
+        costly = threads.submit(call, address, "POST", "/", {"inputs": ["forty-two"] * 40})
+        assert began.wait(30)
+        assert call(address, "POST", "/", {"inputs": "nine"})[2] == [{"translation_text": "neun"}]
+        assert not costly.done()
+        may_end.set()
+        assert len(costly.result()[2]) == 40
 
 
 def test_texts_over_the_limit_are_split(service_of, model, tokenizer, monkeypatch):
