@@ -124,6 +124,13 @@ def sides_of(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
     return getattr(tokenizer, "source_tokenizer", tokenizer), getattr(tokenizer, "target_tokenizer", tokenizer)
 
 
+def vocabularies_of(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], dict[str, int]]:
+    """The vocabularies of sources and of targets, token to id: one twice, unless there are two."""
+    source, target = sides_of(tokenizer)
+    # MarianTokenizer with two vocabularies and FairseqTokenizer have the target's in `target_encoder`.
+    return source.get_vocab(), getattr(target, "target_encoder", None) or target.get_vocab()
+
+
 def longest_training_source(tokenizer: PreTrainedTokenizerBase) -> int:
     """Tokens of the longest source that a model was trained on, or else the most that its tokenizer allows."""
     longest = tokenizer.init_kwargs.get("longest_training_source")

@@ -20,7 +20,7 @@ from ..evaluation.scoring_arguments import ScoringArguments
 from ..hub.model_folder import ARGUMENTS, ARGUMENTS_WHILE_PUSHED
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.fast_path_checks import cpu_supports_matmul_in
-from ..model.tokenization_two_vocabularies import sides_of
+from ..model.tokenization_two_vocabularies import sides_of, vocabularies_of
 from ..support.argument_checks import check_optional
 from ..support.build_arguments import build, option
 from ..support.recipes import read_recipe
@@ -155,12 +155,13 @@ class ModelArguments(LoadingArguments):
             given["initializer_factor"] = self.initializer_factor
         overrides = self.config_overrides if isinstance(self.config_overrides, dict) else {}
         if tokenizer is not None:
-            sides = zip(("source_vocab_size", "vocab_size"), sides_of(tokenizer), strict=True)
-            # Not len(tokenizer), because ids may have gaps.
-            rows = {name: max(side.get_vocab().values()) + 1 for name, side in sides}
+            vocabularies = vocabularies_of(tokenizer)
+            # Not their lengths, because ids may have gaps.
+            counts = [max(vocabulary.values()) + 1 for vocabulary in vocabularies]
+            rows = dict(zip(("source_vocab_size", "vocab_size"), counts, strict=True))
             of_tokenizer = special_tokens(tokenizer)
             given |= {"vocab_size": rows["vocab_size"], **of_tokenizer}
-            if sides_of(tokenizer)[0] is not tokenizer:
+            if sides_of(tokenizer)[0] is not tokenizer or vocabularies[0] != vocabularies[1]:
                 given["source_vocab_size"] = rows["source_vocab_size"]
             fewer = {name for name in rows if (overrides.get(name) or rows[name]) < rows[name]}
             # Decoding may start from any token.

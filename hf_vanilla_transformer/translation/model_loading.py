@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
-from ..model.tokenization_two_vocabularies import sides_of
+from ..model.tokenization_two_vocabularies import vocabularies_of
 from ..support.argument_checks import reason_of
 from ..support.checkpoint_marks import newest_complete
 from ..support.process_memory import keep_freed_memory
@@ -79,7 +79,7 @@ def load_ensemble(
     The tokenizer is the first one's; ValueError if another's vocabulary differs.
     """
     loaded = [load(name, device, **options) for name in names]
-    vocabularies = [[side.get_vocab() for side in sides_of(tokenizer)] for tokenizer, _ in loaded]
+    vocabularies = [vocabularies_of(tokenizer) for tokenizer, _ in loaded]
     for name, vocabulary in zip(names, vocabularies, strict=True):
         if vocabulary != vocabularies[0]:
             raise InputError(
