@@ -1,6 +1,7 @@
 """The folder of a converted model: all files with a certificate, or nothing."""
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import tokenizers
 import torch
 import transformers
 
-from ..hub.model_card import About, fill_model_card
+from ..hub.model_card import LIBRARIES, About, fill_model_card
 from ..hub.model_folder import check_holds_no_model, staged
 from ..support.argument_checks import reason_of
 from ..support.atomic_files import are_same_file, locked
@@ -25,8 +26,6 @@ from .source_folder import CARD, load_tokenizer
 
 
 CERTIFICATE, TOKENIZER_CONFIG = "parity.json", "tokenizer_config.json"
-# Libraries that tokenizers need, by the names of their classes.
-_LIBRARIES = {"MarianTokenizer": "sentencepiece", "FairseqTokenizer": "sacremoses"}
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,10 @@ class Source:
 
 
 def command() -> str | None:
-    """The command line, if this is a conversion by the command."""
-    return " ".join(["hf-vanilla-transformer", *sys.argv[1:]]) if "convert" in sys.argv[1:2] else None
+    """The command line without a token of the Hub, if this is a conversion by the command."""
+    if "convert" not in sys.argv[1:2]:
+        return None
+    return re.sub(r" --token[ =]\S+", "", " ".join(["hf-vanilla-transformer", *sys.argv[1:]]))
 
 
 def write_converted(
@@ -83,7 +84,7 @@ def write_converted(
             for name, content in files.items():
                 (folder / name).write_bytes(content)
             settings = json.loads(files[TOKENIZER_CONFIG])
-            certificate = _certificate(folder, source, sentences, _LIBRARIES.get(settings["tokenizer_class"]))
+            certificate = _certificate(folder, source, sentences, LIBRARIES.get(settings["tokenizer_class"]))
             check_equal(certificate, source.name, force)
             (folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
             languages = settings.get("langs") or [settings.get(f"{side}_lang") for side in ("source", "target")]
@@ -94,6 +95,7 @@ def write_converted(
                 target_language=languages[1],
                 base_model=source.name,
                 license=source.license,
+                tokenizer_class=settings["tokenizer_class"],
             )
             card = fill_model_card(about, config, parameters, _facts(certificate), converted=True)
             (folder / CARD).write_text(card.content, encoding="utf-8")

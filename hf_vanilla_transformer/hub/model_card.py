@@ -15,6 +15,10 @@ from ..model.language_codes import language_of
 
 # An installed package holds the template itself; a checkout has it in the root folder.
 _TEMPLATE_PATHS = (Path(__file__).parents[1] / "model_card.md", Path(__file__).parents[2] / "model_card.md")
+# Libraries that tokenizers need, by the names of their classes.
+LIBRARIES = {"MarianTokenizer": "sentencepiece", "FairseqTokenizer": "sacremoses"}
+# Fields in which models of other systems differ from the paper.
+_OF_OTHERS = ("source_vocab_size", "activation_function", "lm_head_bias", "stack_layer_norm", "position_offset")
 # Data sets that are not on the Hub.
 BUILT_IN = ("numbers", "cmudict")
 
@@ -31,6 +35,7 @@ class About:
         scores: of [`~hf_vanilla_transformer.score_translations`] on the test pairs, with `data` and `decoding`, which
             describe the pairs and the decoding in words.
         data: the training data in words.
+        tokenizer_class: of the tokenizer; some need a library.
         location, revision: what the example passes to `from_pretrained`; by default the title alone.
     """
 
@@ -43,6 +48,7 @@ class About:
     license: str | None = None
     scores: dict[str, Any] | None = None
     data: str = "its training data"
+    tokenizer_class: str | None = None
     location: str | None = None
     revision: str | None = None
     example_source: str = "A sentence to translate."
@@ -100,6 +106,7 @@ def fill_model_card(
         location=about.location or about.title,
         at_revision=f', revision="{about.revision}"' if about.revision else "",
         data=about.data,
+        library=LIBRARIES.get(about.tokenizer_class or ""),
         languages=about.direction(),
         scores=about.scores,
         metrics=metrics,
@@ -148,6 +155,8 @@ def argument_facts(args: TrainingArguments) -> dict[str, Any]:
 
 
 def _model_facts(config: PreTrainedConfig, parameters: int) -> dict[str, Any]:
+    paper = type(config)()
+    differing = [name for name in _OF_OTHERS if getattr(config, name) != getattr(paper, name)]
     return {
         "parameters": f"{parameters:,}",
         "layers (encoder, decoder)": f"{config.encoder_layers}, {config.decoder_layers}",
@@ -158,6 +167,7 @@ def _model_facts(config: PreTrainedConfig, parameters: int) -> dict[str, Any]:
         "positions": config.position_embedding_type,
         "P_drop": config.dropout,
         "label smoothing": config.label_smoothing,
+        **{name: getattr(config, name) for name in differing},
     }
 
 

@@ -211,7 +211,8 @@ def save_card(
     location: dict[str, Any] = {"location": output.name if output.is_absolute() else str(args.output_dir)}
     if args.push_to_hub:
         location = {"location": args.hub_model_id, "revision": args.hub_revision}
-    described = replace(about(settings, scores), data=facts["data"], **location)
+    tokenizer = json.loads((output / "tokenizer_config.json").read_text(encoding="utf-8")).get("tokenizer_class")
+    described = replace(about(settings, scores), data=facts["data"], tokenizer_class=tokenizer, **location)
     if settings.data.dataset_name in BUILT_IN:  # A sentence of the user's data may be private.
         described = replace(described, example_source=pairs["train"][0]["source"])
     card = fill_model_card(described, model.config, model.num_parameters(), facts)

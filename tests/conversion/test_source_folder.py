@@ -10,6 +10,7 @@ import pytest
 
 from hf_vanilla_transformer import conversion
 from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.conversion.converted_folder import command
 from hf_vanilla_transformer.conversion.source_folder import recognize
 
 
@@ -90,3 +91,10 @@ def test_the_command(tmp_path, capsys):
         assert f"{source} is a model of marian" in printed.err
         assert f"the model is in {tmp_path / 'model'}" in printed.out
         assert json.loads((tmp_path / "model" / "parity.json").read_text())["system"] == "marian"
+
+
+@pytest.mark.parametrize("token", [["--token", "hf_secret"], ["--token=hf_secret"]])
+def test_the_command_in_the_certificate_has_no_token(monkeypatch, token):
+    """It is published with the folder."""
+    monkeypatch.setattr(sys, "argv", ["hf", "convert", "--from", "fsmt", *token, "--input", "a", "--output", "b"])
+    assert command() == "hf-vanilla-transformer convert --from fsmt --input a --output b"

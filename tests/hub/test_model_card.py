@@ -59,6 +59,15 @@ def test_all_metadata(tmp_path):
     assert ModelCardData(**card.data.to_dict()).to_dict() == card.data.to_dict()
 
 
+def test_what_differs_from_the_paper_is_in_the_card():
+    cards = []
+    for fields in ({}, {"activation_function": "swish", "lm_head_bias": True, "source_vocab_size": 50}):
+        model = small_model(**fields)
+        cards.append(fill_model_card(About("name"), model.config, model.num_parameters(), {}).content)
+    rows = ["| activation_function | swish |", "| lm_head_bias | True |", "| source_vocab_size | 50 |"]
+    assert [[row in card for row in rows] for card in cards] == [[False] * 3, [True] * 3]
+
+
 def test_the_example_is_python_for_any_sentence(tmp_path):
     sentence = 'She said "no"\nand left.'
     card = make_card(tmp_path, example_source=sentence).text
