@@ -7,11 +7,11 @@ BERTVIZ := $(VENV)/bertviz
 FLOOR := .venv-floor
 LATEST := .venv-latest
 PROCESSES ?= 2
-# Without the wheel, which needs hatchling and is the same with any versions.
+# The tests for other versions; without test_wheel.py, which needs hatchling.
 FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/model tests/parity tests/pictures tests/support \
 	tests/training tests/translation \
 	$(filter-out tests/test_wheel.py,$(wildcard tests/test_*.py))
-# Their results depend on the instructions of the processor; -k leaves out slow ones whose subject is another.
+# Tests that depend on the processor's instruction set; -k omits slow tests of other subjects.
 PROCESSOR_TESTS := tests/model/test_int8_quantization.py tests/test_fixture.py tests/parity tests/generation/test_step.py \
 	tests/generation/test_modes.py::test_rounding_explains_the_errors_of_bfloat16_weights \
 	tests/ecosystem/test_precision.py tests/model/test_kernels.py::TestAttention tests/model/test_kernels.py::TestLinear \
@@ -22,7 +22,7 @@ SLOW_TESTS := tests/torture tests/benchmarks/test_gpu_check.py tests/benchmarks/
 	tests/device/test_second_device.py tests/ecosystem/test_compile.py tests/parallel \
 	tests/ecosystem/test_checkpoints.py::test_a_killed_loop_of_accelerate_resumes_exactly \
 	tests/training/test_trainer.py::test_it_learns_from_scratch_to_reverse_the_source
-# Of tests/conversion those that pymarian is the oracle of, and that compare tokenizers.
+# Tests in tests/conversion that compare with pymarian, or compare tokenizers.
 BRIDGE_TESTS := -k "walk or marian_s or certificate or comes_in or tokenizer_is"
 TORCHAO_TESTS := tests/ecosystem/test_quantization.py tests/benchmarks/test_quantization.py tests/benchmarks/test_commands.py
 PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
@@ -47,7 +47,7 @@ $(READY): pyproject.toml constraints.txt
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[numbers,plots,dev]'
 	@touch $@
 
-extras: $(EXTRAS)  ## Install the optional dependencies: PEFT, ONNX, CTranslate2, Marian's tokenizer, sentences, the server.
+extras: $(EXTRAS)  ## Install peft, export, marian, ctranslate2, text, serve and g2p (GPL-3).
 
 # A target of its own, because the demo needs none of them and some of them print when transformers imports them.
 $(EXTRAS): $(READY)
@@ -121,7 +121,7 @@ test-latest:  ## Run the same tests with the newest releases of all other depend
 	$(LATEST)/bin/python -m pip freeze --exclude-editable
 	$(LATEST)/bin/python -m pytest --quiet $(FLOOR_TESTS)
 
-fuzz: $(EXTRAS)  ## Try 10,000 random inputs at every door; FUZZ_CASES and SEED change that.
+fuzz: $(EXTRAS)  ## Try 10,000 random inputs at all entry points; FUZZ_CASES and SEED change that.
 	@echo "seed $(SEED)"
 	FUZZ_CASES=$${FUZZ_CASES:-10000} OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/fuzz --hypothesis-seed=$(SEED)
 

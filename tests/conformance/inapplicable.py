@@ -141,7 +141,7 @@ SUITES_NOT_RUN = {
         "tests/test_pipeline_mixin.py",
         "",
         "pipeline_test_mapping = {",
-        "The tasks that follow have no translation among them, which transformers 5 took away.",
+        "The suite has no translation task, because transformers 5 removed it.",
     ),
     "SentencePiece tokenizers": Inapplicable(
         "tests/test_tokenization_common.py",

@@ -184,8 +184,8 @@ def document(
     """
     return f"""# Conformance to transformers
 
-Which of transformers' own tests pass on this package. `make test-conformance` writes this page; do
-not edit it by hand.
+This page lists which of transformers' own tests pass on this package. `make test-conformance`
+writes it; do not edit it by hand.
 
 The command downloads the source distribution of the installed transformers, unpacks its common test
 suites into a temporary folder, and runs them on this package's classes. It fails if
@@ -195,7 +195,7 @@ suites into a temporary folder, and runs them on this package's classes. It fail
 - fewer tests pass than `tests/conformance/run.py` requires.
 
 `{UPDATE}` records the tests that pass now in
-`passed.txt`.
+`passed.txt`: for new passes, and for tests that transformers removed or renamed.
 
 The result with transformers {version} on a CPU:
 
@@ -208,7 +208,8 @@ suite makes batches for decoder-only models; here its hook makes pairs
 
 ## Inapplicable tests
 
-The command leaves out only these tests. It checks that none is replaced by one of ours.
+The command runs all other tests of these suites, and fails if one of ours replaces a test of
+transformers.
 
 {reason_table("test", inapplicable)}
 
@@ -220,8 +221,8 @@ The command leaves out only these tests. It checks that none is replaced by one 
 
 {reason_table("suite", suites_not_run)}
 
-The other files test images, video, sound, processors, backbones, decision heads, Mistral's
-tokenizer, and internals of transformers.
+The other files of transformers' tests are of images, video, sound, processors, backbones, decision
+heads, Mistral's tokenizer, and internals of transformers.
 
 ## Versions
 
@@ -238,7 +239,8 @@ tokenizer, and internals of transformers.
 | safetensors | 0.8.0 | 0.8.0 | 0.8.0 |
 | NumPy | 2.4.6 | 2.4.6 | 2.5.5 |
 
-`make test-latest` installs the newest releases that `pyproject.toml` allows: with each Python
-(`PYTHON=python3.12`) 3,046 tests pass, and 34 are skipped. This section is written by hand, in
+`make test-latest` installs the newest releases that `pyproject.toml` allows. Both targets run the
+tests of model, data, training and decoding; with each Python (`PYTHON=python3.12`) 3,046 pass, and
+34 are skipped. This section is written by hand, in
 `tests/conformance/results.py`.
 """
