@@ -61,7 +61,6 @@ class CompleteCheckpoints(TrainerCallback):
             raise InputError("CompleteCheckpoints serves one output folder; leave it out of a hyper-parameter search.")
         if args.should_save:
             remove_later_marks(Path(str(args.output_dir)), state.global_step)
-        find_best(state, Path(str(args.output_dir)))
         if args.save_only_model:
             logger.warning("save_only_model is set: no run can resume from these checkpoints; none is marked.")
         elif args.save_total_limit is not None:

@@ -14,6 +14,7 @@ from transformers.integrations import integration_utils
 
 from hf_vanilla_transformer import load_pairs, score_translations, translate
 from hf_vanilla_transformer.cli import plot, train
+from hf_vanilla_transformer.support.checkpoint_marks import mark_complete
 from hf_vanilla_transformer.training import run_report, run_saving
 from hf_vanilla_transformer.training.trainer_callbacks import SHOWN
 from tests.cli.tiny_run import assert_is_mean, evaluated, recipe, weights_of
@@ -301,6 +302,15 @@ def test_validation_keeps_the_best_and_tells_the_time(tmp_path, capsys):
     (folder / "model.safetensors").unlink()
     train.main([*arguments, "--resume_from_checkpoint", "last"])
     assert all((weight == whole[name]).all() for name, weight in weights_of(folder).items())
+    # Also without their path, which states that are pushed lack.
+    last = folder / "checkpoint-90"
+    state = json.loads((last / "trainer_state.json").read_text())
+    state |= {"best_global_step": 30, "best_model_checkpoint": None}
+    (last / "trainer_state.json").write_text(json.dumps(state))
+    mark_complete(last)
+    train.main([*arguments, "--resume_from_checkpoint", "last"])
+    first = weights_of(folder / "checkpoint-30")
+    assert all((weight == first[name]).all() for name, weight in weights_of(folder).items())
 
 
 def test_stopping_early(tmp_path):

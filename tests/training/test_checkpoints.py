@@ -212,25 +212,26 @@ def test_the_limit_outlives_a_run_that_breaks_off(tmp_path, tokenizer):
     assert trainer.args.save_total_limit == 1
 
 
-def test_the_best_checkpoint_stays(tmp_path, tokenizer):
-    class FirstIsBest(TrainerCallback):
-        def on_evaluate(self, args, state, control, metrics, **kwargs):
-            metrics["eval_score"] = -state.global_step
+class FirstIsBest(TrainerCallback):
+    def on_evaluate(self, args, state, control, metrics, **kwargs):
+        metrics["eval_score"] = -state.global_step
 
-    trainer = make_trainer(
-        tmp_path,
-        tokenizer,
-        FirstIsBest(),
-        save_total_limit=1,
-        eval_strategy="steps",
-        eval_steps=2,
-        load_best_model_at_end=True,
-        metric_for_best_model="eval_score",
-        greater_is_better=True,
-    )
+
+def test_the_best_checkpoint_stays(tmp_path, tokenizer):
+    """Also if the run resumes from a checkpoint without its path, which pushed ones lack."""
+    arguments = {"save_total_limit": 1, "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    arguments |= {"metric_for_best_model": "eval_score", "greater_is_better": True}
+    trainer = make_trainer(tmp_path, tokenizer, FirstIsBest(), **arguments)
     trainer.train()
     assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
     assert names(tmp_path) == ["checkpoint-2", "checkpoint-6"]
+    last = tmp_path / "checkpoint-6"
+    checkpoints.remove_path_of_best(last)
+    mark_complete(last)
+    trainer = make_trainer(tmp_path, tokenizer, FirstIsBest(), max_steps=8, **arguments)
+    trainer.train(resume_from_checkpoint=str(last))
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-2")
+    assert names(tmp_path) == ["checkpoint-2", "checkpoint-8"]
 
 
 @pytest.mark.parametrize(
