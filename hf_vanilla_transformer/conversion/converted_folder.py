@@ -95,6 +95,7 @@ def write_converted(
                 target_language=languages[1],
                 base_model=source.name,
                 license=source.license,
+                location=output.name if output.is_absolute() else str(output),
                 tokenizer_class=settings["tokenizer_class"],
             )
             card = fill_model_card(about, config, parameters, _facts(certificate), converted=True)

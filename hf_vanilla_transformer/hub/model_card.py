@@ -99,6 +99,9 @@ def fill_model_card(
     The facts are rows of the table of the training, or with `converted` of the conversion from another system.
     """
     metrics, exact_match = _metrics_and_exact_match(about.scores)
+    model_facts = _model_facts(config, parameters)
+    if converted:  # Of further training, not of the model's.
+        del model_facts["label smoothing"]
     return ModelCard.from_template(
         about.metadata(),
         template_path=str(next(path for path in _TEMPLATE_PATHS if path.is_file())),
@@ -112,7 +115,7 @@ def fill_model_card(
         metrics=metrics,
         exact_match=exact_match,
         example_source=json.dumps(about.example_source, ensure_ascii=False),
-        model_facts=_model_facts(config, parameters),
+        model_facts=model_facts,
         training_facts=training_facts,
         base_model=name_of_base(about.base_model),
         license=about.license,

@@ -1,13 +1,19 @@
 """Push a trained folder to the Hub: check permissions first, then one commit with all files."""
 
 import os
+import re
 from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
 
+from ..support.atomic_files import write_text
 from ..support.user_errors import InputError
 from .model_folder import FILES_OF_A_RUN, NOT_TO_SHARE, check_links, files_of_a_run
+
+
+# As `model_card.md` has it.
+_EXAMPLE = re.compile(r'\.from_pretrained\("[^"]*"(, revision="[^"]*")?, trust_remote_code=True\)')
 
 
 def prepare_repository(
@@ -77,7 +83,8 @@ def push_run(
 ) -> str:
     """Push a trained folder in one commit: model, code, tokenizer, card and scores; no checkpoints, no pickles.
 
-    The same commit removes files of an earlier run that this run does not have, except its card.
+    The same commit removes files of an earlier run that this run does not have, except its card. The example of the
+    folder's card then names the repository, because its own name may be another repository's on the Hub.
 
     Args:
         folder (`str` or `PathLike`): output folder of `hf-vanilla-transformer train`.
@@ -99,6 +106,8 @@ def push_run(
     api = HfApi(token=token)
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
+    if (card := files.get("README.md")) is not None:
+        _name_repository(card, repo_id, revision)
     commit = api.upload_folder(
         repo_id=repo_id,
         folder_path=Path(folder),
@@ -108,6 +117,14 @@ def push_run(
         delete_patterns=[pattern for pattern in FILES_OF_A_RUN if pattern != "README.md"],
     )
     return commit.commit_url
+
+
+def _name_repository(card: Path, repo_id: str, revision: str | None) -> None:
+    """Let the example of a card load the model from a repository."""
+    text, said = card.read_text(encoding="utf-8"), f', revision="{revision}"' if revision else ""
+    named = _EXAMPLE.sub(lambda found: f'.from_pretrained("{repo_id}"{said}, trust_remote_code=True)', text)
+    if named != text:
+        write_text(card, named)
 
 
 def describe_error(error: BaseException) -> str:

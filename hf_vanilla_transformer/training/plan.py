@@ -214,7 +214,7 @@ def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> li
     limit = f", one for each {_BYTES_PER_TOKEN} bytes of text" if is_limited else ""
     batches = args.gradient_accumulation_steps * args.world_size
     tokens = args.tokens_per_batch and f"{args.tokens_per_batch * batches:,} tokens on each side"
-    r_drop = f", twice with other dropout masks (R-Drop {args.r_drop_alpha:g})" if args.r_drop_alpha else ""
+    r_drop = f", two dropout masks per batch (R-Drop {args.r_drop_alpha:g})" if args.r_drop_alpha else ""
     removed = corpus.pairs - corpus.up_to(model.max_tokens).pairs
     weights = f"average of the last {model.average_last} checkpoints" if model.average_last else "of the last update"
     lines = [

@@ -3,16 +3,20 @@
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from huggingface_hub import ModelCardData, metadata_load
+from huggingface_hub import HfApi, ModelCardData, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_vanilla_transformer.hub.push_to_hub import push_run
+from tests.ecosystem.documentation import FIXTURE
 from tests.hub.server import WRITER, Fault, File
+from tests.hub.test_model_card import make_card
 from tests.hub.test_push_pull import ALWAYS_THERE, OF_A_MODEL, OF_A_TOKENIZER
 from tests.model.test_remote_code import SHIPPED
 
@@ -169,3 +173,19 @@ def test_a_folder_without_a_model_is_not_pushed_over_one(tmp_path, files):
         (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=r"has no config\.json or no weights; name the folder"):
         push_run(str(tmp_path), "user/whole", message="nothing")
+
+
+def test_a_pushed_card_loads_the_model_from_its_repository(tmp_path, monkeypatch):
+    """The name of a local folder may be a stranger's repository on the Hub, whose code readers would run."""
+    folder = Path(shutil.copytree(FIXTURE, tmp_path / "numbers"))
+    (folder / "README.md").write_text(make_card(tmp_path, location="runs/numbers").content, encoding="utf-8")
+    uploaded = []
+    monkeypatch.setattr(HfApi, "create_branch", lambda self, *args, **kwargs: None)
+    commit = SimpleNamespace(commit_url="an address")
+    monkeypatch.setattr(HfApi, "upload_folder", lambda self, **kwargs: uploaded.append(kwargs) or commit)
+    for revision, said in ((None, ""), ("small", ', revision="small"')):
+        push_run(folder, "user/mine", message="numbers", revision=revision)
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        assert card.count(f'.from_pretrained("user/mine"{said}, trust_remote_code=True)') == 2
+        assert card.count("from_pretrained") == 2
+    assert [each["repo_id"] for each in uploaded] == ["user/mine"] * 2
