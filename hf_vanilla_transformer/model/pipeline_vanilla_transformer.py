@@ -12,7 +12,7 @@ from transformers import Pipeline, PreTrainedConfig, PreTrainedTokenizerBase
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .input_error import InputError
 from .language_codes import language_of
-from .tokenization_two_vocabularies import vocabularies_of
+from .tokenization_two_vocabularies import sides_of
 
 
 # Text without a visible character: white space, controls, and what Unicode calls default-ignorable.
@@ -236,10 +236,13 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
         sizes = [("vocabulary", config.vocab_size)] * 2
     else:
         sizes = [("source vocabulary", config.source_vocab_size), ("target vocabulary", config.vocab_size)]
-    for (name, rows), vocabulary in zip(sizes, vocabularies_of(tokenizer), strict=True):
-        if len(vocabulary) > rows:
+    source, target = sides_of(tokenizer)
+    # As in `vocabularies_of`, but without making dictionaries for each call.
+    counts = (len(source), len(getattr(target, "target_encoder", target)))
+    for (name, rows), count in zip(sizes, counts, strict=True):
+        if count > rows:
             raise InputError(
-                f"the tokenizer has {len(vocabulary)} tokens, but the model's {name} {rows}; "
+                f"the tokenizer has {count} tokens, but the model's {name} {rows}; "
                 "use a model with the tokenizer that it was trained with."
             )
     for token in ("pad_token_id", "eos_token_id"):
