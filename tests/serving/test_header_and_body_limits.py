@@ -68,3 +68,13 @@ def test_headers_that_are_too_long(exchange, headers):
 def test_a_length_that_is_a_lie(exchange):
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n"
     assert exchange(head, b"x" * 20_000).startswith(b"HTTP/1.1 413 ")
+
+
+def test_an_answer_is_sent_at_once():
+    """Not after the acknowledgment of its head, for which clients that keep a connection take 40 ms."""
+    from hf_vanilla_transformer.serving.http.uvicorn_server import listen
+
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
