@@ -232,7 +232,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
 def links_of_tags(model: Any, tokenizer: Any, sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
     """The links by which `translate` places tags, of given translations."""
     aligner, inference = (
-        Aligner(model, tokenizer, WORDS_AND_LETTERS, links_all=True),
+        Aligner(model, tokenizer, WORDS_AND_LETTERS, for_tags=True),
         Inference(model, tokenizer, 4096, False),
     )
     with torch.inference_mode():

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,20 +20,21 @@ from .words_of_tokens import WORDS, TokenTexts
 Links = list[tuple[int, int]]
 # A text with its token ids.
 Tokenized = tuple[str, list[int]]
-_LEAST_WEIGHT = 0.1
+# Attention that makes a link of a tag: of a target token, and of a source token that has none.
+_SURE, _LEAST_WEIGHT = 0.3, 0.1
 _LINK = re.compile(r"(\d+)([-?p])(\d+)")
 
 
 class Aligner:
     """Turns cross-attention into links of words, by `alignment_heads` and `alignment_shift` of a model or an engine.
 
-    With `links_all`, for tags, words of the source that no target token attends to most are linked, too; see [`link`].
+    With `for_tags`, unsure links are left out, and words of the source without a link get one; see [`link`].
     """
 
     def __init__(
-        self, model: Any, tokenizer: PreTrainedTokenizerBase, words: re.Pattern[str] = WORDS, links_all: bool = False
+        self, model: Any, tokenizer: PreTrainedTokenizerBase, words: re.Pattern[str] = WORDS, for_tags: bool = False
     ):
-        self.heads, self._words, self._links_all = alignment_heads(model), words, links_all
+        self.heads, self._words, self._for_tags = alignment_heads(model), words, for_tags
         self._shift = getattr(model.config, "alignment_shift", False)
         self._texts = TokenTexts(tokenizer, False), TokenTexts(tokenizer, True)
 
@@ -44,7 +46,7 @@ class Aligner:
     def __call__(self, source: Tokenized, target: Tokenized, attention: torch.Tensor) -> Links:
         """The links of a pair, from its attention, `(heads, target, source)`."""
         words = self.words(source, target)
-        return link(attention.mean(dim=0), *words, shift=self._shift, links_all=self._links_all)
+        return link(attention.mean(dim=0), *words, shift=self._shift, for_tags=self._for_tags)
 
 
 def alignment_heads(model: Any) -> list[tuple[int, int]]:
@@ -55,21 +57,25 @@ def alignment_heads(model: Any) -> list[tuple[int, int]]:
     return list(getattr(model.config, "heads_for_alignment", [])) if has_layers else []
 
 
-def link(attention: torch.Tensor, source_words: Any, target_words: Any, shift: bool, links_all: bool = False) -> Links:
+def link(attention: torch.Tensor, source_words: Any, target_words: Any, shift: bool, for_tags: bool = False) -> Links:
     """Link the words of each target token with those of the source token that it attends to most.
 
     Two words are linked if any of their tokens are (Zenkel et al. 2019, "Adding Interpretable Attention to Neural
     Translation Models Improves Word Alignment"). A token that attends to `</s>` most is not linked. Row i of the
     attention, `(target, source)`, is of the step that predicts target token i; with `shift` the step is used whose
-    input the token is, so the next row (Chen et al. 2020). With `links_all`, the words of a source token that have no
-    link get one with those of the target token that attends to it most, if by at least 0.1.
+    input the token is, so the next row (Chen et al. 2020).
+
+    With `for_tags`, a target token is linked only if at least 0.3 of its attention is on one token, because a wrong
+    link moves a tag, and a missing one hardly does. Then the words of a source token that have no link get one with
+    those of the target token that attends to it most, if by at least 0.1.
     """
     if shift:
         attention = torch.cat([attention[1:], attention[-1:]])
-    best = attention.argmax(dim=1).tolist()
-    pairs = zip(target_words, best, strict=True)
+    weights, best = attention.max(dim=1)
+    is_sure = (weights >= (_SURE if for_tags else 0)).tolist()
+    pairs = compress(zip(target_words, best.tolist(), strict=True), is_sure)
     links = {(source, target) for targets, token in pairs for target in targets for source in source_words[token]}
-    if links_all:
+    if for_tags:
         linked = {source for source, _ in links}
         highest, steps = attention.max(dim=0)
         for words, weight, step in zip(source_words, highest.tolist(), steps.tolist(), strict=True):

@@ -292,13 +292,21 @@ def test_they_are_public():
 
 
 @pytest.mark.parametrize("shift", [False, True])
-def test_every_word_of_the_source_gets_a_link_for_tags(shift):
+def test_words_of_the_source_without_a_link_get_one_for_tags(shift):
     """The second source token is nobody's first choice; the third gets too little attention."""
     attention = torch.tensor([[0.7, 0.25, 0.05], [0.6, 0.35, 0.05], [0.9, 0.02, 0.08]])
     if shift:
         attention = torch.tensor([[0.0, 0.0, 1.0], [0.7, 0.25, 0.05], [0.6, 0.35, 0.05]])
     words = [[0], [1], [2]]
     plain = link(attention, words, words, shift)
-    found = link(attention, words, words, shift, links_all=True)
+    found = link(attention, words, words, shift, for_tags=True)
     assert plain == [(0, 0), (0, 1), (0, 2)]
     assert found == [(0, 0), (0, 1), (0, 2), (1, 1)]
+
+
+def test_unsure_links_are_left_out_for_tags():
+    attention = torch.tensor([[0.9, 0.05, 0.05, 0.0], [0.29, 0.28, 0.25, 0.18], [0.2, 0.4, 0.2, 0.2]])
+    words = [[0], [1], [2], [3]]
+    assert link(attention, words, words[:3], shift=False) == [(0, 0), (0, 1), (1, 2)]
+    # The third and the fourth word of the source have no link then, and get their best ones.
+    assert link(attention, words, words[:3], shift=False, for_tags=True) == [(0, 0), (1, 2), (2, 1), (3, 2)]
