@@ -61,7 +61,8 @@ def main(arguments: list[str]) -> Path:
     known = {"input", *signature(convert).parameters}  # The way out calls it `folder`.
     known |= {"revision", "token"} if "hub" in known else set()
     for name in (name for name in given if name not in known):
-        raise InputError(f"{name} is {given[name]}, but {system} has no such option.")
+        value = "given" if name == "token" else given[name]  # A secret.
+        raise InputError(f"{name} is {value}, but {system} has no such option.")
     with input_errors():
         folder = Path(convert(given.pop("input"), **given))
     print(f"the model is in {folder}; {folder / 'parity.json'} says how it was compared with {args.input}")

@@ -298,8 +298,9 @@ def test_the_command(tmp_path, capsys):
     arguments = ["convert", "--from", "fairseq", "--input", str(tmp_path / "source" / "model.pt")]
     main([*arguments, "--output", str(tmp_path / "model")])
     assert f"the model is in {tmp_path / 'model'}" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="revision is main, but fairseq has no such option"):
-        main([*arguments, "--output", "x", "--revision", "main"])
+    for name, value, said in (("revision", "main", "main"), ("token", "hf_secret", "given")):
+        with pytest.raises(SystemExit, match=f"{name} is {said}, but fairseq has no such option"):
+            main([*arguments, "--output", "x", f"--{name}", value])
 
 
 def test_fine_tuning_by_the_stock_trainer(tmp_path):
