@@ -40,7 +40,7 @@ class BenchmarkArguments:
     beams: list[int] = field(default_factory=lambda: [1, 5], metadata={"help": "Beam sizes."})
     tokens_per_batch: int = field(default=4096, metadata={"help": "Source tokens of a batch; 1: single sentences."})
     rounds: int = field(default=3, metadata={"help": "Rounds of measurements."})
-    output: str = field(default="runs/students.json", metadata={"help": "File of the figures; beside it a picture."})
+    output: str = field(default="runs/students.json", metadata={"help": "File of the figures; the picture is next to it."})
 
     def __post_init__(self) -> None:
         check_number("rounds", self.rounds, 1)
@@ -102,7 +102,7 @@ def tables(figures: dict[str, Any]) -> Iterator[str]:
 
 
 def draw(entries: dict[str, dict[str, Any]]) -> Any:
-    """BLEU by sentences/s: a line for each model and runtime, over the beam sizes, which stand beside its points."""
+    """BLEU by sentences/s: a line for each model and runtime, over the beam sizes, which stand next to its points."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")

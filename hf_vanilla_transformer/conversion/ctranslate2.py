@@ -151,7 +151,7 @@ def compare(
         "log_probs": differences,
         "translations": equal,
         "tolerance": tolerance,
-        "equal": tolerance is None or all(each <= tolerance for each in differences.values()),
+        "equal": None if tolerance is None else all(each <= tolerance for each in differences.values()),
         "translate_batch": always,
     }
 

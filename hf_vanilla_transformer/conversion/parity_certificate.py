@@ -89,7 +89,7 @@ def add_scores(
 
 def check_equal(parity: dict[str, Any], source: str, force: bool) -> None:
     """Raise ValueError, without `force`, if a converted model is not equal to its source."""
-    if not (parity["equal"] or force):
+    if parity["equal"] is False and not force:
         raise InputError(f"the converted model is not equal to {source}: {excess(parity)}; --force writes it anyway.")
 
 

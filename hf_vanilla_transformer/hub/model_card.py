@@ -65,7 +65,8 @@ class About:
             tags=["translation", "vanilla-transformer", "arxiv:1706.03762"],
             datasets=[hub_dataset] if hub_dataset else None,
             metrics=[metric.hub_type for metric in metrics.values()] or None,
-            base_model=_hub_name(self.base_model),
+            # Names of folders lack the user.
+            base_model=_hub_name(self.base_model) if "/" in (self.base_model or "") else None,
             model_name=self.title if self.scores else None,
             eval_results=[self._eval_result(*entry) for entry in metrics.items()] or None,
         )
@@ -144,9 +145,9 @@ def argument_facts(args: TrainingArguments) -> dict[str, Any]:
     """The rows of a card that arguments of the Trainer give."""
     batches, tokens = args.gradient_accumulation_steps * args.world_size, getattr(args, "tokens_per_batch", None)
     if tokens is None:
-        facts: dict[str, Any] = {"sentences an update": args.train_batch_size * batches}
+        facts: dict[str, Any] = {"sentences per update": args.train_batch_size * batches}
     else:
-        facts = {"tokens an update and side, at most": tokens * batches}
+        facts = {"tokens per update and side, at most": tokens * batches}
     # A value below 1 is a share of all updates.
     is_share = 0 < args.warmup_steps < 1
     facts["warm-up updates"] = f"{args.warmup_steps:.3g} of all" if is_share else int(args.warmup_steps)

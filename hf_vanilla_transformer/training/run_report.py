@@ -193,7 +193,7 @@ def save_int8(settings: Settings, pairs: DatasetDict) -> dict[str, str]:
         model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
     scores = evaluate_saved("test", settings, pairs, folder)
-    size = f"the folder {folder.name}"
+    size = f"in the folder {folder.name}, which is not pushed"
     return {"int8": size if scores is None else f"{size}: BLEU {scores['bleu']:.2f} on the test pairs"}
 
 

@@ -177,7 +177,7 @@ def test_batches_by_tokens(tmp_path):
     folder = train.main(recipe(tmp_path, tokens_per_batch=96, gradient_accumulation_steps=2, save_steps=6))
     history = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())["log_history"]
     assert any("padding_share" in entry for entry in history)
-    assert "| tokens an update and side, at most | 192 |" in (folder / "README.md").read_text()
+    assert "| tokens per update and side, at most | 192 |" in (folder / "README.md").read_text()
 
 
 def test_pairs_longer_than_a_batch(tmp_path, capsys):

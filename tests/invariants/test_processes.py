@@ -64,7 +64,7 @@ def test_both_processes_train(launched):
     folder, _ = launched
     assert (folder / LAST / "rng_state_0.pth").is_file()
     assert (folder / LAST / "rng_state_1.pth").is_file()
-    assert "| sentences an update | 16 |" in (folder / "README.md").read_text()
+    assert "| sentences per update | 16 |" in (folder / "README.md").read_text()
 
 
 def test_the_model_loads(launched):
