@@ -40,7 +40,7 @@ class BenchmarkArguments:
     beams: list[int] = field(default_factory=lambda: [1, 5], metadata={"help": "Beam sizes."})
     tokens_per_batch: int = field(default=4096, metadata={"help": "Source tokens of a batch; 1: single sentences."})
     rounds: int = field(default=3, metadata={"help": "Rounds of measurements."})
-    output: str = field(default="runs/students.json", metadata={"help": "File of the figures; the picture is next to it."})
+    output: str = field(default="runs/students.json", metadata={"help": "File of the figures, next to a picture."})
 
     def __post_init__(self) -> None:
         check_number("rounds", self.rounds, 1)
