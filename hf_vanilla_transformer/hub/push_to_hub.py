@@ -12,8 +12,11 @@ from ..support.user_errors import InputError
 from .model_folder import FILES_OF_A_RUN, NOT_TO_SHARE, check_links, files_of_a_run
 
 
-# As `model_card.md` has it.
-_EXAMPLE = re.compile(r'\.from_pretrained\("[^"]*"(, revision="[^"]*")?, trust_remote_code=True\)')
+# The example of `model_card.md`; other code in the card may be of other models.
+_EXAMPLE = re.compile(
+    r"(# This runs the code in the folder: read it first\.\ntokenizer = AutoTokenizer)\.from_pretrained\(.*\)\n"
+    r"(model = AutoModelForSeq2SeqLM)\.from_pretrained\(.*\)\n"
+)
 
 
 def prepare_repository(
@@ -106,7 +109,8 @@ def push_run(
     api = HfApi(token=token)
     if revision is not None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
-    if (card := files.get("README.md")) is not None:
+    card = files.get("README.md")
+    if card is not None and not card.is_symlink():  # A link may be of the Hub's cache.
         _name_repository(card, repo_id, revision)
     commit = api.upload_folder(
         repo_id=repo_id,
@@ -122,7 +126,8 @@ def push_run(
 def _name_repository(card: Path, repo_id: str, revision: str | None) -> None:
     """Let the example of a card load the model from a repository."""
     text, said = card.read_text(encoding="utf-8"), f', revision="{revision}"' if revision else ""
-    named = _EXAMPLE.sub(lambda found: f'.from_pretrained("{repo_id}"{said}, trust_remote_code=True)', text)
+    call = f'.from_pretrained("{repo_id}"{said}, trust_remote_code=True)\n'
+    named = _EXAMPLE.sub(lambda found: f"{found[1]}{call}{found[2]}{call}", text)
     if named != text:
         write_text(card, named)
 

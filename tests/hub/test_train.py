@@ -178,7 +178,9 @@ def test_a_folder_without_a_model_is_not_pushed_over_one(tmp_path, files):
 def test_a_pushed_card_loads_the_model_from_its_repository(tmp_path, monkeypatch):
     """The name of a local folder may be a stranger's repository on the Hub, whose code readers would run."""
     folder = Path(shutil.copytree(FIXTURE, tmp_path / "numbers"))
-    (folder / "README.md").write_text(make_card(tmp_path, location="runs/numbers").content, encoding="utf-8")
+    other = 'AutoModelForSeq2SeqLM.from_pretrained("other/model", trust_remote_code=True)\n'
+    card = make_card(tmp_path, location="runs/numbers").content + other
+    (folder / "README.md").write_text(card, encoding="utf-8")
     uploaded = []
     monkeypatch.setattr(HfApi, "create_branch", lambda self, *args, **kwargs: None)
     commit = SimpleNamespace(commit_url="an address")
@@ -187,5 +189,6 @@ def test_a_pushed_card_loads_the_model_from_its_repository(tmp_path, monkeypatch
         push_run(folder, "user/mine", message="numbers", revision=revision)
         card = (folder / "README.md").read_text(encoding="utf-8")
         assert card.count(f'.from_pretrained("user/mine"{said}, trust_remote_code=True)') == 2
-        assert card.count("from_pretrained") == 2
+        assert card.count("from_pretrained") == 3
+        assert other in card
     assert [each["repo_id"] for each in uploaded] == ["user/mine"] * 2
