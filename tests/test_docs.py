@@ -9,6 +9,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,17 @@ def test_lines_have_at_most_100_columns(page):
     lines = page.read_text(encoding="utf-8").splitlines()
     # Tables may be wider, and lines of the model card, a Jinja template.
     assert not [line for line in lines if len(line) > 100 and not line.startswith("|") and "{{" not in line]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_line_inside_a_paragraph_begins_a_list(page):
+    """Markdown makes an item of a line such as "- 0.1 + 0.1 / 5", wherever the paragraph was wrapped."""
+    if page.name in ("CHANGELOG.md", "model_card.md"):  # Their lists follow a line of text.
+        return
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    marker = re.compile(r"\s*([-*+]|\d+\.) ")
+    pairs = [pair for pair in pairwise(text.splitlines()) if re.match(r"[^\s#|]", pair[0]) and marker.match(pair[1])]
+    assert not [line for before, line in pairs if not marker.match(before)]
 
 
 def test_the_site_has_every_page():
