@@ -23,7 +23,7 @@ from hf_vanilla_transformer import load_pairs
 PROGRAM = [sys.executable, "-m", "hf_vanilla_transformer"]
 # Neither language is one of the demo's, and neither name one of the docs'.
 SOURCE, TARGET = "da", "pl"
-PAIRS, EPOCHS = 3_000, 30
+PAIRS, TEST_PAIRS, EPOCHS = 3_000, 100, 30
 FILES = [f"spoken numbers.{SOURCE}", f"spoken numbers.{TARGET}"]
 README = Path(__file__).parents[1] / "README.md"
 STOCK = """
@@ -46,7 +46,8 @@ def main() -> None:
         assert not Path("runs").exists(), "a plan leaves no files"
         interrupt([*train, "--num_train_epochs", str(EPOCHS)])
         step("train", "--output_dir", "runs/mine", "--resume_from_checkpoint", "last", shows=["the model is in"])
-        scores = step(*evaluate, shows=["BLEU", "chrF", "TER"])
+        step(*evaluate, shows=["BLEU", "chrF", "TER"])
+        scores = step("evaluate", "--model_name_or_path", "runs/mine", "--test_file", *FILES, shows=["exact match"])
         exact = float(scores.partition("exact match: ")[2].partition(" %")[0])
         assert exact > 80, f"only {exact} % of the training pairs are exact"
         repeat = ["train", "--config", "runs/mine/arguments.yaml", "--output_dir", "runs/again"]
@@ -65,7 +66,8 @@ def main() -> None:
 def commands_of_readme() -> list[list[str]]:
     """The arguments of README's commands for two files, for these files and languages."""
     block = README.read_text(encoding="utf-8").partition("## From your pairs")[2].partition("```bash\n")[2]
-    lines = re.findall(r"^hf-vanilla-transformer (.*)$", block.partition("```")[0], flags=re.MULTILINE)
+    block = block.partition("```")[0].replace("\\\n", "")
+    lines = re.findall(r"^hf-vanilla-transformer (.*)$", block, flags=re.MULTILINE)
     lines = [line.replace(".en", f".{SOURCE}").replace(".fr", f".{TARGET}") for line in lines]
     plan, train, *others = [shlex.split(line, comments=True) for line in lines]
     return [[each[0], each[1], *FILES, *each[4:]] for each in (plan, train)] + others
@@ -89,11 +91,11 @@ def ask_server(command: list[str], text: str) -> str:
 
 
 def write_pairs() -> None:
-    pairs = load_pairs("numbers", source=SOURCE, target=TARGET, max_digits=4, train_size=PAIRS)["train"]
+    pairs = load_pairs("numbers", source=SOURCE, target=TARGET, max_digits=4, train_size=PAIRS + TEST_PAIRS)["train"]
     for name, language, side in zip(FILES, (SOURCE, TARGET), ("source", "target"), strict=True):
         lines = [f"{text}\n" for text in pairs[side]]
-        Path(name).write_text("".join(lines), encoding="utf-8")
-        Path(f"test.{language}").write_text("".join(lines), encoding="utf-8")
+        Path(name).write_text("".join(lines[TEST_PAIRS:]), encoding="utf-8")
+        Path(f"test.{language}").write_text("".join(lines[:TEST_PAIRS]), encoding="utf-8")
     Path(f"new.{SOURCE}").write_text("toogfyrre\n", encoding="utf-8")
 
 
