@@ -36,6 +36,8 @@ ELSEWHERE = {
     "demo": "make demo",
     "serve --model_name_or_path runs/mine": "tests/walk.py",
     "serve --model_name_or_path runs/numbers --port 8000": "tests/serving and tests/walk.py",
+    "align --model_name_or_path runs/mine --choose --split validation --validation_file validation.en validation.de "
+    "--output validation.align": "tests/translation/test_alignment.py, because few pairs show no best heads",
     "convert --from marian --input runs/marian --output runs/imported": "make test-bridges",
 }
 SMALL = shlex.split("--num_layers 2 --d_model 16 --d_ff 16 --num_heads 4 --vocab_size 300 --bf16 false")
@@ -75,7 +77,7 @@ def with_fewer_updates(arguments: list[str]) -> list[str]:
     if arguments[0] not in ("train", "distill"):
         return arguments
     given = dict(pairwise(arguments))
-    counts = {"max_steps": 400, "eval_steps": 200, **recipe_of(arguments)}
+    counts = {"max_steps": 400, "eval_steps": 200, "save_steps": 500, **recipe_of(arguments)}
     for name in COUNTS:
         if count := int(given.get(f"--{name}", counts.get(name, 0))):
             arguments = [*arguments, f"--{name}", str(min(max(1, count // 100), MOST_UPDATES))]
