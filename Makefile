@@ -125,7 +125,7 @@ fuzz: $(EXTRAS)  ## Try 10,000 random inputs at all entry points; FUZZ_CASES and
 	@echo "seed $(SEED)"
 	FUZZ_CASES=$${FUZZ_CASES:-10000} OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest tests/fuzz --hypothesis-seed=$(SEED)
 
-torture: $(EXTRAS)  ## Kill jobs 200 times and let their disk fail; then run them again. Takes two hours and more.
+torture: $(EXTRAS)  ## Kill jobs 200 times and let their disk fail; then run them again. Takes one to two hours.
 	$(VENV)/bin/python -m tests.torture --cases 200 --seed $(SEED)
 
 # Without an environment: machines with a GPU often have torch and transformers, and no internet.
