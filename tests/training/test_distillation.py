@@ -108,7 +108,7 @@ def test_a_student_learns_what_its_teacher_says(tmp_path, files, sources, capsys
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "| teacher | numbers_tiny |" in card
     assert "| given targets | not used |" in card
-    assert "| int8 | the folder int8: BLEU" in card
+    assert "| int8 | in the folder int8, which is not pushed: BLEU" in card
     saved = yaml.safe_load((folder / "arguments.yaml").read_text())
     assert (saved["teacher"], saved["distilled_only"], saved["tokenizer_name"]) == ([str(TEACHER)], True, str(TEACHER))
     assert "training pairs: 60 with targets of the teacher, none with the given targets" in capsys.readouterr().out
