@@ -13,7 +13,7 @@ import tokenizers
 import torch
 import transformers
 
-from ..hub.model_card import LIBRARIES, About, fill_model_card
+from ..hub.model_card import LIBRARIES, About, fill_model_card, location_of
 from ..hub.model_folder import check_holds_no_model, staged
 from ..support.argument_checks import reason_of
 from ..support.atomic_files import are_same_file, locked
@@ -95,7 +95,7 @@ def write_converted(
                 target_language=languages[1],
                 base_model=source.name,
                 license=source.license,
-                location=output.name if output.is_absolute() else str(output),
+                location=location_of(output),
                 tokenizer_class=settings["tokenizer_class"],
             )
             card = fill_model_card(about, config, parameters, _facts(certificate), converted=True)

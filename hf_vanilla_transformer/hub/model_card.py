@@ -175,6 +175,11 @@ def _model_facts(config: PreTrainedConfig, parameters: int) -> dict[str, Any]:
     }
 
 
+def location_of(folder: Path) -> str:
+    """The path in the example of a card; of an absolute one, which would describe this machine, the last part."""
+    return folder.name if folder.is_absolute() else str(folder)
+
+
 def name_of_base(base: str | None) -> str | None:
     """A model's name on the Hub, or of a folder the last part, because its path would describe this machine."""
     return base and (_hub_name(base) or Path(base).resolve().name)

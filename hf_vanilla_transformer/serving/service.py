@@ -66,7 +66,7 @@ class Service:
         seconds = self.settings.max_wait_ms / 1000
         is_engine = isinstance(self.model, Engine)
         self._batcher = Batcher(
-            self._translate, self.settings.tokens_per_batch, seconds, self._observe, workers=1 + is_engine
+            self._translate, self.settings.tokens_per_batch, seconds, self._observe, workers=2 if is_engine else 1
         )
         if is_engine:
             self._batcher.interrupt = getattr(self.model, "interrupt", self._batcher.interrupt)

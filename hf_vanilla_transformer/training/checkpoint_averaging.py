@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from ..hub.model_card import About, average_facts, fill_model_card
+from ..hub.model_card import About, average_facts, fill_model_card, location_of
 from ..hub.model_folder import TOKENIZER_FILES, check_holds_no_model, check_links, staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..support.argument_checks import check_number
@@ -82,7 +82,9 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
             if len(set(names)) < len(names):
                 names = [f"{each.parent.name}/{each.name}" for each in folders]
             facts = average_facts(names)
-            card = fill_model_card(About(target.resolve().name), config, parameters, facts)
+            card = fill_model_card(
+                About(target.resolve().name, location=location_of(target)), config, parameters, facts
+            )
             (folder / "README.md").write_text(card.content, encoding="utf-8")
     return target
 

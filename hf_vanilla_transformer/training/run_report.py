@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer
 from ..evaluation.choose_search import PAIRS_OF_A_CHOICE, choose_search
 from ..evaluation.curve_files import write_curve
 from ..evaluation.evaluate import describe_scores, describe_search, evaluate, spread
-from ..hub.model_card import BUILT_IN, About, argument_facts, average_facts, fill_model_card, name_of_base
+from ..hub.model_card import BUILT_IN, About, argument_facts, average_facts, fill_model_card, location_of, name_of_base
 from ..hub.model_folder import INT8, NOT_TO_SHARE, staged
 from ..hub.push_to_hub import describe_error, prepare_repository, push_run
 from ..model.int8_quantization import Int8Config
@@ -207,8 +207,7 @@ def save_card(
 ) -> None:
     """Write the model card, with a table of facts, and the scores on test and on validation pairs."""
     args, output = settings.args, settings.output
-    # An absolute path would describe this machine.
-    location: dict[str, Any] = {"location": output.name if output.is_absolute() else str(args.output_dir)}
+    location: dict[str, Any] = {"location": location_of(output)}
     if args.push_to_hub:
         location = {"location": args.hub_model_id, "revision": args.hub_revision}
     tokenizer = json.loads((output / "tokenizer_config.json").read_text(encoding="utf-8")).get("tokenizer_class")

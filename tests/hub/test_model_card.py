@@ -1,13 +1,14 @@
 """Metadata of a model card: only values that the Hub knows, in its format."""
 
 import ast
+from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from hf_vanilla_transformer import PaperTrainingArguments
-from hf_vanilla_transformer.hub.model_card import About, argument_facts, fill_model_card
+from hf_vanilla_transformer.hub.model_card import About, argument_facts, fill_model_card, location_of
 from tests.hub.card_rules import card_errors
 from tests.models import small_model
 
@@ -66,6 +67,11 @@ def test_what_differs_from_the_paper_is_in_the_card():
         cards.append(fill_model_card(About("name"), model.config, model.num_parameters(), {}).content)
     rows = ["| activation_function | swish |", "| lm_head_bias | True |", "| source_vocab_size | 50 |"]
     assert [[row in card for row in rows] for card in cards] == [[False] * 3, [True] * 3]
+
+
+@pytest.mark.parametrize(("folder", "named"), [("runs/mine", "runs/mine"), ("/home/me/runs/mine", "mine")])
+def test_the_path_in_the_example(folder, named):
+    assert location_of(Path(folder)) == named
 
 
 def test_the_example_is_python_for_any_sentence(tmp_path):
