@@ -206,12 +206,13 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         _, found = self._process(len(sources)).translate(texts, target_prefix=prefixes, **always, **options)
         return [torch.tensor(each[: len(row)]) for (_, _, (each,)), row in zip(found, targets, strict=True)]
 
-    def interrupt(self) -> None:
-        """Kill the process that has worked longest on its job, if any works; the next call starts another."""
+    def interrupt(self, thread: int) -> None:
+        """Kill the process that works for this thread, if any does; the next call starts another."""
         with self._starting:
             processes = list(chain(*self._processes.values()))
-        if busy := [each for each in processes if each.seconds_of_call]:
-            max(busy, key=lambda each: each.seconds_of_call).kill()
+        for process in processes:
+            if process.caller == thread:
+                process.kill()
 
     def close(self) -> None:
         """End the processes, which otherwise end with this one."""

@@ -30,7 +30,10 @@ class Setting(NamedTuple):
 
 
 class CTranslate2Process:
-    """A CTranslate2 translator in a child process, with a compute type such as `"float32"` or `"int8"`."""
+    """A CTranslate2 translator in a child process, with a compute type such as `"float32"` or `"int8"`.
+
+    `caller` is the thread that waits for an answer, if any.
+    """
 
     def __init__(self, folder: Path, compute_type: str, setting: Setting):
         command = [sys.executable, __file__, str(folder), compute_type, str(setting.workers), str(setting.threads)]
@@ -41,6 +44,7 @@ class CTranslate2Process:
         # An answer belongs to the request before it.
         self._calling = threading.Lock()
         self._called: float | None = None
+        self.caller: int | None = None
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
         )
@@ -68,11 +72,11 @@ class CTranslate2Process:
         from_child: Any = self._process.stdout
         answer = ""
         with self._calling, suppress(BrokenPipeError):
-            self._called = time.monotonic()
+            self._called, self.caller = time.monotonic(), threading.get_ident()
             to_child.write(json.dumps({"method": method, "options": options}) + "\n")
             to_child.flush()
             answer = from_child.readline()
-            self._called = None
+            self._called = self.caller = None
         if not answer:
             raise RuntimeError(f"CTranslate2's process ended with exit code {self._process.wait()}.")
         result = json.loads(answer)

@@ -38,10 +38,11 @@ class _Call(NamedTuple):
 
 
 class _Run:
-    """A batch in work: when its translation began, 0 before, and the seconds of calls between its steps."""
+    """A batch in work: when its translation began, 0 before, in which thread, and seconds of calls between steps."""
 
     def __init__(self, items: list[_Item]):
         self.items, self.started, self.interrupted = items, 0.0, 0.0
+        self.thread: int | None = None
 
     def is_abandoned(self) -> bool:
         """Whether nobody waits for the texts any more; may be called from any thread."""
@@ -82,8 +83,8 @@ class Batcher:
         self._observe = observe or (lambda batch: None)
         self._waiting: deque[_Item] = deque()
         self._arrived = asyncio.Event()
-        # Called when nobody waits for the current batch any more.
-        self.interrupt: Callable[[], None] = lambda: None
+        # Called with the thread of a batch for which nobody waits any more.
+        self.interrupt: Callable[[int], None] = lambda thread: None
         # The current batch, and the one that is translated between its steps.
         self._runs: list[_Run] = []
         self._calls: list[_Call] = []
@@ -112,8 +113,9 @@ class Batcher:
             for item in items:
                 item.answer.cancel()
             self._waiting = deque(item for item in self._waiting if not item.answer.done())
-            if self._runs and self._runs[0].is_abandoned():
-                self.interrupt()
+            for run in self._runs:
+                if run.thread is not None and run.is_abandoned():
+                    self.interrupt(run.thread)
 
     def seconds_of_batch(self) -> float:
         """How long the current batch has been translated; 0 without one."""
@@ -219,10 +221,13 @@ class Batcher:
             return run.is_abandoned()
 
         def translate() -> Sequence[Any] | None:
-            run.started = time.monotonic()
-            if run.is_abandoned():
-                return None
-            return self._translate([item.text for item in batch], dict(batch[0].options), step)
+            run.started, run.thread = time.monotonic(), threading.get_ident()
+            try:
+                if run.is_abandoned():
+                    return None
+                return self._translate([item.text for item in batch], dict(batch[0].options), step)
+            finally:
+                run.thread = None
 
         try:
             results = await self.call(translate, size=size)

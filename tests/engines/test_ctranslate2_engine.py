@@ -248,7 +248,7 @@ def test_the_process_has_no_torch_and_another_one_follows_it(cache, tokenizer):
     assert "ctranslate2" in libraries
     assert "torch" not in libraries
     os.kill(process._process.pid, signal.SIGSTOP)  # It hangs, until another thread kills it.
-    killing = threading.Timer(0.3, engine.interrupt)
+    killing = threading.Timer(0.3, engine.interrupt, [threading.get_ident()])
     killing.start()
     with pytest.raises(RuntimeError, match="CTranslate2's process ended with exit code -9"):
         translate(engine, tokenizer, ["nine"])
@@ -259,26 +259,38 @@ def test_the_process_has_no_torch_and_another_one_follows_it(cache, tokenizer):
     engine.close()
 
 
-def test_a_call_does_not_wait_for_a_longer_one_and_survives_its_end(cache, tokenizer):
+def test_a_call_does_not_wait_for_a_longer_one_and_either_survives_the_end_of_the_other(cache, tokenizer):
     engine = load_engine(str(FIXTURE))
     assert translate(engine, tokenizer, ["nine"]) == ["neun"]
     ((busy,),) = engine._processes.values()
-    os.kill(busy._process.pid, signal.SIGSTOP)  # Its job does not end.
     with ThreadPoolExecutor() as pool:
-        long = pool.submit(translate, engine, tokenizer, ["nine"])
-        while not busy.seconds_of_call:
-            time.sleep(0.01)
+
+        def job_without_end(process):
+            os.kill(process._process.pid, signal.SIGSTOP)
+            job = pool.submit(translate, engine, tokenizer, ["nine"])
+            while process.caller is None:
+                time.sleep(0.01)
+            return job
+
+        def interrupt(process, job):
+            engine.interrupt(process.caller)
+            with pytest.raises(RuntimeError, match="exit code -9"):
+                job.result(30)
+
+        older = job_without_end(busy)
         assert translate(engine, tokenizer, ["seven"]) == ["sieben"]
         ((first, other),) = engine._processes.values()
         assert first is busy
-        engine.interrupt()
-        with pytest.raises(RuntimeError, match="exit code -9"):
-            long.result(30)
-    assert not other.has_ended
+        interrupt(other, job_without_end(other))
+        assert not busy.has_ended
+        assert translate(engine, tokenizer, ["seven"]) == ["sieben"]
+        ((_, another),) = engine._processes.values()
+        interrupt(busy, older)
+    assert not another.has_ended
     assert translate(engine, tokenizer, ["seven"]) == ["sieben"]
-    assert list(engine._processes.values()) == [[other]]
-    engine.interrupt()  # Nothing works.
-    assert not other.has_ended
+    assert list(engine._processes.values()) == [[another]]
+    engine.interrupt(threading.get_ident())  # Nothing works for it.
+    assert not another.has_ended
     engine.close()
 
 

@@ -200,6 +200,32 @@ def test_a_second_worker_translates_small_work_meanwhile():
     running(test, tokens_per_batch=1, workers=2)
 
 
+def test_what_nobody_waits_for_is_interrupted_by_its_thread():
+    threads, interrupted = {}, []
+
+    async def test(batcher, model):
+        def translate(texts, options, step):
+            threads[texts[0]] = threading.get_ident()
+            return model(texts, options, step)
+
+        batcher._translate, batcher.interrupt = translate, interrupted.append
+        model.may_go_on.clear()
+        costly = asyncio.create_task(batcher.submit(["costly"], [6], {}, work=5_000))
+        await asyncio.sleep(0.05)
+        small = [asyncio.create_task(batcher.submit([text], [1], {}, work=10)) for text in ("left", "later")]
+        await asyncio.sleep(0.05)
+        for task in small:
+            task.cancel()
+        await asyncio.gather(*small, return_exceptions=True)
+        assert set(interrupted) == {threads["left"]}
+        costly.cancel()
+        await asyncio.gather(costly, return_exceptions=True)
+        assert set(interrupted) == {threads["left"], threads["costly"]}
+        assert threads["left"] != threads["costly"]
+
+    running(test, tokens_per_batch=1, workers=2)
+
+
 def test_requests_of_different_sizes_share_no_batch():
     async def test(batcher, model):
         works = zip("abcd", (300, 5_000, 2_000, 400), strict=True)
