@@ -209,10 +209,9 @@ class CTranslate2Engine(torch.nn.Module, Engine):
     def interrupt(self, thread: int) -> None:
         """Kill the process that works for this thread, if any does; the next call starts another."""
         with self._starting:
-            processes = list(chain(*self._processes.values()))
-        for process in processes:
-            if process.caller == thread:
-                process.kill()
+            for process in chain(*self._processes.values()):
+                if process.caller == thread:
+                    process.kill()
 
     def close(self) -> None:
         """End the processes, which otherwise end with this one."""
@@ -273,7 +272,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         setting = Setting(workers, self._threads // workers, instructions)
         with self._starting:
             processes = [each for each in self._processes.get(setting, []) if not each.has_ended]
-            if len(processes) < _CONCURRENT and all(each.seconds_of_call for each in processes):
+            if len(processes) < _CONCURRENT and all(each.caller for each in processes):
                 processes.append(CTranslate2Process(self._folder, self._compute_type, setting))
             self._processes[setting] = processes
-            return min(processes, key=lambda each: each.seconds_of_call)
+            return max(processes, key=lambda each: each.called)

@@ -5,6 +5,7 @@ stdout. It imports neither torch nor this package.
 """
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -30,10 +31,7 @@ class Setting(NamedTuple):
 
 
 class CTranslate2Process:
-    """A CTranslate2 translator in a child process, with a compute type such as `"float32"` or `"int8"`.
-
-    `caller` is the thread that waits for an answer, if any.
-    """
+    """A CTranslate2 translator in a child process, with a compute type such as `"float32"` or `"int8"`."""
 
     def __init__(self, folder: Path, compute_type: str, setting: Setting):
         command = [sys.executable, __file__, str(folder), compute_type, str(setting.workers), str(setting.threads)]
@@ -43,8 +41,9 @@ class CTranslate2Process:
         self._workers = setting.workers
         # An answer belongs to the request before it.
         self._calling = threading.Lock()
-        self._called: float | None = None
+        # The thread that waits for an answer, and since when.
         self.caller: int | None = None
+        self.called = math.inf
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
         )
@@ -72,23 +71,17 @@ class CTranslate2Process:
         from_child: Any = self._process.stdout
         answer = ""
         with self._calling, suppress(BrokenPipeError):
-            self._called, self.caller = time.monotonic(), threading.get_ident()
+            self.caller, self.called = threading.get_ident(), time.monotonic()
             to_child.write(json.dumps({"method": method, "options": options}) + "\n")
             to_child.flush()
             answer = from_child.readline()
-            self._called = self.caller = None
+            self.caller, self.called = None, math.inf
         if not answer:
             raise RuntimeError(f"CTranslate2's process ended with exit code {self._process.wait()}.")
         result = json.loads(answer)
         if isinstance(result, dict):
             raise RuntimeError(f"CTranslate2 says: {result['error']}")
         return result
-
-    @property
-    def seconds_of_call(self) -> float:
-        """How long the process has worked on its current job; 0 without one."""
-        called = self._called
-        return 0.0 if called is None else time.monotonic() - called
 
     @property
     def has_ended(self) -> bool:

@@ -41,8 +41,7 @@ class _Run:
     """A batch in work: when its translation began, 0 before, in which thread, and seconds of calls between steps."""
 
     def __init__(self, items: list[_Item]):
-        self.items, self.started, self.interrupted = items, 0.0, 0.0
-        self.thread: int | None = None
+        self.items, self.started, self.interrupted, self.thread = items, 0.0, 0.0, 0
 
     def is_abandoned(self) -> bool:
         """Whether nobody waits for the texts any more; may be called from any thread."""
@@ -114,7 +113,7 @@ class Batcher:
                 item.answer.cancel()
             self._waiting = deque(item for item in self._waiting if not item.answer.done())
             for run in self._runs:
-                if run.thread is not None and run.is_abandoned():
+                if run.thread and run.is_abandoned():
                     self.interrupt(run.thread)
 
     def seconds_of_batch(self) -> float:
@@ -210,6 +209,7 @@ class Batcher:
 
     async def _work(self, batch: list[_Item]) -> None:
         run, size = _Run(batch), batch[0].size
+        texts, options = [item.text for item in batch], dict(batch[0].options)
         self._runs.append(run)
 
         def step() -> bool:
@@ -223,11 +223,9 @@ class Batcher:
         def translate() -> Sequence[Any] | None:
             run.started, run.thread = time.monotonic(), threading.get_ident()
             try:
-                if run.is_abandoned():
-                    return None
-                return self._translate([item.text for item in batch], dict(batch[0].options), step)
+                return None if run.is_abandoned() else self._translate(texts, options, step)
             finally:
-                run.thread = None
+                run.thread = 0
 
         try:
             results = await self.call(translate, size=size)

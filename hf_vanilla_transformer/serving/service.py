@@ -64,12 +64,9 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         """Translate requests; on leaving, finish the batch that is being translated."""
         seconds = self.settings.max_wait_ms / 1000
-        is_engine = isinstance(self.model, Engine)
-        self._batcher = Batcher(
-            self._translate, self.settings.tokens_per_batch, seconds, self._observe, workers=2 if is_engine else 1
-        )
-        if is_engine:
-            self._batcher.interrupt = getattr(self.model, "interrupt", self._batcher.interrupt)
+        workers = 2 if isinstance(self.model, Engine) else 1
+        self._batcher = Batcher(self._translate, self.settings.tokens_per_batch, seconds, self._observe, workers)
+        self._batcher.interrupt = getattr(self.model, "interrupt", self._batcher.interrupt)
         task = asyncio.create_task(self._batcher.run())
         task.add_done_callback(_end_the_process)
         try:

@@ -81,10 +81,8 @@ def average_checkpoints(paths: Sequence[str | os.PathLike[str]], output: str | o
             names = [each.name for each in folders]
             if len(set(names)) < len(names):
                 names = [f"{each.parent.name}/{each.name}" for each in folders]
-            facts = average_facts(names)
-            card = fill_model_card(
-                About(target.resolve().name, location=location_of(target)), config, parameters, facts
-            )
+            about = About(target.resolve().name, location=location_of(target))
+            card = fill_model_card(about, config, parameters, average_facts(names))
             (folder / "README.md").write_text(card.content, encoding="utf-8")
     return target
 

@@ -207,9 +207,8 @@ def save_card(
 ) -> None:
     """Write the model card, with a table of facts, and the scores on test and on validation pairs."""
     args, output = settings.args, settings.output
-    location: dict[str, Any] = {"location": location_of(output)}
-    if args.push_to_hub:
-        location = {"location": args.hub_model_id, "revision": args.hub_revision}
+    pushed = {"location": args.hub_model_id, "revision": args.hub_revision}
+    location: dict[str, Any] = pushed if args.push_to_hub else {"location": location_of(output)}
     tokenizer = json.loads((output / "tokenizer_config.json").read_text(encoding="utf-8")).get("tokenizer_class")
     described = replace(about(settings, scores), data=facts["data"], tokenizer_class=tokenizer, **location)
     if settings.data.dataset_name in BUILT_IN:  # A sentence of the user's data may be private.
