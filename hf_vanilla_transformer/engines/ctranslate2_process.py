@@ -72,10 +72,17 @@ class CTranslate2Process:
         answer = ""
         with self._calling, suppress(BrokenPipeError):
             self.caller, self.called = threading.get_ident(), time.monotonic()
-            to_child.write(json.dumps({"method": method, "options": options}) + "\n")
-            to_child.flush()
-            answer = from_child.readline()
-            self.caller, self.called = None, math.inf
+            try:
+                to_child.write(json.dumps({"method": method, "options": options}) + "\n")
+                to_child.flush()
+                answer = from_child.readline()
+            except BaseException:
+                # The next request would read the answer to this one.
+                self.kill()
+                self._process.wait()
+                raise
+            finally:
+                self.caller, self.called = None, math.inf
         if not answer:
             raise RuntimeError(f"CTranslate2's process ended with exit code {self._process.wait()}.")
         result = json.loads(answer)

@@ -152,4 +152,4 @@ def length_penalty_of(settings: GenerationConfig) -> Callable:
         )
     if kind not in LENGTH_PENALTIES:
         raise InputError(f'length_penalty_type is "{kind}"; choose "gnmt" (the paper\'s) or "hf" (length ** alpha).')
-    return partial(LENGTH_PENALTIES[kind], alpha=alpha)
+    return partial(LENGTH_PENALTIES[kind], alpha=float(alpha))

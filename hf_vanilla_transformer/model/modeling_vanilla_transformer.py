@@ -595,6 +595,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         """
         if labels is not None:
             use_cache = False
+            labels = labels.masked_fill(labels == ignore_index, -100)
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         outputs = self.model(
@@ -613,7 +614,6 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         states, logits, loss, sums = outputs.last_hidden_state, None, None, None
         if labels is not None:
             check_shape_of_labels(labels, states)
-            labels = labels.masked_fill(labels == ignore_index, -100)
         if labels is not None and (self.training if skip_logits is None else skip_logits):
             loss, sums = self._loss_without_logits(states, labels, **kwargs)
         else:

@@ -128,7 +128,7 @@ class TranslationPipeline(Pipeline):
         if stop_sequence == "":
             raise InputError("stop_sequence is empty, which ends every text; give a text, or leave it out.")
         if stop_sequence is not None:
-            kwargs |= {"stop_strings": [stop_sequence], "tokenizer": self.tokenizer}
+            kwargs |= {"stop_strings": [stop_sequence], "tokenizer": sides_of(self.tokenizer)[1]}
         return encoding, kwargs, decoding
 
     def preprocess(self, input_: Any, **kwargs: Any) -> dict[str, Any]:

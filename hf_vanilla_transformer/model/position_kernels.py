@@ -22,5 +22,5 @@ def once_per_position(formula: Callable[..., torch.Tensor], position_ids: torch.
     first, last = map(int, position_ids.aminmax())
     if last - first + 1 >= position_ids.numel():
         return formula(position_ids, *args)
-    table = formula(torch.arange(first, last + 1)[None], *args)[0]
+    table = formula(torch.arange(first, last + 1, device="cpu")[None], *args)[0]
     return nn.functional.embedding(position_ids - first, table)

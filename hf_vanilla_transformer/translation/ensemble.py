@@ -1,6 +1,7 @@
 """`Ensemble`: several models as one, for `generate`, `translate` and `score`."""
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from ..model.key_value_cache import CACHE, either_cache
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, shift_right
@@ -53,7 +55,8 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
                 one, other = getattr(models[0].config, name), getattr(model.config, name)
                 if one != other:
                     raise InputError(f"models of an ensemble have {name} {one} and {other}; give models that share it.")
-        config = copy.deepcopy(models[0].config)
+        # Of the model with the fewest learned positions, because they limit the length.
+        config = copy.deepcopy(min((model.config for model in models), key=_positions))
         # transformers makes a cache of so many layers.
         config.decoder_layers = sum(model.config.decoder_layers for model in models)
         super().__init__(config)
@@ -133,6 +136,10 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             last = first + model.config.decoder_layers
             yield None if cache is None else EncoderDecoderCache(*(_part(each, first, last) for each in _sides(cache)))
             first = last
+
+
+def _positions(config: VanillaTransformerConfig) -> float:
+    return config.max_position_embeddings if config.position_embedding_type == "learned" else math.inf
 
 
 def _sides(cache: EncoderDecoderCache) -> tuple[Any, Any]:

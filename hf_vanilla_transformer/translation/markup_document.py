@@ -41,6 +41,7 @@ class Document:
     """
 
     def __init__(self, kind: str, markup: str):
+        markup = markup.removeprefix("\ufeff")
         self._root = read_html(markup) if kind == "html" else read_xml(markup)
         self._kind, self._shape = kind, sorted(shape(self._root))
         self._escape = escape_html if kind == "html" else escape_xml

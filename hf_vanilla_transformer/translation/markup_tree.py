@@ -46,14 +46,17 @@ _TEXT_ATTRIBUTES = ("alt", "title", "placeholder", "aria-label")
 # The parent that HTML needs around an element, for a fragment that begins with it.
 _CONTEXTS = {"td": "tr", "th": "tr", "tr": "tbody", "col": "colgroup"}
 _CONTEXTS |= dict.fromkeys(("tbody", "thead", "tfoot", "caption", "colgroup"), "table")
-_IS_PAGE = re.compile(r"\s*(<!--.*?-->\s*)*<(!doctype|html|head|body)\b", re.IGNORECASE | re.DOTALL)
-_DOCTYPE = re.compile(r"\s*(?:<!--.*?-->\s*)*(<!doctype[^>]*>)", re.IGNORECASE | re.DOTALL)
-_FIRST_TAG = re.compile(r"\s*<([a-zA-Z]+)")
+# Comments and what HTML reads as such, `<?xml ...?>`; possessive, because backtracking takes exponential time.
+_BEFORE = r"(?>\s+|<!--.*?-->|<\?.*?>)*+"
+_IS_PAGE = re.compile(rf"{_BEFORE}<(!doctype|html|head|body)\b", re.IGNORECASE | re.DOTALL)
+_DOCTYPE = re.compile(rf"{_BEFORE}(<!doctype[^>]*>)", re.IGNORECASE | re.DOTALL)
+_FIRST_TAG = re.compile(rf"{_BEFORE}<([a-zA-Z]+)", re.DOTALL)
 _LINE_BREAKS = re.compile(r"(\n\s*\n|\n)")
 # Of elements inside each other: far below Python's limit of recursion.
 _DEEPEST = 200
-# The declaration of XML, and a document type that declares no entities of its own.
-_PROLOG = re.compile(r"<\?xml\s[^>]*\?>(\s*<!DOCTYPE\s[^>[]*>)?|<!DOCTYPE\s[^>[]*>")
+# The declaration of XML and a document type, with what stands before it.
+_DOCTYPE_OF_XML = r"""<!DOCTYPE\s(?>"[^"]*"|'[^']*'|[^]["'>])*(?:\[[^]]*\]\s*)?>"""
+_PROLOG = re.compile(rf"(?>\s+|<!--.*?-->|<\?.*?\?>)*+{_DOCTYPE_OF_XML}|<\?xml\s.*?\?>", re.DOTALL)
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 # Characters of a text in an error.
 _SHOWN = 60
@@ -278,7 +281,10 @@ def read_xml(markup: str) -> Node:
     for place, kind, data, attributes in events[1:-1]:
         raw = source[place : places[bisect_right(places, place)]].decode()
         if kind == "text":
-            parents[-1].children.append(data[skipped:])
+            siblings = parents[-1].children
+            # expat divides a text at its entities.
+            before = siblings.pop() if siblings and isinstance(siblings[-1], str) else ""
+            siblings.append(before + data[skipped:])
             skipped = max(0, skipped - len(data))
         elif kind == "start":
             _check_depth(len(parents), raw)

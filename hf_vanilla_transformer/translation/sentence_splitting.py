@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from ..model.language_codes import language_of
 from ..model.pipeline_vanilla_transformer import encode, tokenizer_language
 from ..model.tokenization_two_vocabularies import longest_training_source
 from ..support.user_errors import needing
@@ -60,7 +61,9 @@ def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> 
     A line break ends a sentence, because inside a translation it would have no place; an abbreviation of the language
     does not. Joined, the text and the white space of all pieces are `text`.
     """
-    sentences = [sentence for line in _LINE_ENDS.split(text) for sentence in _sentences(line, language or "en")]
+    code = (language or "en").lower()
+    known = language_of(code) or code
+    sentences = [sentence for line in _LINE_ENDS.split(text) for sentence in _sentences(line, known)]
     return [piece for sentence in sentences for piece in _pieces(sentence, fits)]
 
 

@@ -18,6 +18,7 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.constrained_beam_search import check_is_beam_search
 from ..model.pipeline_vanilla_transformer import check_generated, encode, evaluating, is_blank
+from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError, input_errors
 from .alignment import Aligner
@@ -39,7 +40,7 @@ _LONG = 2_000
 # Settings of a search that say how to read its result.
 _SETTINGS = (
     *("num_beams", "do_sample", "length_penalty", "length_penalty_type", "eos_token_id", "forced_eos_token_id"),
-    *("max_new_tokens", "max_length", "max_length_offset"),
+    *("max_new_tokens", "max_length", "max_length_offset", "stop_strings"),
 )
 
 
@@ -210,6 +211,8 @@ def _translate_batches(sentences: list[str], phrases: list[list], options: _Opti
     indices = [index for index, sentence in enumerate(sentences) if not is_blank(sentence)]
     encoded = encode(tokenizer, [sentences[index] for index in indices]).input_ids if indices else []
     settings = _search_settings(model, generate_kwargs)
+    if settings.stop_strings and not isinstance(model, Engine):
+        generate_kwargs = {**generate_kwargs, "tokenizer": sides_of(tokenizer)[1]}
     aligner = Aligner(model, tokenizer, options.words, options.words is not WORDS) if options.decodes_again else None
     if isinstance(settings.num_beams, int):  # generate() raises an error for anything else.
         budget = inference.tokens_per_batch * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams)

@@ -72,7 +72,8 @@ def describe(
         score = sum(log_probs) / penalty(len(log_probs)) if log_probs else -math.inf
         links = aligner(source, (text, row), attention) if aligner is not None and attention is not None else None
         flags = {
-            "truncated": not eos.intersection(row[-1:]) or len(row) >= _limit_with_forced_eos(settings, len(source[1])),
+            "truncated": not (eos.intersection(row[-1:]) or any(map(text.__contains__, settings.stop_strings or ())))
+            or len(row) >= _limit_with_forced_eos(settings, len(source[1])),
             "repetition": has_loop(row) and not has_loop(source[1]),
             "longer_than_training": len(source[1]) > longest_training_source(tokenizer),
         }

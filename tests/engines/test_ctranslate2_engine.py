@@ -294,6 +294,27 @@ def test_a_call_does_not_wait_for_a_longer_one_and_either_survives_the_end_of_th
     engine.close()
 
 
+def test_an_interrupted_call_leaves_no_answer_for_the_next_one(cache, tokenizer, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    engine = load_engine(str(FIXTURE))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    for text, translation in {"nine": "neun", "seven": "sieben", "one": "eins", "two": "zwei"}.items():
+        assert translate(engine, tokenizer, [text]) == [translation]
+        running = [each for processes in engine._processes.values() for each in processes]
+        for process in running:
+            os.kill(process._process.pid, signal.SIGSTOP)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            translate(engine, tokenizer, ["three"])
+        for process in running:
+            if not process.has_ended:
+                os.kill(process._process.pid, signal.SIGCONT)
+    signal.signal(signal.SIGALRM, before)
+    engine.close()
+
+
 def test_an_error_of_ctranslate2_is_told(cache, tokenizer):
     engine = load_engine(str(FIXTURE))
     engine._compute_type = "int3"

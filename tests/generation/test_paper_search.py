@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, StoppingCriteria
 
 from hf_vanilla_transformer.model.beam_search import gnmt_length_penalty
+from hf_vanilla_transformer.model.generation_settings import length_penalty_of
 from tests.generation.by_hand import (
     BOS,
     EOS,
@@ -293,6 +294,10 @@ def test_gnmt_length_penalty():
     assert gnmt_length_penalty(25, 0.6) == pytest.approx((30 / 6) ** 0.6)
     assert gnmt_length_penalty(1, 0.6) == 1
     assert gnmt_length_penalty(25, 0) == 1
+    lengths = torch.tensor([500, 600])
+    settings = [GenerationConfig(length_penalty=alpha, length_penalty_type="hf") for alpha in (20, 20.0)]
+    whole, real = (length_penalty_of(each)(lengths) for each in settings)
+    assert torch.equal(whole, real)
 
 
 @NEVER_BY_STEPS

@@ -433,6 +433,18 @@ def test_another_label_may_mean_no_target(batch, training):
     assert not torch.equal(output.loss, model(**inputs, labels=other).loss)
     if training:
         assert torch.equal(output.token_sums, expected.token_sums)
+    del inputs["decoder_input_ids"]
+    other = labels.masked_fill(labels == -100, -1)
+    expected, output = model(**inputs, labels=labels), model(**inputs, labels=other, ignore_index=-1)
+    assert torch.equal(output.loss, expected.loss)
+
+
+@torch.no_grad()
+def test_torch_may_have_another_default_device(batch):
+    model = small_model()
+    expected = model(**batch).logits
+    with torch.device("meta"):
+        assert torch.equal(model(**batch).logits, expected)
 
 
 @torch.no_grad()

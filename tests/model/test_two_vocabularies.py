@@ -22,7 +22,7 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.data.tokenized_pairs import describe_tokenizer
 from hf_vanilla_transformer.model.pipeline_vanilla_transformer import check_vocabulary
-from tests.models import small_config, small_model
+from tests.models import decisive_model, small_config, small_model
 
 
 SOURCES = ["two small dogs run", "a house is small", "two houses", "dogs run and run"] * 3
@@ -53,6 +53,18 @@ def test_each_side_has_its_own_ids(sides, tokenizer):
     assert (len(tokenizer), tokenizer.tokenize("two")) == (len(source), source.tokenize("two"))
     ids = tokenizer(text_target=TARGETS, padding=True, truncation=True, max_length=4, return_tensors="pt").input_ids
     assert ids.tolist() == target(TARGETS, truncation=True, max_length=4, padding=True).input_ids
+
+
+def test_a_stop_string_is_of_the_target_s_vocabulary(tokenizer):
+    model = decisive_model(vocab_size=290, source_vocab_size=280, d_k=None, d_v=None)
+    settings = {"num_beams": 1, "max_new_tokens": 9}
+    (text,) = translate(model, tokenizer, SOURCES[:1], **settings)
+    stop = "und"  # A token of the target's vocabulary; the source's has another one of this id.
+    (stopped,) = translate(model, tokenizer, SOURCES[:1], stop_strings=[stop], **settings)
+    assert stopped == text[: text.index(stop) + len(stop)] != text
+    assert TranslationPipeline(model, tokenizer, device="cpu")(SOURCES[0], stop_sequence=stop, **settings) == [
+        {"translation_text": stopped}
+    ]
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])

@@ -76,6 +76,16 @@ def test_cpu_decoders_and_modules_give_the_same(monkeypatch):
         assert torch.equal(getattr(slow, "sequences", slow), fast)
 
 
+def test_learned_positions_of_any_model_limit_the_length():
+    ids, _ = pad(sentences(7, 4, 9))
+    learned = {"position_embedding_type": "learned"}
+    sizes = {}, {**learned, "max_position_embeddings": 12}, {**learned, "max_position_embeddings": 10}
+    models = [small_model(**each) for each in sizes]
+    for order in itertools.permutations(models):
+        output = Ensemble(order).generate(ids, num_beams=2, min_length=11, early_stopping=True)
+        assert output.shape[1] == 11
+
+
 def test_scores_and_details_are_means(tokenizer):
     models = different_models(vocab_size=len(tokenizer))
     ensemble, sources = Ensemble(models), ["one", "two hundred and five"]

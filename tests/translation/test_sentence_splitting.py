@@ -47,6 +47,8 @@ def test_sentences_of_a_text():
 def test_abbreviations_are_those_of_the_language():
     german = "Das ist z.B. gut. Am 3. Mai kam er."
     assert [piece.text for piece in split_text(german, "de", always)] == ["Das ist z.B. gut.", "Am 3. Mai kam er."]
+    for code in ("DE", "deu", "de-AT", "de_DE", "deu_Latn"):
+        assert split_text(german, code, always) == split_text(german, "de", always)
     assert len(split_text(german, None, always)) > 2
 
 

@@ -82,6 +82,16 @@ def test_a_truncated_translation(model, tokenizer):
     assert found.score == pytest.approx(sum(log_probs) / gnmt_penalty(2), abs=1e-5)
 
 
+@pytest.mark.parametrize("as_settings", [True, False])
+def test_stop_strings_end_a_translation(model, tokenizer, as_settings):
+    given = {"stop_strings": ["und"]}
+    model = copy.deepcopy(model)
+    if as_settings:
+        model.generation_config.update(**given)
+    (found,) = translate(model, tokenizer, ["forty-two"], return_details="flags", **({} if as_settings else given))
+    assert (found.text, found.flags) == ("zweiund", frozenset())
+
+
 def test_flags_need_no_forced_decoding(model, tokenizer, monkeypatch):
     texts, options = ["six thousand and thirteen", "", "two"], {"max_new_tokens": 2, "num_beams": 1}
     expected = translate(model, tokenizer, texts, return_details=True, **options)
