@@ -15,7 +15,7 @@ from ..evaluation.scoring_arguments import ScoringArguments
 from ..support.argument_checks import check_optional
 from ..support.atomic_files import write_text
 from ..support.build_arguments import option
-from ..support.output_files import check_can_write
+from ..support.output_files import check_can_write, open_output
 from ..support.user_errors import InputError
 from ..translation.decoding_arguments import DecodingArguments
 from ..translation.loading_arguments import EnsembleLoadingArguments
@@ -102,7 +102,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
     if asked.output is not None:
         write_text(asked.output, json.dumps(scores, indent=2) + "\n")
     if asked.translations is not None:
-        write_text(asked.translations, "".join(f"{one_line(translation)}\n" for translation in translations))
+        with open_output(asked.translations) as file:
+            file.writelines(f"{one_line(translation)}\n" for translation in translations)
     return scores
 
 

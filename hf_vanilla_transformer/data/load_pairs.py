@@ -85,7 +85,7 @@ def load_pairs(
     """
     given = {"train": train_files, "validation": validation_files, "test": test_files}
     files = {split: _as_paths(split_files) for split, split_files in given.items() if split_files is not None}
-    directions = sorted({"-".join(pair) for paths in files.values() for pair in languages_of(paths)})
+    directions = sorted({"-".join(pair) for paths in files.values() for pair in languages_of(paths, True)})
     if len(directions) > 1:
         raise InputError(
             f"the names of the text files end in {' and '.join(directions)}; give one direction, and in each pair the "
@@ -267,7 +267,7 @@ def _csv_rows(
 def _json_rows(path: Path, field: str | None = None) -> Iterator[tuple[int, Any]]:
     """The rows of JSON lines, or of one array of objects, which may be a field of an object."""
     lines, number = iterate_lines(path), 1
-    first = next(lines)
+    first = next(lines, "")
     try:
         if field is None and not first.lstrip().startswith("["):
             for number, line in enumerate(chain([first], lines), start=1):

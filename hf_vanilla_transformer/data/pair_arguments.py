@@ -43,10 +43,10 @@ def with_recipe(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
     return {**{name: value for name, value in recipe.items() if name not in others}, **given}
 
 
-def languages_of(files: Sequence[str | Path]) -> list[tuple[str, str]]:
-    """The languages that the names of aligned text files end in, for each pair of files with such names."""
+def languages_of(files: Sequence[str | Path], same: bool = False) -> list[tuple[str, str]]:
+    """The languages that names of aligned text files end in, for each pair of files of two; with `same` also of one."""
     ends = [language_of(suffix_of(file).removeprefix(".")) for file in files]
-    return [(one, two) for one, two in zip(ends[::2], ends[1::2], strict=False) if one and two and one != two]
+    return [(one, two) for one, two in zip(ends[::2], ends[1::2], strict=False) if one and two and (same or one != two)]
 
 
 @dataclass

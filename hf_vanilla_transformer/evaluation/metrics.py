@@ -90,7 +90,7 @@ class SacreBleuMetric(evaluate.Metric):
         scorer = self.scorer(**options)
         result = scorer.corpus_score(predictions, streams)
         found = {"score": result.score, "signature": str(scorer.get_signature())}
-        if against is None:
+        if against is None or isinstance(scorer, TokenEdits):  # Which sacrebleu cannot resample.
             return found
         signatures, results = PairedTest([("", against), ("predictions", predictions)], {"": scorer}, streams, "bs")()
         ((name, signature),) = signatures.items()
@@ -116,7 +116,7 @@ class TokenEdits:
             nearest = min(found, key=lambda each: each.wer)
             edits += nearest.substitutions + nearest.deletions + nearest.insertions
             tokens += len(nearest.references[0])
-        return SimpleNamespace(score=100 * edits / tokens)
+        return SimpleNamespace(score=100 * edits / (tokens or 1))
 
     def get_signature(self) -> str:
         """The version of jiwer."""

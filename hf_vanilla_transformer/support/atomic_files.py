@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 logger = logging.getLogger(__name__)
 
 # Names of a process's own streams, such as /dev/stdout and the /dev/fd/63 of a process substitution.
-_STREAMS = ("/dev/", "/proc/")
+_STREAMS = ("/dev/fd/", "/dev/std", "/proc/")
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
@@ -86,7 +86,9 @@ def locked(path: Path) -> Iterator[None]:
     except Timeout:
         holder = file.read_text(encoding="utf-8") if file.exists() else "another process"
         raise BlockingIOError(f"{holder} is writing {path}; wait until it ends, or choose another path.") from None
-    except (NotImplementedError, PermissionError):
+    except (NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
         logger.info("%s cannot be locked.", path)
         yield
         return

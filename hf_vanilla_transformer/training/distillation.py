@@ -6,6 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,7 +57,7 @@ class Teacher:
     """
 
     def __init__(self, settings: Settings):
-        self._arguments, self._device = settings.teacher, settings.args.device
+        self._arguments, self._device, self._scoring = settings.teacher, settings.args.device, settings.scoring
         self._names = settings.teacher.teacher or []
         self.folders = [native_folder(name, token=settings.model.token) for name in self._names]
         for folder in self.folders:
@@ -78,19 +79,20 @@ class Teacher:
         except InputError:
             return settings
         given = {**settings.given, "tokenizer_name": str(self.folders[0])}
-        return Settings.from_arguments(**given)._replace(plans=settings.plans)
+        return Settings.from_arguments(**given).for_target_language()._replace(plans=settings.plans)
 
     def add_to(self, pairs: DatasetDict) -> tuple[DatasetDict, dict[str, str]]:
         """The pairs with translated training pairs added, or in the place of the given ones; and rows for the card.
 
         Raises ValueError if no translation remains.
         """
-        train, more = pairs["train"].select_columns(["source", "target"]), self._monolingual()
+        bleu = BLEU(tokenize=self._scoring.options(pairs["train"])["tokenize"], effective_order=True)
+        train, more = pairs["train"].select_columns(["source", "target"]), self._monolingual
         sources, references = [*train["source"], *more], [*train["target"], *[None] * len(more)]
         found = self._translations(sources)
         kept, removed = dict[str, list[str]](source=[], target=[]), dict.fromkeys(_FLAGS.values(), 0)
         for source, reference in zip(sources, references, strict=True):
-            hypothesis = self._choose(found[source], reference)
+            hypothesis = self._choose(found[source], reference, bleu)
             faults = [rule for flag, rule in _FLAGS.items() if flag in hypothesis.flags]
             if faults:
                 removed[faults[0]] += 1
@@ -122,7 +124,7 @@ class Teacher:
 
     def expected(self, pairs: DatasetDict) -> DatasetDict:
         """Pairs about as many and as long as `add_to` gives, without its work, for a plan."""
-        train, more = pairs["train"].select_columns(["source", "target"]), self._monolingual()
+        train, more = pairs["train"].select_columns(["source", "target"]), self._monolingual
         targets = list(islice(cycle(train["target"]), len(more)))
         added = Dataset.from_dict({"source": more, "target": targets}, features=train.features)
         parts = [train, added] if self._arguments.distilled_only else [train, train, added]
@@ -131,9 +133,8 @@ class Teacher:
     def describe_work(self, pairs: DatasetDict) -> str:
         """How many sentences are to be translated, and how long that takes, from a sample that is translated."""
         found = self._read()
-        missing = [
-            source for source in dict.fromkeys([*pairs["train"]["source"], *self._monolingual()]) if source not in found
-        ]
+        sources = dict.fromkeys([*pairs["train"]["source"], *self._monolingual])
+        missing = [source for source in sources if source not in found]
         if not missing:
             return "teacher: all sentences are translated already"
         model = self._loaded()
@@ -143,14 +144,15 @@ class Teacher:
         seconds = (time.perf_counter() - started) / len(sample) * len(missing) / PartialState().num_processes
         return f"teacher: {len(missing):,} sentences to translate first, about {spoken_duration(seconds)}"
 
+    @cached_property
     def _monolingual(self) -> list[str]:
+        # Once, because a pipe has its lines only once.
         files = self._arguments.monolingual_source_file or []
         return [line for file in files for line in iterate_lines(Path(file)) if not is_blank(line)]
 
-    def _choose(self, hypotheses: Sequence[Hypothesis], reference: str | None) -> Hypothesis:
+    def _choose(self, hypotheses: Sequence[Hypothesis], reference: str | None, bleu: BLEU) -> Hypothesis:
         if reference is None or not self._arguments.nearest_to_reference:
             return hypotheses[0]
-        bleu = BLEU(effective_order=True)
         return max(hypotheses, key=lambda each: bleu.sentence_score(each.text, [reference]).score)
 
     def _translations(self, sources: Sequence[str]) -> dict[str, list[Hypothesis]]:

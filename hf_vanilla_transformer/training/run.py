@@ -137,7 +137,7 @@ def with_plan(settings: Settings, pairs: DatasetDict, teacher: Teacher | None) -
     """
     given = dict(settings.given)
     with input_errors():
-        if settings.plans and "validation" not in pairs:
+        if settings.plans and "validation" not in pairs and len(pairs["train"]) > 1:
             given["validation_size"] = held_out_size(len(pairs["train"]))
             pairs = prepare_pairs(pairs, TrainingDataArguments(validation_size=given["validation_size"]))
         is_first, expected = settings.args.process_index == 0, pairs if teacher is None else teacher.expected(pairs)

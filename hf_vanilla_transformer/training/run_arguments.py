@@ -358,12 +358,14 @@ class Settings(NamedTuple):
         arguments = with_recipe(earlier, arguments)
         if arguments.get("device") == "cpu":  # The Trainer chooses its device by `use_cpu`.
             arguments["use_cpu"] = True
-        for name in ("train_file", "validation_file", "test_file"):
+        for name in ("train_file", "validation_file", "test_file", "monolingual_source_file", "teacher"):
             if arguments.get(name) is not None:
                 arguments[name] = file_names(arguments[name])
         plans = may_plan and not earlier and not any(arguments.get(name) for name in _SWITCH_OFF)
         if plans:
             arguments.setdefault("clean", True)
+        if arguments.get("load_best_model_at_end"):
+            arguments.setdefault("eval_strategy", arguments.get("save_strategy", "steps"))
         settings = build(cls, arguments)
         settings.args.hub_token = settings.model.token
         return settings._replace(given=arguments, plans=plans)
@@ -380,8 +382,9 @@ class Settings(NamedTuple):
 
     def for_target_language(self) -> "Settings":
         """The settings with the tokenization of BLEU for the target language, if the run may compute BLEU."""
-        data, args = self.data, self.args
-        if not (data.test_file or data.dataset_name or args.predict_with_generate or args.results):
+        data, args, model = self.data, self.args, self.model
+        scores = data.test_file or data.dataset_name or args.predict_with_generate or args.results
+        if not (scores or model.average_last or model.choose_search):
             return self
         return self._replace(scoring=self.scoring.for_target(data.languages()[1]))
 

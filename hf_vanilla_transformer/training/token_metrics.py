@@ -61,6 +61,13 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
             self._training_sums = None
         super().log(logs, start_time)
 
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """The Trainer's evaluation, whose time is none of training."""
+        started = time.monotonic()
+        found = super().evaluate(*args, **kwargs)
+        self._since = (self._since[0] + time.monotonic() - started, self._since[1])
+        return found
+
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         """The Trainer's loop, with the metrics of all tokens."""
         self._sentences: list[torch.Tensor] = []

@@ -283,7 +283,7 @@ def read_xml(markup: str) -> Node:
         if kind == "text":
             siblings = parents[-1].children
             # expat divides a text at its entities.
-            before = siblings.pop() if siblings and isinstance(siblings[-1], str) else ""
+            before: Any = siblings.pop() if siblings and isinstance(siblings[-1], str) else ""
             siblings.append(before + data[skipped:])
             skipped = max(0, skipped - len(data))
         elif kind == "start":

@@ -1,5 +1,6 @@
 """`evaluate`: scores, and the search in words."""
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ from hf_vanilla_transformer.cli import evaluate, train
 from hf_vanilla_transformer.evaluation.evaluate import describe_search, spread
 from hf_vanilla_transformer.evaluation.metrics import describe_exact_match
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
+from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.translation.model_loading import load
 from tests.cli.tiny_run import lines, recipe
 from tests.models import small_model
@@ -72,7 +74,7 @@ def test_what_predict_writes_into_settings_is_not_in_the_words_of_a_search():
 
 
 def test_evaluate(decisive, tmp_path, capsys):
-    output, translations = tmp_path / "scores.json", tmp_path / "translations.txt"
+    output, translations = tmp_path / "scores.json", tmp_path / "translations.txt.gz"
     data = [
         "--dataset_name",
         "numbers",
@@ -99,7 +101,7 @@ def test_evaluate(decisive, tmp_path, capsys):
     sources = list(test["source"])
     greedy = translate(model, tokenizer, sources, num_beams=1)
     assert greedy != translate(model, tokenizer, sources)
-    assert translations.read_text(encoding="utf-8") == lines(greedy)
+    assert gzip.decompress(translations.read_bytes()).decode() == lines(greedy)
     rows = [0, len(test) // 3, 2 * len(test) // 3]
     blocks = [
         f"source:     {sources[row]}\nprediction: {lines([greedy[row]])}reference:  {test['target'][row]}\n"
@@ -136,6 +138,9 @@ def test_bleu_goes_by_the_target_language(decisive, tmp_path, write):
     files = {"dataset_name": None, "train_file": path, "test_file": path}
     folder = train.main(recipe(tmp_path, **files, target_lang="zh", bleu_tokenize=None, max_steps=1))
     assert "tok:zh" in json.loads((folder / "scores.json").read_text())["bleu_signature"]
+    chosen = {"average_last": 1, "test_file": None, "predict_with_generate": False, "results": None}
+    settings = Settings.from_arguments(**{**files, **chosen, "source_lang": "en", "target_lang": "zh"})
+    assert settings.for_target_language().scoring.bleu_tokenize == "zh"
 
 
 def test_evaluating_a_split_that_is_not_there(trained, tmp_path):

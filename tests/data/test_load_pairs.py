@@ -288,6 +288,11 @@ def test_a_data_set_by_name(monkeypatch, tmp_path):
             "the text files end in de-en and en-de; give one direction, and in each pair the file of the sources first",
         ),
         (
+            {"1.en": "x\n", "2.en": "x\n", "1.de": "x\n", "2.de": "x\n"},
+            ValueError,
+            "end in de-de and en-en; give one dir",
+        ),
+        (
             {"a.en": "x\n", "a.de": "x\n", "b.eng": "x\n", "b.fr.gz": "x\n"},
             ValueError,
             "end in en-de and en-fr; give one direction",
@@ -424,6 +429,12 @@ def test_compressed_files_and_other_cases(tmp_path, names):
     for path, content in zip(paths, contents[suffixes[0]], strict=True):
         path.write_bytes(gzip.compress(content.encode()) if "gz" in suffixes else content.encode())
     assert load_pairs(train_files=paths)["train"].to_list() == [{"source": "x", "target": "ä"}]
+
+
+def test_an_empty_compressed_file_of_rows(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b""))
+    with pytest.raises(ValueError, match=r"a\.jsonl\.gz has no rows"):
+        load_pairs(train_files=tmp_path / "a.jsonl.gz")
 
 
 def test_other_compression(tmp_path):

@@ -146,6 +146,9 @@ def test_token_error_rate_counts_edits_to_the_nearest_reference():
     assert scores["token_error_rate"] == found["token_error_rate"]
     assert scores["exact_match"] == 25
     assert any(line.startswith("token error rate: ") for line in describe_scores(scores))
+    options = {"translations": predictions, "against": predictions[::-1], "token_error_rate": True}
+    assert evaluate(None, pairs, **options).scores.items() >= scores.items()
+    assert score_translations(["a"], [" "], metrics=["token_error_rate"])["token_error_rate"] == 100
 
 
 def test_batches():

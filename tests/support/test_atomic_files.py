@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -80,6 +81,17 @@ def test_a_device_is_written_through():
     assert Path("/dev/null").is_char_device()
 
 
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs Linux")
+def test_files_in_memory_are_files():
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder) / "text"
+        path.write_text("old")
+        with whole_file(path) as file:
+            file.write("new")
+            assert path.read_text() == "old"
+        assert path.read_text() == "new"
+
+
 def test_a_pipe_is_written_through(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -140,9 +152,10 @@ def test_one_process_at_a_time(tmp_path, is_folder):
     assert not [each.name for each in tmp_path.rglob(".*")]
 
 
-def test_a_file_system_without_locks(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [NotImplementedError(), OSError(errno.EROFS, ""), PermissionError(errno.EACCES, "")])
+def test_a_file_system_without_locks(tmp_path, monkeypatch, error):
     def acquire(self):
-        raise NotImplementedError
+        raise error
 
     monkeypatch.setattr(atomic_files.FileLock, "acquire", acquire)
     write_text(tmp_path / "text", "text")

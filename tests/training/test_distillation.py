@@ -12,7 +12,7 @@ import yaml
 from datasets import Dataset, DatasetDict
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import Int8Config, load_pairs, translate
+from hf_vanilla_transformer import Int8Config, Translation, load_pairs, translate
 from hf_vanilla_transformer.cli import distill, train
 from hf_vanilla_transformer.conversion import user_cache
 from hf_vanilla_transformer.support.user_errors import InputError
@@ -130,12 +130,14 @@ def test_the_translations_join_the_given_targets(tmp_path, sources, counted):
 
 def test_sources_without_targets(tmp_path, counted):
     (tmp_path / "more.en").write_text("twenty\n\n \nthirty\n")
-    teacher = teacher_of(tmp_path, monolingual_source_file=[str(tmp_path / "more.en")])
+    teacher = teacher_of(tmp_path, monolingual_source_file=str(tmp_path / "more.en"))
     given = pairs_of(["one", "two"])
     pairs, _ = teacher.add_to(given)
     assert pairs["train"]["source"][:] == ["one", "two", "one", "two", "twenty", "thirty"]
     assert pairs["train"]["target"][4:] == expected_translations(["twenty", "thirty"])
     assert teacher.expected(given)["train"]["source"][:] == pairs["train"]["source"][:]
+    (tmp_path / "more.en").unlink()  # As a pipe that has been read.
+    assert teacher.add_to(given)[0]["train"]["source"][:] == pairs["train"]["source"][:]
 
 
 def test_faulty_translations_are_removed_and_counted(tmp_path, monkeypatch, caplog):
@@ -171,6 +173,26 @@ def test_the_hypothesis_nearest_to_the_reference(tmp_path):
     assert teacher_of(tmp_path, **options).add_to(given)[0]["train"]["target"][:] == [best.text]
     near = teacher_of(tmp_path, nearest_to_reference=True, **options).add_to(given)[0]
     assert near["train"]["target"][:] == [wanted] != [best.text]
+
+
+def test_the_nearest_hypothesis_of_a_language_without_spaces(tmp_path, monkeypatch):
+    hypotheses = [Translation(each, 0.0, [], [], None) for each in ("一只狗在吃饭。", "猫坐在红色的垫子上。")]
+    hypotheses[0] = hypotheses[0]._replace(alternatives=(hypotheses[1],))
+    monkeypatch.setattr(distillation, "translate", lambda *args, **options: hypotheses[:1])
+    given = DatasetDict(train=Dataset.from_dict({"source": ["the cat"], "target": ["那只猫坐在红色的垫子上。"]}))
+    teacher = teacher_of(tmp_path, nearest_to_reference=True, distilled_only=True, bleu_tokenize="zh")
+    assert teacher.add_to(given)[0]["train"]["target"][:] == [hypotheses[1].text]
+
+
+def test_the_teacher_s_tokenizer_changes_no_other_setting(tmp_path, files):
+    targets = Path(files[1]).rename(tmp_path / "mine.zh")
+    arguments = {"train_file": [files[0], targets], "test_file": [files[0], targets], "max_steps": 1}
+    arguments |= {"teacher": TEACHER, "output_dir": str(tmp_path / "run")}
+    settings = Settings.from_arguments(**arguments).for_target_language()
+    found = Teacher(settings).with_tokenizer(settings)
+    assert found.model.tokenizer_name == str(TEACHER)
+    assert found.scoring == settings.scoring
+    assert found.scoring.bleu_tokenize == "zh"
 
 
 def test_an_interrupted_translation_continues(tmp_path, sources, counted, cache, monkeypatch):

@@ -146,11 +146,17 @@ def test_a_run_of_few_epochs_has_less_dropout():
     assert choose(read_recipe("small"), corpus(), 1, {}, targets=2)["dropout"] == 0.2
 
 
+def test_checkpoints_of_epochs_take_disk():
+    given = {**SMALL, "num_train_epochs": 4}
+    steps, epochs = (plan(numbers(), tflops=1, chooses=False, save_strategy=each, **given) for each in ("no", "epoch"))
+    assert epochs.costs.disk == steps.costs.disk * (1 + 3 * 4)
+
+
 def test_the_hours_of_an_h100(tokenizer):
     """Base made 318,930 target tokens/s on a GPU of 989 TFLOP/s, in batches of 25,000 (docs/benchmarks.md)."""
     of = Corpus(4_500_000, 0, 0, *[np.full(20_000, 25)] * 2)
     found = planned("base", of, config_overrides={"vocab_size": 37_000})
-    costs = estimate(found, 100_000, of, tokenizer, DatasetDict(), 989)
+    costs = estimate(found, 100_000, 1.0, of, tokenizer, DatasetDict(), 989)
     assert costs.seconds == pytest.approx(100_000 * 25_000 / 318_930, rel=0.05)
     assert costs.tokens == 4_500_000 * 25
     assert costs.parameters == pytest.approx(63e6, rel=0.01)

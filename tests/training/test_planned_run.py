@@ -94,6 +94,20 @@ def test_a_disk_without_space_for_the_checkpoints_of_a_plan(tmp_path, files, ask
     assert not (tmp_path / "run").exists()
 
 
+def test_the_best_checkpoint_of_a_plan(tmp_path, files, asked):
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "eval_steps": 2}
+    folder = train(files, tmp_path / "run", **best)
+    assert saved_arguments(folder)["eval_strategy"] == "steps"
+    assert "best_model_checkpoint" in (folder / "checkpoint-6" / "trainer_state.json").read_text()
+
+
+def test_a_plan_for_one_pair(tmp_path):
+    for suffix, text in (("en", "nine"), ("fr", "neuf")):
+        (tmp_path / f"one.{suffix}").write_text(f"{text}\n")
+    with pytest.raises(ValueError, match="too few"):
+        train([tmp_path / "one.en", tmp_path / "one.fr"], tmp_path / "run")
+
+
 def test_what_is_given_wins(tmp_path, files, asked):
     folder = train(files, tmp_path / "run", d_model=8, seed=3)
     assert {"d_model": 8, "seed": 3}.items() <= asked[0].items()

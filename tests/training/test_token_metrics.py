@@ -3,12 +3,14 @@
 import json
 import logging
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import AutoTokenizer, DataCollatorForSeq2Seq
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq, TrainerCallback
 
 from hf_vanilla_transformer import PaperTrainingArguments, RDropTrainer, make_compute_metrics
+from hf_vanilla_transformer.training import token_metrics
 from hf_vanilla_transformer.training.token_metrics import TokenMetricsTrainer
 from tests.invariants.killed import run_as_two
 from tests.models import small_model
@@ -124,6 +126,28 @@ def test_each_entry_of_the_log_has_its_own_batches(tmp_path, tokenizer):
     trainer.train()
     found = [entry["perplexity"] for entry in trainer.state.log_history if "loss" in entry]
     assert found == pytest.approx([each["perplexity"] for each in expected], rel=1e-5)
+
+
+def test_speed_is_that_of_training_without_evaluations(tmp_path, tokenizer, monkeypatch):
+    class Clock(TrainerCallback):
+        now = 0.0
+
+        def on_step_end(self, *args, **kwargs):
+            self.now += 1
+
+        def on_evaluate(self, *args, **kwargs):
+            self.now += 1000
+
+    clock, steps = Clock(), {"max_steps": 4, "logging_steps": 2, "eval_steps": 3, "eval_strategy": "steps"}
+    monkeypatch.setattr(token_metrics, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    trainer = make_trainer(tmp_path, tokenizer, small_model(), train_sampling_strategy="sequential", rows=12, **steps)
+    trainer.add_callback(clock)
+    trainer.train()
+    labels = trainer.train_dataset["labels"]
+    expected = [round(sum(map(len, labels[start : start + 6])) / 2) for start in (0, 6)]
+    found = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [entry["target_tokens_per_second"] for entry in found] == expected
+    assert [entry["minutes_left"] for entry in found] == [round(2 / 60, 1), 0]
 
 
 # 11 pairs in batches of 4 fill up the last batch of two processes with a pair of the first.
