@@ -6,7 +6,7 @@ hf-vanilla-transformer serve --model_name_or_path runs/mine --page --host 0.0.0.
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -62,6 +62,9 @@ def main(arguments: list[str]) -> None:
     args = parse(Arguments, __doc__, arguments, "serve")
     asked = args.serve
     if asked.write_space is not None:
+        given = {each.name for part in args for each in fields(part) if getattr(part, each.name) != each.default}
+        for name in sorted(given - {"write_space", "page", "model_name_or_path", "token"}):
+            raise InputError(f"{name} has no effect on --write_space; leave it out, and add it to the Space's app.py.")
         write_space(asked.write_space, args.model.model_name_or_path, _card(asked, args.model))
         return
     with needing("page" if asked.page else "serve", "serve needs"):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,9 +57,9 @@ class Source:
 
 def command() -> str | None:
     """The command line without a token of the Hub, if this is a conversion by the command."""
-    if "convert" not in sys.argv[1:2]:
+    if "convert" not in sys.argv[1:2] or not re.search("hf.vanilla.transformer", sys.argv[0]):
         return None
-    return re.sub(r" --token[ =]\S+", "", " ".join(["hf-vanilla-transformer", *sys.argv[1:]]))
+    return re.sub(r" --token[ =]\S+", "", shlex.join(["hf-vanilla-transformer", *sys.argv[1:]]))
 
 
 def write_converted(

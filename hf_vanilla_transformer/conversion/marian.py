@@ -168,7 +168,7 @@ def read_arrays(path: Path) -> tuple[State, dict[str, Any]]:
         state = {name: torch.from_numpy(array) for name, array in arrays.items()}
     except KeyError as error:
         raise InputError(f"{path} has no special:model.yml; it is not a model of Marian.") from error
-    except (EOFError, MemoryError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except (EOFError, MemoryError, OSError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     return state, settings
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from huggingface_hub import ModelCard, snapshot_download
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig
 
@@ -23,6 +22,7 @@ CARD = "README.md"
 # By `model_type` of a config.json, and by the ending of files of weights.
 MODEL_TYPES = {"marian": "hf_marian", "fsmt": "fsmt"}
 _ENDINGS = {".npz": "marian", ".pt": "fairseq"}
+_OF_THE_TRAINER = ("optimizer.pt", "scheduler.pt", "scaler.pt")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 
@@ -76,12 +76,15 @@ def load_source(kind: Any, folder: Path, source: str) -> Any:
 
 
 def check_archive(path: Path, inflation: int = 1) -> None:
-    """Raise ValueError if a file claims more than `inflation` times its bytes, which torch does not compress."""
+    """Raise ValueError if a file is damaged, or claims more than `inflation` times its bytes; torch compresses none."""
     if not zipfile.is_zipfile(path):
         return
     size = path.stat().st_size
-    with zipfile.ZipFile(path) as archive:
-        claimed = sum(entry.file_size for entry in archive.infolist())
+    try:
+        with zipfile.ZipFile(path) as archive:
+            claimed = sum(entry.file_size for entry in archive.infolist())
+    except (NotImplementedError, OSError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
     if claimed > inflation * size:
         raise InputError(
             f"{path} claims {claimed:,} bytes, but the file holds {size:,}; convert a complete checkpoint."
@@ -93,6 +96,8 @@ def load_trained(folder: Path, source: str) -> tuple[Any, Any]:
     tokenizer, model = load_tokenizer(folder, source), load_source(AutoModelForSeq2SeqLM, folder, source)
     if model.config.model_type != VanillaTransformerConfig.model_type:
         raise InputError(f"{source} holds a {type(model).__name__}; bring it in by convert --from first.")
+    if hasattr(model.config, "quantization_config"):
+        raise InputError(f"{source} has quantized weights; convert the model that it was made from.")
     check_vocabulary(model.config, tokenizer)
     check_weights(model)
     return tokenizer, model
@@ -126,7 +131,7 @@ def license_of(folder: Path) -> str | None:
     """The licence that the card of a source states, if there is one."""
     try:
         stated = ModelCard.load(folder / CARD).data.get("license")
-    except (OSError, ValueError, yaml.YAMLError):
+    except Exception:  # huggingface_hub raises many kinds.
         return None
     return stated if isinstance(stated, str) else None
 
@@ -138,6 +143,7 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
     """
     path = Path(source)
     names = sorted(each.name for each in path.iterdir()) if path.is_dir() else [path.name]
+    names = [name for name in names if name not in _OF_THE_TRAINER]
     found = {_ENDINGS[suffix] for name in names if (suffix := Path(name).suffix) in _ENDINGS and path.exists()}
     model_type = None
     if "config.json" in names or not path.exists():

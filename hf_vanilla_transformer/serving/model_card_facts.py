@@ -4,7 +4,6 @@ import json
 import re
 from typing import Any, NamedTuple
 
-import yaml
 from huggingface_hub import ModelCard
 from transformers.utils import cached_file
 
@@ -12,7 +11,7 @@ from ..model.language_codes import language_of
 
 
 # The sentence of the snippet in a card of ours.
-_SNIPPET = re.compile(r'\btokenizer\(("(?:[^"\\]|\\.)*"), return_tensors')
+_SNIPPET = re.compile(r'\btokenizer\(("(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*"), return_tensors')
 
 
 class CardFacts(NamedTuple):
@@ -28,18 +27,18 @@ class CardFacts(NamedTuple):
 
 
 def read_card(name: str, **options: Any) -> CardFacts:
-    """Read the README.md of a model; without one, or if its metadata is not YAML, only the title is known."""
+    """Read the README.md of a model; without one, or if its metadata is damaged, only the title is known."""
     title = name.rstrip("/").rpartition("/")[2] or name
     path = cached_file(name, "README.md", _raise_exceptions_for_missing_entries=False, **options)
     if path is None:
         return CardFacts(title)
     try:
         card = ModelCard.load(path, ignore_metadata_errors=True)
-    except (OSError, ValueError, yaml.YAMLError):
+    except Exception:  # huggingface_hub raises many kinds.
         return CardFacts(title)
     metadata = card.data.to_dict()
     heading = re.search(r"^# (.+)$", card.text, flags=re.MULTILINE)
-    return CardFacts(heading[1] if heading else title, *_languages(metadata), _examples(metadata, card.text))
+    return CardFacts(heading[1].strip() if heading else title, *_languages(metadata), _examples(metadata, card.text))
 
 
 def _languages(metadata: dict[str, Any]) -> tuple[str | None, str | None]:

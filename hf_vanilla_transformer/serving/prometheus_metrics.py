@@ -70,5 +70,5 @@ class CountRequests:
             await self._app(scope, receive, remember)
         finally:
             # The path of an unknown route may be anything.
-            route = getattr(scope.get("route"), "path", "other")
+            route = scope.get("root_path", "") + scope["route"].path if "route" in scope else "other"
             self._metrics.count_request(route, status, time.perf_counter() - started)

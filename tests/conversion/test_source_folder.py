@@ -7,11 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import conversion
+from hf_vanilla_transformer import Int8Config, conversion
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.conversion.converted_folder import command
-from hf_vanilla_transformer.conversion.source_folder import recognize
+from hf_vanilla_transformer.conversion.marian import read_arrays
+from hf_vanilla_transformer.conversion.source_folder import license_of, load_trained, recognize
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -96,5 +98,40 @@ def test_the_command(tmp_path, capsys):
 @pytest.mark.parametrize("token", [["--token", "hf_secret"], ["--token=hf_secret"]])
 def test_the_command_in_the_certificate_has_no_token(monkeypatch, token):
     """It is published with the folder."""
-    monkeypatch.setattr(sys, "argv", ["hf", "convert", "--from", "fsmt", *token, "--input", "a", "--output", "b"])
-    assert command() == "hf-vanilla-transformer convert --from fsmt --input a --output b"
+    arguments = ["convert", "--from", "fsmt", *token, "--input", "a b", "--output", "b"]
+    for program in ("/usr/bin/hf-vanilla-transformer", "hf_vanilla_transformer_launcher.py"):
+        monkeypatch.setattr(sys, "argv", [program, *arguments])
+        assert command() == "hf-vanilla-transformer convert --from fsmt --input 'a b' --output b"
+    # The arguments of another program may be anything.
+    monkeypatch.setattr(sys, "argv", ["mine.py", *arguments])
+    assert command() is None
+
+
+def test_a_trainer_s_checkpoint_is_of_its_configuration_s_system(tmp_path):
+    folder = written(tmp_path / "checkpoint", config_json=json.dumps({"model_type": "marian"}))
+    for name in ("optimizer.pt", "scheduler.pt"):
+        (folder / name).touch()
+    assert recognize(str(folder)) == "hf_marian"
+
+
+@pytest.mark.parametrize("place", ["end", "method", "flag"])
+def test_a_damaged_archive_is_one_sentence(tmp_path, place):
+    content = bytearray((FIXTURES / "marian" / "tied_relu" / "model.npz").read_bytes())
+    directory = content.rfind(b"PK\x01\x02")
+    content[{"end": content.rfind(b"PK\x05\x06") + 12, "method": directory + 10, "flag": directory + 8}[place]] ^= 0x41
+    (tmp_path / "model.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.npz cannot be read: "):
+        read_arrays(tmp_path / "model.npz")
+
+
+def test_a_damaged_card_has_no_license(tmp_path):
+    (tmp_path / "README.md").write_text("---\ntags: 5\nlicense: mit\n---\n")
+    assert license_of(tmp_path) is None
+
+
+def test_quantized_weights_are_not_converted(tmp_path):
+    model = AutoModelForSeq2SeqLM.from_pretrained(FIXTURES / "numbers_tiny", quantization_config=Int8Config())
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(FIXTURES / "numbers_tiny").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="mine has quantized weights; convert the model that it was made from"):
+        load_trained(tmp_path, "mine")

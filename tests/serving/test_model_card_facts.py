@@ -23,6 +23,10 @@ def test_a_card_of_ours():
         ("---\nlanguage: [no, de]\n---\n", {}),
         ("---\nwidget:\n- text: Ein Haus\n- src: x.wav\n- 3\n---\n", {"examples": ("Ein Haus",)}),
         ('---\n---\ntokenizer("a \\"b\\" c", return_tensors="pt")', {"examples": ('a "b" c',)}),
+        ('---\n---\ntokenizer("What\\\'s the time?", return_tensors="pt")', {}),
+        ("---\ntags: 5\n---\n# Broken\n", {}),
+        ("---\nno: 1\n---\n# Broken\n", {}),
+        ("# A model\r\n\r\nIt is.\r\n", {"title": "A model"}),
         ("---\n- a\n---\n", {}),
         ("---\n{\n---\n# Broken\n", {}),
     ],
@@ -32,5 +36,5 @@ def test_any_card(tmp_path, text, expected):
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     if text is not None:
-        (folder / "README.md").write_text(text)
+        (folder / "README.md").write_bytes(text.encode())
     assert read_card(str(folder)) == CardFacts(**{"title": "model", **expected})

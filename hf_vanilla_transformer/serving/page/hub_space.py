@@ -2,11 +2,13 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import SpaceCardData
 
 from ...hub.model_folder import NOT_TO_SHARE, check_links, files_of_a_run
 from ...support.atomic_files import write_text
+from ...support.user_errors import InputError
 from ...support.version import __version__
 from ..model_card_facts import CardFacts
 
@@ -23,7 +25,7 @@ port = os.environ.get("GRADIO_SERVER_PORT", "7860")
 main(["serve", "--page", "--model_name_or_path", {model!r}, "--host", "0.0.0.0", "--port", port])
 '''
 _REQUIREMENTS = f"""--extra-index-url https://download.pytorch.org/whl/cpu
-hf-vanilla-transformer[page]=={__version__}
+hf-vanilla-transformer[page,marian]=={__version__}
 """
 
 
@@ -34,21 +36,23 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
 
     Raises:
         FileExistsError: if the folder holds files.
-        ValueError: if a file of the model is a link out of its folder.
+        ValueError: if a file of the model is a link out of its folder, or a folder lacks weights or configuration.
     """
     target, source = Path(folder), Path(model)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} exists and is not an empty folder; choose another one.")
     files = [file for file in files_of_a_run(source) if file.name not in NOT_TO_SHARE] if source.is_dir() else []
     check_links(files)
+    kinds = {file.suffix for file in files if file.suffix == ".safetensors" or file.name == "config.json"}
+    if source.is_dir() and len(kinds) < 2:
+        raise InputError(f"{source} lacks a config.json or a .safetensors; give a trained or converted model.")
     target.mkdir(parents=True, exist_ok=True)
     if files:
         (target / "model").mkdir()
         for file in files:
             shutil.copy(file, target / "model")
-    metadata = SpaceCardData(
-        title=card.title, sdk="gradio", app_file="app.py", models=None if source.is_dir() else [model]
-    )
+    facts: dict[str, Any] = {"title": card.title, "sdk": "gradio", "app_file": "app.py", "python_version": "3.11"}
+    metadata = SpaceCardData(**facts, models=None if source.is_dir() else [model])
     app = _APP.format(title=card.title.replace('"', "'").replace("\\", "/"), model="model" if files else model)
     write_text(target / "app.py", app)
     write_text(target / "requirements.txt", _REQUIREMENTS)
