@@ -34,9 +34,7 @@ class EvaluationArguments:
     against: str | None = option(None, "Compare with another model, or a file of translations, by a paired bootstrap.")
     output: str | None = option(None, "Write the scores to this JSON file, too.")
     translations: str | None = option(None, "Write the translations to this text file.")
-    show: int | None = option(
-        None, "Print N examples, evenly spread over the split, as source, prediction and reference."
-    )
+    show: int | None = option(None, "Print N examples, spread over the split, as source, prediction and reference.")
 
     def __post_init__(self) -> None:
         check_optional(self, "show")

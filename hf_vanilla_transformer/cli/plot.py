@@ -83,9 +83,7 @@ class ProbabilityArguments(MaskArguments):
 
     def shown(self, texts: list[str]) -> Any:
         if len(texts) > 1:
-            raise InputError(
-                f"{len(texts)} sentences are given; the figure shows one, so put it between quotation marks."
-            )
+            raise InputError(f"{len(texts)} sentences are given; the figure shows one, so put it in quotation marks.")
         return texts[0] if texts else _BATCH[-1]
 
 

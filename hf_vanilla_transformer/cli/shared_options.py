@@ -20,9 +20,7 @@ class EngineArguments:
 
     _argument_group_name = "engine"
 
-    engine: Literal["torch", "ctranslate2"] = option(
-        "torch", "Runtime; ctranslate2 needs the extra ctranslate2 and a CPU."
-    )
+    engine: Literal["torch", "ctranslate2"] = option("torch", "Runtime; ctranslate2 needs its extra and a CPU.")
     compute_type: str | None = option(None, "Precision of ctranslate2: float32, the default, or bfloat16, int8, ...")
 
     def __post_init__(self) -> None:

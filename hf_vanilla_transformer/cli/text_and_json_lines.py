@@ -57,9 +57,7 @@ class JsonFields(NamedTuple):
             )
         for name in self.details:
             if name in fields:
-                raise InputError(
-                    f'{place} already has a field "{name}", which the output has for its translation; rename it.'
-                )
+                raise InputError(f'{place} already has a field "{name}", which holds the translation; rename it.')
         return Sentence(fields[self.source], fields)
 
     def write(self, sentence: Sentence, translation: Translation) -> str:
@@ -67,9 +65,7 @@ class JsonFields(NamedTuple):
         given = {self.source: sentence.text} if sentence.fields is None else sentence.fields
         found: dict[str, Any] = {self.target: translation.text, "score": translation.score}
         if translation.alternatives:
-            found["alternatives"] = [
-                {self.target: other.text, "score": other.score} for other in translation.alternatives
-            ]
+            found["alternatives"] = [{self.target: each.text, "score": each.score} for each in translation.alternatives]
         if translation.flags:
             found["flags"] = sorted(translation.flags)
         return json.dumps({**given, **found}, ensure_ascii=False)

@@ -66,9 +66,7 @@ class TranslationArguments:
     source_lang: str | None = option(None, "Language code of the texts to split; by default that of the tokenizer.")
     markup: Literal["html", "xml"] | None = option(None, "Keep tags, and put them around the right words.")
     num_return_sequences: int | None = option(None, "Translations per sentence, best first; the output is JSON lines.")
-    glossary: str | None = option(
-        None, "A file of terms: in each line a term, a tab, and the translation that it must have."
-    )
+    glossary: str | None = option(None, "A file of terms: in each line a term, a tab, and its translation.")
 
     def __post_init__(self) -> None:
         check_optional(self, "num_return_sequences")

@@ -197,10 +197,8 @@ def specification(
     activation = getattr(specs.Activation, _ACTIVATIONS[config.activation_function])
     heads = heads_in_one_layer(config)
     alignment = {"alignment_layer": heads[0][0] if heads else -1, "alignment_heads": len(heads) or 1}
-    options = {"pre_norm": False, "activation": activation, **alignment}
-    spec = specs.TransformerSpec.from_config(
-        (config.encoder_layers, config.decoder_layers), config.num_heads, **options
-    )
+    others = {"pre_norm": False, "activation": activation, **alignment}
+    spec = specs.TransformerSpec.from_config((config.encoder_layers, config.decoder_layers), config.num_heads, **others)
     # A copy, because CTranslate2 quantizes in place.
     loader, model = Loader(), copy.deepcopy(model)
     if heads:

@@ -111,9 +111,7 @@ def copy_to_marian(model: VanillaTransformerForConditionalGeneration, marian: Ma
     missing, unexpected = marian.load_state_dict(state, strict=False)
     missing = [name for name in missing if not any(part in name for part in _COMPUTED)]
     if missing or unexpected:
-        raise InputError(
-            f"MarianMTModel lacks the weights {unexpected} and has {missing} besides; make it with new_marian()."
-        )
+        raise InputError(f"MarianMTModel lacks the weights {unexpected} and has {missing}; make it with new_marian().")
 
 
 def to_hf_marian(folder: str, output: str, *, sentences: Sequence[str] = SENTENCES, force: bool = False) -> Path:

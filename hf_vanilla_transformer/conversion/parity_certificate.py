@@ -150,10 +150,8 @@ def _largest_difference(model: Any, oracle: Any, sources: Rows, targets: Rows) -
 def translate_rows(model: Any, sources: Sequence[list[int]], beams: int, max_length: int, **settings: Any) -> Rows:
     """Generated tokens of each source, without the start token and padding."""
     ids, mask = _pad(list(sources), model.config.pad_token_id)
-    output = model.generate(
-        ids, attention_mask=mask, num_beams=beams, max_length=max_length, do_sample=False, **settings
-    )
-    rows, eos = output[:, 1:].tolist(), model.config.eos_token_id
+    best = model.generate(ids, attention_mask=mask, num_beams=beams, max_length=max_length, do_sample=False, **settings)
+    rows, eos = best[:, 1:].tolist(), model.config.eos_token_id
     return [row[: row.index(eos) + 1] if eos in row else row for row in rows]
 
 

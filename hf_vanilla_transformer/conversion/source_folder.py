@@ -22,7 +22,7 @@ CARD = "README.md"
 # By `model_type` of a config.json, and by the ending of files of weights.
 MODEL_TYPES = {"marian": "hf_marian", "fsmt": "fsmt"}
 _ENDINGS = {".npz": "marian", ".pt": "fairseq"}
-_OF_THE_TRAINER = ("optimizer.pt", "scheduler.pt", "scaler.pt")
+_OF_THE_TRAINER = {"optimizer.pt", "scheduler.pt", "scaler.pt"}
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 
@@ -86,9 +86,7 @@ def check_archive(path: Path, inflation: int = 1) -> None:
     except (NotImplementedError, OSError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if claimed > inflation * size:
-        raise InputError(
-            f"{path} claims {claimed:,} bytes, but the file holds {size:,}; convert a complete checkpoint."
-        )
+        raise InputError(f"{path} claims {claimed:,} bytes, but the file has {size:,}; convert a complete checkpoint.")
 
 
 def load_trained(folder: Path, source: str) -> tuple[Any, Any]:
@@ -142,8 +140,7 @@ def recognize(source: str, revision: str | None = None, token: str | None = None
     Raises ValueError if it is of none of these systems, or of several.
     """
     path = Path(source)
-    names = sorted(each.name for each in path.iterdir()) if path.is_dir() else [path.name]
-    names = [name for name in names if name not in _OF_THE_TRAINER]
+    names = sorted({each.name for each in path.iterdir()} - _OF_THE_TRAINER) if path.is_dir() else [path.name]
     found = {_ENDINGS[suffix] for name in names if (suffix := Path(name).suffix) in _ENDINGS and path.exists()}
     model_type = None
     if "config.json" in names or not path.exists():

@@ -101,10 +101,8 @@ def load_pairs(
         raise InputError(f'source and target are both "{source}"; give two columns or languages.')
     if files:
         with TemporaryDirectory() as folder:
-            readable = {split: [_without_pipe(path, folder) for path in paths] for split, paths in files.items()}
-            return DatasetDict(
-                {split: _read_files(paths, source, target, options) for split, paths in readable.items()}
-            )
+            local = {split: [_without_pipe(path, folder) for path in paths] for split, paths in files.items()}
+            return DatasetDict({split: _read_files(paths, source, target, options) for split, paths in local.items()})
     if dataset == "numbers":
         languages = {"source": "en", "target": "de"}
         return number_pairs(languages.get(source, source), languages.get(target, target), **options)

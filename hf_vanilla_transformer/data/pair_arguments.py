@@ -55,9 +55,7 @@ class DataArguments:
 
     _argument_group_name = "data"
 
-    dataset_name: str | None = option(
-        None, 'A data set\'s name on the Hub, "numbers" for the built-in corpus, or "cmudict".'
-    )
+    dataset_name: str | None = option(None, 'A data set on the Hub, "numbers" for the built-in corpus, or "cmudict".')
     dataset_config_name: str | None = option(None, "The configuration of a Hub data set.")
     train_file: list[str] | None = option(
         None, "Tables (CSV, TSV, JSON lines, parquet), or pairs of aligned text files: a.en a.de b.en b.de."
@@ -71,9 +69,7 @@ class DataArguments:
     delimiter: str | None = option(None, "What separates the cells of CSV and TSV; by default a comma or a tab.")
     quoting: int | None = option(None, "3 if no cell of CSV or TSV is quoted, the default of TSV; 0 if cells are.")
     encoding: str | None = option(None, "Encoding of CSV and TSV; by default UTF-8.")
-    max_digits: int = option(
-        9, "Digits of the longest numbers of the built-in corpus; validation pairs need 5 or more."
-    )
+    max_digits: int = option(9, "Digits of the longest numbers of the built-in corpus; validation needs 5 or more.")
     train_size: int = option(200_000, "Training pairs of the built-in corpus.")
 
     def __post_init__(self) -> None:

@@ -79,9 +79,7 @@ def read_curve(path: str | os.PathLike[str]) -> dict[str, list[dict[str, float]]
     """
     file = Path(path) / CURVE if Path(path).is_dir() else Path(path)
     if not file.is_file():
-        raise FileNotFoundError(
-            f"{file} does not exist; name the folder of a run with evaluations (--eval_strategy steps)."
-        )
+        raise FileNotFoundError(f"{file} does not exist; name a run with evaluations (--eval_strategy steps).")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         curve = content.get("curve", content)

@@ -37,9 +37,7 @@ def plot_curve(curves: Mapping[str, Any], *, theme: str = "light") -> Any:
     """
     for name, curve in curves.items():
         if not curve["points"] or any("training_seconds" not in point for point in curve["points"]):
-            raise InputError(
-                f"the curve of {name} has no points with training_seconds, so it has no plot; give another run."
-            )
+            raise InputError(f"the curve of {name} has no points with training_seconds to plot; give another run.")
     points = [point for curve in curves.values() for point in curve["points"]]
     panels = [metric for metric in _LABELS if all(metric in point for point in points)]
     if not panels:

@@ -10,9 +10,7 @@ from ..translation.words_of_tokens import TokenTexts
 
 
 # Of UTF-8, or a byte that belongs to none: a model may write any bytes.
-_CHARACTER = re.compile(
-    rb"[\xc0-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf7][\x80-\xbf]{3}|.", flags=re.DOTALL
-)
+_CHARACTER = re.compile(rb"[\xc0-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf7][\x80-\xbf]{3}|.", re.DOTALL)
 # A token that is only space would have an empty label.
 _SPACE = "\N{OPEN BOX}"
 # XML, and so SVG, cannot contain most of these characters.

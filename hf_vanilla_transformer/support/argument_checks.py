@@ -36,9 +36,7 @@ def check_strings(name: str, texts: Iterable[str]) -> Iterator[str]:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise InputError(
-                f"{name} contains {text!r}, which is not UTF-8 text; decode it with its encoding."
-            ) from None
+            raise InputError(f"{name} contains {text!r}, which is not UTF-8 text; decode it by its encoding.") from None
         yield text
 
 

@@ -30,9 +30,7 @@ def read_layout(folder: Path) -> tuple[dict[str, Path], dict[str, tuple]]:
             raise InputError(f"{file} is missing, truncated or damaged ({error}); use another checkpoint.") from error
     for name, (dtype, *_) in layout.items():
         if dtype not in _DTYPES:
-            raise InputError(
-                f"{name} in {folder} has the dtype {dtype}; weights must have one of {', '.join(_DTYPES)}."
-            )
+            raise InputError(f"{name} in {folder} has the dtype {dtype}; weights need one of {', '.join(_DTYPES)}.")
     return files, layout
 
 

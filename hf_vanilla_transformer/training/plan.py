@@ -118,8 +118,11 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
     # As the Trainer counts them.
     steps, epochs = planned.args.max_steps, planned.args.num_train_epochs
     updates = steps if steps > 0 else math.ceil(epochs * per_epoch)
+    for kind in ("save", "eval"):
+        if getattr(planned.args, f"{kind}_strategy") == "epoch":
+            setattr(planned.args, f"{kind}_steps", per_epoch)
     kept = corpus.up_to(planned.model.max_tokens or planned.args.tokens_per_batch)
-    costs = estimate(planned, updates, updates / per_epoch, kept, tokenizer, data, tflops)
+    costs = estimate(planned, updates, kept, tokenizer, data, tflops)
     how = "measured by a trial of some updates" if tflops is None else f"computed for {tflops:g} TFLOP/s, not measured"
     reasons = _reasons(name, planned, corpus, updates / per_epoch) if chooses else []
     return Plan(arguments, [*reasons, f"time and memory: {how}"], costs)

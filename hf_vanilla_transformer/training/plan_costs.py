@@ -102,7 +102,6 @@ class Corpus(NamedTuple):
 def estimate(
     settings: Settings,
     updates: int,
-    epochs: float,
     corpus: Corpus,
     tokenizer: PreTrainedTokenizerBase,
     data: DatasetDict,
@@ -127,9 +126,9 @@ def estimate(
         memory = _computed_memory(model, args, int(padded.max()) / 2)
     else:
         trial = _measure(settings, corpus, tokenizer, data, batches)
-        seconds = tokens * trial["update"] + _seconds_of_searches(settings, corpus, updates, epochs, trial)
+        seconds = tokens * trial["update"] + _seconds_of_searches(settings, corpus, updates, trial)
         memory = int(trial["memory"] * (_GROWTH if args.device.type == "cpu" else 1))
-    limit, written = args.save_total_limit, _count(args.save_strategy, args.save_steps, updates, epochs)
+    limit, written = args.save_total_limit, _count(args.save_strategy, args.save_steps, updates)
     limit = max(CHECKPOINTS_KEPT, (settings.model.average_last or 0) + 1) if limit is None else limit or written
     kept = min(written, limit + 1)  # The oldest checkpoint is removed after a new one is written.
     of_targets = round(corpus.pairs * float(corpus.target.mean()))
@@ -147,19 +146,15 @@ def _computed_memory(model: Any, args: RunArguments, tokens: float) -> int:
     return int(16 * model.num_parameters() + activations)
 
 
-def _count(strategy: str, every: float | None, updates: int, epochs: float) -> int:
-    """How many evaluations or checkpoints a run has."""
-    if strategy == "epoch":
-        return math.ceil(epochs)
-    return math.ceil(updates / (every * updates if every < 1 else every)) if strategy == "steps" and every else 0
+def _count(strategy: str, every: float | None, updates: int) -> int:
+    """How many evaluations or checkpoints a run has; one after each epoch is one after so many steps."""
+    return math.ceil(updates / (every * updates if every < 1 else every)) if strategy != "no" and every else 0
 
 
-def _seconds_of_searches(
-    settings: Settings, corpus: Corpus, updates: int, epochs: float, trial: dict[str, Any]
-) -> float:
+def _seconds_of_searches(settings: Settings, corpus: Corpus, updates: int, trial: dict[str, Any]) -> float:
     """Seconds of the evaluations, and of the beam searches after the training."""
     args, pairs = settings.args, corpus.validation
-    greedy = pairs * _count(args.eval_strategy, args.eval_steps, updates, epochs)
+    greedy = pairs * _count(args.eval_strategy, args.eval_steps, updates)
     beam = corpus.test + (2 * pairs if settings.model.average_last else 0)
     beam += (len(ALPHAS) + 1) * min(pairs, PAIRS_OF_A_CHOICE) if settings.model.choose_search else 0
     return float(corpus.target.mean()) * (greedy * trial["greedy"] + beam * trial["beam"])

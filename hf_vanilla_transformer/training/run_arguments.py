@@ -44,9 +44,7 @@ class ModelArguments(LoadingArguments):
     model_name_or_path: str | None = option(  # type: ignore[assignment]
         None, "Fine-tune this model, a folder or a name on the Hub, with its tokenizer and its sizes."
     )
-    tokenizer_name: str | None = option(
-        None, "Use this tokenizer, a folder or a name on the Hub, instead of training one."
-    )
+    tokenizer_name: str | None = option(None, "Use this tokenizer, a folder or a name on the Hub; train none.")
     preset: str = option("base", 'Row of Table 3: big, "C N=2", E, ...')
     vocab_size: int = option(37000, "Maximum size of the joint BPE vocabulary, or of each.")
     tokenizer_type: Literal["bpe", "sentencepiece", "char"] = option(
@@ -73,9 +71,7 @@ class ModelArguments(LoadingArguments):
     max_tokens: int | None = option(
         None, "Remove training pairs with no text or more tokens on one side (default: tokens_per_batch).", group="data"
     )
-    preprocessing_num_workers: int | None = option(
-        None, "Processes that tokenize the pairs, for large corpora.", group="data"
-    )
+    preprocessing_num_workers: int | None = option(None, "Processes that tokenize, for large corpora.", group="data")
     overwrite: bool = option(False, "Replace the model in --output_dir.", group="output")
     average_last: int | None = option(
         None,
@@ -227,9 +223,7 @@ class RunArguments(PaperTrainingArguments):
         None, "What else shows the log: tensorboard, wandb, mlflow, ...; all of them must be installed."
     )
     results: str | None = option(None, "Write settings, scores, times and versions to this JSON file.")
-    hub_strategy: str = option(
-        "end", "When --push_to_hub pushes; the Trainer's other strategies push during training, too."
-    )
+    hub_strategy: str = option("end", "When --push_to_hub pushes; the Trainer's others push during training, too.")
 
     def __post_init__(self) -> None:
         if not 0 <= self.r_drop_alpha < math.inf:
@@ -271,9 +265,7 @@ class PlanArguments:
     _argument_group_name = "training"
 
     dry_run: bool = option(False, "Print what would be trained and what it would cost, and stop.")
-    tflops: float | None = option(
-        None, "Costs on a GPU of so many bfloat16 TFLOP/s, which need not be here; with --dry_run."
-    )
+    tflops: float | None = option(None, "Costs on a GPU elsewhere, of so many bfloat16 TFLOP/s; with --dry_run.")
 
     def __post_init__(self) -> None:
         if self.tflops is not None and not (self.dry_run and 0 < self.tflops < math.inf):

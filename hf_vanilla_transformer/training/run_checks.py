@@ -155,7 +155,7 @@ def check_average(model_args: ModelArguments, args: RunArguments) -> None:
     # 0 keeps all of them.
     if args.save_total_limit and args.save_total_limit < kept:
         raise InputError(
-            f"average_last is {count}, but save_total_limit {args.save_total_limit}; it must be at least {kept}."
+            f"average_last is {count}, but save_total_limit {args.save_total_limit}; give at least {kept}."
         )
 
 

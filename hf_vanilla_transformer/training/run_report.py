@@ -265,9 +265,7 @@ def push(settings: Settings, updates: int, scores: dict[str, Any] | None) -> Non
     if scores is not None:
         message += f": BLEU {scores['bleu']:.2f}"
     try:
-        address = push_run(
-            settings.output, repository, message=message, token=args.hub_token, revision=args.hub_revision
-        )
+        url = push_run(settings.output, repository, message=message, token=args.hub_token, revision=args.hub_revision)
     except Exception as error:  # The network, the Hub, or the access rights.
         revision = ["--revision", args.hub_revision] if args.hub_revision else []
         excluded = [word for pattern in ("checkpoint-*", *NOT_TO_SHARE, ".*") for word in ("--exclude", pattern)]
@@ -276,4 +274,4 @@ def push(settings: Settings, updates: int, scores: dict[str, Any] | None) -> Non
             f"the model could not be pushed to {repository} ({describe_error(error)}). It is complete in "
             f"{output}; push it later with: {command}"
         ) from error
-    logger.info("the model is pushed to %s: %s", repository, address)
+    logger.info("the model is pushed to %s: %s", repository, url)

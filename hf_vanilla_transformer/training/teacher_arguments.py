@@ -33,6 +33,4 @@ class TeacherArguments:
         if given and self.teacher is None:
             raise InputError(f"{given[0]} is given, but has no effect without a teacher; give --teacher, too.")
         if self.teacher is not None and len(self.teacher) > 1 and self.teacher_engine != "torch":
-            raise InputError(
-                f"teacher_engine {self.teacher_engine} has no ensembles; give one teacher, or leave it out."
-            )
+            raise InputError(f"teacher_engine {self.teacher_engine} has no ensembles; give one, or leave it out.")

@@ -169,9 +169,7 @@ def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> lis
     for number, (line, *pair) in enumerate(lines, start=1):
         links = [_LINK.fullmatch(link) for link in line.split()]
         if None in links:
-            raise InputError(
-                f"{path}, line {number} is {line!r}; give links such as 0-0 1-2, and 1?2 for possible ones."
-            )
+            raise InputError(f"{path}, line {number} is {line!r}; give links such as 0-0 1-2, and 1?2 for possible.")
         sure, possible = (
             {(int(link[1]), int(link[3])) for link in links if link is not None and (link[2] == "-") == is_sure}
             for is_sure in (True, False)

@@ -1,7 +1,6 @@
 """`Ensemble`: several models as one, for `generate`, `translate` and `score`."""
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ from torch import nn
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from ..model.key_value_cache import CACHE, either_cache
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, shift_right
@@ -55,8 +53,11 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
                 one, other = getattr(models[0].config, name), getattr(model.config, name)
                 if one != other:
                     raise InputError(f"models of an ensemble have {name} {one} and {other}; give models that share it.")
-        # Of the model with the fewest learned positions, because they limit the length.
-        config = copy.deepcopy(min((model.config for model in models), key=_positions))
+        # Of the model with the fewest learned positions, because they limit the length; sinusoids have no end.
+        configs = [model.config for model in models]
+        config = copy.deepcopy(
+            min(configs, key=lambda each: (each.position_embedding_type != "learned", each.max_position_embeddings))
+        )
         # transformers makes a cache of so many layers.
         config.decoder_layers = sum(model.config.decoder_layers for model in models)
         super().__init__(config)
@@ -95,9 +96,7 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         ValueError.
         """
         if output_attentions or output_hidden_states:
-            raise InputError(
-                "an ensemble returns neither attentions nor hidden states; ask one of its models for them."
-            )
+            raise InputError("an ensemble returns neither attentions nor hidden states; ask one of its models.")
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
         cache = either_cache(cache, past_key_values)
@@ -136,10 +135,6 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
             last = first + model.config.decoder_layers
             yield None if cache is None else EncoderDecoderCache(*(_part(each, first, last) for each in _sides(cache)))
             first = last
-
-
-def _positions(config: VanillaTransformerConfig) -> float:
-    return config.max_position_embeddings if config.position_embedding_type == "learned" else math.inf
 
 
 def _sides(cache: EncoderDecoderCache) -> tuple[Any, Any]:

@@ -39,9 +39,7 @@ class Inference:
         """Sentences and their translations, and the token ids of each of them."""
         sources, targets = list(check_strings("sources", sources)), list(check_strings("targets", targets))
         if len(sources) != len(targets):
-            raise InputError(
-                f"there are {len(sources)} sources and {len(targets)} targets; give one target per source."
-            )
+            raise InputError(f"there are {len(sources)} sources and {len(targets)} targets; give a target per source.")
         if not sources:
             return [], [], [], []
         source_ids = encode(self.tokenizer, sources).input_ids
