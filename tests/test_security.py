@@ -334,7 +334,7 @@ def is_unchanged(header, weight):
         (overlaps, None, "truncated or damaged .*invalid offset"),
         (is_negative, None, "truncated or damaged .*invalid JSON in header"),
         (overflows, None, "truncated or damaged .*overflow"),
-        (has_integers, None, "has the dtype I32; weights must have one of F64, F32, F16, BF16"),
+        (has_integers, None, "has the dtype I32; weights need one of F64, F32, F16, BF16"),
         (has_another_dtype, None, "truncated or damaged .*(invalid shape|offset)"),
     ],
 )

@@ -57,7 +57,7 @@ class JsonFields(NamedTuple):
             )
         for name in self.details:
             if name in fields:
-                raise InputError(f'{place} already has a field "{name}", which holds the translation; rename it.')
+                raise InputError(f'{place} already has a field "{name}", which the output has; rename it.')
         return Sentence(fields[self.source], fields)
 
     def write(self, sentence: Sentence, translation: Translation) -> str:

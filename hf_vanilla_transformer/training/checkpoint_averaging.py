@@ -153,7 +153,7 @@ def _check_match(one: _Checkpoint, last: _Checkpoint) -> None:
         if values[0] != values[1]:
             # The content of a tokenizer is long.
             what = "" if name in TOKENIZER_FILES else f": {values[0]} and {values[1]}"
-            raise InputError(f"{one.folder} and {last.folder} differ in {name}{what}; average those of one model.")
+            raise InputError(f"{one.folder} and {last.folder} differ in {name}{what}; average one model's checkpoints.")
 
 
 def _write_weights(file: Path, checkpoints: Sequence[_Checkpoint], target: Path) -> None:

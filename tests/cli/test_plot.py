@@ -98,7 +98,7 @@ def test_arguments_of_the_other_figures(monkeypatch, tmp_path):
         (["attention", *MODEL, "--head", "4"], "head is 4; it must lie between 0 and 3"),
         (["attention", *MODEL, "--kind", "self"], "argument --kind: invalid choice: 'self'"),
         (["attention", *MODEL, "--style", "heads", "--head", "1"], 'head is 1, but the style "heads" draws all heads'),
-        (["attention", *MODEL, "a", "b"], "2 sentences are given; the figure shows one, so put it between quotation"),
+        (["attention", *MODEL, "a", "b"], "2 sentences are given; the figure shows one, so put it in quotation"),
         (["attention", *MODEL, " "], "a sentence is empty"),
         (["attention", *MODEL, "a", "--target", "b", "--num_beams", "2"], "--num_beams has no effect with --target"),
         (["probabilities", *MODEL, "a", "b"], "2 sentences are given"),

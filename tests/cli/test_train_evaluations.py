@@ -94,10 +94,10 @@ def test_a_model_is_kept_when_averaging_fails(tmp_path, monkeypatch):
         ({"average_last": 0}, "average_last is 0; it must be at least 1"),
         ({"save_strategy": "no"}, 'average_last is 2, which needs complete checkpoints; give --save_strategy "steps"'),
         ({"save_only_model": True}, "which needs complete checkpoints; .* leave out --save_only_model"),
-        ({"save_total_limit": 1}, "average_last is 2, but save_total_limit 1; it must be at least 2"),
+        ({"save_total_limit": 1}, "average_last is 2, but save_total_limit 1; give at least 2"),
         (
             {"save_total_limit": 2, "metric_for_best_model": "loss", "eval_strategy": "epoch"},
-            "average_last is 2, but save_total_limit 2; it must be at least 3",
+            "average_last is 2, but save_total_limit 2; give at least 3",
         ),
         (
             {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 3},

@@ -304,7 +304,7 @@ def test_files_that_hold_no_arrays(tmp_path, content):
 def test_arrays_that_are_packed_too_well(tmp_path):
     folder = copied(tmp_path)
     np.savez_compressed(folder / "model.npz", Wemb=np.zeros(2**22, np.float32))
-    with pytest.raises(ValueError, match=r"model\.npz claims 16,[\d,]* bytes, but the file holds"):
+    with pytest.raises(ValueError, match=r"model\.npz claims 16,[\d,]* bytes, but the file has"):
         from_marian(str(folder), str(tmp_path / "model"))
 
 

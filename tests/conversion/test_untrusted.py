@@ -121,7 +121,7 @@ def test_torch_files_that_claim_more_than_they_hold(of_transformers, tmp_path):
     convert, folder = of_transformers
     (folder / WEIGHTS).unlink()
     (folder / "pytorch_model.bin").write_bytes(bomb())
-    refused(convert, folder, r"pytorch_model\.bin claims 16,[\d,]* bytes, but the file holds \d\d?,\d*; convert a comp")
+    refused(convert, folder, r"pytorch_model\.bin claims 16,[\d,]* bytes, but the file has \d\d?,\d*; convert a comp")
     write_fairseq(tmp_path / "fairseq" / "source", fsmt_model())
     (tmp_path / "fairseq" / "source" / "model.pt").write_bytes(bomb())
     refused(conversion.from_fairseq, tmp_path / "fairseq" / "source", r"model\.pt claims 16,[\d,]* bytes, but the file")

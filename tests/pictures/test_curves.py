@@ -143,7 +143,7 @@ def test_the_results_of_the_docs_are_curves():
 
 
 def test_a_run_without_a_curve(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match="name the folder of a run with evaluations"):
+    with pytest.raises(FileNotFoundError, match="name a run with evaluations"):
         read_curve(tmp_path)
 
 

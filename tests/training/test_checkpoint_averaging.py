@@ -264,14 +264,14 @@ def test_a_file_that_is_missing_or_truncated(two, tmp_path, spoil, error, messag
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"b": [1.0]}, r"one and .*two differ in b: None and \('F32', 1\); average checkpoints of one model"),
+        ({"b": [1.0]}, r"one and .*two differ in b: None and \('F32', 1\); average one model's checkpoints"),
         ({"a": [1.0]}, r"differ in a: \('F32', 2\) and \('F32', 1\); average"),
         ({"a": torch.ones(2).bfloat16()}, r"differ in a: \('F32', 2\) and \('BF16', 2\); average"),
         ({"config": {"d_ff": 7}}, "one and .*two differ in d_ff: 2048 and 7; average"),
         ({"config": {"model_type": "marian"}}, "two holds a marian model; give vanilla_transformer models"),
         (
             {"a": [1, 2]},
-            "a in .*two has the dtype I64; weights must have one of F64, F32",
+            "a in .*two has the dtype I64; weights need one of F64, F32",
         ),
     ],
 )
@@ -285,7 +285,7 @@ def test_models_that_do_not_match(tmp_path, changes, message):
 
 def test_another_tokenizer(two, tmp_path, tokenizer):
     tokenizer.save_pretrained(two[0])
-    message = r"one and .*two differ in tokenizer\.json; average checkpoints of one model"
+    message = r"one and .*two differ in tokenizer\.json; average one model's checkpoints"
     with pytest.raises(ValueError, match=message):
         average_checkpoints(two, tmp_path / "out")
     other = json.loads((two[0] / "tokenizer.json").read_text())

@@ -212,7 +212,7 @@ def test_alignment_error_rate():
 
 
 def test_what_is_no_pair(model, tokenizer):
-    with pytest.raises(ValueError, match="there are 2 sources and 1 targets; give one target per source"):
+    with pytest.raises(ValueError, match="there are 2 sources and 1 targets; give a target per source"):
         align(model, tokenizer, ["a", "b"], ["a"])
     with pytest.raises(TypeError, match="targets is one string; give a list"):
         align(model, tokenizer, ["a"], "a")

@@ -189,7 +189,7 @@ def test_nothing_to_score(model, tokenizer):
 
 
 def test_scores_of_what_is_no_pair(model, tokenizer):
-    with pytest.raises(ValueError, match="there are 2 sources and 1 targets; give one target per source"):
+    with pytest.raises(ValueError, match="there are 2 sources and 1 targets; give a target per source"):
         score(model, tokenizer, ["a", "two"], ["a"])
     with pytest.raises(TypeError, match="targets is one string; give a list"):
         score(model, tokenizer, ["a"], "a")
