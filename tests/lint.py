@@ -27,7 +27,7 @@ CODE = (
 )
 # What a newcomer may have to read: the package, its launcher and the scripts together, and each of their files. Lower
 # the first limit when code goes; it rises for a new ability only.
-MOST_LINES, MOST_LINES_OF_A_FILE = 21_189, 500
+MOST_LINES, MOST_LINES_OF_A_FILE = 21_190, 500
 COUNTED = ("hf_vanilla_transformer/**/*.py", LAUNCHER, "scripts/**/*.py")
 # It has all of section 3 of the paper, and the loss.
 MAY_BE_LONGER = {ROOT / "hf_vanilla_transformer" / "model" / "modeling_vanilla_transformer.py": 700}

@@ -90,9 +90,8 @@ def build_trainer(
             "give the same files, or fine-tune with --model_name_or_path.",
             checkpoint,
         )
-    trainer = make_trainer(
-        args, tokenizer, model, data, settings.scoring.options(pairs.get("validation", pairs["train"]))
-    )
+    scored = pairs.get("validation", pairs["train"])
+    trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(scored))
     callbacks = [facts, LogRunSizes(model.num_parameters(), len(data["train"])), StopWhenDiverged()]
     if args.eval_strategy != "no":
         callbacks.append(LogExamples(trainer, tokenizer, pairs["validation"]))

@@ -284,7 +284,8 @@ def read_xml(markup: str) -> Node:
             siblings = parents[-1].children
             # expat divides a text at its entities.
             before: Any = siblings.pop() if siblings and isinstance(siblings[-1], str) else ""
-            siblings.append(before + data[skipped:])
+            before += data[skipped:]
+            siblings.append(before)
             skipped = max(0, skipped - len(data))
         elif kind == "start":
             _check_depth(len(parents), raw)

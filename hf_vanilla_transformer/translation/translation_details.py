@@ -57,6 +57,7 @@ def describe(
     tokenizer, count = inference.tokenizer, sequences.shape[1]
     eos = settings.eos_token_id
     eos = {eos} if isinstance(eos, int) else set(eos or ())
+    stops = [stops] if isinstance(stops := settings.stop_strings or [], str) else stops
     rows = [_generated(row, eos, tokenizer.pad_token_id) for row in sequences.flatten(0, 1).tolist()]
     sources = [source for source in sources for _ in range(count)]
     decoded = {}
@@ -72,7 +73,7 @@ def describe(
         score = sum(log_probs) / penalty(len(log_probs)) if log_probs else -math.inf
         links = aligner(source, (text, row), attention) if aligner is not None and attention is not None else None
         flags = {
-            "truncated": not (eos.intersection(row[-1:]) or any(map(text.__contains__, settings.stop_strings or ())))
+            "truncated": not (eos.intersection(row[-1:]) or any(map(text.__contains__, stops)))
             or len(row) >= _limit_with_forced_eos(settings, len(source[1])),
             "repetition": has_loop(row) and not has_loop(source[1]),
             "longer_than_training": len(source[1]) > longest_training_source(tokenizer),

@@ -82,14 +82,17 @@ def test_a_truncated_translation(model, tokenizer):
     assert found.score == pytest.approx(sum(log_probs) / gnmt_penalty(2), abs=1e-5)
 
 
+@pytest.mark.parametrize("stops", [["und", "x"], "und"])
 @pytest.mark.parametrize("as_settings", [True, False])
-def test_stop_strings_end_a_translation(model, tokenizer, as_settings):
-    given = {"stop_strings": ["und"]}
+def test_stop_strings_end_a_translation(model, tokenizer, as_settings, stops):
+    given = {"stop_strings": stops}
     model = copy.deepcopy(model)
     if as_settings:
         model.generation_config.update(**given)
     (found,) = translate(model, tokenizer, ["forty-two"], return_details="flags", **({} if as_settings else given))
     assert (found.text, found.flags) == ("zweiund", frozenset())
+    (other,) = translate(model, tokenizer, ["forty-two"], return_details="flags", stop_strings="u", max_new_tokens=1)
+    assert (other.text, other.flags) == ("z", {"truncated"})
 
 
 def test_flags_need_no_forced_decoding(model, tokenizer, monkeypatch):
