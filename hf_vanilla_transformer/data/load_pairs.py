@@ -85,7 +85,7 @@ def load_pairs(
     """
     given = {"train": train_files, "validation": validation_files, "test": test_files}
     files = {split: _as_paths(split_files) for split, split_files in given.items() if split_files is not None}
-    directions = sorted({"-".join(pair) for paths in files.values() for pair in languages_of(paths, True)})
+    directions = sorted({"-".join(pair) for paths in files.values() for pair in languages_of(paths, same=True)})
     if len(directions) > 1:
         raise InputError(
             f"the names of the text files end in {' and '.join(directions)}; give one direction, and in each pair the "

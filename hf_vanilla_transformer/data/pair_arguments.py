@@ -44,7 +44,7 @@ def with_recipe(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
 
 
 def languages_of(files: Sequence[str | Path], same: bool = False) -> list[tuple[str, str]]:
-    """The languages that names of aligned text files end in, for each pair of files of two; with `same` also of one."""
+    """The languages that names of aligned text files end in, pair by pair; those of one language only with `same`."""
     ends = [language_of(suffix_of(file).removeprefix(".")) for file in files]
     return [(one, two) for one, two in zip(ends[::2], ends[1::2], strict=False) if one and two and (same or one != two)]
 

@@ -119,7 +119,7 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
     steps, epochs = planned.args.max_steps, planned.args.num_train_epochs
     updates = steps if steps > 0 else math.ceil(epochs * per_epoch)
     for kind in ("save", "eval"):
-        if getattr(planned.args, f"{kind}_strategy") == "epoch":
+        if getattr(planned.args, f"{kind}_strategy") == "epoch":  # The same by steps, which the costs count.
             setattr(planned.args, f"{kind}_steps", per_epoch)
     kept = corpus.up_to(planned.model.max_tokens or planned.args.tokens_per_batch)
     costs = estimate(planned, updates, kept, tokenizer, data, tflops)

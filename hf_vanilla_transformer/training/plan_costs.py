@@ -147,7 +147,7 @@ def _computed_memory(model: Any, args: RunArguments, tokens: float) -> int:
 
 
 def _count(strategy: str, every: float | None, updates: int) -> int:
-    """How many evaluations or checkpoints a run has; one after each epoch is one after so many steps."""
+    """How many evaluations or checkpoints a run has; of a strategy by epochs, `every` is the updates of one."""
     return math.ceil(updates / (every * updates if every < 1 else every)) if strategy != "no" and every else 0
 
 

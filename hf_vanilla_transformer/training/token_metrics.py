@@ -62,7 +62,7 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         super().log(logs, start_time)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """The Trainer's evaluation, whose time is none of training."""
+        """The Trainer's evaluation; its time does not count for the speed of training."""
         started = time.monotonic()
         found = super().evaluate(*args, **kwargs)
         self._since = (self._since[0] + time.monotonic() - started, self._since[1])

@@ -294,7 +294,7 @@ def test_a_call_does_not_wait_for_a_longer_one_and_either_survives_the_end_of_th
     engine.close()
 
 
-def test_an_interrupted_call_leaves_no_answer_for_the_next_one(cache, tokenizer, monkeypatch):
+def test_an_interrupted_call_leaves_no_answer_for_the_next_one(cache, tokenizer):
     def interrupt(*args):
         raise KeyboardInterrupt
 

@@ -43,8 +43,8 @@ def write_space(folder: str, model: str, card: CardFacts) -> None:
         raise FileExistsError(f"{target} exists and is not an empty folder; choose another one.")
     files = [file for file in files_of_a_run(source) if file.name not in NOT_TO_SHARE] if source.is_dir() else []
     check_links(files)
-    kinds = {file.suffix for file in files if file.suffix == ".safetensors" or file.name == "config.json"}
-    if source.is_dir() and len(kinds) < 2:
+    has_weights, names = any(file.suffix == ".safetensors" for file in files), {file.name for file in files}
+    if source.is_dir() and not (has_weights and "config.json" in names):
         raise InputError(f"{source} lacks a config.json or a .safetensors; give a trained or converted model.")
     target.mkdir(parents=True, exist_ok=True)
     if files:
