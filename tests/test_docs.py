@@ -124,6 +124,16 @@ def test_no_line_inside_a_paragraph_begins_a_list(page):
     assert not [line for before, line in pairs if not marker.match(before)]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_training_of_a_page_writes_to_its_own_folder(page):
+    """`train` and `distill` refuse a folder that holds a model, so that a reader could not run the second command."""
+    text = "\n".join(blocks(page, "bash")).replace("\\\n", " ")
+    trainings = dict.fromkeys(re.findall(r"hf-vanilla-transformer (?:train|distill) .*", text))
+    fresh = [each for each in trainings if not re.search("--(overwrite|resume_from_checkpoint)", each)]
+    folders = re.findall(r"--output_dir (\S+)", "\n".join(fresh))
+    assert len(folders) == len(set(folders)), folders
+
+
 def test_the_site_has_every_page():
     def pages(entry: Any) -> Iterator[str]:
         if isinstance(entry, str):
