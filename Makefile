@@ -148,7 +148,7 @@ test-apps: $(VENV)/.apps  ## Call the server by its clients, and use its page in
 test-bridges: $(VENV)/pymarian/.ready  ## Compare conversions with Marian itself, which it installs (600 MB).
 	TOKENIZER_SENTENCES=10000 PYTHONPATH=$(VENV)/pymarian OMP_NUM_THREADS=1 $(PYTEST) tests/conversion $(BRIDGE_TESTS)
 
-lint: $(READY)  ## Check style, types, vocabulary and the size of the code.
+lint: $(READY)  ## Check style, types and vocabulary.
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy

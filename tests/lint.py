@@ -1,4 +1,4 @@
-"""Check what Ruff cannot: phrases that the project does not use, and the size of the code.
+"""Check what Ruff cannot: phrases that the project does not use.
 
 Usage: python -m tests.lint; prints each fault as FILE:LINE, and ends with 1 if there is one.
 """
@@ -25,12 +25,6 @@ CODE = (
     ),
     LAUNCHER,
 )
-# What a newcomer may have to read: the package, its launcher and the scripts together, and each of their files. Lower
-# the first limit when code goes; it rises for a new ability only.
-MOST_LINES, MOST_LINES_OF_A_FILE = 21_190, 500
-COUNTED = ("hf_vanilla_transformer/**/*.py", LAUNCHER, "scripts/**/*.py")
-# It has all of section 3 of the paper, and the loss.
-MAY_BE_LONGER = {ROOT / "hf_vanilla_transformer" / "model" / "modeling_vanilla_transformer.py": 700}
 
 
 def files(*patterns: str, root: Path = ROOT) -> list[Path]:
@@ -43,20 +37,8 @@ def banned_phrases(path: Path) -> Iterator[str]:
             yield f"{path}:{number}: {found[0]!r} is banned; use the field's term"
 
 
-def excess_lines(paths: list[Path]) -> Iterator[str]:
-    """Faults of size: of each file, and of all together."""
-    counts = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
-    for path, count in counts.items():
-        most = MAY_BE_LONGER.get(path, MOST_LINES_OF_A_FILE)
-        if count > most:
-            yield f"{path}:{count}: {count} lines, at most {most} are allowed; split the file"
-    if sum(counts.values()) > MOST_LINES:
-        yield f"package and scripts have {sum(counts.values())} lines, at most {MOST_LINES} are allowed"
-
-
 def main() -> int:
     faults = [fault for path in files(*PROSE, *CODE) for fault in banned_phrases(path)]
-    faults += excess_lines(files(*COUNTED))
     print("".join(f"{fault}\n" for fault in faults), end="")
     return 1 if faults else 0
 
