@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from ..model.loss_kernels import token_sums
 
 class TokenMetricsTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` whose log has perplexity and token accuracy, exact by the count of target tokens.
+
+    In several processes, each validation sentence counts once in every metric, BLEU and chrF of `compute_metrics`
+    included. Stock `Seq2SeqTrainer` counts the sentences twice that fill up the last batch.
 
     Padding is not counted. Sums over tokens are added over batches, gradient accumulation and processes, and divided
     once; logits are not kept, and no batch is computed twice.
@@ -69,7 +73,12 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
         return found
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
-        """The Trainer's loop, with the metrics of all tokens."""
+        """Run the Trainer's loop over every sentence exactly once, and add the metrics of all tokens."""
+        # With several processes accelerate fills up the last batch with sentences of the first one. Seq2SeqTrainer sets
+        # the plain `gather` here, which keeps them, so BLEU and chrF would count these sentences twice.
+        self.gather_function = partial(
+            self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
+        )
         self._sentences: list[torch.Tensor] = []
         kwargs["metric_key_prefix"] = metric_key_prefix
         output = super().evaluation_loop(*args, **kwargs)

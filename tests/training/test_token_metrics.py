@@ -176,3 +176,49 @@ def test_two_processes_measure_what_one_does(tmp_path, tokenizer):
     assert {name: update[name] for name in ("perplexity", "token_accuracy")} == pytest.approx(
         {name: expected[name] for name in ("perplexity", "token_accuracy")}, rel=1e-5
     )
+
+
+# 27 pairs in batches of 4 fill up the last batch of two processes with 5 pairs of the first.
+TRANSLATIONS = {"predict_with_generate": True, "generation_num_beams": 1, "generation_max_length": 6}
+
+
+def translate_validation(trainer):
+    """The translations of the validation pairs, and the scores that the Trainer logs for them."""
+    scores = trainer.evaluate()
+    predictions = trainer.predict(trainer.eval_dataset)
+    return {
+        "scores": {name: scores[f"eval_{name}"] for name in ("bleu", "chrf", "loss")},
+        "scores_of_predict": {name: predictions.metrics[f"test_{name}"] for name in ("bleu", "chrf", "loss")},
+        "predictions": without_padding(predictions.predictions),
+        "labels": without_padding(predictions.label_ids),
+    }
+
+
+def without_padding(rows):
+    """Token ids without the pad token and without -100, with which several processes pad to a common length."""
+    return [[token for token in row if token not in (0, -100)] for row in rows.tolist()]
+
+
+def translate_as_one_of_two(folder, tokenizer_folder):
+    """Translate the validation pairs in two processes; the first writes the result."""
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    trainer = make_trainer(folder, tokenizer, skewed_model(tokenizer), rows=27, **TRANSLATIONS)
+    translated = translate_validation(trainer)
+    if trainer.is_world_process_zero():
+        (folder / "translated.json").write_text(json.dumps(translated))
+
+
+def test_two_processes_score_each_translation_once(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    run_as_two(translate_as_one_of_two, tmp_path, tmp_path / "tokenizer", folder=tmp_path)
+    translated = json.loads((tmp_path / "translated.json").read_text())
+    trainer = make_trainer(tmp_path, tokenizer, skewed_model(tokenizer), rows=27, **TRANSLATIONS)
+    expected = translate_validation(trainer)
+    assert len(translated["predictions"]) == 27
+    # Two processes translate the pairs in another order of batches, but report them in the order of the data set.
+    assert translated["predictions"] == expected["predictions"]
+    assert translated["labels"] == expected["labels"]
+    for scores in ("scores", "scores_of_predict"):
+        assert translated[scores] == pytest.approx(expected[scores], rel=1e-5)
+    # Otherwise a sentence that is counted twice would not change the score.
+    assert 0 < expected["scores"]["chrf"] < 100
