@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from tqdm import tqdm
 
+from ..model.pipeline_vanilla_transformer import copies_letterless
 from ..support.argument_checks import check_optional
 from ..support.build_arguments import option
 from ..support.output_files import check_can_write
@@ -39,6 +40,8 @@ CHUNK_SIZE = 2_000
 # Of several processes, so that they all get some of a short file.
 CHUNK_SIZE_OF_SEVERAL = 500
 STDIN = "/dev/stdin"
+# Endings of subtitles, whose lines of numbers and times no model should change.
+SUBTITLES = (".srt", ".sbv", ".vtt")
 # What flags of translations mean, and what to do. "split" is what --split_sentences does.
 REMEDIES = {
     "longer_than_training": "longer than any source of the training (split them by --split_sentences)",
@@ -94,6 +97,10 @@ class TranslationArguments:
         """The fields of the output, or None if it is text."""
         is_object = is_json(self.output) if self.output is not None else self.json_lines
         return JsonFields(self.source_column, self.target_column) if is_object else None
+
+    def has_subtitles(self) -> bool:
+        """Return True if the name of the input says that it holds subtitles, compressed or not."""
+        return self.input is not None and self.input.lower().removesuffix(".gz").endswith(SUBTITLES)
 
     def translate_kwargs(self) -> dict[str, Any]:
         """Arguments of `translate()`."""
@@ -162,6 +169,8 @@ def main(arguments: list[str]) -> None:
         options["glossary"] = Glossary(terms, tokenizer)
         translate(model, tokenizer, [], **options)  # Checks settings before the work.
     options |= {"tokens_per_batch": args.batches.tokens_per_batch}
+    if text.has_subtitles():
+        options["copy_letterless"] = copies_letterless(tokenizer, otherwise=True)
 
     def translated(texts: list[str], **more: Any) -> list[Translation]:
         found = translate(model, tokenizer, texts, **{**more, **options})

@@ -23,6 +23,7 @@ from ..hub.model_folder import TOKENIZER_FILES, check_holds_no_model, staged
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.generation_vanilla_transformer import OWN_SETTINGS
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from ..model.pipeline_vanilla_transformer import LETTERLESS_SHARE_FIELD
 from ..support.atomic_files import locked
 from ..support.safetensors_layout import read_json
 from ..support.user_errors import InputError
@@ -67,6 +68,7 @@ _OF_OUR_TOKENIZER = (
     "local_files_only",
     "longest_training_source",
     "tokenizer_class",
+    LETTERLESS_SHARE_FIELD,
 )
 
 

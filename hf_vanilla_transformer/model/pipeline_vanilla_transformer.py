@@ -20,6 +20,12 @@ _BLANK = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     r"\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]*"
 )
+# The field of tokenizer_config.json in which `train` saves the share of its pairs whose source has no letter and whose
+# target is a different text.
+LETTERLESS_SHARE_FIELD = "translated_letterless_share"
+# From this share on, a model has learned to translate texts without letters, for example numbers into words. Fewer such
+# pairs are noise, or only change the punctuation of a number.
+_TEACHING_SHARE = 0.01
 # Names under which tokenizers have their languages: Marian's and ours, FSMT's.
 _LANGUAGES = {"src_lang": ("source_lang", "src_lang"), "tgt_lang": ("target_lang", "tgt_lang")}
 # Languages whose texts may have the code of another one.
@@ -70,7 +76,8 @@ class TranslationPipeline(Pipeline):
         """Translate.
 
         Args:
-            inputs (`str`, or an iterable of them): sentences; one without visible characters is its own translation.
+            inputs (`str`, or an iterable of them): sentences; one without visible characters is its own translation,
+                and so is one without letters if the model's training pairs hardly ever translate such a text.
                 Iterators and torch datasets (such as `KeyDataset` of transformers) are read lazily.
             return_tensors (`bool`, defaults to `False`), return_text (`bool`, defaults to `not return_tensors`):
                 whether to return token ids, and text.
@@ -132,7 +139,7 @@ class TranslationPipeline(Pipeline):
         return encoding, kwargs, decoding
 
     def preprocess(self, input_: Any, **kwargs: Any) -> dict[str, Any]:
-        """Tokenize a sentence into tensors `(1, source)`, and keep a blank one in `blank`."""
+        """Tokenize a sentence into tensors `(1, source)`, and keep one that is its own translation in `copied`."""
         if not isinstance(input_, str):
             raise TypeError(
                 f"the input is of type {type(input_).__name__}; give strings, for example the column "
@@ -141,17 +148,20 @@ class TranslationPipeline(Pipeline):
         if any("\ud800" <= character <= "\udfff" for character in input_):
             raise InputError(f"the input is {input_!r}, which is not UTF-8 text; decode it with its encoding.")
         encoded = encode(self.tokenizer, input_, return_tensors="pt", **kwargs)
-        return {**encoded, "blank": input_ if is_blank(input_) else None}
+        is_copied = is_blank(input_)
+        if copies_letterless(self.tokenizer, otherwise=False) and not has_letters(input_):
+            is_copied = True
+        return {**encoded, "copied": input_ if is_copied else None}
 
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> dict[str, Any]:
         # Of one sentence, or a list for those of a batch.
-        blank = input_tensors.pop("blank")
-        has_text = [each is None for each in (blank if isinstance(blank, list) else [blank])]
+        copied = input_tensors.pop("copied")
+        is_translated = [text is None for text in (copied if isinstance(copied, list) else [copied])]
         with evaluating(self.model):
             output = self.model.generate(**input_tensors, **generate_kwargs)
-        token_ids = getattr(output, "sequences", output).unflatten(0, (len(has_text), -1))
-        check_generated(self.model, self.tokenizer, token_ids[has_text])
-        return {"token_ids": token_ids, "blank": blank}
+        token_ids = getattr(output, "sequences", output).unflatten(0, (len(is_translated), -1))
+        check_generated(self.model, self.tokenizer, token_ids[is_translated])
+        return {"token_ids": token_ids, "copied": copied}
 
     def postprocess(
         self,
@@ -161,12 +171,12 @@ class TranslationPipeline(Pipeline):
         clean_up_tokenization_spaces: bool | None = None,
     ) -> Any:
         """Decode a sentence's token ids `(1, translations, target)` into the dictionaries of `__call__`."""
-        blank, pad = model_outputs["blank"], self.tokenizer.pad_token_id
-        rows = [row[row != pad] if blank is None else row[:0] for row in model_outputs["token_ids"][0]]
+        copied, pad = model_outputs["copied"], self.tokenizer.pad_token_id
+        rows = [row[row != pad] if copied is None else row[:0] for row in model_outputs["token_ids"][0]]
         translations: list[dict[str, Any]] = [{"translation_token_ids": row} if return_tensors else {} for row in rows]
         if return_text or (return_text is None and not return_tensors):
             options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": clean_up_tokenization_spaces}
-            texts = self.tokenizer.batch_decode(rows, **options) if blank is None else [blank] * len(rows)
+            texts = self.tokenizer.batch_decode(rows, **options) if copied is None else [copied] * len(rows)
             for translation, text in zip(translations, texts, strict=True):
                 translation["translation_text"] = text
         if not translations[0]:
@@ -177,6 +187,42 @@ class TranslationPipeline(Pipeline):
 def is_blank(text: str) -> bool:
     """Whether a text has no visible character, so that it is its own translation."""
     return _BLANK.fullmatch(text) is not None
+
+
+def has_letters(text: str) -> bool:
+    """Return True if a text has a letter of any script: a character of Unicode's categories L.
+
+    Digits, roman numerals such as U+216B, punctuation, symbols, emoji and combining marks alone are no letters.
+    """
+    return any(map(str.isalpha, text))
+
+
+def copies_letterless(tokenizer: Any, otherwise: bool) -> bool:
+    """Return True if texts without letters, such as numbers, are their own translations for the tokenizer's model.
+
+    They are if `train` counted hardly any pairs that translate such a text. If the model's folder does not say, because
+    the model comes from elsewhere, the result is `otherwise`.
+    """
+    share = saved_letterless_share(tokenizer)
+    if share is None:
+        return otherwise
+    return not teaches_letterless(share)
+
+
+def saved_letterless_share(tokenizer: Any) -> float | None:
+    """Return the share that `train` saved with a tokenizer, see [`teaches_letterless`]; None if there is no number."""
+    share = getattr(tokenizer, "init_kwargs", {}).get(LETTERLESS_SHARE_FIELD)
+    if isinstance(share, bool) or not isinstance(share, (int, float)):
+        return None
+    return float(share)
+
+
+def teaches_letterless(share: float) -> bool:
+    """Return True if a share of the training pairs is enough to teach a model how to translate texts without letters.
+
+    These are pairs whose source has no letter and whose target is a different text.
+    """
+    return share >= _TEACHING_SHARE
 
 
 def encode(tokenizer: Any, *args: Any, **kwargs: Any) -> Any:

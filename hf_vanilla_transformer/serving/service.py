@@ -10,7 +10,7 @@ from typing import Any, Literal
 from transformers import PreTrainedTokenizerBase
 
 from ..model.generation_limits import Interruption
-from ..model.pipeline_vanilla_transformer import are_same_language, encode, is_blank
+from ..model.pipeline_vanilla_transformer import are_same_language, copies_letterless, encode, is_blank
 from ..model.tokenization_two_vocabularies import longest_training_source
 from ..support.argument_checks import check_strings
 from ..translation.engine import Engine
@@ -197,7 +197,10 @@ class Service:
         return tokens
 
     def _translate(self, texts: list[str], options: dict[str, Any], step: Callable[[], bool]) -> list[Translation]:
-        kwargs = {"return_details": "flags", **self._generate_kwargs, **options}
+        # Requests often hold numbers, such as the cells of a table, that a model of unknown training would change.
+        copy_letterless = copies_letterless(self.tokenizer, otherwise=True)
+        defaults = {"return_details": "flags", "copy_letterless": copy_letterless}
+        kwargs = {**defaults, **self._generate_kwargs, **options}
         if not isinstance(self.model, Engine):
             kwargs["stopping_criteria"] = [Interruption(step)]
         return translate(self.model, self.tokenizer, texts, self.settings.tokens_per_batch, **kwargs)

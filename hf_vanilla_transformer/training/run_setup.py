@@ -36,7 +36,14 @@ from ..evaluation.evaluate import spread
 from ..evaluation.metrics import make_compute_metrics
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..model.pipeline_vanilla_transformer import check_vocabulary
+from ..model.pipeline_vanilla_transformer import (
+    LETTERLESS_SHARE_FIELD,
+    check_vocabulary,
+    has_letters,
+    is_blank,
+    saved_letterless_share,
+    teaches_letterless,
+)
 from ..model.tokenization_two_vocabularies import TwoVocabularyTokenizer
 from ..support.process_memory import keep_freed_memory
 from ..support.user_errors import InputError
@@ -80,6 +87,7 @@ def build_trainer(
     model.generation_config.update(**settings.decoding.generate_kwargs())
     data = tokenize(args, model_args, pairs, tokenizer)
     set_languages(tokenizer, *settings.data.languages())
+    set_letterless_share(tokenizer, pairs["train"], is_fine_tuned=model_args.model_name_or_path is not None)
     check_lengths(model.config, data)
     if model.config.position_embedding_type == "learned":  # Sinusoids have no limit.
         tokenizer.model_max_length = model.config.max_position_embeddings
@@ -251,6 +259,36 @@ def set_languages(tokenizer: PreTrainedTokenizerBase, *codes: str | None) -> Non
             tokenizer.init_kwargs[name] = code
             if hasattr(tokenizer, name):
                 setattr(tokenizer, name, code)
+
+
+def set_letterless_share(tokenizer: PreTrainedTokenizerBase, pairs: Dataset, is_fine_tuned: bool) -> None:
+    """Save with the tokenizer which share of the pairs translates a source without letters into a different text.
+
+    A fine-tuned model does not forget what its earlier training taught it. If that training is unknown, as of OPUS-MT,
+    a small share of this one says nothing and is not saved.
+    """
+    share = translated_letterless_share(pairs)
+    if is_fine_tuned:
+        earlier = saved_letterless_share(tokenizer)
+        if earlier is None and not teaches_letterless(share):
+            return
+        share = max(share, earlier or 0.0)
+    tokenizer.init_kwargs[LETTERLESS_SHARE_FIELD] = share
+
+
+def translated_letterless_share(pairs: Dataset) -> float:
+    """Compute the share of pairs whose source has no letter and whose target is a different text.
+
+    White space at the ends makes no difference, and pairs with a blank side do not count.
+    """
+    translated = 0
+    for batch in pairs.select_columns(["source", "target"]).iter(batch_size=10_000):
+        for source, target in zip(batch["source"], batch["target"], strict=True):
+            if has_letters(source) or source.strip() == target.strip():
+                continue
+            if not is_blank(source) and not is_blank(target):
+                translated += 1
+    return translated / len(pairs)
 
 
 def digest(data: Dataset) -> str:

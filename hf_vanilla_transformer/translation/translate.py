@@ -17,7 +17,14 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.constrained_beam_search import check_is_beam_search
-from ..model.pipeline_vanilla_transformer import check_generated, encode, evaluating, is_blank
+from ..model.pipeline_vanilla_transformer import (
+    check_generated,
+    copies_letterless,
+    encode,
+    evaluating,
+    has_letters,
+    is_blank,
+)
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError, input_errors
@@ -80,6 +87,7 @@ def translate(
     split_sentences: bool | str = False,
     glossary: Mapping[str, str | Sequence[str]] | Glossary | None = None,
     markup: str | None = None,
+    copy_letterless: bool | None = None,
     **generate_kwargs: Any,
 ) -> list[Any]:
     """Translate sentences in batches of similar length; the translations keep the order of the sentences.
@@ -110,6 +118,10 @@ def translate(
             translated block by block, and each tag inside of a block comes out around the words that are linked with
             those inside of it, see `align`; in Chinese, Thai and others, whose words no spaces divide, around letters.
             HTML needs selectolax.
+        copy_letterless (`bool`, *optional*): whether sentences, and parts of documents and of texts to split, are their
+            own translations if they have no letter, such as `"2024"`, and no term of a glossary. By default they are if
+            under 1 % of the model's training pairs translate such a text into a different one
+            (`translated_letterless_share` in `tokenizer_config.json`), and with `markup` if the folder does not say.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
             sentence, the first is the translation, and the others are alternatives in its details; if they request
             scores, these are dropped. `forced_phrases` has a list of phrases for each of `sentences`.
@@ -134,7 +146,18 @@ def translate(
     # Alignments place tags.
     decodes_again = return_details is True or markup is not None
     words = WORDS_AND_LETTERS if markup else WORDS
-    options = _Options(inference, decodes_again, words, generate_kwargs, glossary, forced_phrases, split_sentences)
+    if copy_letterless is None:
+        copy_letterless = copies_letterless(tokenizer, otherwise=markup is not None)
+    options = _Options(
+        inference,
+        decodes_again,
+        words,
+        generate_kwargs,
+        glossary,
+        forced_phrases,
+        split_sentences,
+        copy_letterless,
+    )
     found = _translate_documents(documents, markup, options) if markup else _translate_texts(documents, options)
     return found if return_details else [translation.text for translation in found]
 
@@ -148,6 +171,7 @@ class _Options:
     glossary: Mapping[str, str | Sequence[str]] | Glossary | None
     forced_phrases: Sequence[Sequence] | None
     split_sentences: bool | str
+    copy_letterless: bool
 
 
 def _translate_documents(documents: list[str], kind: str, options: _Options) -> list[Translation]:
@@ -207,8 +231,13 @@ def _translate_batches(sentences: list[str], phrases: list[list], options: _Opti
     """Translate sentences in batches of similar length."""
     inference, generate_kwargs = options.inference, options.generate_kwargs
     model, tokenizer = inference.model, inference.tokenizer
-    translations = [untranslated(sentence) for sentence in sentences]
-    indices = [index for index, sentence in enumerate(sentences) if not is_blank(sentence)]
+    translations = [untranslated(sentence, options.words) for sentence in sentences]
+    indices = []
+    for index, sentence in enumerate(sentences):
+        # A glossary may have terms such as "24/7".
+        is_copied = options.copy_letterless and not has_letters(sentence) and not phrases[index]
+        if not is_blank(sentence) and not is_copied:
+            indices.append(index)
     encoded = encode(tokenizer, [sentences[index] for index in indices]).input_ids if indices else []
     settings = _search_settings(model, generate_kwargs)
     if settings.stop_strings and not isinstance(model, Engine):

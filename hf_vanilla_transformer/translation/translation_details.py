@@ -1,6 +1,7 @@
 """Scores, tokens, alignment and flags of a translation, by forced decoding of the hypotheses of a search."""
 
 import math
+import re
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from ..model.generation_settings import length_penalty_of, limits_length
 from ..model.tokenization_two_vocabularies import longest_training_source, sides_of
 from .alignment import Aligner, Tokenized
 from .inference import Inference, forced_decoding
+from .words_of_tokens import WORDS
 
 
 class Translation(NamedTuple):
@@ -39,9 +41,10 @@ class Translation(NamedTuple):
     flags: frozenset[str] = frozenset()
 
 
-def untranslated(text: str) -> Translation:
-    """The translation of a text without visible characters, which the model does not get: the text itself."""
-    return Translation(text, 0.0, [], [], [(word, word) for word in range(len(text.split()))])
+def untranslated(text: str, words: re.Pattern[str] = WORDS) -> Translation:
+    """Return a text that the model does not get as its own translation, each word of a pattern linked with itself."""
+    count = len(words.findall(text))
+    return Translation(text, 0.0, [], [], [(word, word) for word in range(count)])
 
 
 def describe(

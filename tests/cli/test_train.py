@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from hf_vanilla_transformer.support.user_errors import InputError
 from hf_vanilla_transformer.training import run as train_run
 from hf_vanilla_transformer.training import run_report, run_setup
 from hf_vanilla_transformer.training.run_arguments import RunArguments, Settings
-from tests.cli.tiny_run import TINY, recipe, weights_of
+from tests.cli.tiny_run import TINY, recipe, weights_of, write_recipe
 from tests.model.test_remote_code import SHIPPED
 from tests.models import small_model
 from tests.parity.paper_numpy import learning_rate
@@ -233,6 +234,44 @@ def test_the_tokenizer_holds_the_longest_source_and_the_languages(trained, tmp_p
         # The longest target is longer; the model has no limit.
         assert tokenizer(pairs["source"][:], text_target=pairs["target"][:], truncation=True) == ids
         assert (tokenizer.init_kwargs["source_lang"], tokenizer.init_kwargs["target_lang"]) == ("en", language)
+
+
+def trained_on_numbers(folder, pairs, **changes):
+    """The share of translated texts without letters that `train` saved for files with these pairs."""
+    folder.mkdir()
+    files = [folder / "a.en", folder / "a.fr"]
+    for path, side in zip(files, zip(*pairs, strict=True), strict=True):
+        path.write_text("".join(f"{text}\n" for text in side), encoding="utf-8")
+    options = {"dataset_name": None, "train_file": [str(path) for path in files], "max_steps": 1, **changes}
+    settings = dict(TINY)
+    if "tokenizer_name" in changes:
+        del settings["vocab_size"]
+    tokenizer = AutoTokenizer.from_pretrained(train.main(write_recipe(settings, folder, **options)))
+    return tokenizer.init_kwargs.get("translated_letterless_share")
+
+
+def test_the_tokenizer_holds_the_share_of_translated_texts_without_letters(trained, tmp_path):
+    assert AutoTokenizer.from_pretrained(trained).init_kwargs["translated_letterless_share"] == 0.0
+    words = [("two", "deux"), ("A4", "A4!"), ("5", "5"), (" 5 ", "5"), ("½", "½"), ("- -", "- -")]
+    pairs = [*words, ("12", "douze"), ("3.5", "3,5")]
+    assert trained_on_numbers(tmp_path / "numbers", pairs) == 2 / 8
+
+
+def test_fine_tuning_does_not_forget_that_numbers_were_translated(trained, tmp_path):
+    numbers = [("12", "douze"), ("two", "deux")]
+    words = [("two", "deux"), ("three", "trois")]
+    unknown = shutil.copytree(trained, tmp_path / "unknown")
+    saved = json.loads((unknown / "tokenizer_config.json").read_text())
+    del saved["translated_letterless_share"]
+    (unknown / "tokenizer_config.json").write_text(json.dumps(saved))
+    assert trained_on_numbers(tmp_path / "a", numbers, model_name_or_path=str(trained)) == 0.5
+    taught = str(tmp_path / "a" / "run")
+    assert trained_on_numbers(tmp_path / "b", words, model_name_or_path=taught) == 0.5
+    # A new model with the tokenizer of another one has another training.
+    assert trained_on_numbers(tmp_path / "c", words, tokenizer_name=taught) == 0.0
+    # What an unknown training did with numbers stays unknown, unless this one translates them.
+    assert trained_on_numbers(tmp_path / "d", words, model_name_or_path=str(unknown)) is None
+    assert trained_on_numbers(tmp_path / "e", numbers, model_name_or_path=str(unknown)) == 0.5
 
 
 def test_words_between_spaces(trained, tmp_path):

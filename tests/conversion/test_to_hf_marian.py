@@ -87,6 +87,15 @@ def test_a_stock_process_translates_the_same(tmp_path):
     )
 
 
+def test_stock_classes_get_no_facts_that_they_do_not_read(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(FIXTURE)
+    tokenizer.init_kwargs |= {"longest_training_source": 9, "translated_letterless_share": 0.0}
+    save(tmp_path / "model", small_model(d_k=None, d_v=None, vocab_size=len(tokenizer)), tokenizer)
+    folder = to_hf_marian(str(tmp_path / "model"), str(tmp_path / "out"))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    assert not {"longest_training_source", "translated_letterless_share"} & settings.keys()
+
+
 def test_the_certificate(tmp_path):
     certificate = certificate_of(to_hf_marian(str(FIXTURE), str(tmp_path / "out")))
     same = certificate["with_epsilon_of_the_source"]

@@ -9,6 +9,7 @@ import html
 import io
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ from hf_vanilla_transformer.conversion import user_cache
 from hf_vanilla_transformer.data.cleaning import clean_pairs, hold_out
 from hf_vanilla_transformer.model.pipeline_vanilla_transformer import is_blank
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
+from hf_vanilla_transformer.translation.markup_document import Document
 from hf_vanilla_transformer.translation.words_of_tokens import TokenTexts
 from tests.conversion.fsmt import fsmt_model, write_tokenizer
 from tests.conversion.opus_mt import write_opus_mt
@@ -37,6 +39,7 @@ from tests.fuzz.values import (
     CELLS,
     HOSTILE,
     IGNORED,
+    LETTERLESS,
     MARKUP,
     NOISY,
     SENTENCES,
@@ -53,7 +56,7 @@ from tests.translation.test_words_of_tokens import words_by_offsets
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODEL = FIXTURES / "numbers_tiny"
 MARIAN, FAIRSEQ = FIXTURES / "marian" / "tied_relu", FIXTURES / "fairseq" / "joint"
-DOORS = 28
+DOORS = 29
 # Arguments of generate() that take numbers; not those of length, which take time.
 SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping")
 # Arguments of `train` that a plan fits others to.
@@ -184,6 +187,27 @@ def test_translate(model, tokenizer, sentences, num_beams):
     for sentence, translation in zip(sentences, translations, strict=True):
         assert isinstance(translation, str)
         assert translation == sentence or not is_blank(sentence)
+
+
+@pytest.fixture(scope="module")
+def copying_tokenizer():
+    """Of a folder whose training pairs translate no texts without letters."""
+    return AutoTokenizer.from_pretrained(MODEL, translated_letterless_share=0.0)
+
+
+@fuzz(st.lists(LETTERLESS, min_size=1, max_size=3), st.sampled_from(["html", "xml"]))
+def test_texts_without_letters(model, copying_tokenizer, texts, kind):
+    tokenizer = copying_tokenizer
+    assert translate_sentences(model, tokenizer, texts) == texts
+    assert translate_sentences(model, tokenizer, texts, split_sentences=True) == texts
+    translator = pipeline("translation", model=model, tokenizer=tokenizer)
+    assert [output["translation_text"] for output in translator(texts, max_new_tokens=4)] == texts
+    # Parts that look like placeholders are no text of a document.
+    pages = [f"<p>{html.escape(re.sub('[{}%$]', '', text))}</p>" for text in texts]
+    for page in pages:
+        with one_sentence():
+            (translated,) = translate_sentences(model, tokenizer, [page], markup=kind, split_sentences=True)
+            assert Document(kind, translated).texts == Document(kind, page).texts
 
 
 @fuzz(st.lists(SENTENCES, min_size=1, max_size=3))

@@ -27,6 +27,12 @@ SENTENCES = st.one_of(
 IGNORED = st.sampled_from(
     "\0\x1b\x7f\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a\u202e\u2060\u2064\u2066\u206f\ufeff"
 )
+# Texts without letters: numbers, times, punctuation, symbols, emoji, marks, white space.
+LETTERLESS = st.one_of(
+    st.text(st.sampled_from("0123456789 .,:;+-/()!?'\"<>&%…–♪€🙂\u00a0\n\t\u0301\u2028Ⅻ½٣"), max_size=30),  # noqa: RUF001
+    st.text(st.characters(exclude_categories=["L", "Cs"]), max_size=20),
+    st.sampled_from(["2024", "+49 30 123456", "00:00:01,000 --> 00:00:04,000", "19.", "1. 2. 3.", "---"]),
+)
 CELLS = SENTENCES.map(lambda text: re.sub(r"[\t\r\n\0]", "", text))
 # Lines that spell special tokens.
 HOSTILE = st.lists(

@@ -3,6 +3,7 @@
 import enum
 import json
 import sys
+import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, Mar
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from hf_vanilla_transformer import TranslationPipeline, VanillaTransformerModel, registration, translate
-from hf_vanilla_transformer.model.pipeline_vanilla_transformer import check_language, evaluating, is_blank
+from hf_vanilla_transformer.model.pipeline_vanilla_transformer import check_language, evaluating, has_letters, is_blank
 from tests.models import small_config, small_model
 
 
@@ -129,6 +130,14 @@ def test_visible_characters_are_those_of_unicode():
     blank = regex.compile(r"[\p{White_Space}\p{Default_Ignorable_Code_Point}\p{Cc}]")
     for character in map(chr, range(sys.maxunicode + 1)):
         assert is_blank(character) == bool(blank.fullmatch(character)), hex(ord(character))
+
+
+def test_letters_are_those_of_unicode():
+    letter = regex.compile(r"\p{L}")
+    for character in map(chr, range(sys.maxunicode + 1)):
+        # regex has a newer version of Unicode than some releases of Python.
+        if unicodedata.category(character) != "Cn":
+            assert has_letters(f"5{character}") == bool(letter.search(character)), hex(ord(character))
 
 
 def test_arguments_of_transformers_4(translator, expected):

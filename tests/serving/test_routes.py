@@ -248,6 +248,25 @@ class TestLibreTranslate:
         texts = call("POST", "/translate", body)[2]["translatedText"]
         assert [re.sub("<.*?>", "", html.unescape(text)).strip(" \u200b\ufeff") for text in texts] == ["", "", ""]
 
+    @pytest.mark.parametrize("share", [None, 0.0, 1.0])
+    def test_numbers_are_copied_unless_the_training_pairs_translate_them(
+        self, service_of, model, tokenizer, monkeypatch, share
+    ):
+        from tests.serving.support import call, serving
+
+        if share is not None:
+            monkeypatch.setitem(tokenizer.init_kwargs, "translated_letterless_share", share)
+        expected = translate(model, tokenizer, ["5", "10:45"], copy_letterless=False) if share else ["5", "10:45"]
+        with serving(service_of()) as address:
+            body = {"q": ["5", "nine", "10:45"], "source": "en", "target": "de"}
+            found = call(address, "POST", "/translate", body)[2]["translatedText"]
+            assert found == [expected[0], "neun", expected[1]]
+            (found,) = call(address, "POST", "/", {"inputs": "5"})[2]
+            assert found["translation_text"] == expected[0]
+            page = {**body, "q": "<td>5</td><td>nine</td>", "format": "html"}
+            found = call(address, "POST", "/translate", page)[2]["translatedText"]
+            assert found == f"<td>{expected[0]}</td><td>neun</td>"
+
     def test_flags(self, service_of):
         from tests.serving.support import call, serving
 

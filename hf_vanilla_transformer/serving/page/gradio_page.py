@@ -111,7 +111,8 @@ def build_page(service: Service) -> gr.Blocks:
             options = _options(lines, int(count))
             ((pieces, found),) = await _asking(service, service.translate_sentences([text], options, split))
             whole = join(pieces, found)
-            pairs = [(piece.text, each) for piece, each in zip(pieces, found, strict=True) if not is_blank(piece.text)]
+            # The model did not get blank pieces, nor numbers that are copied; these have no tokens to show.
+            pairs = [(piece.text, each) for piece, each in zip(pieces, found, strict=True) if each.tokens]
             choices = [(f"{number}. {text}", number - 1) for number, (text, _) in enumerate(pairs, start=1)]
             menu = gr.Dropdown(choices, value=0 if pairs else None, visible=len(pairs) > 1)
             return whole.text, _notes(whole), menu, *show(pairs, 0), pairs
