@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from accelerate import Accelerator
 from datasets import Dataset
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DataLoader
@@ -103,6 +102,9 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         None. At the end of its first epoch the Trainer logs [`padding_share`] under that name. A resumed run, in the
         middle of an epoch too, has the batches of an uninterrupted one.
 
+        If the Trainer gets another `train_dataset` or seed later, as in the trials of a hyperparameter search, its next
+        training builds another sampler for them; the returned one does not change.
+
         Args:
             trainer (`Trainer`): with its `train_dataset`, before `trainer.train()`.
             tokens_per_batch: see the class.
@@ -113,30 +115,18 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
             `TokenBudgetBatchSampler`: the sampler of this process.
 
         Raises:
-            TypeError, ValueError: see the class; and if arguments of the Trainer contradict fixed batches.
+            TypeError, ValueError: see the class; and if arguments of the Trainer contradict fixed batches. The training
+                raises the same errors for another `train_dataset`, and ValueError if `lengths` were given for the
+                earlier one.
         """
-        args = trainer.args
-        data: Any = trainer.train_dataset
-        _check_arguments(trainer)
-        sampler = cls(
-            data if lengths is None else lengths,
-            tokens_per_batch,
-            seed=args.seed if args.data_seed is None else args.data_seed,
-            processes=args.world_size,
-            rank=args.process_index,
-        )
-        if len(sampler._order) != len(data):
-            raise InputError(
-                f"{len(sampler._order)} lengths were given for {len(data)} training pairs; give one source and one "
-                "target length for each pair."
-            )
-        trainer._get_train_sampler = lambda train_dataset=None: sampler  # type: ignore[method-assign]
+        batches = _BatchesOfTrainer(trainer, tokens_per_batch, lengths)
+        trainer._get_train_sampler = batches.get_sampler  # type: ignore[method-assign]
         trainer.get_train_dataloader = partial(  # type: ignore[method-assign]
-            _with_uneven_batches, trainer.accelerator, trainer.get_train_dataloader
+            _with_uneven_batches, trainer, trainer.get_train_dataloader
         )
         trainer.remove_callback(_Epochs)
-        trainer.add_callback(_Epochs(sampler, trainer))
-        return sampler
+        trainer.add_callback(_Epochs(batches))
+        return batches.sampler
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, counted from 0."""
@@ -161,25 +151,78 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         return self._padding_share
 
 
+class _BatchesOfTrainer:
+    """Holds a Trainer's sampler, and replaces it when the Trainer has got other training data or another seed."""
+
+    def __init__(
+        self, trainer: Trainer, tokens_per_batch: int, lengths: tuple[ArrayLike, ArrayLike] | None = None
+    ) -> None:
+        self.trainer = trainer
+        self.tokens_per_batch = tokens_per_batch
+        self.lengths = lengths
+        self.data: object = trainer.train_dataset
+        self.sampler = self._make_sampler()
+
+    def get_sampler(self, train_dataset: object = None) -> TokenBudgetBatchSampler:
+        """Return the sampler of the Trainer's present data and seed.
+
+        The Trainer passes its data without unused columns, which may be the columns with the lengths, so the data are
+        read from the Trainer itself.
+        """
+        has_other_data = self.trainer.train_dataset is not self.data
+        if has_other_data and self.lengths is not None:
+            raise InputError(
+                "train_dataset was replaced after TokenBudgetBatchSampler.use_in() had got the lengths of the earlier "
+                "one; call use_in() again with the lengths of the new one."
+            )
+        if has_other_data or self.sampler.seed != self._seed():
+            self.data = self.trainer.train_dataset
+            self.sampler = self._make_sampler()
+        return self.sampler
+
+    def _make_sampler(self) -> TokenBudgetBatchSampler:
+        _check_arguments(self.trainer)
+        data: Any = self.data
+        sampler = TokenBudgetBatchSampler(
+            data if self.lengths is None else self.lengths,
+            self.tokens_per_batch,
+            seed=self._seed(),
+            processes=self.trainer.args.world_size,
+            rank=self.trainer.args.process_index,
+        )
+        if len(sampler._order) != len(data):
+            raise InputError(
+                f"{len(sampler._order)} lengths were given for {len(data)} training pairs; give one source and one "
+                "target length for each pair."
+            )
+        return sampler
+
+    def _seed(self) -> int:
+        args = self.trainer.args
+        return args.seed if args.data_seed is None else args.data_seed
+
+
 class _Epochs(TrainerCallback):
     """Sets the sampler's epoch, and logs the share of padding.
 
     After a resume in several processes, neither the Trainer nor accelerate finds the sampler to set its epoch.
     """
 
-    def __init__(self, sampler: TokenBudgetBatchSampler, trainer: Trainer) -> None:
-        self.sampler, self.trainer = sampler, trainer
+    def __init__(self, batches: _BatchesOfTrainer) -> None:
+        self.batches = batches
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        self.sampler.set_epoch(int(state.epoch or 0))
+        self.batches.sampler.set_epoch(int(state.epoch or 0))
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not any("padding_share" in entry for entry in state.log_history):  # It is the same in all epochs.
-            self.trainer.log({"padding_share": self.sampler.padding_share()})
+            self.batches.trainer.log({"padding_share": self.batches.sampler.padding_share()})
 
 
-def _with_uneven_batches(accelerator: Accelerator, get_dataloader: Callable[[], DataLoader]) -> DataLoader:
+def _with_uneven_batches(trainer: Trainer, get_dataloader: Callable[[], DataLoader]) -> DataLoader:
     """The training dataloader, without `even_batches`, for which accelerate 1.12 fails here; evaluation needs it."""
+    # Read now, because each trial of a hyperparameter search makes another accelerator.
+    accelerator = trainer.accelerator
     even_batches, accelerator.even_batches = accelerator.even_batches, False
     try:
         return get_dataloader()

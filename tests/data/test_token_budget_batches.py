@@ -11,6 +11,7 @@ import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer
+from transformers.trainer_utils import HPSearchBackend
 
 from hf_vanilla_transformer import (
     PaperTrainingArguments,
@@ -343,6 +344,96 @@ def test_batches_of_a_trainer(tmp_path, tokenizer):
 def test_data_seed(tmp_path, tokenizer):
     trainer = make_trainer(tmp_path, tokenizer, seed=5, data_seed=6)
     assert TokenBudgetBatchSampler.use_in(trainer, BUDGET).seed == 6
+
+
+def labels_of_training(trainer):
+    """The labels of each batch of a training, in the order in which the Trainer reads them."""
+    labels = []
+    collate = trainer.data_collator
+
+    def record(rows):
+        labels.append([row["labels"] for row in rows])
+        return collate(rows)
+
+    trainer.data_collator = record
+    trainer.train()
+    trainer.data_collator = collate
+    return labels
+
+
+def expected_labels(data, seed):
+    return [data[batch]["labels"] for batch in batches(data, seed=seed, epoch=0)]
+
+
+def test_use_in_follows_another_data_set(tmp_path, tokenizer):
+    trainer = make_trainer(tmp_path, tokenizer, num_train_epochs=1, seed=5)
+    first = TokenBudgetBatchSampler.use_in(trainer, BUDGET)
+    trainer.train()
+    # A data set of another size, with a column of its own.
+    data = copy_task(tokenizer, 90, seed=7, longest=15)
+    trainer.train_dataset = data.add_column("origin", ["second"] * len(data))
+    assert labels_of_training(trainer) == expected_labels(data, seed=5)
+    # Log and epochs are of the new sampler, too.
+    (share,) = logged(trainer, "padding_share")
+    assert share == TokenBudgetBatchSampler(data, BUDGET, seed=5).padding_share() != first.padding_share()
+
+
+def test_use_in_follows_another_seed(tmp_path, tokenizer):
+    trainer = make_trainer(tmp_path, tokenizer, num_train_epochs=1, seed=5)
+    TokenBudgetBatchSampler.use_in(trainer, BUDGET)
+    assert labels_of_training(trainer) == expected_labels(trainer.train_dataset, seed=5)
+    trainer.args.seed = 6
+    assert labels_of_training(trainer) == expected_labels(trainer.train_dataset, seed=6)
+    trainer.args.data_seed = 8
+    assert labels_of_training(trainer) == expected_labels(trainer.train_dataset, seed=8)
+
+
+def test_use_in_follows_the_trials_of_a_hyperparameter_search(tmp_path, tokenizer):
+    trainer = make_trainer(tmp_path, tokenizer, num_train_epochs=1, seed=5)
+    # The trials of this backend are dictionaries. `train(trial=...)` would need its package.
+    trainer.hp_search_backend = HPSearchBackend.WANDB
+    TokenBudgetBatchSampler.use_in(trainer, BUDGET)
+    for seed in (11, 12):
+        trainer._hp_search_setup({"seed": seed})
+        assert labels_of_training(trainer) == expected_labels(trainer.train_dataset, seed=seed)
+        assert trainer.accelerator.even_batches
+
+
+def test_use_in_prepares_the_batches_of_a_trial_unevenly(tmp_path, tokenizer):
+    """Each trial has an accelerator of its own, and accelerate 1.12 fails with `even_batches`."""
+    trainer = make_trainer(tmp_path, tokenizer)
+    TokenBudgetBatchSampler.use_in(trainer, BUDGET)
+    trainer.create_accelerator_and_postprocess()
+    prepare = trainer.accelerator.prepare
+    settings = []
+
+    def record(*arguments):
+        settings.append(trainer.accelerator.even_batches)
+        return prepare(*arguments)
+
+    trainer.accelerator.prepare = record
+    trainer.get_train_dataloader()
+    assert settings == [False]
+
+
+def test_use_in_raises_for_another_data_set_without_its_lengths(tmp_path, tokenizer):
+    table = copy_task(tokenizer, 60, longest=20)
+    trainer = make_trainer(tmp_path, tokenizer, data=Pairs(table.to_list()), num_train_epochs=1)
+    lengths = [[len(row) for row in table[name]] for name in ("input_ids", "labels")]
+    TokenBudgetBatchSampler.use_in(trainer, BUDGET, lengths=lengths)
+    trainer.train_dataset = Pairs(table.to_list()[::-1])
+    with pytest.raises(ValueError, match="train_dataset was replaced"):
+        trainer.train()
+    TokenBudgetBatchSampler.use_in(trainer, BUDGET, lengths=[side[::-1] for side in lengths])
+    assert labels_of_training(trainer) == expected_labels(table.select(range(59, -1, -1)), seed=trainer.args.seed)
+
+
+def test_use_in_checks_another_data_set(tmp_path, tokenizer):
+    trainer = make_trainer(tmp_path, tokenizer, num_train_epochs=1)
+    TokenBudgetBatchSampler.use_in(trainer, BUDGET)
+    trainer.train_dataset = copy_task(tokenizer, 4, longest=3 * BUDGET)
+    with pytest.raises(ValueError, match="longer than tokens_per_batch"):
+        trainer.train()
 
 
 def test_the_later_of_two_budgets_counts(tmp_path, tokenizer):
