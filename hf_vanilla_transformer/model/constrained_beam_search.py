@@ -20,7 +20,7 @@ from .input_error import InputError
 
 
 _SHAPE = "give a list of phrases for each sentence; a phrase is a list of token ids, or a list of such alternatives"
-_NO_TOKEN = _NO_PHRASE = -1
+_NO_TOKEN = -1
 # Kinds of positions, as bits: first and last of an alternative, and before a token that begins with a letter.
 _FIRST, _LAST, _LETTER_FOLLOWS = 1, 2, 4
 # The alternatives of a phrase, each a tuple of token ids.
@@ -144,6 +144,32 @@ class States(NamedTuple):
         return States(*(each[sentences] for each in self))
 
 
+class Tables(NamedTuple):
+    """The alternatives of a sentence's phrases, one after the other; of a batch, padded.
+
+    Args:
+        tokens (`torch.LongTensor` of shape `(positions,)`): the token of each position.
+        kinds (`torch.LongTensor` of shape `(positions,)`): bits of `_FIRST`, `_LAST` and `_LETTER_FOLLOWS`.
+        saved (`torch.LongTensor` of shape `(positions,)`): how many tokens less than a whole phrase are needed after
+            the position.
+        owners (`torch.LongTensor` of shape `(positions,)`): the number of the phrase of each position.
+        columns (`torch.LongTensor` of shape `(positions,)`): the index of each position's token in `own_tokens`.
+        own_tokens (`torch.LongTensor` of shape `(own,)`): the distinct tokens of all phrases, and those that end a
+            hypothesis.
+        lengths (`torch.LongTensor` of shape `(phrases,)`): the tokens that each phrase takes anywhere.
+        required (`torch.LongTensor` of shape `(phrases,)`): how many times each phrase must occur.
+    """
+
+    tokens: torch.Tensor
+    kinds: torch.Tensor
+    saved: torch.Tensor
+    owners: torch.Tensor
+    columns: torch.Tensor
+    own_tokens: torch.Tensor
+    lengths: torch.Tensor
+    required: torch.Tensor
+
+
 class PhraseStates:
     """The phrases of a batch of sentences, and what its hypotheses contain of them.
 
@@ -156,32 +182,36 @@ class PhraseStates:
         letter_edges (`torch.BoolTensor` of shape `(3, vocabulary)`): whether each token begins, and ends, with a
             letter, and whether it has no text. An occurrence counts only as a whole: not if two letters meet at one of
             its edges, with or without tokens between them that have no text.
+        eos (`torch.LongTensor` of shape `(num_eos,)`): tokens that end a hypothesis.
     """
 
-    def __init__(self, phrases: list[list[Phrase]], letter_edges: torch.Tensor):
+    def __init__(self, phrases: list[list[Phrase]], letter_edges: torch.Tensor, eos: torch.Tensor):
         self._begins, self._ends, self._is_empty = letter_edges
         begins = self._begins.tolist()
-        tables = zip(*(_tables(each, begins) for each in phrases), strict=True)
-        self._tokens, self._kinds, self._saved, owners, self._lengths, self._required = (
-            pad_sequence(list(table), batch_first=True, padding_value=fill).to(letter_edges.device)
-            for table, fill in zip(tables, (_NO_TOKEN, 0, 0, _NO_PHRASE, 0, 0), strict=True)
-        )
-        # The phrase of each position, one-hot, (batch, positions, phrases).
-        self._owners = (owners[..., None] == torch.arange(self._required.shape[1], device=owners.device)).float()
+        tables = [_tables(of_sentence, begins, eos.tolist()) for of_sentence in phrases]
+        self._tables = _pad(tables, letter_edges.device)
+        vocabulary = letter_edges.shape[1]
+        # One more column, for the padding of `own_tokens`.
+        is_own = torch.zeros(len(phrases), vocabulary + 1, dtype=torch.bool, device=letter_edges.device)
+        is_own.scatter_(1, self.own_tokens.where(self.own_tokens != _NO_TOKEN, vocabulary), True)
+        self._is_own = is_own[:, :vocabulary]
+
+    @property
+    def own_tokens(self) -> torch.Tensor:
+        """The distinct tokens of each sentence's phrases and those that end a hypothesis, then -1: `(active, own)`."""
+        return self._tables.own_tokens
 
     def start(self) -> States:
         """The states of empty hypotheses, one for each sentence."""
-        nothing = torch.zeros_like(self._required)
-        states = (self._tokens < _NO_TOKEN, self._required, nothing, nothing.sum(dim=1) > 0)
-        return States(*(each[:, None] for each in states))
+        nothing = torch.zeros_like(self._tables.required)
+        states = (self._tables.tokens < _NO_TOKEN, self._tables.required, nothing, nothing.sum(dim=1) > 0)
+        return States(*(state[:, None] for state in states))
 
     def follow(self, states: States, tokens: torch.Tensor) -> States:
         """The states after one more token of each hypothesis, `(active, hypotheses)`."""
         touches = (states.ends_in_letter & self._begins[tokens])[..., None]
-        is_first, is_last = (self._kinds & _FIRST > 0)[:, None], (self._kinds & _LAST > 0)[:, None]
-        may_follow = torch.where(is_first, ~touches, states.begun.roll(1, dims=2))
-        begun = may_follow & (tokens[..., None] == self._tokens[:, None])
-        occurs = (torch.bmm((begun & is_last).float(), self._owners) > 0).long()
+        begun = self._may_follow(states, touches) & (tokens[..., None] == self._tables.tokens[:, None])
+        occurs = self._occurrences(begun, torch.zeros_like(self._tables.columns), 1)[:, :, 0]
         is_empty = self._is_empty[tokens]
         ends_in_letter = self._ends[tokens] | (is_empty & states.ends_in_letter)
         missing = states.missing + states.open_ends * touches - occurs
@@ -195,43 +225,126 @@ class PhraseStates:
         or else the first of a missing one, unless a letter that may not follow begins all of its alternatives. Phrases
         that overlap may take fewer.
         """
-        missing = states.missing.clamp(min=0)
-        is_missing = torch.bmm((missing > 0).float(), self._owners.transpose(1, 2)) > 0
-        # The next letter of a phrase that has begun would undo an occurrence that another needs.
-        is_open = ((states.open_ends > 0) & (states.missing + states.open_ends > 0)).any(dim=2, keepdim=True)
-        undoes = is_open & (self._kinds & _LETTER_FOLLOWS > 0)[:, None]
-        saved = self._saved[:, None] * (states.begun & is_missing & ~undoes)
-        return (missing * self._lengths[:, None]).sum(dim=2) - saved.amax(dim=2)
+        missing, open_ends = states.missing[:, :, None], states.open_ends[:, :, None]
+        return self._count_needed(states.begun, missing, open_ends, torch.zeros_like(self._tables.columns))[:, :, 0]
+
+    def needed_after_own_tokens(self, states: States) -> torch.Tensor:
+        """Compute [`needed`] after each hypothesis and each of `own_tokens`, `(active, hypotheses, own)`.
+
+        Only its own token reaches a position. So time and memory grow with positions + own tokens x phrases, and not
+        with own tokens x positions, as they would if each hypothesis followed each token.
+        """
+        tokens = self.own_tokens.clamp(min=0)
+        ended_in_letter = states.ends_in_letter[..., None]
+        touches = ended_in_letter & self._begins[tokens][:, None]
+        is_empty = self._is_empty[tokens][:, None]
+        ends_in_letter = self._ends[tokens][:, None] | (is_empty & ended_in_letter)
+
+        may_follow = self._may_follow(states, _at_positions(touches, self._tables.columns))
+        begun = may_follow & (self._tables.tokens != _NO_TOKEN)[:, None]
+        occurs = self._occurrences(begun, self._tables.columns, tokens.shape[1])
+
+        open_before = states.open_ends[:, :, None]
+        missing = states.missing[:, :, None] + open_before * touches[..., None] - occurs
+        open_ends = (occurs + open_before * is_empty[..., None]) * ends_in_letter[..., None]
+        return self._count_needed(begun, missing, open_ends, self._tables.columns)
+
+    def needed_after_other_tokens(self, states: States, tokens: torch.Tensor) -> torch.Tensor:
+        """Compute [`needed`] after tokens that no phrase has; they are, and it is, `(active, hypotheses, others)`."""
+        touches = states.ends_in_letter[..., None] & self._begins[tokens]
+        untouched = self._tokens_of_missing(states.missing)[..., None]
+        touched = self._tokens_of_missing(states.missing + states.open_ends)[..., None]
+        return touched.where(touches, untouched)
+
+    def are_own(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Which of the tokens `(active, hypotheses, candidates)` are among `own_tokens`, in their shape."""
+        return self._is_own.gather(1, tokens.flatten(1)).view(tokens.shape)
 
     def select(self, sentences: torch.Tensor) -> None:
         """Keep the given sentences of the batch, `(kept,)`."""
-        for name in ("_tokens", "_kinds", "_saved", "_owners", "_lengths", "_required"):
-            setattr(self, name, getattr(self, name)[sentences])
+        self._tables = Tables(*(table[sentences] for table in self._tables))
+        self._is_own = self._is_own[sentences]
+
+    def _may_follow(self, states: States, touches: torch.Tensor) -> torch.Tensor:
+        """Whether its token may come next at each position, `(active, hypotheses, positions)`.
+
+        `touches` has one value for all positions, or one for each: whether two letters would meet.
+        """
+        is_first = (self._tables.kinds & _FIRST > 0)[:, None]
+        return torch.where(is_first, ~touches, states.begun.roll(1, dims=2))
+
+    def _occurrences(self, begun: torch.Tensor, columns: torch.Tensor, num_columns: int) -> torch.Tensor:
+        """Count 1 where a phrase ends at any position of a column, `(active, hypotheses, columns, phrases)`."""
+        num_phrases = self._tables.required.shape[1]
+        num_cells = num_columns * num_phrases
+        cells = (columns * num_phrases + self._tables.owners)[:, None].expand_as(begun)
+        ends = begun & (self._tables.kinds & _LAST > 0)[:, None]
+        # Positions where nothing ends mark a cell that is left out.
+        marks = begun.new_zeros(*begun.shape[:2], num_cells + 1).scatter_(2, cells.where(ends, num_cells), True)
+        return marks[..., :num_cells].unflatten(2, (num_columns, num_phrases)).long()
+
+    def _count_needed(
+        self, begun: torch.Tensor, missing: torch.Tensor, open_ends: torch.Tensor, columns: torch.Tensor
+    ) -> torch.Tensor:
+        """Count the tokens that hypotheses need, `(active, hypotheses, columns)`.
+
+        Args:
+            begun (`torch.BoolTensor` of shape `(active, hypotheses, positions)`): as in [`States`].
+            missing (`torch.LongTensor` of shape `(active, hypotheses, columns, phrases)`): as in [`States`].
+            open_ends (`torch.LongTensor` of shape `(active, hypotheses, columns, phrases)`): as in [`States`].
+            columns (`torch.LongTensor` of shape `(active, positions)`): to which each position belongs.
+        """
+        cells = columns * missing.shape[3] + self._tables.owners
+        is_missing = _at_positions((missing > 0).flatten(2), cells)
+        # The next letter of a phrase that has begun would undo an occurrence that another needs.
+        is_open = ((open_ends > 0) & (missing + open_ends > 0)).any(dim=3)
+        undoes = _at_positions(is_open, columns) & (self._tables.kinds & _LETTER_FOLLOWS > 0)[:, None]
+        saved = self._tables.saved[:, None] * (begun & is_missing & ~undoes)
+        whole = self._tokens_of_missing(missing.flatten(1, 2)).view(missing.shape[:3])
+        most_saved = torch.zeros_like(whole).scatter_reduce(2, columns[:, None].expand_as(saved), saved, "amax")
+        return whole - most_saved
+
+    def _tokens_of_missing(self, missing: torch.Tensor) -> torch.Tensor:
+        """The tokens that missing phrases take if none of them has begun; `missing` has one more, last axis."""
+        return (missing.clamp(min=0) * self._tables.lengths[:, None]).sum(dim=2)
 
 
-def _tables(phrases: list[Phrase], begins: list[bool]) -> tuple[torch.Tensor, ...]:
-    """The alternatives of a sentence's phrases, one after the other; `begins`: whether each token begins with a letter.
+def _at_positions(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Take the value of each position's column: `(active, hypotheses, positions)` of `(.., columns)`."""
+    return values.gather(2, columns[:, None].expand(-1, values.shape[1], -1))
 
-    Returns:
-        Of each position: the token; its kinds, bits of `_FIRST`, `_LAST` and `_LETTER_FOLLOWS`; how many tokens less
-        than a whole phrase are needed after it; and the number of its phrase, all `(positions,)`. Of each phrase, the
-        tokens that it takes anywhere, and how many times it is required, both `(phrases,)`.
-    """
+
+def _tables(phrases: list[Phrase], begins: list[bool], eos: list[int]) -> Tables:
+    """Tables of a sentence's phrases; `begins`: whether each token begins with a letter."""
     required = Counter(tuple(sorted(phrase)) for phrase in phrases)
-    lengths, rows = [], []
+    own_tokens = sorted({*eos, *(token for phrase in required for tokens in phrase for token in tokens)})
+    columns = {token: column for column, token in enumerate(own_tokens)}
+    lengths, positions = [], []
     for number, phrase in enumerate(required):
         # An alternative that begins with a letter cannot follow every token.
-        anywhere = [each for each in phrase if not begins[each[0]]] or phrase
-        lengths.append(min(map(len, anywhere)))
+        anywhere = [tokens for tokens in phrase if not begins[tokens[0]]] or phrase
+        length = min(map(len, anywhere))
+        lengths.append(length)
         for tokens in phrase:
             for place, token in enumerate(tokens, start=1):
                 is_last = place == len(tokens)
                 kinds = _FIRST * (place == 1) | _LAST * is_last
                 kinds |= _LETTER_FOLLOWS * (not is_last and begins[tokens[place]])
-                saved = 0 if is_last else max(0, lengths[-1] - len(tokens) + place)
-                rows.append((token, kinds, saved, number))
-    columns = torch.tensor(rows, dtype=torch.long).view(len(rows), 4).unbind(1)
-    return (*columns, torch.tensor(lengths, dtype=torch.long), torch.tensor([*required.values()], dtype=torch.long))
+                saved = 0 if is_last else max(0, length - len(tokens) + place)
+                positions.append((token, kinds, saved, number, columns[token]))
+    of_positions = torch.tensor(positions, dtype=torch.long).view(len(positions), 5).unbind(1)
+    others = (own_tokens, lengths, list(required.values()))
+    return Tables(*of_positions, *(torch.tensor(values, dtype=torch.long) for values in others))
+
+
+def _pad(tables: list[Tables], device: torch.device) -> Tables:
+    """Join the tables of several sentences; a first axis `batch` is added."""
+    joined = {}
+    for name in Tables._fields:
+        fill = _NO_TOKEN if name in ("tokens", "own_tokens") else 0
+        columns = [getattr(table, name) for table in tables]
+        joined[name] = pad_sequence(columns, batch_first=True, padding_value=fill).to(device)
+    return Tables(**joined)
 
 
 class ConstrainedBeamSearch(BeamSearch):
@@ -271,20 +384,13 @@ class ConstrainedBeamSearch(BeamSearch):
                 f"forced_phrases has {len(phrases)} lists for {len(prompts)} sentences; give a list for each sentence, "
                 "empty where it has no phrase."
             )
-        self._eos, self._phrases = eos, PhraseStates(phrases, letter_edges)
-        # What is considered after every hypothesis, (active, forced): the tokens of the phrases, and the end.
-        forced = [
-            sorted({*eos.tolist(), *(token for phrase in each for tokens in phrase for token in tokens)})
-            for each in phrases
-        ]
-        rows = [torch.tensor(each, dtype=torch.long) for each in forced]
-        self._forced = pad_sequence(rows, batch_first=True, padding_value=_NO_TOKEN).to(prompts.device)
+        self._eos, self._phrases = eos, PhraseStates(phrases, letter_edges, eos)
         states = self._phrases.start()
         for tokens in prompts.split(1, dim=1):
             states = self._phrases.follow(states, tokens)
         self._check_limits(self._phrases.needed(states)[:, 0] + min(1, len(eos)))
-        # The states of the running hypotheses and of the candidates, and the number of tokens that these need.
-        self._states = self._next_states = states.take(torch.zeros_like(self.limits)[:, None].expand(-1, num_beams))
+        # The states of the running hypotheses, and the number of tokens that the candidates need.
+        self._states = states.take(torch.zeros_like(self.limits)[:, None].expand(-1, num_beams))
         self._needed = self._phrases.needed(self._states)
 
     def _check_limits(self, needed: torch.Tensor) -> None:
@@ -297,17 +403,22 @@ class ConstrainedBeamSearch(BeamSearch):
     def extend(self, log_probs: torch.Tensor, do_sample: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         """Extend as [`BeamSearch.extend`] does, also by the tokens of phrases; `do_sample` must be False."""
         active, num_beams = self._scores.shape
-        _, best = top_tokens(log_probs, min(self.num_candidates, log_probs.shape[1]))
+        log_probs = log_probs.view(active, num_beams, -1)
+        # Every token of a phrase and every end is a candidate, so those among the best tokens are no second one.
+        own = self._phrases.own_tokens[:, None].expand(-1, num_beams, -1)
+        _, best = top_tokens(log_probs.flatten(0, 1), min(self.num_candidates, log_probs.shape[2]))
         best = best.view(active, num_beams, -1)
-        forced = self._forced[:, None].expand(-1, num_beams, -1)
-        is_new = (forced != _NO_TOKEN) & (forced[..., None] != best[:, :, None]).all(dim=3)
-        by_beam = torch.cat([best, forced.clamp(min=0)], dim=2)
-        totals = self._scores[..., None] + log_probs.view(active, num_beams, -1).gather(2, by_beam)
-        totals[..., best.shape[2] :].masked_fill_(~is_new, NO_HYPOTHESIS)
-        tokens, beams = by_beam.flatten(1), torch.arange(num_beams, device=best.device)
+        are_candidates = torch.cat([~self._phrases.are_own(best), own != _NO_TOKEN], dim=2)
+        by_beam = torch.cat([best, own.clamp(min=0)], dim=2)
+        totals = self._scores[..., None] + log_probs.gather(2, by_beam)
+        totals = totals.where(are_candidates, NO_HYPOTHESIS)
+        needed_after_best = self._phrases.needed_after_other_tokens(self._states, best)
+        needed_after_own = self._phrases.needed_after_own_tokens(self._states)
+        self._needed = torch.cat([needed_after_best, needed_after_own], dim=2).flatten(1)
+
+        tokens = by_beam.flatten(1)
+        beams = torch.arange(num_beams, device=best.device)
         beams = beams.repeat_interleave(by_beam.shape[2]).expand_as(tokens)
-        self._next_states = self._phrases.follow(self._states.take(beams), tokens)
-        self._needed = self._phrases.needed(self._next_states)
         is_early_end = torch.isin(tokens, self._eos) & (self._needed > 0)
         scores = _only(totals.flatten(1), ~is_early_end)
         scores = _only(scores, _ranks(scores, self._needed) < self.num_candidates)
@@ -329,14 +440,15 @@ class ConstrainedBeamSearch(BeamSearch):
         chosen = order.topk(self.num_beams, largest=False).indices
         scores, by_score = scores.gather(1, chosen).sort(dim=1, descending=True)
         chosen = chosen.gather(1, by_score)
-        self._states = self._next_states.take(chosen)
+        _, beams, tokens = self._candidates
+        self._states = self._phrases.follow(self._states.take(beams.gather(1, chosen)), tokens.gather(1, chosen))
         return scores, chosen
 
     def drop_finished(self) -> torch.Tensor:
         """As [`BeamSearch.drop_finished`]."""
         kept = super().drop_finished()
         self._phrases.select(kept)
-        self._states, self._forced = self._states.select(kept), self._forced[kept]
+        self._states = self._states.select(kept)
         return kept
 
 

@@ -5,8 +5,9 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_vanilla_transformer.model.constrained_beam_search import ConstrainedBeamSearch
+from hf_vanilla_transformer.model.constrained_beam_search import ConstrainedBeamSearch, PhraseStates
 from tests.generation.test_beam_search import EOS, LIMIT, WORDS, Language, assert_same, everything, penalty_of, search
 
 
@@ -187,3 +188,77 @@ def test_what_does_not_fit_is_an_error_in_a_sentence():
         ValueError, match="sentence 1 of the batch take up to 6 tokens, </s> included, but its limit is 5"
     ):
         search([Language(0)] * 2, 4, [1, 5], penalty, kind=kind)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_needed_after_tokens_is_that_of_following_them(seed):
+    draws = random.Random(seed)
+    vocabulary, num_hypotheses = 12, 6
+    phrases = [_random_alternatives(draws, vocabulary - 2) for _ in range(3)]
+    edges = torch.tensor([[draws.random() < 0.4 for _ in range(vocabulary)] for _ in range(3)])
+    # A token without text has no letters.
+    edges[:2] &= ~edges[2]
+    states = PhraseStates(phrases, edges, torch.tensor([0]))
+    hypotheses = states.start().take(torch.zeros(3, num_hypotheses, dtype=torch.long))
+    for _ in range(8):
+        after_own = states.needed_after_own_tokens(hypotheses)
+        everything = torch.arange(vocabulary).expand(3, num_hypotheses, -1)
+        after_others = states.needed_after_other_tokens(hypotheses, everything)
+        are_own = states.are_own(everything)
+        for token in range(vocabulary):
+            followed = states.follow(hypotheses, torch.full((3, num_hypotheses), token))
+            needed = states.needed(followed)
+            for sentence, own_tokens in enumerate(states.own_tokens.tolist()):
+                assert are_own[sentence, 0, token] == (token in own_tokens)
+                if token in own_tokens:
+                    found = after_own[sentence, :, own_tokens.index(token)]
+                else:
+                    found = after_others[sentence, :, token]
+                assert found.tolist() == needed[sentence].tolist()
+        chosen = [[draws.randrange(vocabulary) for _ in range(num_hypotheses)] for _ in range(3)]
+        hypotheses = states.follow(hypotheses, torch.tensor(chosen))
+
+
+def _random_alternatives(draws, words):
+    phrases = []
+    for _ in range(draws.randint(1, 4)):
+        alternatives = set()
+        for _ in range(draws.randint(1, 4)):
+            alternatives.add(tuple(draws.randint(1, words) for _ in range(draws.randint(1, 4))))
+        phrases.append(tuple(alternatives))
+    return phrases
+
+
+class _LargestTensor(TorchDispatchMode):
+    """Remembers the elements of the largest tensor that an operation computes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.elements = max(self.elements, result.numel())
+        return result
+
+
+@pytest.mark.parametrize(("num_phrases", "forms", "length"), [(2, 10, 200), (50, 2, 4), (5, 20, 20)])
+def test_memory_grows_with_positions_and_not_with_their_product_with_tokens(num_phrases, forms, length):
+    draws = random.Random(0)
+    vocabulary, num_beams = 600, 4
+    phrases = [
+        tuple(tuple(draws.randrange(1, vocabulary) for _ in range(length)) for _ in range(forms))
+        for _ in range(num_phrases)
+    ]
+    options = {"num_return_sequences": 1, "length_penalty": penalty_of("gnmt", 0.6), "early_stopping": "never"}
+    limits = torch.tensor([num_phrases * length + 1])
+    edges = torch.zeros(3, vocabulary, dtype=torch.bool)
+    prompts, eos = torch.tensor([[0]]), torch.tensor([0])
+    with _LargestTensor() as largest:
+        search = ConstrainedBeamSearch(
+            num_beams, phrases=[phrases], letter_edges=edges, prompts=prompts, eos=eos, limits=limits, fill=0, **options
+        )
+        _, tokens = search.extend(torch.randn(num_beams, vocabulary).log_softmax(-1))
+        search.prune(tokens == 0, torch.zeros_like(tokens, dtype=torch.bool))
+    positions = num_phrases * forms * length
+    cells = positions + vocabulary * num_phrases
+    assert largest.elements <= num_beams * (cells + vocabulary)
