@@ -29,6 +29,7 @@ from hf_vanilla_transformer.cli.parser import parse, program
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.process_memory import keep_freed_memory
 from hf_vanilla_transformer.support.recipes import read_recipe
+from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer_launcher import VALUE, VARIABLE, is_about_waiting
 
 
@@ -88,7 +89,7 @@ class Child:
 def answer_requests() -> None:
     """Work in a child: for each line of stdin, a number of steps, print their seconds."""
     keep_freed_memory()
-    recipe = read_recipe("numbers")
+    recipe = read_recipe("numbers", Settings)
     pairs = load_pairs("numbers", train_size=STRIDE * recipe["per_device_train_batch_size"])["train"]
     texts = pairs["source"][:] + pairs["target"][:]
     tokenizer = train_tokenizer(texts, vocab_size=recipe["vocab_size"], show_progress=False)

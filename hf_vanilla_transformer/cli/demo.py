@@ -36,7 +36,7 @@ class DemoArguments:
 def main(arguments: list[str]) -> None:
     """Train, evaluate, translate, and print how to do it in Python."""
     args = parse(DemoArguments, __doc__, arguments, "demo")
-    recipe = read_recipe(RECIPE)
+    recipe = read_recipe(RECIPE, Settings)
     name = recipe["output_dir"]
     names = chain([name], (f"{name}_{number}" for number in count(2)))
     output = args.output_dir or next(each for each in names if not Path(each).exists())

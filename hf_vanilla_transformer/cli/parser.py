@@ -2,14 +2,13 @@
 
 import argparse
 import dataclasses
-import json
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from inspect import get_annotations
-from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -107,7 +106,7 @@ def given_arguments(
     given = _given(parser, known, arguments)
     config = given.pop("config", None)
     if config is not None:
-        given = with_recipe(_given_by_recipe(parser, known, config), given)
+        given = with_recipe(read_recipe(config, kind), given)
         for output in (given.get(name) for name in _OUTPUTS):
             if output is not None and are_same_file(config, output):
                 raise InputError(f"{output} is also an input, {config}; write to another file.")
@@ -238,35 +237,3 @@ def _given(parser: HfArgumentParser, names: Collection[str], arguments: Sequence
         raise InputError(f"there is no argument {unknown[0].partition('=')[0]}; --help lists them.")
     values = {name: getattr(namespace, name) for name in (*names, "config")}
     return {name: value for name, value in values.items() if value is not _NOT_GIVEN and value not in (None, [])}
-
-
-def _given_by_recipe(parser: HfArgumentParser, known: Mapping[str, _Argument], config: str) -> dict[str, Any]:
-    """The values of a recipe, converted like the same values on the command line."""
-    given = {}
-    for name, value in read_recipe(config).items():
-        if name not in known:
-            raise InputError(f'{config}: there is no argument "{name}"; --help lists them.')
-        if value is None and known[name].field.default is None:
-            continue
-        try:
-            if isinstance(value, bool) and str in (known[name].type, *get_args(known[name].type)):
-                raise InputError("YAML reads words such as no and yes as true or false; put it in quotation marks")
-            given[name] = _converted(parser, known[name], value)
-        except (argparse.ArgumentError, ValueError) as error:
-            raise InputError(f"{config}: {name} is {value!r}: {error}") from error
-    return given
-
-
-def _converted(parser: HfArgumentParser, argument: _Argument, value: Any) -> Any:
-    name = argument.name
-    if argument.is_positional:
-        if not isinstance(value, list):
-            raise InputError("give a list")
-        return [str(each) for each in value]
-    text = json.dumps(value) if isinstance(value, (bool, dict)) else value
-    arguments = [f"--{name}", *map(str, value)] if isinstance(value, list) else [f"--{name}={text}"]
-    namespace, rest = parser.parse_known_args(arguments)
-    found = getattr(namespace, name)
-    if rest or (isinstance(value, list) and not isinstance(found, list)):
-        raise InputError("one value is needed")
-    return found

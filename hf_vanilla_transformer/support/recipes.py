@@ -1,25 +1,127 @@
-"""Recipes: settings of named runs, in the package or in files of YAML or JSON."""
+"""Recipes: the arguments of named runs, in the package or in files of YAML or JSON.
 
+A string argument gets exactly the text that stands in the file. YAML's own types would change it: they read `1.10` as
+1.1, `012` as 10, `no` as false, and a commit such as `47e5103` as a number.
+"""
+
+import argparse
+import json
 import re
+from collections.abc import Mapping
+from dataclasses import Field, field, fields, make_dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import yaml
+from transformers import HfArgumentParser
 
+from .build_arguments import kinds_of
 from .user_errors import InputError
 
 
 RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
 
+_STRING_TAG = "tag:yaml.org,2002:str"
+_AMBIGUOUS_TAG = "!ambiguous"
+# Truth values of YAML 1.1 that the command line does not know.
+_TRUTH_VALUES = {"on": "true", "off": "false"}
+# Python's float() has no point in them.
+_INFINITY_OR_NAN = re.compile(r"([-+]?)\.(inf|nan)", re.IGNORECASE)
+
+
+class _Resolver(NamedTuple):
+    """A type of scalars without quotation marks: its tag, its form, and the characters that begin it."""
+
+    tag: str
+    form: re.Pattern[str]
+    first_characters: list[str]
+
+
+_NULL = _Resolver("tag:yaml.org,2002:null", re.compile(r"(~|null|Null|NULL|)\Z"), ["~", "n", "N", ""])
+_MERGE = _Resolver("tag:yaml.org,2002:merge", re.compile(r"<<\Z"), ["<"])
+# The numbers of YAML 1.2, which are those of JSON. PyYAML has those of YAML 1.1.
+_INTEGER = _Resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?[0-9]+\Z"), list("-+0123456789"))
+_FLOAT = _Resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"),
+    list("-+.0123456789"),
+)
+_BOOLEAN = _Resolver("tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)\Z"), list("tTfF"))
+# Truth values of YAML 1.1, and words of YAML 1.2.
+_AMBIGUOUS = _Resolver(_AMBIGUOUS_TAG, re.compile(r"(yes|no|on|off)\Z", re.IGNORECASE), list("yYnNoO"))
+
+
+class _AmbiguousWord(str):
+    """A word such as `no` that stands in a file without quotation marks."""
+
 
 class _Loader(yaml.SafeLoader):
-    """Reads 5e-4 as a number, as YAML 1.2 and JSON do; PyYAML needs a point and a sign."""
+    """A loader without the types of YAML 1.1. A name that stands in a mapping twice is an error."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        names = set()
+        for key, _ in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else None
+            if name in names:
+                raise yaml.composer.ComposerError(None, None, f'"{name}" stands in it twice', key.start_mark)
+            names.add(name)
+        return node
+
+    def construct_text(self, node: yaml.ScalarNode) -> str:
+        return node.value
+
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        # The constructor of PyYAML would read 012 as an octal number.
+        return int(node.value)
+
+    def construct_number(self, node: yaml.ScalarNode) -> float:
+        # The constructor of PyYAML knows numbers with colons, too.
+        return float(_python_float(node.value))
+
+    def construct_ambiguous_word(self, node: yaml.ScalarNode) -> _AmbiguousWord:
+        return _AmbiguousWord(node.value)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+class _TextLoader(_Loader):
+    """Reads each scalar as the text that stands in the file; only `null` is None."""
+
+
+class _ValueLoader(_Loader):
+    """Reads numbers, truth values and `null` as YAML 1.2 does."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes strings so that both loaders, and loaders of YAML 1.1, read the same strings."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        # Within double quotes PyYAML escapes what it would change elsewhere, such as U+0085, a line break of YAML.
+        return self.represent_scalar(_STRING_TAG, text, style=None if text.isprintable() else '"')
+
+
+_Loader.yaml_implicit_resolvers = {}
+_Loader.add_implicit_resolver(*_NULL)
+# It merges mappings where it is a name; a value `<<` is text.
+_Loader.add_implicit_resolver(*_MERGE)
+_Loader.add_constructor(_MERGE.tag, _Loader.construct_text)
+for _resolver in (_BOOLEAN, _INTEGER, _FLOAT, _AMBIGUOUS):
+    _ValueLoader.add_implicit_resolver(*_resolver)
+_ValueLoader.add_constructor(_INTEGER.tag, _Loader.construct_integer)
+_ValueLoader.add_constructor(_FLOAT.tag, _Loader.construct_number)
+_ValueLoader.add_constructor(_AMBIGUOUS.tag, _Loader.construct_ambiguous_word)
+# In addition to the types of YAML 1.1: a string that has the form of a value is quoted.
+for _resolver in (_INTEGER, _FLOAT):
+    _Dumper.add_implicit_resolver(*_resolver)
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+class _Content(NamedTuple):
+    """The content of a file of arguments, read twice: each scalar as its text, and with types."""
+
+    texts: dict[str, object]
+    values: dict[str, object]
 
 
 def recipes() -> list[str]:
@@ -28,27 +130,165 @@ def recipes() -> list[str]:
     return sorted(name.stem for name in names if name.suffix == ".yaml")
 
 
-def read_recipe(config: str) -> dict[str, Any]:
-    """The arguments of a recipe in the package, or of a file, whose name ends in .yaml, .yml or .json.
+def read_recipe(config: str, kind: type) -> dict[str, Any]:
+    """Read the arguments of a recipe, each converted to its type as the command line converts it.
 
-    Raises FileNotFoundError, or ValueError if no recipe has this name, or the file holds no names and values.
+    A value `null` leaves an argument whose default is None out. Only in an argument that is a mapping itself, such as
+    `config_overrides`, numbers and truth values have the types of YAML 1.2 or JSON.
+
+    Args:
+        config: the name of a recipe of the package, or of a file that ends in .yaml, .yml or .json.
+        kind: the dataclass of the arguments, or a `NamedTuple` of several such classes.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        InputError: if no recipe has this name, the file holds no names and values, or a name or a value is wrong.
     """
+    content = _read(config)
+    arguments = _arguments_of(kind)
+    converted = {}
+    for name, texts in content.texts.items():
+        if name not in arguments:
+            raise InputError(f'{config}: there is no argument "{name}"; --help lists them.')
+        argument, annotation = arguments[name]
+        value = content.values[name]
+        if value is None and argument.default is None:
+            continue
+        try:
+            converted[name] = _convert(argument, annotation, texts, value)
+        except (argparse.ArgumentError, ValueError) as error:
+            raise InputError(f"{config}: {name} is {value!r}: {error}") from error
+    return converted
+
+
+def format_recipe(arguments: Mapping[str, object]) -> str:
+    """Write arguments as YAML from which [`read_recipe`] reads the same values."""
+    return yaml.dump(dict(arguments), Dumper=_Dumper, allow_unicode=True, sort_keys=False)
+
+
+def _read(config: str) -> _Content:
+    text = _read_text(config)
     try:
-        settings = yaml.load(_read(config), _Loader)
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{config} is neither YAML nor JSON: {error}") from error
-    if not isinstance(settings, dict):
+        content = _parse_json(text) if config.lower().endswith(".json") else _parse_yaml(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{config} cannot be read as YAML or JSON: {error}") from error
+    if not isinstance(content.values, dict):
         raise InputError(f"{config} must hold names and values.")
-    return settings
+    return content
 
 
-def _read(config: str) -> str:
+def _read_text(config: str) -> str:
     if Path(config).suffix.lower() in RECIPE_SUFFIXES:
         if not Path(config).is_file():
             raise FileNotFoundError(f"{config} does not exist; name a YAML or JSON file of arguments.")
-        return Path(config).read_text(encoding="utf-8")
+        try:
+            return Path(config).read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{config} is not UTF-8: {error}; convert it, for example with iconv.") from error
     if config not in recipes():
         raise InputError(
             f'config is "{config}"; give a file that ends in .yaml or .json, or a recipe: {", ".join(recipes())}.'
         )
     return files("hf_vanilla_transformer").joinpath("recipes", f"{config}.yaml").read_text(encoding="utf-8")
+
+
+def _parse_yaml(text: str) -> _Content:
+    return _Content(yaml.load(text, _TextLoader), yaml.load(text, _ValueLoader))
+
+
+def _parse_json(text: str) -> _Content:
+    texts = json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
+    return _Content(texts, json.loads(text, object_pairs_hook=_without_duplicates))
+
+
+def _without_duplicates(members: list[tuple[str, object]]) -> dict[str, object]:
+    names = [name for name, _ in members]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f'"{name}" stands in it twice')
+    return dict(members)
+
+
+def _arguments_of(kind: type) -> dict[str, tuple[Field[Any], Any]]:
+    """The field of each argument, and its type, which the field may hold only by name."""
+    arguments = {}
+    for part in kinds_of(kind):
+        hints = get_type_hints(part)
+        for argument in fields(part):
+            if argument.init:
+                arguments[argument.name] = (argument, hints[argument.name])
+    return arguments
+
+
+def _convert(argument: Field[Any], annotation: Any, texts: object, value: object) -> object:
+    """Convert what a file holds for an argument, which is there with each scalar as its text, and as a value."""
+    members = set(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else {annotation}
+    if argument.metadata.get("positional"):
+        if not isinstance(texts, list):
+            raise InputError("give a list")
+        return [_text_of(item) for item in texts]
+    if value is None:
+        if NoneType in members:
+            return None
+        raise InputError("give a value, or leave the line out")
+    if isinstance(value, dict):
+        if not any(member is dict or get_origin(member) is dict for member in members):
+            raise InputError("one value is needed")
+        _check_mapping(value)
+        return value
+    if not isinstance(texts, list):
+        return _convert_text(argument.name, annotation, members, _text_of(texts))
+    if not any(get_origin(member) is list for member in members):
+        raise InputError("one value is needed")
+    items = []
+    for text in texts:
+        converted = _convert_text(argument.name, annotation, members, _text_of(text))
+        if isinstance(converted, list):
+            items.extend(converted)
+        else:
+            items.append(converted)
+    return items
+
+
+def _text_of(value: object) -> str:
+    """The text of a scalar, such as one of JSON, or one of YAML with an explicit tag."""
+    if value is None or isinstance(value, (dict, list)):
+        raise InputError("an item of a list must be one value")
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _convert_text(name: str, annotation: Any, members: set[Any], text: str) -> object:
+    if bool in members:
+        text = _TRUTH_VALUES.get(text.lower(), text)
+    if float in members:
+        text = _python_float(text)
+    # The parser of the command line, for this argument alone.
+    only_argument: Any = make_dataclass("OnlyArgument", [(name, annotation, field(default=None))])
+    parser = HfArgumentParser([only_argument], exit_on_error=False, allow_abbrev=False)
+    try:
+        namespace, _ = parser.parse_known_args([f"--{name}={text}"])
+    except argparse.ArgumentError:
+        # Python takes words where the command line takes only truth values.
+        if {bool, str} <= members:
+            return text
+        raise
+    return getattr(namespace, name)
+
+
+def _python_float(text: str) -> str:
+    special = _INFINITY_OR_NAN.fullmatch(text)
+    return text if special is None else "".join(special.groups())
+
+
+def _check_mapping(value: object) -> None:
+    """Raise InputError if a value in a mapping may be a word or a truth value."""
+    if isinstance(value, _AmbiguousWord):
+        raise InputError(
+            f"{value} may be a word or a truth value; put the word in quotation marks, or write true or false"
+        )
+    if isinstance(value, dict):
+        for member in value.values():
+            _check_mapping(member)
+    if isinstance(value, list):
+        for item in value:
+            _check_mapping(item)

@@ -101,7 +101,9 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
     # A student's sources occur twice: with the given target, and with the teacher's.
     targets = 2 if settings.teacher.teacher and not settings.teacher.distilled_only else 1
     name = row_for(len(train) // targets, tflops is not None or settings.args.device.type != "cpu")
-    row = student_recipe(read_recipe(name)) if settings.teacher.teacher else read_recipe(name)
+    row = read_recipe(name, Settings)
+    if settings.teacher.teacher:
+        row = student_recipe(row)
     # In memory, because tokens of other pairs would be written to the cache of data sets.
     sample = DatasetDict({split: _sample(pairs[split]) for split in ("train", "validation") if split in pairs})
     texts = [text for column in ("source", "target") for text in sample["train"][column]]
@@ -183,7 +185,7 @@ def choose(
     del chosen["num_train_epochs"]
     if targets * updates / per_epoch < _FEW_EPOCHS:
         chosen["dropout"] = min(row["dropout"], _DROPOUT_OF_FEW)
-    chosen["warmup_steps"] = max(1, min(row["warmup_steps"], updates // 10))
+    chosen["warmup_steps"] = max(1, min(int(row["warmup_steps"]), updates // 10))
     chosen |= {name: math.ceil(row[name] * updates) for name in ("logging_steps", "eval_steps", "save_steps")}
     if given.get("load_best_model_at_end"):
         chosen["save_steps"] = given.get("eval_steps", chosen["eval_steps"])
@@ -213,7 +215,7 @@ def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> li
     sizes = f"d_model {config.d_model}, d_ff {config.d_ff}, {config.num_heads} heads, dropout {config.dropout:g}"
     factor = f", initial weights times {config.initializer_factor:g}" if config.initializer_factor != 1 else ""
     means = f"{corpus.source.mean():.1f} source and {corpus.target.mean():.1f} target tokens on average"
-    is_limited = model.vocab_size < read_recipe(name)["vocab_size"]
+    is_limited = model.vocab_size < read_recipe(name, Settings)["vocab_size"]
     limit = f", one for each {_BYTES_PER_TOKEN} bytes of text" if is_limited else ""
     batches = args.gradient_accumulation_steps * args.world_size
     tokens = args.tokens_per_batch and f"{args.tokens_per_batch * batches:,} tokens on each side"

@@ -75,7 +75,8 @@ def train(
     named: dict[str, Any] = {"train_file": train_files, "validation_file": validation_files, "test_file": test_files}
     named |= {"output_dir": None if output_dir is None else str(output_dir), "dry_run": dry_run or None}
     given = {**{name: value for name, value in named.items() if value is not None}, **arguments}
-    given = with_recipe({} if config is None else read_recipe(config), given)
+    if config is not None:
+        given = with_recipe(read_recipe(config, Settings), given)
     with prepared(Settings.from_arguments(may_plan=config is None, **given)) as finish_run:
         return finish_run()
 

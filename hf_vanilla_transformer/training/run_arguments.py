@@ -387,4 +387,4 @@ def _arguments_of_resumed(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if not resumed or (resumed not in ("last", "auto") and Path(resumed).resolve().parent != folder.resolve()):
         return {}
     files = [path for name in (ARGUMENTS, ARGUMENTS_WHILE_PUSHED) if (path := folder / name).is_file()]
-    return read_recipe(str(files[0])) if files else {}
+    return read_recipe(str(files[0]), Settings) if files else {}

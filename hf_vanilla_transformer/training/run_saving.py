@@ -4,13 +4,13 @@ import logging
 import tempfile
 from pathlib import Path
 
-import yaml
 from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import HubStrategy
 
 from ..hub.model_folder import ARGUMENTS, ARGUMENTS_WHILE_PUSHED, TRAINING_ARGUMENTS, staged
 from ..support.atomic_files import is_disk_error, write_text
 from ..support.checkpoint_marks import newest_complete
+from ..support.recipes import format_recipe
 from ..support.user_errors import UserError
 from .checkpoint_averaging import last_checkpoints, write_average
 from .run_arguments import Settings
@@ -45,7 +45,7 @@ def save_model(trainer: Seq2SeqTrainer, output: Path) -> None:
 
 def save_arguments(settings: Settings, *, is_trained: bool = False) -> None:
     """Write what the run was given or planned, with which it is resumed or repeated."""
-    given = yaml.safe_dump(settings.to_repeat(), allow_unicode=True, sort_keys=False)
+    given = format_recipe(settings.to_repeat())
     pushes_meanwhile = settings.args.push_to_hub and settings.args.hub_strategy != HubStrategy.END
     name = ARGUMENTS_WHILE_PUSHED if pushes_meanwhile and not is_trained else ARGUMENTS
     for other in {ARGUMENTS, ARGUMENTS_WHILE_PUSHED} - {name}:

@@ -74,8 +74,7 @@ def test_one_split_is_the_same_without_the_others(tmp_path, monkeypatch):
 def test_norwegian_is_no_truth_value(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text("dataset_name: numbers\nsource_lang: en\ntarget_lang: no\n")
-    with pytest.raises(SystemExit, match="target_lang is False: YAML reads words such as no and yes as true or false"):
-        train.main(["--config", str(path)])
+    assert parse(DataArguments, "", ["--config", str(path)]).languages() == ("en", "no")
 
 
 def test_a_model_is_loaded_onto_an_accelerator_that_is_there(trained, monkeypatch):
@@ -101,7 +100,7 @@ def test_a_model_that_was_not_saved_whole(trained, tmp_path, file):
 
 def test_an_arguments_file_that_is_neither_yaml_nor_json(tmp_path):
     (tmp_path / "broken.yaml").write_text("a: [1, 2\nb")
-    with pytest.raises(SystemExit, match=r"broken\.yaml is neither YAML nor JSON"):
+    with pytest.raises(SystemExit, match=r"broken\.yaml cannot be read as YAML or JSON"):
         train.main(["--config", str(tmp_path / "broken.yaml")])
 
 
@@ -142,7 +141,7 @@ def test_recipes_are_found_by_name_in_the_package(tmp_path, monkeypatch):
 
 def test_recipes_run_on_any_device():
     for name in recipes():
-        settings = read_recipe(name)
+        settings = read_recipe(name, Settings)
         assert not settings.keys() & {"use_cpu", "device", "fp16"}
         assert settings.get("bf16") is not True
 

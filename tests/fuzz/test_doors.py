@@ -27,10 +27,13 @@ from hf_vanilla_transformer import TwoVocabularyTokenizer, average_checkpoints, 
 from hf_vanilla_transformer import align as align_words
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import align, convert, evaluate, translate
+from hf_vanilla_transformer.cli.parser import given_arguments
 from hf_vanilla_transformer.conversion import user_cache
 from hf_vanilla_transformer.data.cleaning import clean_pairs, hold_out
 from hf_vanilla_transformer.model.pipeline_vanilla_transformer import is_blank
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
+from hf_vanilla_transformer.support.recipes import format_recipe
+from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.translation.markup_document import Document
 from hf_vanilla_transformer.translation.words_of_tokens import TokenTexts
 from tests.conversion.fsmt import fsmt_model, write_tokenizer
@@ -45,9 +48,11 @@ from tests.fuzz.values import (
     SENTENCES,
     VALUES,
     WORDS_OF_NUMBERS,
+    arguments_of,
     change_layout,
     changed_fields,
     damages,
+    typed_values,
 )
 from tests.models import decisive_model, normalizer
 from tests.translation.test_words_of_tokens import words_by_offsets
@@ -56,7 +61,7 @@ from tests.translation.test_words_of_tokens import words_by_offsets
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODEL = FIXTURES / "numbers_tiny"
 MARIAN, FAIRSEQ = FIXTURES / "marian" / "tied_relu", FIXTURES / "fairseq" / "joint"
-DOORS = 29
+DOORS = 31
 # Arguments of generate() that take numbers; not those of length, which take time.
 SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping")
 # Arguments of `train` that a plan fits others to.
@@ -483,3 +488,31 @@ def test_true_alignments(links):
         path = Path(folder, "gold")
         path.write_bytes(links.encode())
         run(align.main, "seven", "sieben", "--model_name_or_path", MODEL, "--gold_file", path)
+
+
+@fuzz(arguments_of(Settings))
+def test_arguments_written_to_a_file_come_back(arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "arguments.yaml")
+        path.write_text(format_recipe(arguments), encoding="utf-8")
+        read = given_arguments(Settings, "", ["--config", str(path)])
+    # Compared as JSON, because NaN is not equal to itself, and paths and choices are written as text.
+    assert json.dumps(read, default=str, sort_keys=True) == json.dumps(arguments, default=str, sort_keys=True)
+
+
+@fuzz(st.data())
+def test_values_typed_into_a_file_are_read_as_on_the_command_line(data):
+    name, text = data.draw(typed_values(Settings))
+    try:
+        expected = given_arguments(Settings, "", [f"--{name}={text}"])
+    except ValueError:
+        expected = None
+    for content in (f"{name}: {text}", f"{name}: {json.dumps(text)}"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "arguments.yaml")
+            path.write_text(content, encoding="utf-8")
+            if expected is None:
+                with pytest.raises(ValueError, match=name):
+                    given_arguments(Settings, "", ["--config", str(path)])
+            else:
+                assert given_arguments(Settings, "", ["--config", str(path)]) == expected

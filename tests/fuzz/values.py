@@ -3,10 +3,16 @@
 import json
 import re
 import shutil
+from dataclasses import fields
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
+from transformers.debug_utils import DebugOption
+
+from hf_vanilla_transformer.support.build_arguments import kinds_of
 
 
 # Not between a million and a billion, which may fit into memory and take long.
@@ -106,3 +112,81 @@ def change_layout(draw: st.DrawFn, folder: Path, others: list[Path]) -> None:
         names = st.sampled_from(["beam-size", "normalize", "vocabs", "train-sets", "guided-alignment", "word-penalty"])
         content = json.dumps(draw(st.dictionaries(names, VALUES | st.lists(st.just("vocab.en.spm"), max_size=2))))
         (folder / f"{path.name}.decoder.yml").write_text(content, encoding="utf-8")
+
+
+# Texts that YAML, in one of its versions, reads as something else than text.
+LOOK_TYPED = st.one_of(
+    st.sampled_from(
+        ["1.10", "012", "0o17", "0x1F", "12:30:45", "1e5", "47e5103", "1_000", "-.5", "+3", "1.", "1.0e-05"]
+    ),
+    st.sampled_from(["no", "NO", "yes", "y", "true", "False", "2026-11-27", "2026-11-27 10:00:00", "=", "<<", "T"]),
+    st.from_regex(r"[0-9a-f]{7}", fullmatch=True),
+    st.from_regex(r"[-+.]?[0-9]([0-9:._eE+-]{0,5}[0-9eE])?", fullmatch=True),
+)
+TEXTS = st.one_of(
+    LOOK_TYPED,
+    st.sampled_from(
+        ["null", "~", "", " a ", "- a", "a: b", "#", "'", '"', "[", "{}", "!a", "&a", "*a", "%", "on", ".inf"]
+    ),
+    SENTENCES,
+    st.text(max_size=8),
+).filter(lambda text: text != "--")  # Python removes it from the values of a command line.
+
+
+def members_of(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type that an annotation is."""
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def annotations_of(kind: type) -> dict[str, Any]:
+    """The type of each argument."""
+    annotations = {}
+    for part in kinds_of(kind):
+        hints = get_type_hints(part)
+        annotations |= {field.name: hints[field.name] for field in fields(part) if field.init}
+    return annotations
+
+
+def values_of(annotation: Any) -> st.SearchStrategy[Any]:
+    """The values of a type of arguments, as a file has them."""
+    members = members_of(annotation)
+    if {bool, str} <= set(members):
+        return st.booleans() | st.just("all")
+    if list[DebugOption] in members:
+        return st.lists(st.sampled_from([option.value for option in DebugOption]))
+    strategies = []
+    for member in members:
+        if member == Literal[False]:  # A file has text in its place.
+            continue
+        if get_origin(member) is Literal:
+            strategies.append(st.sampled_from(get_args(member)))
+        elif get_origin(member) is list:
+            strategies.append(st.lists(values_of(get_args(member)[0]), max_size=3))
+        elif member is dict or get_origin(member) is dict:
+            strategies.append(st.dictionaries(TEXTS, st.none() | st.booleans() | st.integers() | st.floats() | TEXTS))
+        elif isinstance(member, type) and issubclass(member, Enum):
+            return st.sampled_from([choice.value for choice in member])
+        elif member in BY_TYPE:
+            strategies.append(BY_TYPE[member])
+    return st.one_of(strategies)
+
+
+BY_TYPE = {bool: st.booleans(), int: st.integers(), float: st.floats(), str: TEXTS}
+
+
+@st.composite
+def arguments_of(draw: st.DrawFn, kind: type) -> dict[str, Any]:
+    """Values of some of the arguments of a class."""
+    annotations = annotations_of(kind)
+    # A file cannot hold an object of this class.
+    del annotations["parallelism_config"]
+    names = draw(st.lists(st.sampled_from(list(annotations)), unique=True, max_size=12))
+    return {name: draw(values_of(annotations[name])) for name in names}
+
+
+def typed_values(kind: type) -> st.SearchStrategy[tuple[str, str]]:
+    """The name of an argument, and a text that can be typed without quotation marks into a file."""
+    annotations = annotations_of(kind)
+    # From a file, these take words where the command line takes only truth values.
+    names = [name for name in annotations if not {bool, str} <= set(members_of(annotations[name]))]
+    return st.tuples(st.sampled_from(names), LOOK_TYPED)

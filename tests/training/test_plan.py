@@ -38,7 +38,7 @@ def corpus(pairs: int = 29_000, validation: int = 1_000, longest: int = 40) -> C
 
 def planned(name: str, of: Corpus, processes: int = 1, **given) -> Settings:
     """The settings of a run by a recipe, which pass all checks."""
-    arguments = choose(read_recipe(name), of, processes, given)
+    arguments = choose(read_recipe(name, Settings), of, processes, given)
     assert not arguments.keys() & given.keys()
     found = Settings.from_arguments(**{"output_dir": "/nonexistent", **arguments, **given})
     check_settings(found, None, False)
@@ -60,7 +60,7 @@ def numbers(count: int = 60) -> DatasetDict:
 )
 def test_every_plan_fits_its_corpus(pairs, validation, longest, processes, on_gpu):
     of, name = corpus(pairs, validation, longest), row_for(pairs, on_gpu)
-    row, found = read_recipe(name), planned(name, of, processes)
+    row, found = read_recipe(name, Settings), planned(name, of, processes)
     args, steps = found.args, found.args.max_steps
     assert 1_000 <= steps <= 100_000
     assert args.warmup_steps <= steps / 10
@@ -77,7 +77,7 @@ def test_every_plan_fits_its_corpus(pairs, validation, longest, processes, on_gp
 
 
 def test_more_pairs_never_get_a_smaller_model():
-    rows = [read_recipe(name) for name in ROWS]
+    rows = [read_recipe(name, Settings) for name in ROWS]
     for name in SIZES:
         assert sorted(row[name] for row in rows[:3]) == [row[name] for row in rows[:3]], name
         assert rows[3][name] * rows[3]["gradient_accumulation_steps"] >= rows[2][name], name
@@ -143,7 +143,7 @@ def test_a_run_of_few_epochs_has_less_dropout():
     assert planned("base", software).model.dropout == 0.1
     # The sources of a student occur twice in an epoch.
     assert planned("small", corpus()).model.dropout == 0.1
-    assert choose(read_recipe("small"), corpus(), 1, {}, targets=2)["dropout"] == 0.2
+    assert choose(read_recipe("small", Settings), corpus(), 1, {}, targets=2)["dropout"] == 0.2
 
 
 def test_checkpoints_of_epochs_take_disk():

@@ -14,6 +14,7 @@ from hf_vanilla_transformer.evaluation.evaluate import evaluate
 from hf_vanilla_transformer.support.recipes import read_recipe
 from hf_vanilla_transformer.training import run
 from hf_vanilla_transformer.training.run import train
+from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_saving import RunStoppedError
 from tests.cli.tiny_run import TINY, recipe, weights_of
 
@@ -68,7 +69,7 @@ def test_a_recipe_is_read_as_by_the_verb(tmp_path, files):
     settings = {**ARGUMENTS, "source_lang": None, "target_lang": None, "train_file": files}
     lines = [f"{name}: {json.dumps(value)}" for name, value in settings.items()]
     path.write_text("\n".join([*lines, "learning_rate: 5e-4", "lr_scheduler_type: linear"]))
-    assert read_recipe(str(path))["learning_rate"] == 0.0005
+    assert read_recipe(str(path), Settings)["learning_rate"] == 0.0005
     folder = train(config=str(path), output_dir=tmp_path / "python")
     theirs = weights_of(verb.main(["--config", str(path), "--output_dir", str(tmp_path / "verb")]))
     assert all((weight == theirs[name]).all() for name, weight in weights_of(folder).items())
