@@ -4,7 +4,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable
 from heapq import nlargest
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, product
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
@@ -13,6 +13,7 @@ from ..model.language_codes import language_of
 from ..model.pipeline_vanilla_transformer import encode, tokenizer_language
 from ..model.tokenization_two_vocabularies import longest_training_source
 from ..support.user_errors import needing
+from .sentence_ends import is_sentence_end
 from .translation_details import Translation
 from .words_of_tokens import WORDS
 
@@ -28,6 +29,8 @@ _WHOLE = re.compile(
     r"|(?:[a-z][a-z0-9+.-]{0,15}://|www\.|mailto:)[^\s、，。；：！？]+|[a-z0-9_.%+-]{1,64}@[a-z0-9.-]+",  # noqa: RUF001
     re.IGNORECASE,
 )
+# Characters at either side of a sentence that tell whether it ends.
+_ENOUGH_TO_JUDGE_BY = 100
 
 
 class Piece(NamedTuple):
@@ -71,8 +74,24 @@ def _sentences(line: str, language: str) -> list[str]:
     with needing("text", "split_sentences needs"):
         from sentencex import segment
     # sentencex 1.0 fails on white space of several bytes after an initial, such as "A\u00a0."; spaces are as long.
-    ends = [0, *accumulate(len(found) for found in segment(language, re.sub(r"\s", " ", line)))]
-    return [line[start:end] for start, end in pairwise(ends)]
+    sentences = []
+    start = 0
+    position = 0
+    for part in segment(language, re.sub(r"\s", " ", line)):
+        if start < position and is_sentence_end(_without_middle(line, start, position), part, language):
+            sentences.append(line[start:position])
+            start = position
+        position += len(part)
+    if start < position:
+        sentences.append(line[start:position])
+    return sentences
+
+
+def _without_middle(line: str, start: int, end: int) -> str:
+    """Return a part of a line, without its middle if it is long, because a line may have very many parts to join."""
+    if end - start <= 2 * _ENOUGH_TO_JUDGE_BY:
+        return line[start:end]
+    return line[start : start + _ENOUGH_TO_JUDGE_BY] + line[end - _ENOUGH_TO_JUDGE_BY : end]
 
 
 def _pieces(sentence: str, fits: Callable[[str], bool]) -> list[Piece]:

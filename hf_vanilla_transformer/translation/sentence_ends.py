@@ -1,0 +1,230 @@
+"""Decide whether a sentence really ends where sentencex divides a text.
+
+sentencex takes the periods of ordinals ("Im 19. Jahrhundert"), of numbered items ("1. Select"), of some abbreviations
+("M. Dupont") and of names of software ("SFDocuments.Form") for ends. The rules here join such parts again. They never
+add an end. Joining two sentences costs little, because the model translates both together; a sentence that is divided
+in its middle is translated wrongly.
+"""
+
+import re
+from unicodedata import east_asian_width
+
+
+def _words_by_language(table: dict[str, str]) -> dict[str, frozenset[str]]:
+    """Read a table of words, which are divided by spaces, for each language."""
+    return {language: frozenset(words.split()) for language, words in table.items()}
+
+
+# Languages that write ordinal numbers with a period. A capital follows where nouns have one, as in "19. Jahrhundert",
+# and in names, as in "ulica 3. Maja".
+_ORDINAL_LANGUAGES = frozenset(
+    (
+        *("bs", "cs", "da", "de", "dsb", "et", "eu", "fi", "fo", "gsw", "hr", "hsb", "hu", "is", "lb", "lv", "mk"),
+        *("nb", "nds", "nn", "no", "pl", "se", "sk", "sl", "sr", "tr"),
+    )
+)
+
+# Words that often begin a sentence, and that follow neither an ordinal nor an abbreviation.
+_OPENERS = _words_by_language(
+    {
+        "cs": (
+            "a ale co do i jak je jeho jejich její jestliže jsou já každá každé každý kde kdo když my na nad ne nebo o "
+            "od on ona oni ono pak po pod pokud potom pro proč před přes při tady tak tam tato ten tento ti to toto "
+            "tyto v ve vy všechny z zde ze"
+        ),
+        "da": (
+            "af alle da de den denne der derefter deres det dette disse du efter eller en er et for fra før han hans "
+            "hendes her hun hvad hvem hver hvis hvor hvordan hvorfor i ikke ingen jeg man med men når og om på så til "
+            "ved vi"
+        ),
+        "de": (
+            "aber alle als also am an auch auf aus beachten bei beim bevor bitte da damit danach dann das dem den der "
+            "des die dies diese diesem diesen dieser dieses doch dort drücken durch ein eine einem einen einer er es "
+            "falls für geben hier ich ihr ihre im in ist jede jeder jedes kein keine klicken man mit nach nachdem nun "
+            "nur ob obwohl oder sein seine seit sie siehe sind so sobald somit um und unter vom von vor wann warum was "
+            "weil welche welcher welches wenn wer wie wir wo wählen während zu zum zur über"
+        ),
+        "en": (
+            "a after all although an and as at because before both but by each for from he her here his how however i "
+            "if in it its my no not of on once only or our see she since so some that the their then there these they "
+            "this those to use we what when which while who why with you your"
+        ),
+        "es": (
+            "a al allí antes aquí cada con cuando cuándo cómo de del después dónde el ella ellas ellos en entonces es "
+            "esa ese eso esta estas este esto estos la las lo los luego mi no nosotros o para pero por que quién qué "
+            "se si sin sobre su sus toda todas todo todos un una unas unos usted ustedes y yo él"
+        ),
+        "et": (
+            "aga ei enne iga ja ka kes kui kuidas kus kõik ma me miks mis nad need nende on pärast seal see seega "
+            "selle sest siin siis ta te tema või"
+        ),
+        "fi": (
+            "ei ennen he hän hänen ja jokainen jos jälkeen kaikki koska kuka kun me miksi mikä minä missä miten mitä "
+            "mutta myös ne niiden nuo nämä on ovat se sen siellä siis sitten tai te tuo tämä tässä täällä vain"
+        ),
+        "fr": (
+            "alors après au aucun aucune aux avant avec c ce ces cet cette chaque comment d dans de des donc du elle "
+            "elles en ensuite et ici il ils j je l la le les leur leurs lorsque là mais n nos notre nous on ou par "
+            "pour pourquoi puis qu quand que qui quoi s sa ses si son sous sur tous tout toute toutes un une vos votre "
+            "vous à"
+        ),
+        "hr": (
+            "a ako ali do gdje i ili iz ja je kad kada kako kroz mi na nad ne njegov njezin njihov o od on ona oni ono "
+            "ova ovaj ovdje ove ovo po pod pri prije s sa su sva svaka svaki svako sve svi ta taj tako tamo te ti tko "
+            "to u vi za zatim zašto što"
+        ),
+        "hu": (
+            "a akkor amikor az azok csak de egy előtt ez ezek ha hogyan hol itt ki mert mi minden miért nem ott után "
+            "vagy van vannak és ő ők"
+        ),
+        "is": (
+            "allir ef eftir ekki en er eru eða frá fyrir hann hvar hvað hver hvernig hér hún með og svo til um við á "
+            "ég í þar það þegar þeir þessi þessir þetta þið þær"
+        ),
+        "it": (
+            "a al che chi come con da dal del di dopo dove e egli gli i il in io l la le lei lo loro ma nel nella noi "
+            "non o ogni per perché poi prima quando quella quello questa queste questi questo qui quindi se si su "
+            "tutte tutti un una uno voi è"
+        ),
+        "lv": (
+            "ar arī bet es ir ja jo jūs kad kas katra katrs kur kā kāpēc mēs nav no par pie pirms pēc tad tas te tie "
+            "tikai to tur tā tās un uz vai visas visi viņa viņas viņi viņš šeit šie šis šī šīs"
+        ),
+        "nl": (
+            "aan alle als bij daar daarna dan dat de deze die dit door dus een elke en er geen haar het hier hij hoe "
+            "hun ik in je jij maar met na naar niet of om onder op over u uit van voor waar waarom wanneer wat we wie "
+            "wij ze zij zijn"
+        ),
+        "no": (
+            "alle av da de den denne der dere deres deretter det dette disse du ei eller en er et etter for fra før "
+            "han hans hennes her hun hva hvem hver hvis hvor hvordan hvorfor i ikke ingen jeg man med men når og om på "
+            "så til ved vi"
+        ),
+        "pl": (
+            "a albo ale ci co czy dla do gdy gdzie i ich ja jak jego jej jest jeśli jeżeli każda każde każdy kiedy kto "
+            "lub my na nad nie o od on ona one oni ono po pod potem przed przez przy się są ta tam te tego tej ten to "
+            "tu w we więc wszystkie wy z ze"
+        ),
+        "pt": (
+            "a ali antes ao aqui as cada com como da de depois do e ela elas ele eles em então essa esse esta estas "
+            "este estes eu isso isto mas na nas no nos não nós o onde os ou para por quando que quem se sem seu sobre "
+            "sua toda todas todo todos um uma umas uns você vocês é"
+        ),
+        "sk": (
+            "a ak ako ale alebo cez do i ich ja je jeho jej každá každé každý kde keď kto my na nad nie o od on ona "
+            "oni ono po pod potom pre pred prečo pri sú tak tam tento tieto to toto tu táto tí v vo vy všetky z zo čo"
+        ),
+        "sl": (
+            "a ali ampak do in iz jaz je kadar kaj kako kdo kje ko mi na nad nato ne njegov njena njihov o od on ona "
+            "oni ono po pod potem pred pri s so ta tako tam te ti to tukaj v vi vsak vsaka vsako vse vsi z za zakaj če "
+            "čez"
+        ),
+        "tr": (
+            "ama ancak ben bir biz bu bunlar burada eğer her hiç için kim nasıl ne neden nerede o onlar orada siz "  # noqa: RUF001
+            "sonra tüm ve veya çünkü şu"
+        ),
+    }
+)
+# Languages that share a list with another one.
+_OPENERS |= {"nb": _OPENERS["no"], "nn": _OPENERS["no"], "bs": _OPENERS["hr"], "sr": _OPENERS["hr"]}
+
+# Abbreviations of each language that sentencex 1.0.32 lacks, in lower case and without the last period.
+_ABBREVIATIONS_OF_ALL = frozenset(("dr", "fig", "max", "min", "prof", "tel"))
+_ABBREVIATIONS = _words_by_language(
+    {
+        "cs": "např obr str tab tzv ul č",
+        "de": "exkl fa fr hr inkl",
+        "en": "approx",
+        "fr": "av bd m me mlle mlles mm mme mmes st ste tabl tél éd",
+        "pl": "al godz inż ks maks m.in mgr np ok rys tab tj tzn ul ur zob św",
+        "sk": "napr obr str tab tzv ul č",
+    }
+)
+
+_ROMAN = re.compile(r"[IVXLC]+")
+# Larger numbers and zero are mostly values, which may end a sentence.
+_ORDINAL = re.compile(rf"[1-9]\d?|{_ROMAN.pattern}")
+# "J" or "J.-P".
+_INITIALS = re.compile(r"[^\W\d_](?:\.-[^\W\d_])*")
+_OPENING_MARKS = "([{\"'“„«‚‘¿¡"  # noqa: RUF001
+
+
+def is_sentence_end(before: str, after: str, language: str) -> bool:
+    """Return True if a sentence ends between two parts of a line that sentencex has divided.
+
+    Args:
+        before (`str`): the line from the last end on, with its white space.
+        after (`str`): the part that follows, up to where sentencex divides the line next.
+        language (`str`): code of the language, such as `"de"`.
+    """
+    if not before[-1:].isspace() and not after[:1].isspace():
+        return _ends_without_space(before, after, language)
+    words = before.split()
+    if not words or not any(map(str.isalnum, after)):
+        return True
+    last_word = words[-1].lstrip(_OPENING_MARKS)
+    if len(words) == 1 and _is_no_sentence(last_word, language):
+        # Numbers one after the other stay apart: each may be a text of its own.
+        return not any(map(str.isalpha, after))
+    if _begins_with_capital(before) and _is_small(next(filter(str.isalnum, after))):
+        return False
+    if not last_word.endswith("."):
+        return True
+    stem = last_word.removesuffix(".")
+    if _is_abbreviation(stem, language):
+        return _begins_with_opener(after, language)
+    # One initial is left to sentencex, because "A and B." may end a sentence.
+    has_initials = "-" in stem and _INITIALS.fullmatch(stem) is not None
+    is_ordinal = _ORDINAL.fullmatch(stem) is not None and language in _ORDINAL_LANGUAGES
+    if (has_initials or is_ordinal) and after[:1].isalpha():
+        return _begins_with_opener(after, language)
+    return True
+
+
+def _ends_without_space(before: str, after: str, language: str) -> bool:
+    """Return True if a sentence ends where no white space follows.
+
+    Chinese and Japanese write no space after an end, and other scripts have marks of their own. After a mark of ASCII
+    the name of a method or of a file goes on, unless only the space was forgotten.
+    """
+    mark = before[-1:]
+    if not mark.isascii() and mark != "…":
+        return True
+    if east_asian_width(after[:1] or " ") in "WF":
+        return True
+    return after[:1].isupper() and re.match(r"\w+\s", after) is not None and _begins_with_opener(after, language)
+
+
+def _is_no_sentence(word: str, language: str) -> bool:
+    """Return True if a word alone is no sentence: a number, a letter before an item, an abbreviation, punctuation."""
+    if not any(map(str.isalpha, word)):
+        return True
+    if not word.endswith((".", ")")):
+        return False
+    stem = word.rstrip(".)")
+    is_letter = _INITIALS.fullmatch(stem) is not None or _ROMAN.fullmatch(stem) is not None
+    return is_letter or _is_abbreviation(stem, language)
+
+
+def _is_abbreviation(stem: str, language: str) -> bool:
+    return stem.lower() in _ABBREVIATIONS_OF_ALL or stem.lower() in _ABBREVIATIONS.get(language, ())
+
+
+def _begins_with_opener(text: str, language: str) -> bool:
+    """Return True if the first word of a text is one that often begins a sentence."""
+    first_word = re.search(r"\w+", text)
+    if first_word is None:
+        return False
+    # The lower case of the Turkish letter U+0130 has a combining dot.
+    return first_word[0].lower().replace("\u0307", "") in _OPENERS.get(language, ())
+
+
+def _begins_with_capital(text: str) -> bool:
+    """Return True if the first letter with a case is a capital, so that other sentences of the text have one, too."""
+    first_letter = next((letter for letter in text if letter.isupper() or _is_small(letter)), "")
+    return first_letter.isupper()
+
+
+def _is_small(letter: str) -> bool:
+    """Return True for a small letter of a script whose sentences begin with capitals; those of Georgian do not."""
+    return letter.islower() and letter.title() != letter

@@ -1,0 +1,36 @@
+"""benchmarks/sentence_ends.py counts ends of sentences, and the table of the docs has its figures."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import sentence_ends
+from benchmarks.sentence_ends import Counts, count_own_text, ends_of
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
+
+
+def test_ends_are_counted_without_white_space():
+    assert ends_of(["One. ", " Two.\n", "Three."]) == ends_of(["One.", "Two.", "Three."]) == {4, 8}
+
+
+def test_counts_of_a_splitter(monkeypatch, tmp_path):
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "seen" / "en.txt").write_text("Dr. X came.|He left.|She too.\n\nNo.\n")
+    monkeypatch.setattr(sentence_ends, "TEXTS", tmp_path)
+    counts = count_own_text(lambda line, language: re.findall(r"\S+ came\. He \S+|\S+\.|\S+", line), "seen", "en")
+    # "Dr." is none, the end after "came." is missed.
+    assert counts == Counts(right=1, wrong=2, missed=1)
+    assert str(counts) == "33.3 / 50.0"
+
+
+def test_figures_of_the_page(monkeypatch, libreoffice_help):
+    pytest.importorskip("sentencex")
+    monkeypatch.setenv("LIBREOFFICE_HELP_DIR", str(libreoffice_help))
+    names = ["sentencex", "the package"]
+    section = PAGE.read_text(encoding="utf-8").partition("## Ends of sentences")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith(("| own", "| software"))]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [row[:4] for row in cells] == [row[:4] for row in sentence_ends.rows(names)]
