@@ -86,7 +86,8 @@ class Overhead:
                 synchronize(self.device)
                 start = time.perf_counter()
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-                loss = model(**batch).loss
+                # As `TokenBudgetBatchSampler.use_in` makes the Trainer call the model.
+                loss = model(**batch, skip_logits=True).loss
             loss.backward()
             optimizer.step()
             schedule.step()

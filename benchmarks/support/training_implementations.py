@@ -22,11 +22,18 @@ Batch = dict[str, torch.Tensor]
 
 
 class Ours(nn.Module):
-    """The public class, called through its public interface."""
+    """The public class, called through its public interface.
 
-    def __init__(self, config: VanillaTransformerConfig, attn_implementation: str | None = None) -> None:
+    By default it computes the loss without logits (`skip_logits=True`), as in `train`, in `TokenMetricsTrainer`, and in
+    a Trainer with `TokenBudgetBatchSampler.use_in`.
+    """
+
+    def __init__(
+        self, config: VanillaTransformerConfig, attn_implementation: str | None = None, skip_logits: bool = True
+    ) -> None:
         super().__init__()
         self.config = config
+        self.skip_logits = skip_logits
         if attn_implementation is None:
             self.model = VanillaTransformerForConditionalGeneration(config)
         else:
@@ -35,7 +42,10 @@ class Ours(nn.Module):
             )
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return self.model(input_ids=input_ids, attention_mask=attention_mask, labels=labels).loss
+        outputs = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, labels=labels, skip_logits=self.skip_logits
+        )
+        return outputs.loss
 
 
 MODELS: dict[str, Callable[[VanillaTransformerConfig], nn.Module]] = {
@@ -53,6 +63,11 @@ MODELS_BY_ATTENTION: dict[str, Callable[[VanillaTransformerConfig], nn.Module]] 
     "ours-eager": lambda config: Ours(config, "eager"),
     "ours-flash": lambda config: Ours(config, "flash_attention_2"),
     "marian-flash": lambda config: Marian(config, "flash_attention_2"),
+}
+# Measured only if they are named.
+MODELS_ON_REQUEST: dict[str, Callable[[VanillaTransformerConfig], nn.Module]] = {
+    # The model's default, as in a training loop that does not pass `skip_logits`.
+    "ours-logits": lambda config: Ours(config, skip_logits=False),
 }
 # Precision: torch's float32 matmul precision, and whether to use bfloat16 autocast.
 PRECISIONS = {"fp32": ("highest", False), "fp32-medium": ("medium", False), "bf16": ("highest", True)}
@@ -75,7 +90,7 @@ class Implementation:
     def build(self, config: VanillaTransformerConfig, device: torch.device) -> "Training":
         """The model, initialized from seed 0, with its optimizer."""
         torch.manual_seed(0)
-        build = {**MODELS, **MODELS_BY_ATTENTION}[self.model]
+        build = {**MODELS, **MODELS_BY_ATTENTION, **MODELS_ON_REQUEST}[self.model]
         return Training(build(config).to(device).train())
 
     def step(self, training: "Training", batch: Batch) -> torch.Tensor:
@@ -133,7 +148,7 @@ def choose_implementations(names: list[str] | None) -> list[Implementation]:
     """
     if names is None:
         return in_all_precisions([*MODELS, *(MODELS_BY_ATTENTION if torch.cuda.is_available() else ())])
-    found = in_all_precisions([*MODELS, *MODELS_BY_ATTENTION])
+    found = in_all_precisions([*MODELS, *MODELS_BY_ATTENTION, *MODELS_ON_REQUEST])
     known = {each.name for each in found} | {each.model for each in found}
     unknown = [name for name in names if name not in known]
     if unknown:

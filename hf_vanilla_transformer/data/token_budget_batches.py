@@ -13,6 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainerState
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from ..support.argument_checks import check_number
+from ..support.skip_logits import skip_unused_logits
 from ..support.user_errors import InputError
 from .length_filter import pair_lengths
 
@@ -102,6 +103,10 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         None. At the end of its first epoch the Trainer logs [`padding_share`] under that name. A resumed run, in the
         middle of an epoch too, has the batches of an uninterrupted one.
 
+        The Trainer also passes `skip_logits=True` to the model in training, which then computes the loss without all
+        logits in memory. It does not if the loss is customized, by `compute_loss_func`, `label_smoothing_factor` or a
+        `compute_loss` of a subclass, because those may read the logits.
+
         If the Trainer gets another `train_dataset` or seed later, as in the trials of a hyperparameter search, its next
         training builds another sampler for them; the returned one does not change.
 
@@ -126,6 +131,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         )
         trainer.remove_callback(_Epochs)
         trainer.add_callback(_Epochs(batches))
+        skip_unused_logits(trainer)
         return batches.sampler
 
     def set_epoch(self, epoch: int) -> None:

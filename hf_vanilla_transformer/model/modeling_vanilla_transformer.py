@@ -566,7 +566,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
-        skip_logits: bool | None = None,
+        skip_logits: bool = False,
         past_key_values: Cache | None = None,
         ignore_index: int = -100,
         **kwargs: Unpack[TransformersKwargs],
@@ -579,8 +579,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
                 decoder inputs (teacher forcing).
             logits_to_keep (`int` or `torch.Tensor`): compute logits for this many last target positions, or for the
                 given positions; 0 for all.
-            skip_logits (`bool`, *optional*): with `labels`, compute the loss without all logits in memory, and return
-                no logits. None: in training mode only.
+            skip_logits (`bool`): with `labels`, compute the loss without all logits in memory, and return no logits.
+                In training, all logits and their gradients can take more memory than the rest of the model.
             num_items_in_batch (`int`, *optional*): see [`label_smoothed_cross_entropy`]; the Trainer passes it.
             Others: as for [`VanillaTransformerModel`].
 
@@ -614,7 +614,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
         states, logits, loss, sums = outputs.last_hidden_state, None, None, None
         if labels is not None:
             check_shape_of_labels(labels, states)
-        if labels is not None and (self.training if skip_logits is None else skip_logits):
+        if labels is not None and skip_logits:
             loss, sums = self._loss_without_logits(states, labels, **kwargs)
         else:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep

@@ -11,6 +11,7 @@ from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
 from ..model.loss_kernels import token_sums
+from ..support.skip_logits import with_skip_logits
 
 
 class TokenMetricsTrainer(Seq2SeqTrainer):
@@ -20,7 +21,10 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
     included. Stock `Seq2SeqTrainer` counts the sentences twice that fill up the last batch.
 
     Padding is not counted. Sums over tokens are added over batches, gradient accumulation and processes, and divided
-    once; logits are not kept, and no batch is computed twice.
+    once; no batch is computed twice.
+
+    In training the model gets `skip_logits=True`, so the loss is computed without all logits in memory, unless
+    `compute_loss_func`, `label_smoothing_factor` or a subclass's `compute_loss` needs them.
 
     - `eval_loss`: cross-entropy in nats per target token, without label smoothing. `Seq2SeqTrainer` instead averages
       the means of batches, in which a token of a batch with few tokens counts more.
@@ -39,11 +43,16 @@ class TokenMetricsTrainer(Seq2SeqTrainer):
     _since = (0.0, 0)
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any) -> Any:
-        """The Trainer's loss; in training, the tokens of the batch are counted."""
+        """Compute the Trainer's loss; in training, count the tokens of the batch, too.
+
+        The model computes no logits unless `return_outputs` or a loss of the Trainer's own needs them.
+        """
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
-        labels, started = inputs.get("labels"), time.monotonic()
-        loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)
+        labels = inputs.get("labels")
+        started = time.monotonic()
+        batch = with_skip_logits(self, model, inputs, return_outputs)
+        loss, outputs = super().compute_loss(model, batch, True, *args, **kwargs)
         if labels is not None:
             sums = outputs.get("token_sums")
             sums = _precise(token_sums(outputs["logits"], labels).sum(dim=0) if sums is None else sums.detach())

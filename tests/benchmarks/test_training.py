@@ -3,6 +3,7 @@
 import json
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import wraps
 from types import SimpleNamespace
 
 import pytest
@@ -29,7 +30,11 @@ from benchmarks.support.training_corpus import corpus_batches, read_corpus
 from benchmarks.support.training_implementations import Implementation
 from benchmarks.support.training_profile import PARTS, part_of, profile_steps
 from benchmarks.support.training_steps import StepTimes
-from hf_vanilla_transformer import TokenBudgetBatchSampler, VanillaTransformerConfig
+from hf_vanilla_transformer import (
+    TokenBudgetBatchSampler,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+)
 from hf_vanilla_transformer.training import trainer_callbacks
 from tests.invariants.killed import forked
 
@@ -49,6 +54,38 @@ def corpus():
 def batch(corpus):
     """One whose targets have padding."""
     return next(batch for batch in corpus_batches(corpus, 300, 50) if (batch["labels"] == -100).any())
+
+
+def record_logits(monkeypatch):
+    """Record whether the outputs of each call of the model have logits."""
+    had_logits = []
+    forward = VanillaTransformerForConditionalGeneration.forward
+
+    # The signature of the method tells the Trainer that the model can skip logits.
+    @wraps(forward)
+    def record(*args, **kwargs):
+        outputs = forward(*args, **kwargs)
+        had_logits.append(outputs.logits is not None)
+        return outputs
+
+    monkeypatch.setattr(VanillaTransformerForConditionalGeneration, "forward", record)
+    return had_logits
+
+
+@pytest.mark.parametrize(("name", "has_logits"), [("ours", False), ("ours-eager", False), ("ours-logits", True)])
+def test_our_steps_compute_logits_on_request_only(batch, monkeypatch, name, has_logits):
+    had_logits = record_logits(monkeypatch)
+    implementation = Implementation(name, "fp32")
+    implementation.step(implementation.build(SMALLEST.config(), torch.device("cpu")), batch)
+    assert had_logits == [has_logits]
+
+
+def test_neither_loop_of_the_trainer_s_overhead_computes_logits(corpus, monkeypatch):
+    had_logits = record_logits(monkeypatch)
+    overhead = Overhead(SMALLEST.config(), corpus, 300, 1, False, torch.device("cpu"))
+    for way in overhead.ways.values():
+        way(0)
+    assert had_logits == [False] * len(overhead.ways) * (trainer_overhead.WARM_UP_STEPS + 1)
 
 
 def test_steps_of_every_implementation_are_reported(tmp_path, monkeypatch, capsys):

@@ -179,7 +179,7 @@ def padding(device: str) -> None:
 def gradients(device: str, **settings: Any) -> None:
     def compute(device: str, **shape: Any) -> tuple[torch.Tensor, ...]:
         model = on(device, small_model(dropout=0.0, **settings, **shape)).train()
-        loss = model(**batch(device)).loss
+        loss = model(**batch(device), skip_logits=True).loss
         return loss, *torch.autograd.grad(loss, tuple(model.parameters()))
 
     for shape in SHAPES:
@@ -195,7 +195,7 @@ def gradient_checkpointing(device: str) -> None:
         model = on(at, small_model(dropout=0.0)).train()
         if checkpointing:
             model.gradient_checkpointing_enable()
-        model(**batch(at)).loss.backward()
+        model(**batch(at), skip_logits=True).loss.backward()
         return tuple(parameter.grad for parameter in model.parameters())
 
     for actual, expected in zip(compute(device, True), compute("cpu", False), strict=True):
@@ -205,17 +205,18 @@ def gradient_checkpointing(device: str) -> None:
 def loss_of_an_update_in_several_batches(device: str) -> None:
     def compute(device: str) -> tuple[torch.Tensor, ...]:
         model = on(device, small_model(dropout=0.0)).train()
-        return (model(**batch(device), num_items_in_batch=torch.tensor(20, device=device)).loss,)
+        count = torch.tensor(20, device=device)
+        return (model(**batch(device), num_items_in_batch=count, skip_logits=True).loss,)
 
     on_both(device, compute)
 
 
 def dropout(device: str) -> None:
     model = on(device, small_model(dropout=0.4)).train()
-    losses = {model(**batch(device)).loss.item() for _ in range(3)}
+    losses = {model(**batch(device), skip_logits=True).loss.item() for _ in range(3)}
     assert len(losses) == 3
     model.gradient_checkpointing_enable()
-    model(**batch(device)).loss.backward()
+    model(**batch(device), skip_logits=True).loss.backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 

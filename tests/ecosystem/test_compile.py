@@ -69,7 +69,7 @@ def test_the_documented_training_step_is_one_graph_for_all_shapes(tmp_path):
     assert not counters["graph_break"]
 
 
-@pytest.mark.parametrize("inputs", [{}, {"use_cache": True}], ids=str)
+@pytest.mark.parametrize("inputs", [{}, {"use_cache": True}, {"skip_logits": True}], ids=str)
 def test_gradient_checkpointing_is_one_graph(inputs):
     model, eager = (small_model(dropout=0.0, **DEPTHS).train() for _ in range(2))
     model.gradient_checkpointing_enable()

@@ -464,11 +464,11 @@ class TestLossOfStates:
         assert (weight.grad == 0).all()
 
 
-def training_step(model, **kwargs):
+def training_step(model, skip_logits=True, **kwargs):
     source, mask = pad(sentences(9, 4))
     labels, _ = pad(sentences(6, 3, seed=1))
     labels[1, 3:] = -100
-    output = model(input_ids=source, attention_mask=mask, labels=labels, **kwargs)
+    output = model(input_ids=source, attention_mask=mask, labels=labels, skip_logits=skip_logits, **kwargs)
     output.loss.backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     model.zero_grad()
@@ -488,17 +488,20 @@ class TestSkippingLogits:
         for name, gradient in gradients.items():
             torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-6)
 
-    def test_evaluation_has_logits_unless_they_are_not_wanted(self):
-        model = small_model()
+    @pytest.mark.parametrize("is_training", [True, False])
+    def test_there_are_logits_unless_they_are_not_wanted(self, is_training):
+        model = small_model(dropout=0.0).train(is_training)
         source = torch.stack(sentences(5, 5))
         whole, skipped = (
             model(input_ids=source, labels=source),
             model(input_ids=source, labels=source, skip_logits=True),
         )
         assert whole.logits is not None
+        assert whole[1] is whole.logits
         assert skipped.logits is None
         torch.testing.assert_close(skipped.loss, whole.loss)
-        assert model.train()(input_ids=source, decoder_input_ids=source).logits is not None
+        # Without labels there is no loss, so there are logits.
+        assert model(input_ids=source, decoder_input_ids=source, skip_logits=True).logits is not None
 
     @pytest.mark.parametrize(
         "change", ["hook", "pre-hook", "global hook", "parametrization", "subclass", "forward", "loss"]
@@ -665,28 +668,30 @@ class TestLinear:
             torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5)
 
     @pytest.mark.parametrize("training", [True, False])
-    def test_torch_func(self, onednn_calls, training):
+    @pytest.mark.parametrize("skip_logits", [True, False])
+    def test_torch_func(self, onednn_calls, training, skip_logits):
         model = small_model(dropout=0.0 if training else 0.1).train(training)
         source = torch.stack(sentences(5, 5))
         parameters = dict(model.named_parameters())
 
         def loss(parameters):
-            batch = {"input_ids": source, "labels": source}
+            batch = {"input_ids": source, "labels": source, "skip_logits": skip_logits}
             return torch.func.functional_call(model, parameters, kwargs=batch).loss
 
         gradients = torch.func.grad(loss)(parameters)
-        model(input_ids=source, labels=source).loss.backward()
+        model(input_ids=source, labels=source, skip_logits=skip_logits).loss.backward()
         torch.testing.assert_close(
             gradients["model.encoder.layers.0.fc1.weight"], model.model.encoder.layers[0].fc1.weight.grad
         )
 
-    def test_torch_func_by_inputs(self):
+    @pytest.mark.parametrize("skip_logits", [True, False])
+    def test_torch_func_by_inputs(self, skip_logits):
         model = small_model(dropout=0.0).train()
         source = torch.stack(sentences(5, 5))
         embeds = model.get_input_embeddings()(source).detach().requires_grad_()
 
         def loss(embeds):
-            return model(inputs_embeds=embeds, labels=source).loss
+            return model(inputs_embeds=embeds, labels=source, skip_logits=skip_logits).loss
 
         gradient = torch.func.grad(loss)(embeds)
         torch.testing.assert_close(gradient, torch.autograd.grad(loss(embeds), embeds)[0])

@@ -52,7 +52,7 @@ def test_fields_of_other_systems(ids, attn_implementation, field):
     expected = numpy_logits(model, source, target, encoding=encoding)
     with torch.no_grad():
         output = model(input_ids=source, decoder_input_ids=target, labels=labels)
-        without_logits = model.train()(input_ids=source, decoder_input_ids=target, labels=labels)
+        without_logits = model.train()(input_ids=source, decoder_input_ids=target, labels=labels, skip_logits=True)
     np.testing.assert_allclose(output.logits.numpy(), expected, atol=1e-5, rtol=0)
     assert not np.allclose(expected, numpy_logits(small_model(), source, target), atol=1e-2)
     assert without_logits.logits is None
@@ -68,11 +68,12 @@ def test_sinusoids_of_the_authors_code(position):
 
 
 @pytest.mark.parametrize(("training", "epsilon"), [(True, 0.1), (False, 0.0)])
-def test_loss_is_smoothed_in_training_only(ids, training, epsilon):
+@pytest.mark.parametrize("skip_logits", [True, False])
+def test_loss_is_smoothed_in_training_only(ids, training, epsilon, skip_logits):
     source, target, labels = ids
     model = small_model(dropout=0.0).train(training)
     with torch.no_grad():
-        loss = model(input_ids=source, decoder_input_ids=target, labels=labels).loss
+        loss = model(input_ids=source, decoder_input_ids=target, labels=labels, skip_logits=skip_logits).loss
     expected = paper_numpy.label_smoothed_loss(numpy_logits(model, source, target), labels.numpy(), epsilon)
     assert loss.item() == pytest.approx(expected, abs=1e-5)
 
