@@ -13,6 +13,8 @@ from .scoring_arguments import ScoringArguments
 
 # Values of alpha (section 6.1; the paper's is 0.6). Those of the best runs here lie between 1.0 and 1.7.
 ALPHAS = (0.6, 1.0, 1.5)
+# Values of `early_stopping`; the first one is the paper's.
+STOPPING_RULES: tuple[str | bool, ...] = ("never", True)
 # More pairs would take longer and hardly change the choice.
 PAIRS_OF_A_CHOICE = 500
 
@@ -27,7 +29,7 @@ def choose_search(
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         pairs (`Dataset`): validation pairs with columns `source` and `target`.
         scoring (`ScoringArguments`): how to compute BLEU.
-        **given: other arguments of `generate()`; a length penalty among them is not chosen.
+        **given: other arguments of `generate()`; a length penalty or a stopping rule among them is kept.
 
     Returns:
         `dict`: the chosen arguments of `generate()`.
@@ -43,6 +45,8 @@ def choose_search(
         return scores[name]
 
     alphas = [given["length_penalty"]] if "length_penalty" in given else ALPHAS
-    best = max(({**given, "length_penalty": alpha, "early_stopping": "never"} for alpha in alphas), key=bleu)
-    best = max(best, {**best, "early_stopping": True}, key=bleu)
+    stopping_rules = [given["early_stopping"]] if "early_stopping" in given else STOPPING_RULES
+    first_rule = stopping_rules[0]
+    best = max(({**given, "length_penalty": alpha, "early_stopping": first_rule} for alpha in alphas), key=bleu)
+    best = max(({**best, "early_stopping": rule} for rule in stopping_rules), key=bleu)
     return {name: best[name] for name in ("length_penalty", "early_stopping")}, scores

@@ -98,8 +98,8 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
 
     Args:
         folder (`Path`): created if it does not exist; files of the same names are replaced.
-        replace_run (`bool`): remove the files of an earlier run, its weights first. New weights are moved last, so that
-            the folder never holds the weights of one run together with files of another.
+        replace_run (`bool`): remove the files of an earlier run, its weights first, and its model in int8. New weights
+            are moved last, so that the folder never holds the weights of one run together with files of another.
 
     Raises:
         OSError: if a file cannot be moved.
@@ -123,6 +123,8 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
             folder.rmdir()
             temporary.rename(folder)
             return
+        if replace_run:
+            _remove_int8(folder)
         for path in earlier:
             if _has_weights(path) or path.name not in names:
                 path.unlink()
@@ -131,6 +133,15 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
     except OSError as error:
         raise OSError(f"{folder} could not be replaced ({error}); its new files are in {temporary}.") from error
     shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_int8(folder: Path) -> None:
+    """Remove the model in int8 of an earlier run; other files in its folder stay."""
+    int8 = folder / INT8
+    for path in sorted(files_of_a_run(int8), key=_has_weights, reverse=True):
+        path.unlink()
+    if int8.is_dir() and not any(int8.iterdir()):
+        int8.rmdir()
 
 
 def _has_weights(path: Path) -> bool:

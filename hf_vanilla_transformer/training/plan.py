@@ -188,7 +188,13 @@ def choose(
     chosen["warmup_steps"] = max(1, min(int(row["warmup_steps"]), updates // 10))
     chosen |= {name: math.ceil(row[name] * updates) for name in ("logging_steps", "eval_steps", "save_steps")}
     if given.get("load_best_model_at_end"):
+        # Each model that is evaluated is saved.
+        chosen["eval_steps"] = given.get("save_steps", chosen["eval_steps"])
         chosen["save_steps"] = given.get("eval_steps", chosen["eval_steps"])
+        if "eval_strategy" in given:
+            chosen["save_strategy"] = given["eval_strategy"]
+        if "save_strategy" in given:
+            chosen["eval_strategy"] = given["save_strategy"]
     if not merged.get("average_last"):
         del chosen["keep_better"]
     if not corpus.validation:

@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import torch
-from transformers import PreTrainedTokenizerBase, SchedulerType
+from transformers import IntervalStrategy, PreTrainedTokenizerBase, SchedulerType
+from transformers.trainer_utils import SaveStrategy
 from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available
 
@@ -237,7 +238,33 @@ class RunArguments(PaperTrainingArguments):
         if self.bf16 is None:
             self.bf16 = not self.fp16 and computes_in_bfloat16(self.use_cpu)
         self.report_to = self.report_to or ["none"]
+        if self.load_best_model_at_end:
+            self._check_saves_what_it_evaluates()
         super().__post_init__()
+
+    def _check_saves_what_it_evaluates(self) -> None:
+        """Raise ValueError if a run that is to end with its best model would not save each model that it evaluates."""
+        save_strategy = SaveStrategy(self.save_strategy).value
+        eval_strategy = IntervalStrategy(self.eval_strategy).value
+        for name, strategy in (("save_strategy", save_strategy), ("eval_strategy", eval_strategy)):
+            if strategy == "no":
+                raise InputError(
+                    f'load_best_model_at_end is set, but {name} is "no"; give --eval_strategy and --save_strategy, '
+                    'both "steps" or both "epoch".'
+                )
+        if save_strategy not in (eval_strategy, "best"):
+            raise InputError(
+                f"load_best_model_at_end is set, but save_strategy is {save_strategy} and eval_strategy "
+                f"{eval_strategy}; give both the same."
+            )
+        # As the Trainer's default.
+        eval_steps = self.eval_steps or self.logging_steps
+        # The Trainer accepts a multiple, and then loses a best model that it did not save.
+        if save_strategy == "steps" and self.save_steps != eval_steps:
+            raise InputError(
+                f"load_best_model_at_end is set, but save_steps is {self.save_steps:g} and eval_steps {eval_steps:g}, "
+                "so the best model may not be saved; give both the same number."
+            )
 
     @property
     def uses_paper_schedule(self) -> bool:
@@ -357,8 +384,10 @@ class Settings(NamedTuple):
         if plans:
             arguments.setdefault("clean", True)
         if arguments.get("load_best_model_at_end"):
-            arguments.setdefault("eval_strategy", arguments.get("save_strategy", "steps"))
-        settings = build(cls, arguments)
+            save_strategy = arguments.get("save_strategy", "steps")
+            arguments.setdefault("eval_strategy", "steps" if save_strategy == "best" else save_strategy)
+            arguments.setdefault("save_strategy", arguments["eval_strategy"])
+        settings = build(cls, {**arguments, **_steps_of_best(arguments)})
         settings.args.hub_token = settings.model.token
         return settings._replace(given=arguments, plans=plans)
 
@@ -379,6 +408,20 @@ class Settings(NamedTuple):
         if not (scores or model.average_last or model.choose_search):
             return self
         return self._replace(scoring=self.scoring.for_target(data.languages()[1]))
+
+
+def _steps_of_best(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Steps that are not given of a run that is to end with its best model: it saves each model that it evaluates."""
+    if not arguments.get("load_best_model_at_end"):
+        return {}
+    eval_steps = arguments.get("eval_steps")
+    save_steps = arguments.get("save_steps")
+    if save_steps is None:
+        # The Trainer evaluates when it logs if nothing else is given.
+        save_steps = eval_steps or arguments.get("logging_steps") or RunArguments.save_steps
+    if eval_steps is None:
+        eval_steps = save_steps
+    return {"eval_steps": eval_steps, "save_steps": save_steps}
 
 
 def _arguments_of_resumed(arguments: Mapping[str, Any]) -> dict[str, Any]:

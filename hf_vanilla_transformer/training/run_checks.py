@@ -123,12 +123,6 @@ def check_validation(args: RunArguments) -> None:
             f'metric_for_best_model is {args.metric_for_best_model}; choose "loss" or "token_accuracy", or with '
             f"--predict_with_generate {' or '.join(map(json.dumps, scores))}."
         )
-    # The Trainer accepts a multiple, and then loses a best model that it did not save.
-    if args.load_best_model_at_end and args.save_strategy == "steps" and args.save_steps != args.eval_steps:
-        raise InputError(
-            f"load_best_model_at_end is set, but save_steps is {args.save_steps} and eval_steps {args.eval_steps}, so "
-            "the best model may not be saved; give both the same number."
-        )
     if args.early_stopping_patience is not None and args.eval_strategy == "no":
         raise InputError(
             f"early_stopping_patience is {args.early_stopping_patience}, but the run has no evaluations; give "

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_vanilla_transformer.hub.model_folder import files_of_a_run, staged
+from hf_vanilla_transformer.hub.model_folder import INT8, files_of_a_run, staged
 from hf_vanilla_transformer.training.checkpoints import remove_checkpoints
 from hf_vanilla_transformer.training.run_checks import check_holds_no_run
 from tests.models import small_model
@@ -43,6 +43,22 @@ def test_only_files_of_an_earlier_run_are_removed(tmp_path):
         (folder / "config.json").write_text("new")
     assert {path.name for path in target.iterdir()} == {"checkpoint-notes", "tokenizer.json", *kept}
     assert (target / "config.json").read_text() == "new"
+
+
+def test_staged_removes_the_int8_model_of_an_earlier_run(tmp_path):
+    """It is the earlier model in int8, and would be taken for the new one."""
+    target = tmp_path / "run"
+    for student, notes in (("student", True), ("other", False)):
+        int8 = target.with_name(student) / INT8
+        int8.mkdir(parents=True)
+        for name in ("config.json", "model.safetensors", "tokenizer.json"):
+            (int8 / name).touch()
+        if notes:
+            (int8 / "notes.txt").touch()
+        with staged(int8.parent, replace_run=True) as folder:
+            (folder / "config.json").write_text("new")
+        assert sorted(path.name for path in int8.glob("*")) == (["notes.txt"] if notes else [])
+        assert int8.exists() == notes
 
 
 def test_staged_files_arrive_together(tmp_path):

@@ -9,11 +9,15 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import load_pairs, score_translations, translate
 from hf_vanilla_transformer.cli import train as train_verb
-from hf_vanilla_transformer.evaluation.choose_search import ALPHAS
+from hf_vanilla_transformer.evaluation import choose_search as search_choice
+from hf_vanilla_transformer.evaluation.choose_search import ALPHAS, choose_search
+from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.training import run, run_report
 from hf_vanilla_transformer.training.run import train
+from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_saving import RunStoppedError
-from tests.cli.tiny_run import evaluated, recipe, weights_of
+from hf_vanilla_transformer.translation.model_loading import load
+from tests.cli.tiny_run import TINY, evaluated, recipe, weights_of, write_recipe
 
 
 def saved_arguments(folder: Path) -> dict[str, Any]:
@@ -110,3 +114,69 @@ def test_a_search_that_is_given_is_not_chosen(tmp_path, capsys):
     folder = train_verb.main(recipe(tmp_path, **evaluated(tmp_path), choose_search=True, length_penalty=0.9))
     assert AutoModelForSeq2SeqLM.from_pretrained(folder).generation_config.length_penalty == 0.9
     assert "the best of 2" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("rule", [True, False, "never"])
+def test_choose_search_keeps_a_given_stopping_rule(monkeypatch, rule):
+    tokenizer, model = load("tests/fixtures/numbers_tiny")
+    pairs = load_pairs("numbers", max_digits=2, train_size=60)["test"].select(range(4))
+    tried = []
+
+    def note(model, tokenizer, sources, **search):
+        tried.append(search)
+        return translate(model, tokenizer, sources, **search)
+
+    monkeypatch.setattr(search_choice, "translate", note)
+    chosen, scores = choose_search(model, tokenizer, pairs, ScoringArguments("char"), early_stopping=rule, num_beams=2)
+    assert chosen["early_stopping"] == rule
+    assert [search["early_stopping"] for search in tried] == [rule] * len(ALPHAS)
+    assert [search["length_penalty"] for search in tried] == [*ALPHAS]
+    assert chosen["length_penalty"] in ALPHAS
+    assert len(scores) == len(ALPHAS)
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ({"eval_steps": 3}, 3),
+        ({"save_steps": 3}, 3),
+        ({"logging_steps": 3}, 3),
+        ({}, 500),
+    ],
+)
+def test_load_best_model_saves_what_it_evaluates(tmp_path, given, steps):
+    args = Settings.from_arguments(output_dir=str(tmp_path), load_best_model_at_end=True, max_steps=6, **given).args
+    assert (args.eval_steps, args.save_steps) == (steps, steps)
+
+
+def test_load_best_model_by_epochs(tmp_path):
+    for name in ("eval_strategy", "save_strategy"):
+        given = {"load_best_model_at_end": True, name: "epoch", "max_steps": 6}
+        args = Settings.from_arguments(output_dir=str(tmp_path), **given).args
+        assert (args.eval_strategy, args.save_strategy) == ("epoch", "epoch")
+
+
+def test_load_best_model_runs_with_evaluation_steps_alone(tmp_path):
+    changes = {**evaluated(tmp_path), "load_best_model_at_end": True, "eval_steps": 4, "max_steps": 8}
+    del changes["eval_strategy"], changes["save_steps"]
+    settings = {name: value for name, value in TINY.items() if name != "save_steps"}
+    folder = train_verb.main(write_recipe({**settings, **changes}, tmp_path))
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-8"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"eval_steps": 300, "save_steps": 500}, ["save_steps is 500", "eval_steps 300"]),
+        ({"save_strategy": "no"}, ["save_strategy", "no"]),
+        ({"eval_strategy": "no"}, ["eval_strategy", "no"]),
+    ],
+)
+def test_load_best_model_with_steps_that_do_not_fit(tmp_path, given, words):
+    settings = {**TINY, **evaluated(tmp_path), "load_best_model_at_end": True}
+    del settings["save_steps"], settings["eval_strategy"]
+    with pytest.raises(SystemExit) as error:
+        train_verb.main(write_recipe({**settings, **given}, tmp_path))
+    assert str(error.value).startswith("error: load_best_model_at_end is set")
+    for word in words:
+        assert word in str(error.value)
