@@ -1,0 +1,112 @@
+"""`replace_logits_by_gradient` of fused_loss.py in Triton: each row is read twice and written once."""
+
+import torch
+import triton
+import triton.language as tl
+
+from benchmarks.candidates.fused_loss import RowTerms
+
+
+_COLUMNS_PER_BLOCK = 4096
+_WARPS = 8
+# 16 bytes of a 16-bit dtype.
+_ALIGNED_COLUMNS = 8
+
+
+@triton.jit
+def _add_exponentials(values, largest, sum_of_exponentials):
+    """Add exp(value - largest) to a sum; when the largest value grows, the sum so far is scaled down."""
+    new_largest = tl.maximum(largest, tl.max(values, axis=0))
+    sum_of_block = tl.sum(tl.exp(values - new_largest), axis=0)
+    return new_largest, sum_of_exponentials * tl.exp(largest - new_largest) + sum_of_block
+
+
+@triton.jit
+def _gradient(values, columns, label, log_sum, label_probability):
+    softmax = tl.exp(values - log_sum)
+    gradient = tl.where(columns == label, softmax - label_probability, softmax)
+    return tl.where(label >= 0, gradient, 0.0)
+
+
+# Triton's constants are in capitals.
+@triton.jit
+def _replace_row(
+    logits,
+    labels,
+    log_sums,
+    of_labels,
+    are_highest,
+    row_stride,
+    vocabulary,
+    label_probability,
+    STRIDE_MULTIPLE: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+):
+    row = tl.program_id(0)
+    label = tl.load(labels + row)
+    # In 64 bits, because the logits of a chunk may have more than 2^31 elements. With the multiple Triton knows that
+    # rows begin at multiples of 16 bytes, and loads 16 bytes at once.
+    row_of_logits = logits + row.to(tl.int64) * row_stride * STRIDE_MULTIPLE
+    element = logits.dtype.element_ty
+    # Only the last block has a mask, because loads with a mask are of single elements.
+    end_of_whole_blocks = vocabulary // COLUMNS * COLUMNS
+    last_columns = end_of_whole_blocks + tl.arange(0, COLUMNS)
+    is_inside = last_columns < vocabulary
+
+    largest = -float("inf")
+    sum_of_exponentials = 0.0
+    for begin in range(0, end_of_whole_blocks, COLUMNS):
+        columns = begin + tl.arange(0, COLUMNS)
+        values = tl.load(row_of_logits + columns).to(tl.float32)
+        largest, sum_of_exponentials = _add_exponentials(values, largest, sum_of_exponentials)
+    if end_of_whole_blocks < vocabulary:
+        values = tl.load(row_of_logits + last_columns, mask=is_inside, other=-float("inf")).to(tl.float32)
+        largest, sum_of_exponentials = _add_exponentials(values, largest, sum_of_exponentials)
+    log_sum = largest + tl.log(sum_of_exponentials)
+    of_label = tl.load(row_of_logits + tl.where(label >= 0, label, 0)).to(tl.float32)
+
+    # All threads must have read the label's logit before one of them overwrites it.
+    tl.debug_barrier()
+    for begin in range(0, end_of_whole_blocks, COLUMNS):
+        columns = begin + tl.arange(0, COLUMNS)
+        values = tl.load(row_of_logits + columns).to(tl.float32)
+        gradient = _gradient(values, columns, label, log_sum, label_probability)
+        tl.store(row_of_logits + columns, gradient.to(element))
+    if end_of_whole_blocks < vocabulary:
+        values = tl.load(row_of_logits + last_columns, mask=is_inside, other=-float("inf")).to(tl.float32)
+        gradient = _gradient(values, last_columns, label, log_sum, label_probability)
+        tl.store(row_of_logits + last_columns, gradient.to(element), mask=is_inside)
+
+    tl.store(log_sums + row, tl.where(label >= 0, log_sum, 0.0))
+    tl.store(of_labels + row, tl.where(label >= 0, of_label, 0.0))
+    tl.store(are_highest + row, tl.where((label >= 0) & (of_label >= largest), 1.0, 0.0))
+
+
+def replace_logits_by_gradient_in_triton(
+    logits: torch.Tensor, labels: torch.Tensor, label_probability: float
+) -> RowTerms:
+    """Replace logits in place, as `replace_logits_by_gradient` does; in float32 or 16 bits.
+
+    Args:
+        logits (`torch.Tensor` of shape `(rows, vocabulary)`): the last dimension is contiguous.
+        labels (`torch.LongTensor` of shape `(rows,)`): -100 where there is no label.
+        label_probability (`float`): 1 - epsilon_ls.
+    """
+    rows, vocabulary = logits.shape
+    log_sums, of_labels, are_highest = logits.new_empty((3, rows), dtype=torch.float32)
+    row_stride = logits.stride(0)
+    stride_multiple = _ALIGNED_COLUMNS if row_stride % _ALIGNED_COLUMNS == 0 else 1
+    _replace_row[(rows,)](
+        logits,
+        labels,
+        log_sums,
+        of_labels,
+        are_highest,
+        row_stride // stride_multiple,
+        vocabulary,
+        label_probability,
+        STRIDE_MULTIPLE=stride_multiple,
+        COLUMNS=_COLUMNS_PER_BLOCK,
+        num_warps=_WARPS,
+    )
+    return RowTerms(log_sums, of_labels, are_highest)
