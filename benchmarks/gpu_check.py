@@ -6,17 +6,12 @@ part it writes gpu_check.json and gpu_check.md; it ends with 1 if a part failed.
 """
 
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
-import time
-import traceback
-import unittest
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,6 +25,7 @@ from benchmarks.support.generation_implementations import BASELINE
 from benchmarks.support.measurement_conditions import describe_conditions
 from benchmarks.support.random_batches import padded_batch
 from benchmarks.support.report_parts import table
+from benchmarks.support.timed_parts import FAILED, Outcome, Part, run_parts
 from benchmarks.support.timing import Clock
 from benchmarks.support.training_implementations import Batch, Implementation
 from benchmarks.support.training_profile import profile_steps
@@ -42,11 +38,6 @@ from hf_vanilla_transformer.support.user_errors import InputError
 from tests.device import checks
 
 
-OK, FAILED, SKIPPED, NOT_RUN = "ok", "failed", "skipped", "not run: time"
-# Seconds that a process may take to start: it imports torch and transformers.
-START = 90
-# After an error with these words, no kernel runs in its process any more.
-BROKEN = "CUDA error"
 MODELS = ("ours", "marian-sdpa")
 # Of the longest sentence in a batch; each round has one batch of each.
 LENGTHS = (16, 32, 64)
@@ -54,7 +45,6 @@ ROUNDS = 3
 # Dense TF32 FLOP/s divided by those of bfloat16, on A100, H100 and H200.
 TF32_SHARE = 0.5
 SMALLEST = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 2, "vocab_size": 100}
-Outcome = dict[str, Any]
 
 
 @dataclass
@@ -78,15 +68,6 @@ class GpuCheckArguments:
         unknown = [name for name in self.parts or [] if name not in known]
         if unknown:
             raise InputError(f'there is no part "{unknown[0]}"; choose among: {", ".join(known)}.')
-
-
-@dataclass(frozen=True)
-class Part:
-    """A check, or a measurement that returns figures; it is stopped after a number of seconds."""
-
-    name: str
-    run: Callable[[GpuCheckArguments], Outcome | None]
-    limit: int
 
 
 def run_check(check: Callable[[str], None], args: GpuCheckArguments) -> None:
@@ -202,69 +183,6 @@ PARTS = [
     Part("profile_base_bf16", partial(profile, "base", "bf16"), 60),
     *_checks([checks.flex_attention], 150),
 ]
-
-
-def run_part(part: Part, args: GpuCheckArguments) -> Outcome:
-    """Run a part in this process; an error is an outcome."""
-    on_gpu = args.device == "cuda"
-    start, outcome = time.perf_counter(), {"name": part.name, "result": OK}
-    try:
-        if on_gpu:
-            torch.cuda.reset_peak_memory_stats()
-        outcome |= part.run(args) or {}
-        if on_gpu:
-            outcome["peak_megabytes"] = torch.cuda.max_memory_allocated() / 1e6
-    except unittest.SkipTest as reason:
-        outcome["result"] = f"{SKIPPED}: {reason}"
-    except Exception:
-        outcome |= {"result": FAILED, "error": traceback.format_exc()}
-    return {**outcome, "seconds": time.perf_counter() - start}
-
-
-def work(sender: Connection, parts: Sequence[Part], args: GpuCheckArguments) -> None:
-    """Run parts in a child process, up to one that breaks it."""
-    for part in parts:
-        outcome = run_part(part, args)
-        sender.send(outcome)
-        if BROKEN in outcome.get("error", ""):
-            return
-
-
-def run_parts(parts: Sequence[Part], args: GpuCheckArguments) -> Iterator[Outcome]:
-    """Run parts in child processes, because one that hangs or breaks its process must not end the others."""
-    deadline = time.monotonic() + args.seconds
-    pending = list(parts)
-    # A fresh interpreter, because CUDA does not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    while pending and time.monotonic() < deadline:
-        receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=work, args=(sender, pending, args))
-        process.start()
-        sender.close()
-        start, is_usable = START, True
-        while pending and is_usable:
-            outcome, is_usable = receive(receiver, pending.pop(0), deadline, start)
-            start = 0
-            yield outcome
-        process.kill()
-        process.join()
-    yield from ({"name": part.name, "result": NOT_RUN, "seconds": 0.0} for part in pending)
-
-
-def receive(receiver: Connection, part: Part, deadline: float, start: int) -> tuple[Outcome, bool]:
-    """The outcome of a part, and whether its process can run others."""
-    begin = time.monotonic()
-    limit, left = part.limit + start, max(deadline - begin, 0)
-    reason = "its process ended; see its output."
-    try:
-        if receiver.poll(min(limit, left)):
-            outcome = receiver.recv()
-            return outcome, BROKEN not in outcome.get("error", "")
-        reason = f"it was stopped after {limit} seconds."
-    except EOFError:
-        left = limit
-    outcome = {"name": part.name, "result": FAILED, "error": reason, "seconds": time.monotonic() - begin}
-    return (outcome if left >= limit else {**outcome, "result": NOT_RUN, "error": ""}), False
 
 
 def tables(outcomes: Sequence[Outcome]) -> Iterator[str]:

@@ -15,7 +15,9 @@ import torch
 from packaging.requirements import Requirement
 
 from benchmarks import gpu_check
-from benchmarks.gpu_check import GpuCheckArguments, Part
+from benchmarks.gpu_check import GpuCheckArguments
+from benchmarks.support import timed_parts
+from benchmarks.support.timed_parts import Part
 from tests.device import checks
 
 
@@ -119,8 +121,8 @@ def run(tmp_path, monkeypatch):
     """Run parts, given as functions, and return the exit code and the outcomes."""
     # A spawned process imports torch, which these parts do not need.
     context = multiprocessing.get_context("fork")
-    monkeypatch.setattr(gpu_check.multiprocessing, "get_context", lambda method: context)
-    monkeypatch.setattr(gpu_check, "START", 0)
+    monkeypatch.setattr(timed_parts.multiprocessing, "get_context", lambda method: context)
+    monkeypatch.setattr(timed_parts, "START", 0)
 
     def run_functions(*functions, seconds=60, limit=30):
         args = GpuCheckArguments(str(tmp_path), "cpu", seconds=seconds)
@@ -159,7 +161,7 @@ def test_a_failure_is_named_and_the_next_part_runs_in_the_same_process(run, caps
 )
 def test_a_new_process_continues_after_a_broken_one(run, break_process, error, monkeypatch):
     # Stands for what torch says of a GPU on which no kernel runs any more.
-    monkeypatch.setattr(gpu_check, "BROKEN", "ZeroDivisionError")
+    monkeypatch.setattr(timed_parts, "BROKEN", "ZeroDivisionError")
 
     def broken(args):
         break_process()
@@ -181,6 +183,48 @@ def test_parts_that_do_not_fit_are_not_run(run):
     code, parts = run(fine, seconds=0)
     assert code == 0
     assert [part["result"] for part in parts] == ["not run: time"]
+
+
+def figures_so_far(then):
+    def yields(args):
+        yield {"first": 1}
+        yield {"first": 1, "second": 2}
+        then()
+
+    return yields
+
+
+def outcomes_of(*parts, seconds=60):
+    return list(timed_parts.run_parts(parts, GpuCheckArguments(device="cpu", seconds=seconds)))
+
+
+def test_a_part_that_yields_its_figures_keeps_them(run):
+    first, second, last = outcomes_of(Part("a", figures_so_far(lambda: None), 30))
+    assert (first["result"], first["first"], "second" in first) == ("running", 1, False)
+    assert (second["result"], second["second"]) == ("running", 2)
+    assert (last["result"], last["first"], last["second"]) == ("ok", 1, 2)
+
+
+def test_the_figures_of_a_part_that_fails_are_not_lost(run):
+    def fail():
+        raise AssertionError("wrong")
+
+    *_, last = outcomes_of(Part("a", figures_so_far(fail), 30))
+    assert (last["result"], last["second"]) == ("failed", 2)
+    assert "AssertionError: wrong" in last["error"]
+
+
+def test_the_figures_of_a_part_that_is_stopped_are_not_lost(run):
+    def hang():
+        time.sleep(60)
+
+    parts = (Part("a", figures_so_far(hang), 2), Part("b", fine, 30))
+    *_, stopped, other = outcomes_of(*parts)
+    assert (stopped["result"], stopped["second"]) == ("failed", 2)
+    assert other["result"] == "ok"
+    *_, stopped, other = outcomes_of(*parts, seconds=1)
+    assert (stopped["result"], stopped["second"]) == ("cut off: time", 2)
+    assert other["result"] == "not run: time"
 
 
 def test_parts_by_name(monkeypatch, tmp_path):
