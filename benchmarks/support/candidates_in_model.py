@@ -1,0 +1,176 @@
+"""Use candidates in models of this package for a while, by replacing functions of the package.
+
+When a candidate moves into the package, its replacement here goes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from unittest import mock
+
+import torch
+from torch import nn
+
+from benchmarks.candidates.fused_loss import (
+    ReplaceLogits,
+    compiled_replacement,
+    fused_smoothed_cross_entropy,
+    replace_logits_by_gradient,
+)
+from benchmarks.candidates.position_table import positions_from_table
+from benchmarks.candidates.sublayer_end import BoundEnd, compiled_end, plain_end
+from benchmarks.candidates.triton_support import missing_for_triton
+from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
+
+
+# Makes a function from epsilon, dropout rate, and the dtype of matmuls.
+MakeEnd = Callable[[float, float, torch.dtype], BoundEnd]
+
+
+# The attribute of a tensor that holds it in 16 bits.
+_NARROW_COPY = "copy_for_matmuls"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One replacement.
+
+    Args:
+        name: for people.
+        subject: what is replaced; changes of the same subject exclude each other.
+        apply: replaces it for a while.
+        missing: why the change cannot be used on this machine.
+        is_candidate: whether the change may move into the package.
+    """
+
+    name: str
+    subject: str
+    apply: Callable[[], AbstractContextManager[object]]
+    missing: str | None = None
+    is_candidate: bool = True
+
+
+@contextmanager
+def using(changes: Sequence[Change]) -> Iterator[None]:
+    """Apply changes for a while."""
+    with ExitStack() as stack:
+        for change in changes:
+            stack.enter_context(change.apply())
+        yield
+
+
+@contextmanager
+def cudnn_attention(enabled: bool) -> Iterator[None]:
+    """Allow or forbid attention by cuDNN, which builds an execution plan for each new shape."""
+    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(enabled)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was_enabled)
+
+
+def use_loss(replace_logits: ReplaceLogits) -> AbstractContextManager[object]:
+    """Compute training losses by `fused_smoothed_cross_entropy`."""
+    loss = partial(fused_smoothed_cross_entropy, replace_logits=replace_logits)
+    return mock.patch.object(modeling, "smoothed_cross_entropy_of_states", loss)
+
+
+def use_position_table() -> AbstractContextManager[object]:
+    """Look positions up in a table, in training: without a cache, and with positions that begin at 0."""
+
+    def look_up(
+        formula: Callable[..., torch.Tensor], position_ids: torch.Tensor, d_model: int, exponent_divisor: int
+    ) -> torch.Tensor:
+        bound = position_ids.shape[1]
+        return positions_from_table(formula, position_ids, bound, d_model, exponent_divisor)
+
+    return mock.patch.object(modeling, "once_per_position", look_up)
+
+
+@contextmanager
+def use_ends(make_end: MakeEnd) -> Iterator[None]:
+    """Compute the ends of sub-layers by one function, whose 16-bit result the next matmuls read.
+
+    The 16-bit result travels as an attribute of the wide one, because the layers pass on a single tensor.
+    """
+    cast_for_matmul = modeling.cast_for_matmul
+    linear = modeling.linear
+
+    def narrow_copy(x: torch.Tensor) -> torch.Tensor:
+        copy = getattr(x, _NARROW_COPY, None)
+        return cast_for_matmul(x) if copy is None else copy
+
+    def linear_of_narrow_copy(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        return linear(layer, narrow_copy(x))
+
+    def add_and_norm(
+        layer: modeling.VanillaTransformerLayer, x: torch.Tensor, sublayer_x: torch.Tensor, layer_norm: nn.LayerNorm
+    ) -> torch.Tensor:
+        rate = layer.dropout if layer.training else 0.0
+        end = make_end(layer_norm.eps, rate, sublayer_x.dtype)
+        normalized, narrow = end(x, sublayer_x, layer_norm.weight, layer_norm.bias)
+        if narrow.dtype != normalized.dtype:
+            setattr(normalized, _NARROW_COPY, narrow)
+        return normalized
+
+    with (
+        mock.patch.object(modeling, "cast_for_matmul", narrow_copy),
+        mock.patch.object(modeling, "linear", linear_of_narrow_copy),
+        mock.patch.object(modeling.VanillaTransformerLayer, "add_and_norm", add_and_norm),
+    ):
+        yield
+
+
+def compiler_backend(device: torch.device) -> str:
+    """On CPUs a backend that traces and differentiates only, because to generate code for CPUs takes minutes."""
+    return "inductor" if device.type == "cuda" else "aot_eager"
+
+
+def replacements_of_logits(device: torch.device) -> dict[str, ReplaceLogits]:
+    """Return the ways to replace logits that run on a device, by name."""
+    ways: dict[str, ReplaceLogits] = {"compiled": compiled_replacement(compiler_backend(device))}
+    if device.type != "cuda":
+        ways["plain"] = replace_logits_by_gradient
+    if missing_for_triton(device) is None:
+        from benchmarks.candidates.triton_loss import replace_logits_by_gradient_in_triton
+
+        ways["Triton"] = replace_logits_by_gradient_in_triton
+    return ways
+
+
+def makers_of_ends(device: torch.device) -> dict[str, MakeEnd]:
+    """Return the ways to compute the end of a sub-layer on a device, by name."""
+    ways: dict[str, MakeEnd] = {"compiled": partial(compiled_end, backend=compiler_backend(device))}
+    if device.type != "cuda":
+        ways["plain"] = plain_end
+    if missing_for_triton(device) is None:
+        from benchmarks.candidates.triton_sublayer_end import triton_end
+
+        ways["Triton"] = triton_end
+    return ways
+
+
+def changes_for(device: torch.device) -> list[Change]:
+    """Return all changes, those of one subject next to each other, in the order in which they are tried."""
+    changes = []
+    for name, replace_logits in replacements_of_logits(device).items():
+        changes.append(Change(f"loss, {name}", "loss", partial(use_loss, replace_logits)))
+    for name, make_end in makers_of_ends(device).items():
+        changes.append(Change(f"ends of sub-layers, {name}", "ends", partial(use_ends, make_end)))
+    changes.append(Change("table of positions", "positions", use_position_table))
+    changes.append(
+        Change("attention by cuDNN", "attention", partial(cudnn_attention, enabled=True), is_candidate=False)
+    )
+    missing = missing_for_triton(device)
+    if missing is not None:
+        for name, subject in (("loss, Triton", "loss"), ("ends of sub-layers, Triton", "ends")):
+            changes.append(Change(name, subject, using_nothing, missing))
+    return changes
+
+
+@contextmanager
+def using_nothing() -> Iterator[None]:
+    """Change nothing, in the place of a change that cannot run here."""
+    yield

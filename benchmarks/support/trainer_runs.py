@@ -1,0 +1,232 @@
+"""Updates of the Trainer that `train` uses, with several sizes of batches, collators and kernels of attention."""
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    TrainerCallback,
+)
+
+from benchmarks.candidates.arrow_collator import from_arrow
+from benchmarks.support.candidates_in_model import cudnn_attention
+from benchmarks.support.gpu_timing import Budget
+from benchmarks.support.timing import synchronize
+from benchmarks.support.training_corpus import of_all_epochs
+from hf_vanilla_transformer import (
+    PaperTrainingArguments,
+    TokenBudgetBatchSampler,
+    TokenMetricsTrainer,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    paper_optimizers,
+)
+from hf_vanilla_transformer.data.length_filter import pair_lengths
+
+
+# Its pad token is read, and nothing else.
+TOKENIZER = Path(__file__).parents[2] / "tests" / "fixtures" / "numbers_tiny"
+CHECKED_BATCHES = 5
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a run reads and computes an update of `tokens` x `accumulation` tokens on each side."""
+
+    tokens: int
+    accumulation: int
+    collator: str = "stock"
+    cudnn: bool = False
+    non_blocking: bool = False
+
+    @property
+    def name(self) -> str:
+        parts = [f"{self.accumulation} x {self.tokens:,} tokens", f"{self.collator} collator"]
+        if self.non_blocking:
+            parts.append("non-blocking copies")
+        if self.cudnn:
+            parts.append("attention by cuDNN")
+        return ", ".join(parts)
+
+
+def ways_for(tokens: int, accumulation: int) -> list[Way]:
+    """Return the runs to compare, the most informative first.
+
+    Args:
+        tokens: of an update.
+        accumulation: number of batches into which the recipe splits an update.
+    """
+    part = tokens // accumulation
+    return [
+        Way(tokens, 1, "stock"),
+        Way(tokens, 1, "Arrow"),
+        Way(part, accumulation, "stock"),
+        Way(tokens, 1, "Arrow", non_blocking=True),
+        Way(tokens, 1, "Arrow", cudnn=True),
+        Way(part, accumulation, "stock", cudnn=True),
+        Way(part, accumulation, "Arrow"),
+    ]
+
+
+class TimedUpdates(TrainerCallback):
+    """Time updates after a warm-up, and end the training after a number of seconds or updates."""
+
+    def __init__(self, device: torch.device, warm_up: int, updates: int, seconds: float) -> None:
+        self.device, self.warm_up, self.most_updates, self.most_seconds = device, warm_up, updates, seconds
+        self.updates = 0
+        self.seconds = self.start = 0.0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # From end to end, so that each timed update includes reading its batch.
+        if state.global_step == self.warm_up:
+            synchronize(self.device)
+            self.start = time.perf_counter()
+        elif state.global_step > self.warm_up:
+            self.updates = state.global_step - self.warm_up
+            is_last = self.updates == self.most_updates
+            if is_last or time.perf_counter() - self.start > self.most_seconds:
+                synchronize(self.device)
+                self.seconds = time.perf_counter() - self.start
+                control.should_training_stop = True
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """The length of each run: warm-up updates, and at most so many updates and seconds after them."""
+
+    warm_up: int
+    updates: int
+    seconds: float
+
+
+class TrainerRuns:
+    """Runs of one model on one corpus."""
+
+    def __init__(
+        self, config: VanillaTransformerConfig, corpus: Dataset, limits: RunLimits, device: torch.device
+    ) -> None:
+        self.corpus, self.limits, self.device = corpus, limits, device
+        self.lengths = pair_lengths(corpus)
+        self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(TOKENIZER)
+        torch.manual_seed(0)
+        self.model = VanillaTransformerForConditionalGeneration(config).to(device)
+
+    def collators_agree(self, tokens: int) -> bool:
+        """Return whether both collators make the same batches, bit by bit."""
+        stock = DataCollatorForSeq2Seq(self.tokenizer, model=self.model)
+        arrow = from_arrow(self.corpus, stock)
+        if arrow is None:
+            return False
+        pairs, tensors_of_pairs = arrow
+        for rows in islice(TokenBudgetBatchSampler(self.lengths, tokens), CHECKED_BATCHES):
+            expected = stock(self.corpus.__getitems__(rows))
+            actual = tensors_of_pairs(pairs.__getitems__(rows))
+            if list(actual) != list(expected):
+                return False
+            for name, tensor in expected.items():
+                if actual[name].dtype != tensor.dtype or not torch.equal(actual[name], tensor):
+                    return False
+        return True
+
+    def run(self, way: Way, seed: int) -> dict[str, Any]:
+        """Train in one way, and return the figures of its updates.
+
+        Args:
+            seed: of the order of the batches, another one for each run, so that shapes are new.
+        """
+        timed = TimedUpdates(self.device, self.limits.warm_up, self.limits.updates, self.limits.seconds)
+        allocations = self._device_allocations()
+        with tempfile.TemporaryDirectory() as folder, cudnn_attention(way.cudnn):
+            self._trainer(way, folder, seed, timed).train()
+        figures = {
+            **asdict(way),
+            "name": way.name,
+            "updates": timed.updates,
+            "seconds": timed.seconds,
+            "milliseconds_per_update": timed.seconds / timed.updates * 1e3,
+            "target_tokens_per_second": self._target_tokens(way, seed, timed.updates) / timed.seconds,
+        }
+        if self.device.type == "cuda":
+            figures["device_allocations"] = self._device_allocations() - allocations
+            figures["peak_megabytes"] = torch.cuda.max_memory_allocated() / 1e6
+        return figures
+
+    def _trainer(self, way: Way, folder: str, seed: int, timed: TimedUpdates) -> TokenMetricsTrainer:
+        args = PaperTrainingArguments(
+            folder,
+            max_steps=self.limits.warm_up + self.limits.updates,
+            gradient_accumulation_steps=way.accumulation,
+            data_seed=seed,
+            bf16=True,
+            use_cpu=self.device.type == "cpu",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            # Otherwise the Trainer removes columns from each pair, where a batch is a single object.
+            remove_unused_columns=way.collator == "stock",
+            dataloader_pin_memory=self.device.type != "cpu",
+            accelerator_config={"non_blocking": way.non_blocking},
+        )
+        data: Any = self.corpus
+        collator: Any = DataCollatorForSeq2Seq(self.tokenizer, model=self.model)
+        if way.collator == "Arrow":
+            arrow = from_arrow(self.corpus, collator)
+            if arrow is None:
+                raise RuntimeError("the corpus or its collator is not one that can be padded from Arrow's memory.")
+            data, collator = arrow
+        trainer = TokenMetricsTrainer(
+            model=self.model,
+            args=args,
+            train_dataset=data,
+            data_collator=collator,
+            processing_class=self.tokenizer,
+            optimizers=paper_optimizers(self.model, args),
+            callbacks=[timed],
+        )
+        trainer.remove_callback(PrinterCallback)
+        TokenBudgetBatchSampler.use_in(trainer, way.tokens, lengths=self.lengths)
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        return trainer
+
+    def _target_tokens(self, way: Way, seed: int, updates: int) -> int:
+        """Count the target tokens of the timed updates, without padding."""
+        _, target_lengths = self.lengths
+        sampler = TokenBudgetBatchSampler(self.lengths, way.tokens, seed=seed)
+        first = self.limits.warm_up * way.accumulation
+        batches = islice(of_all_epochs(sampler), first, first + updates * way.accumulation)
+        return sum(int(target_lengths[rows].sum()) for rows in batches)
+
+    def _device_allocations(self) -> int:
+        if self.device.type != "cuda":
+            return 0
+        return torch.cuda.memory_stats().get("num_device_alloc", 0)
+
+
+def compare_ways(runs: TrainerRuns, ways: Sequence[Way], budget: Budget) -> Iterator[dict[str, Any]]:
+    """Run all ways that fit into the budget, and yield the figures after each."""
+    measured: list[dict[str, Any]] = []
+    not_measured: list[str] = []
+    figures = {
+        "collators_agree": runs.collators_agree(ways[0].tokens),
+        "runs": measured,
+        "not_measured": not_measured,
+    }
+    for seed, way in enumerate(ways):
+        # A run may take twice its seconds, with its warm-up.
+        if budget.remaining() < 2 * runs.limits.seconds:
+            not_measured.append(way.name)
+            continue
+        measured.append(runs.run(way, seed))
+        yield figures
+    yield figures
