@@ -60,8 +60,9 @@ def evaluate(
         references, against (`Sequence`, *optional*): as of [`score_translations`]; by default the references are the
             targets of the pairs, or their column `references`.
         data (`str`, *optional*): the pairs in words; by default the names of the files.
-        tokenize (`str`, *optional*): tokenization of BLEU; by default `"char"` for the number corpus, what sacrebleu
-            has for a target language without spaces between words, and `"13a"` for others.
+        tokenize (`str`, *optional*): tokenization of BLEU; by default `"char"` for the number corpus and for Thai, Lao,
+            Khmer, Burmese and Tibetan, what sacrebleu has for another target language without spaces between words, and
+            `"13a"` for others.
         lowercase (`bool`): ignore case.
         token_error_rate (`bool`): also compute the error rate of the tokens between spaces, by jiwer.
         **translate_kwargs: arguments of `generate()`, such as `num_beams`; `tokens_per_batch=4096`, the maximum number

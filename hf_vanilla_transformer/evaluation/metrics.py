@@ -1,5 +1,6 @@
 """BLEU, chrF and TER of sacrebleu as metrics of `evaluate`, without network access, and the registry of metrics."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -30,8 +31,17 @@ _TOKENIZATION_OF = {
     "ko": "ko-mecab",
     # Chinese languages without a code of two letters.
     **dict.fromkeys(("cdo", "gan", "hak", "hsn", "lzh", "nan", "wuu", "yue"), "zh"),
-    **dict.fromkeys(("th", "lo", "km", "my"), "char"),
+    **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char"),
 }
+# Characters of Thai, Lao, Tibetan, Burmese and Khmer, which write no spaces between words, and for which sacrebleu has
+# no tokenization of words.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0e7f\u0e80-\u0eff\u0f00-\u0fff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff\u19e0-\u19ff]"
+)
+# Characters of Japanese: kana and their marks. sacrebleu's TER divides kanji only, and takes a run of kana for a word.
+_KANA = re.compile("[\u3041-\u3096\u309d-\u309f\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f]")
+# References that tell which script a test set has.
+_ENOUGH_FOR_SCRIPT = 1_000
 _TEXT = datasets.Value("string")
 # A prediction has one reference, or several.
 _FEATURES = [
@@ -126,7 +136,8 @@ class TokenEdits:
 class Bleu(SacreBleuMetric):
     """Corpus BLEU (Papineni et al. 2002) in percent, comparable by its signature.
 
-    Options are sacrebleu's, such as `tokenize="13a"` and `lowercase=False`.
+    Options are sacrebleu's, such as `tokenize="13a"` and `lowercase=False`. By default the tokenization is that of
+    [`default_tokenization`].
     """
 
     scorer = BLEU
@@ -135,7 +146,8 @@ class Bleu(SacreBleuMetric):
     options = ("tokenize", "lowercase")
 
     def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, Any]:
-        tokenize = options.setdefault("tokenize", "13a")
+        tokenize = options.get("tokenize") or default_tokenization(references)
+        options["tokenize"] = tokenize
         if tokenize not in BLEU.TOKENIZERS:
             raise InputError(f"tokenize is {tokenize!r}; choose one of: {', '.join(map(str, BLEU.TOKENIZERS))}.")
         # Turns sacrebleu's warning about tokenized text off where such text is expected.
@@ -152,13 +164,42 @@ class ChrF(SacreBleuMetric):
 
 
 class Ter(SacreBleuMetric):
-    """TER (Snover et al. 2006) in percent, without regard to case; options are sacrebleu's. Lower is better."""
+    """TER (Snover et al. 2006) in percent, without regard to case. Lower is better.
+
+    Options are sacrebleu's, and `split_characters`, by default True: TER counts edits of words, and in scripts that
+    write no spaces between words, edits of characters. These are Thai, Lao, Tibetan, Burmese and Khmer, and with
+    `asian_support` Japanese kana. The signature then has `chars:yes`, because sacrebleu alone divides only Chinese
+    characters.
+    """
 
     scorer = TER
     citation = "Snover et al. 2006, A Study of Translation Edit Rate with Targeted Human Annotation"
     label, hub_type = "TER", "ter"
-    options = ("normalized", "asian_support")
+    options = ("normalized", "asian_support", "split_characters")
     higher_is_better = False
+
+    def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, Any]:
+        is_split = options.pop("split_characters", True)
+        patterns = [_UNSPACED, _KANA] if options.get("asian_support") else [_UNSPACED]
+        texts = [*predictions, *(options.get("against") or []), *_flat(references)]
+        if not is_split or not any(pattern.search(text) for pattern in patterns for text in texts):
+            return super()._compute(predictions, references, **options)
+
+        def split(text: str) -> str:
+            for pattern in patterns:
+                text = pattern.sub(r" \g<0> ", text)
+            return text
+
+        if options.get("against") is not None:
+            options["against"] = [split(text) for text in options["against"]]
+        divided_references = [
+            split(reference) if isinstance(reference, str) else list(map(split, reference)) for reference in references
+        ]
+        scores = super()._compute([split(text) for text in predictions], divided_references, **options)
+        scores["signature"] += "|chars:yes"
+        if "against" in scores:
+            scores["against"]["signature"] += "|chars:yes"
+        return scores
 
 
 class TokenErrorRate(SacreBleuMetric):
@@ -193,9 +234,31 @@ def bleu_tokenization(language: str | None) -> str | None:
         language (`str`, *optional*): a code such as `"ja"`, `"zh_CN"`, `"zho_Hans"` or `"cmn"`.
 
     Returns:
-        `str`: a value for `tokenize` of [`score_translations`], whose default `"13a"` suits all other languages.
+        `str`: a value for `tokenize` of [`score_translations`], whose default suits all other languages.
     """
     return _TOKENIZATION_OF.get(language_of(language) or "")
+
+
+def default_tokenization(references: Sequence[Any]) -> str:
+    """Return BLEU's tokenization for references in an unknown language, each a string or a list of strings.
+
+    It is `"char"` if most of their letters are of Thai, Lao, Tibetan, Burmese or Khmer, which write no spaces between
+    words, or else `"13a"`.
+    """
+    letters = 0
+    unspaced_letters = 0
+    for text in _flat(references[:_ENOUGH_FOR_SCRIPT]):
+        letters += sum(map(str.isalpha, text))
+        unspaced_letters += sum(map(str.isalpha, _UNSPACED.findall(text)))
+    return "char" if 2 * unspaced_letters > letters else "13a"
+
+
+def _flat(references: Iterable[Any]) -> list[str]:
+    """List all references of predictions that have one reference each, or a list of them."""
+    texts: list[str] = []
+    for reference in references:
+        texts += [reference] if isinstance(reference, str) else reference or []
+    return texts
 
 
 def make_compute_metrics(
@@ -223,7 +286,7 @@ def make_compute_metrics(
 def score_translations(
     hypotheses: Sequence[str],
     references: Sequence[Any],
-    tokenize: str = "13a",
+    tokenize: str | None = None,
     lowercase: bool = False,
     metrics: Iterable[str] | None = None,
     against: Sequence[str] | None = None,
@@ -233,9 +296,10 @@ def score_translations(
     Args:
         hypotheses (`Sequence[str]`): translations.
         references (`Sequence`): for each translation one reference, or a list of them, of the same length for all.
-        tokenize (`str`): sacrebleu's tokenization for BLEU: `"13a"` for plain text, `"none"` for text that is already
-            tokenized, `"char"` for sentences with fewer than four words. With `"zh"` and `"ja-mecab"` TER counts edits
-            of characters.
+        tokenize (`str`, *optional*): sacrebleu's tokenization for BLEU: `"13a"` for plain text, `"none"` for text that
+            is already tokenized, `"char"` for sentences with fewer than four words; by default that of
+            [`default_tokenization`]. With `"zh"` and `"ja-mecab"` TER counts edits of characters, and in scripts such
+            as Thai with all but `"none"`.
         lowercase (`bool`): whether BLEU and chrF ignore case, as TER does.
         metrics (`Iterable[str]`, *optional*): names of `METRICS`; by default all that are not on request.
         against (`Sequence[str]`, *optional*): translations by another system, the baseline of sacrebleu's paired
@@ -261,7 +325,13 @@ def score_translations(
             given = f"{len(texts)} translations and {len(lists)} references were given"
             raise InputError(f"{given}; give a reference for each.")
     by_character = tokenize in ("zh", "ja-mecab")
-    options = {"tokenize": tokenize, "lowercase": lowercase, "normalized": by_character, "asian_support": by_character}
+    options = {
+        "tokenize": tokenize,
+        "lowercase": lowercase,
+        "normalized": by_character,
+        "asian_support": by_character,
+        "split_characters": tokenize != "none",
+    }
     scores: dict[str, Any] = {}
     for name in metric_names() if metrics is None else metrics:
         taken = {option: options[option] for option in METRICS[name].options}

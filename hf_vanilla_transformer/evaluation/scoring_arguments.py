@@ -21,7 +21,7 @@ class ScoringArguments:
         None,
         '"13a" for running text, "none" for tokenized text, "char" for single words. By default "char" for '
         "the built-in corpus, the tokenization that sacrebleu has for a target language without spaces between "
-        'words, and "13a" for others.',
+        'words ("char" for Thai, Lao, Khmer, Burmese and Tibetan), and "13a" for others.',
     )
     lowercase: bool = option(False, "Ignore case.")
     token_error_rate: bool = option(False, "Edits per token, too (extra g2p).")
@@ -58,5 +58,15 @@ class ScoringArguments:
 
     def options(self, pairs: "Dataset") -> dict[str, Any]:
         """Arguments of `score_translations`, for pairs; translations of the built-in corpus are single words."""
-        default = "char" if "number" in pairs.column_names else "13a"
-        return {"tokenize": self.bleu_tokenize or default, "lowercase": self.lowercase}
+        return {"tokenize": self.bleu_tokenize or _tokenization_of_pairs(pairs), "lowercase": self.lowercase}
+
+
+def _tokenization_of_pairs(pairs: "Dataset") -> str:
+    """Return BLEU's tokenization for pairs whose target language is unknown."""
+    from .metrics import default_tokenization
+
+    if "number" in pairs.column_names:
+        return "char"
+    if "target" not in pairs.column_names:
+        return "13a"
+    return default_tokenization(pairs[:1000]["target"])

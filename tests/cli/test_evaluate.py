@@ -32,6 +32,9 @@ def test_languages_without_blanks_are_cut_their_own_way(monkeypatch):
     pairs = Dataset.from_dict({"source": ["one"], "target": ["eins"]})
     for language, tokenize in (("zh", "zh"), ("zh-CN", "zh"), ("th", "char"), ("de", "13a"), (None, "13a")):
         assert ScoringArguments().for_target(language).options(pairs)["tokenize"] == tokenize
+    thai = pairs.remove_columns("target").add_column("target", ["ฉันรักแมว"] * len(pairs))
+    assert ScoringArguments().options(thai)["tokenize"] == "char"
+    assert ScoringArguments("13a").options(thai)["tokenize"] == "13a"
     assert ScoringArguments("none").for_target("zh").options(pairs)["tokenize"] == "none"
 
     def lack(tokenize):

@@ -63,6 +63,57 @@ def test_ter_counts_edits_of_characters_in_text_without_spaces(tokenize, asian):
     assert f"asian:{asian}" in scores["ter_signature"]
 
 
+# A translation and its reference, which differ in one word.
+UNSPACED = {
+    "th": ("ฉันรักแมวและสุนัขมาก", "ฉันรักแมวและหมามาก"),
+    "lo": ("ຂ້ອຍຮັກແມວຫຼາຍ", "ຂ້ອຍຮັກໝາຫຼາຍ"),
+    "km": ("ខ្ញុំស្រឡាញ់ឆ្មាណាស់", "ខ្ញុំស្រឡាញ់ឆ្កែណាស់"),
+    "my": ("ကျွန်တော်ကြောင်ကိုချစ်တယ်", "ကျွန်တော်ခွေးကိုချစ်တယ်"),
+    "bo": ("ང་བྱི་ལ་ལ་དགའ།", "ང་ཁྱི་ལ་དགའ།"),
+    "ja": ("これはほんですよね", "これはほんでしたね"),
+}
+
+
+@pytest.mark.parametrize("language", UNSPACED)
+def test_scores_of_languages_without_spaces_are_those_of_their_characters(language):
+    translation, reference = UNSPACED[language]
+    divided = [[" ".join(text)] for text in (translation, reference)]
+    options = {"metrics": ["ter"], "tokenize": "ja-mecab"} if language == "ja" else {}
+    scores = score_translations([translation], [[reference, reference]], **options, against=[reference])
+    assert scores["ter"] == pytest.approx(sacrebleu.corpus_ter(divided[0], divided[1:]).score)
+    assert 0 < scores["ter"] < 70
+    assert scores["ter_signature"].endswith("|chars:yes")
+    assert scores["ter_against"]["signature"].endswith("|chars:yes")
+    assert scores["ter_against"]["other_score"] == 0
+    if language != "ja":  # BLEU of Japanese needs mecab.
+        assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(divided[0], divided[1:], force=True).score)
+        assert Bleu().compute(predictions=[translation], references=[reference])["score"] == scores["bleu"]
+        assert Ter().compute(predictions=[translation], references=[reference])["score"] == scores["ter"]
+        assert bleu_tokenization(language) == "char"
+
+
+def test_words_that_somebody_has_divided_by_spaces_stay_words():
+    scores = score_translations(["ฉัน รัก แมว"], ["ฉัน รัก หมา"], tokenize="none", metrics=["ter"])
+    assert scores["ter"] == pytest.approx(100 / 3)
+    assert "chars" not in scores["ter_signature"]
+
+
+def test_other_words_are_not_divided():
+    references = ["ฉัน Windows 10", "the Thai letter ก", "Häuser"]
+    translations = ["ฉัน Linux 10", "a Thai letter ก", "Haus"]
+    scores = score_translations(translations, references)
+    divided = [["ฉ ั น Linux 10", "a Thai letter ก", "Haus"], ["ฉ ั น Windows 10", "the Thai letter ก", "Häuser"]]
+    assert scores["ter"] == pytest.approx(sacrebleu.corpus_ter(divided[0], divided[1:]).score)
+    assert "tok:13a" in scores["bleu_signature"]
+
+
+def test_compute_metrics_of_a_language_without_spaces(tokenizer):
+    translation, reference = UNSPACED["th"]
+    predictions, labels = (np.array([tokenizer(text).input_ids]) for text in (translation, reference))
+    found = make_compute_metrics(tokenizer)(EvalPrediction(predictions=predictions, label_ids=labels))
+    assert found["bleu"] == pytest.approx(sacrebleu.corpus_bleu([translation], [[reference]], tokenize="char").score)
+
+
 def run_sacrebleu(folder, *options, **texts):
     """What sacrebleu's own command prints for files of lines."""
     for name, lines in texts.items():
