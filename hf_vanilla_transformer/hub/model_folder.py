@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..model.pretrained_model import give_weights_the_mode_of_config
 from ..support.user_errors import InputError
 
 
@@ -96,6 +97,8 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
     The temporary folder is inside `folder` if that exists, because `folder` may be on another disk than its parent;
     otherwise it is next to `folder`. If a file cannot be moved, the temporary folder stays and the error names it.
 
+    Weights get the permissions of the `config.json` that is staged with them.
+
     Args:
         folder (`Path`): created if it does not exist; files of the same names are replaced.
         replace_run (`bool`): remove the files of an earlier run, its weights first, and its model in int8. New weights
@@ -112,6 +115,8 @@ def staged(folder: Path, *, replace_run: bool = False) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    # Averages and models of other classes are not saved by our `save_pretrained`.
+    give_weights_the_mode_of_config(temporary)
     is_new = not folder.exists()
     folder.mkdir(exist_ok=True)
     new = sorted(temporary.iterdir(), key=_has_weights)

@@ -1,5 +1,8 @@
 """The `PreTrainedModel` around the layers: loading, saving, weight tying, initialization, resizing, parallel plans."""
 
+import stat
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +37,24 @@ def set_initial_gain(gain: float, *matrices: Any) -> None:
     """Have `_init_weights`, which transformers calls for each matrix alone, multiply these by a gain."""
     for matrix in matrices:
         matrix.initial_gain = gain
+
+
+def give_weights_the_mode_of_config(folder: str | Path) -> None:
+    """Give the weights in a folder the permissions of the `config.json` beside them, which follow the umask.
+
+    safetensors 0.8 creates files that only their owner may read, so a server of another user could not load the model.
+    """
+    config = Path(folder, "config.json")
+    if not config.is_file():
+        # With several processes, those that do not write the configuration write no weights either.
+        return
+    mode = stat.S_IMODE(config.stat().st_mode)
+    for weights in Path(folder).glob("*.safetensors"):
+        is_own_file = not weights.is_symlink()
+        if is_own_file and stat.S_IMODE(weights.stat().st_mode) != mode:
+            # A mounted file system may have no permissions; the weights are written all the same.
+            with suppress(OSError):
+                weights.chmod(mode)
 
 
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
@@ -115,12 +136,16 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        """Save as `PreTrainedModel.save_pretrained` does, also if weights were untied or given a bias later."""
+        """Save as `PreTrainedModel.save_pretrained` does, also if weights were untied or given a bias later.
+
+        The files of weights get the permissions of `config.json`.
+        """
         state_dict = self.state_dict_to_save(state_dict)
         head: Any = self.get_output_embeddings()
         if head is not None:
             self.config.lm_head_bias = getattr(head, "bias", None) is not None
         super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
+        give_weights_the_mode_of_config(save_directory)
 
     def state_dict_to_save(self, state_dict: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor] | None:
         """The weights to write: those of `state_dict` or the model's; None if the model's need no change."""
