@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
@@ -92,14 +92,17 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
     ) -> Seq2SeqLMOutput:
         """The mean log-probabilities of the next token at every target position, as `logits`, in float32.
 
-        Arguments are those of a single model; without a cache, none is made. Attentions and hidden states raise
-        ValueError.
+        Arguments are those of a single model; without a cache, none is made. A cache has the layers of all models, one
+        model after the other, as `DynamicCache()` and `DynamicCache(config=ensemble.config)` do.
+
+        Raises:
+            ValueError: if attentions or hidden states are asked for, or the cache has another number of layers.
         """
         if output_attentions or output_hidden_states:
             raise InputError("an ensemble returns neither attentions nor hidden states; ask one of its models.")
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(input_ids, attention_mask)
-        cache = either_cache(cache, past_key_values)
+        cache = self._cache_of_all_models(either_cache(cache, past_key_values))
         options = {"attention_mask": attention_mask, "logits_to_keep": logits_to_keep, "use_cache": cache is not None}
         options |= {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
         each = zip(self.models, self._states(encoder_outputs[0]), self._caches(cache), strict=True)
@@ -128,20 +131,50 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         parts = states.split([model.config.d_model for model in self.models], dim=-1)
         return (part.to(model.dtype).contiguous() for model, part in zip(self.models, parts, strict=True))
 
-    def _caches(self, cache: Any) -> Iterator[Any]:
+    def _cache_of_all_models(self, cache: Cache | None) -> EncoderDecoderCache | None:
+        """The cache of a caller, for both attentions, with a layer for each layer of each model.
+
+        Raises:
+            ValueError: if the cache has another number of layers, such as a cache for one of the models.
+        """
+        if cache is None:
+            return None
+        if not isinstance(cache, EncoderDecoderCache):
+            cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
+        for attention_cache in (cache.self_attention_cache, cache.cross_attention_cache):
+            _add_layers(attention_cache, self.config.decoder_layers)
+        return cache
+
+    def _caches(self, cache: EncoderDecoderCache | None) -> Iterator[EncoderDecoderCache | None]:
         """The cache of each model: the layers of one cache in turn, which holds what the models append."""
         first: int = 0
         for model in self.models:
             last = first + model.config.decoder_layers
-            yield None if cache is None else EncoderDecoderCache(*(_part(each, first, last) for each in _sides(cache)))
+            if cache is None:
+                yield None
+            else:
+                self_attention_cache = _slice_layers(cache.self_attention_cache, first, last)
+                cross_attention_cache = _slice_layers(cache.cross_attention_cache, first, last)
+                yield EncoderDecoderCache(self_attention_cache, cross_attention_cache)
             first = last
 
 
-def _sides(cache: EncoderDecoderCache) -> tuple[Any, Any]:
-    return cache.self_attention_cache, cache.cross_attention_cache
+def _add_layers(cache: Cache, count: int) -> None:
+    """Add the layers that a dynamic cache would add one by one when they are written to.
+
+    Each model writes to a slice of the layers, and a layer that is added to a slice would be lost.
+    """
+    if cache.layer_class_to_replicate is not None:
+        while len(cache.layers) < count:
+            cache.layers.append(cache.layer_class_to_replicate())
+    if len(cache.layers) != count:
+        raise InputError(
+            f"the cache has {len(cache.layers)} layers, but the decoders of the ensemble have {count} together; give "
+            "an empty DynamicCache(), or a cache that was made with the configuration of the ensemble."
+        )
 
 
-def _part(cache: Any, first: int, last: int) -> DynamicCache:
+def _slice_layers(cache: Cache, first: int, last: int) -> DynamicCache:
     part = DynamicCache()
     part.layers = cache.layers[first:last]
     return part

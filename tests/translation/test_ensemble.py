@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from transformers import DynamicCache, EncoderDecoderCache
 
 from hf_vanilla_transformer import Ensemble, score, translate
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
@@ -97,6 +98,55 @@ def test_scores_and_details_are_means(tokenizer):
     for found, *each in zip(score(ensemble, tokenizer, sources, targets), *of_each, strict=True):
         assert found.total == pytest.approx(sum(one.total for one in each) / 2, abs=1e-4)
         assert each[0].total != pytest.approx(each[1].total, abs=1e-2)
+
+
+EMPTY_CACHES = {
+    "of both attentions": lambda ensemble: EncoderDecoderCache(DynamicCache(), DynamicCache()),
+    "of self-attention": lambda ensemble: DynamicCache(),
+    "by the configuration": lambda ensemble: EncoderDecoderCache(
+        DynamicCache(config=ensemble.config), DynamicCache(config=ensemble.config)
+    ),
+    "of self-attention, by the configuration": lambda ensemble: DynamicCache(config=ensemble.config),
+}
+
+
+@pytest.mark.parametrize("make_cache", EMPTY_CACHES.values(), ids=EMPTY_CACHES)
+@torch.no_grad()
+def test_a_cache_of_the_caller_holds_earlier_tokens(make_cache):
+    models = different_models()
+    ensemble = Ensemble(models)
+    (source,) = sentences(7)
+    target = torch.tensor([BOS, 9, 4, 23, 17])
+    cache = make_cache(ensemble)
+    steps = []
+    for tokens in (target[:2], target[2:3], target[3:4]):
+        output = ensemble(source[None], decoder_input_ids=tokens[None], cache=cache)
+        # As `generate()` does, continue from the cache of the output.
+        cache = output.cache
+        steps.append(output.logits[0])
+    assert cache.get_seq_length() == 4
+    log_probabilities = torch.cat(steps).gather(-1, target[1:, None])[:, 0]
+    torch.testing.assert_close(
+        log_probabilities, mean_log_probabilities(models, source, target).float(), atol=1e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize("make_cache", EMPTY_CACHES.values(), ids=EMPTY_CACHES)
+def test_generation_fills_a_cache_of_the_caller(make_cache):
+    ensemble = Ensemble(different_models())
+    ids, mask = pad(sentences(7, 4))
+    expected = ensemble.generate(ids, attention_mask=mask, num_beams=1, max_new_tokens=5)
+    cache = make_cache(ensemble)
+    found = ensemble.generate(ids, attention_mask=mask, num_beams=1, max_new_tokens=5, cache=cache)
+    assert torch.equal(found, expected)
+    assert cache.get_seq_length() == expected.shape[1] - 1
+
+
+def test_a_cache_for_one_of_the_models_is_too_small():
+    models = different_models()
+    cache = DynamicCache(config=models[0].config)
+    with pytest.raises(ValueError, match=r"has 3 layers, .* 4 "):
+        Ensemble(models)(torch.tensor([[5, 6]]), decoder_input_ids=torch.tensor([[BOS]]), cache=cache)
 
 
 def test_what_an_ensemble_refuses(tmp_path):
