@@ -1,11 +1,13 @@
 """Several names behind `--model_name_or_path`."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
-from hf_vanilla_transformer import train_tokenizer
+from hf_vanilla_transformer import TwoVocabularyTokenizer, train_tokenizer
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.cli import evaluate, score, translate
 from hf_vanilla_transformer.translation.model_loading import load_ensemble
@@ -54,6 +56,36 @@ def test_the_block_of_the_page(folders, capsys):
     tokenizer, ensemble = load_ensemble(folders)
     expected = translate_sentences(ensemble, tokenizer, ["forty-two"])
     assert capsys.readouterr().out.splitlines()[-1] == str(expected)
+
+
+def swap_two_tokens(file):
+    """Exchange the ids of two words in a tokenizer's file, so that its vocabulary has the same size and tokens."""
+    content = json.loads(file.read_text())
+    vocabulary = content["model"]["vocab"]
+    first, second = list(vocabulary)[-2:]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    file.write_text(json.dumps(content))
+
+
+def test_load_ensemble_compares_vocabularies_by_content(folders, tmp_path):
+    swap_two_tokens(tmp_path / "other" / "tokenizer.json")
+    vocabularies = [AutoTokenizer.from_pretrained(folder).get_vocab() for folder in folders]
+    assert vocabularies[0].keys() == vocabularies[1].keys()
+    with pytest.raises(ValueError, match=r"the tokenizers of .* differ"):
+        load_ensemble(folders)
+
+
+@pytest.mark.parametrize("file", ["source_tokenizer.json", "target_tokenizer.json"])
+def test_load_ensemble_compares_both_vocabularies_of_two(tmp_path, tokenizer, file):
+    two = TwoVocabularyTokenizer.of(tokenizer, tokenizer)
+    folders = [tmp_path / name for name in ("one", "other")]
+    for folder in folders:
+        decisive_model(vocab_size=len(tokenizer), source_vocab_size=len(tokenizer)).save_pretrained(folder)
+        two.save_pretrained(folder)
+    load_ensemble([str(folder) for folder in folders])
+    swap_two_tokens(folders[1] / file)
+    with pytest.raises(ValueError, match=r"the tokenizers of .* differ"):
+        load_ensemble([str(folder) for folder in folders])
 
 
 def test_other_tokenizers_make_no_ensemble(folders, tmp_path):
