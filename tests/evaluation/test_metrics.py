@@ -92,7 +92,7 @@ def test_scores_of_languages_without_spaces_are_those_of_their_characters(langua
         assert bleu_tokenization(language) == "char"
 
 
-def test_words_that_somebody_has_divided_by_spaces_stay_words():
+def test_words_that_are_divided_by_spaces_stay_words():
     scores = score_translations(["ฉัน รัก แมว"], ["ฉัน รัก หมา"], tokenize="none", metrics=["ter"])
     assert scores["ter"] == pytest.approx(100 / 3)
     assert "chars" not in scores["ter_signature"]
