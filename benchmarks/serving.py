@@ -6,6 +6,7 @@ that stay open, and the next one when the last is answered.
 
 import asyncio
 import json
+import random
 import re
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, product
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,10 @@ SETTINGS = {"batches": [], "one at a time": ["--tokens_per_batch", "1", "--max_w
 WARM_UP = 50
 # Requests that take nearly all the work that one may: many texts of many beams, and few that may become very long.
 COSTLY = {"many texts": (90, {}), "long translations": (5, {"max_new_tokens": 2048})}
+# Beams of further costly requests: a text with as many terms, of the longest translations, as the server allows.
+BEAMS_WITH_TERMS = (2, 16)
+# Limits of a request, see docs/serving.md.
+MOST_TERMS, MOST_FORMS, MOST_CHARACTERS = 100, 10, 200
 
 
 @dataclass
@@ -49,6 +55,9 @@ class ServingArguments:
     )
     max_digits: int = field(default=3, metadata={"help": "Digits of the longest numbers to translate."})
     engine: str = field(default="torch", metadata={"help": "Engine of the server."})
+    terms: bool = field(
+        default=False, metadata={"help": "Also measure beside requests with terms, and their memory; on Linux."}
+    )
     output: str | None = field(default=None, metadata={"help": "Write the figures to this JSON file."})
 
     def __post_init__(self) -> None:
@@ -66,16 +75,20 @@ def main(arguments: list[str]) -> dict[str, Any]:
         sentences = Path(args.source_file).read_text(encoding="utf-8").splitlines()
     else:
         sentences = list(load_pairs("numbers", max_digits=args.max_digits, train_size=1)["test"]["source"])
-    figures: dict[str, Any] = {"environment": describe_environment(), "load": {}, "memory": []}
+    figures: dict[str, Any] = {"environment": describe_environment(), "load": {}, "memory": [], "terms": []}
     for name, options in SETTINGS.items():
-        with server(args, options) as address:
+        with server(args, options) as (address, _):
             asyncio.run(send(address, sentences, WARM_UP, 8))
             for clients in args.clients:
                 figures["load"][f"{name}, {clients}"] = asyncio.run(send(address, sentences, args.requests, clients))
-            for costly in COSTLY if name == "batches" else ():
-                figures["load"][f"beside {costly}, 1"] = asyncio.run(send_beside(address, sentences, args, costly))
+            for costly, (texts, settings) in COSTLY.items() if name == "batches" else ():
+                inputs = sorted(sentences, key=len)[-texts:]
+                request = as_request(inputs, {"generate_parameters": {"num_beams": 16, **settings}})
+                figures["load"][f"beside {costly}, 1"] = asyncio.run(send_beside(address, sentences, args, request))
+    for num_beams in BEAMS_WITH_TERMS if args.terms else ():
+        figures["terms"].append(measure_beside_terms(args, sentences, num_beams))
     if args.memory_requests:
-        with server(args, []) as address:
+        with server(args, []) as (address, _):
             figures["memory"] = list(memory(address, sentences, args.memory_requests, max(args.clients)))
     print(tables(figures))
     if args.output is not None:
@@ -84,8 +97,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def server(args: ServingArguments, options: list[str]) -> Iterator[tuple[str, int]]:
-    """A server on a free port."""
+def server(args: ServingArguments, options: list[str]) -> Iterator[tuple[tuple[str, int], int]]:
+    """A server on a free port: its address, and the number of its process."""
     command = [sys.executable, "-m", "hf_vanilla_transformer", "serve", "--port", "0", "--engine", args.engine]
     command += ["--model_name_or_path", args.model_name_or_path, *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -95,7 +108,7 @@ def server(args: ServingArguments, options: list[str]) -> Iterator[tuple[str, in
             for line in printed:
                 lines.append(line)
                 if found := re.search(r"serving .* at http://(.*):(\d+)$", line):
-                    yield found[1], int(found[2])
+                    yield (found[1], int(found[2])), process.pid
                     return
             raise OSError(f"the server did not start: {''.join(lines[-3:])}")
         finally:
@@ -117,16 +130,14 @@ async def send(address: tuple[str, int], sentences: Sequence[str], requests: int
     started = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(clients)))
     p50, p95 = np.percentile(latencies, [50, 95])
-    return {"throughput": requests / (time.perf_counter() - started), "p50": float(p50), "p95": float(p95)}
+    throughput = requests / (time.perf_counter() - started)
+    return {"throughput": throughput, "p50": float(p50), "p95": float(p95), "most": max(latencies)}
 
 
 async def send_beside(
-    address: tuple[str, int], sentences: Sequence[str], args: ServingArguments, costly: str
+    address: tuple[str, int], sentences: Sequence[str], args: ServingArguments, request: bytes
 ) -> dict[str, float]:
-    """Send short requests from one client, while another sends costly ones, the next when the last is answered."""
-    texts, settings = COSTLY[costly]
-    inputs = sorted(sentences, key=len)[-texts:]
-    request = as_request(inputs, {"generate_parameters": {"num_beams": 16, **settings}})
+    """Send short requests from one client, while another sends a costly one, again when it is answered."""
 
     async def client() -> None:
         reader, writer = await asyncio.open_connection(*address)
@@ -139,6 +150,60 @@ async def send_beside(
         beside.result()
     beside.cancel()
     return figures
+
+
+def measure_beside_terms(args: ServingArguments, sentences: Sequence[str], num_beams: int) -> dict[str, float]:
+    """Send short requests beside one with terms, to a server of its own, whose memory shows what the terms take."""
+    with server(args, []) as (address, process):
+        alone = asyncio.run(send(address, sentences, args.requests // 4, 1))
+        memory_before = peak_megabytes(process)
+        terms, request = asyncio.run(costliest_terms(address, num_beams))
+        beside = asyncio.run(send_beside(address, sentences, args, request))
+        return {
+            "beams": num_beams,
+            "terms": terms,
+            "bytes": len(request),
+            "p50_alone": alone["p50"],
+            "p95_alone": alone["p95"],
+            "p50": beside["p50"],
+            "p95": beside["p95"],
+            "most": beside["most"],
+            "megabytes": peak_megabytes(process) - memory_before,
+        }
+
+
+async def costliest_terms(address: tuple[str, int], num_beams: int) -> tuple[int, bytes]:
+    """The most terms that a text may have, each with the longest translations that it may have, and that request.
+
+    One translation of each term is short, so that all of them fit into the translation of the text.
+    """
+    names = ["".join(letters) for letters in product("bcdfghklmnprstvwxz", "aeiou", "lmnrs")]
+    draws = random.Random(0)
+    reader, writer = await asyncio.open_connection(*address)
+    fewest, most = 0, MOST_TERMS + 1
+    request = b""
+    while fewest + 1 < most:
+        count = (fewest + most) // 2
+        glossary = {}
+        for name in names[:count]:
+            forms = ["".join(draws.choices(ascii_lowercase, k=MOST_CHARACTERS)) for _ in range(MOST_FORMS - 1)]
+            glossary[name] = ["a", *forms]
+        # Enough tokens for the short translations, and no more, because each of them makes the work larger.
+        settings = {"num_beams": num_beams, "max_new_tokens": 3 * count + 1, "glossary": glossary}
+        tried = as_request(" ".join(names[:count]), {"generate_parameters": settings})
+        try:
+            await exchange(reader, writer, tried)
+            fewest, request = count, tried
+        except OSError:
+            most = count
+    writer.close()
+    return fewest, request
+
+
+def peak_megabytes(process: int) -> float:
+    """The most resident memory that a process has had, in MB."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    return int(re.search(r"^VmHWM:\s+(\d+) kB$", status, flags=re.MULTILINE)[1]) * 1024 / 1e6
 
 
 async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> None:
@@ -179,6 +244,14 @@ def tables(figures: dict[str, Any]) -> str:
         f"| {name} | {row['throughput']:.0f} | {row['p50']:.0f} | {row['p95']:.0f} |"
         for name, row in figures["load"].items()
     ]
+    if figures["terms"]:
+        lines += ["", "| beams, terms, kB of the request | p50 alone; beside it, ms | p95 | most | memory, MB |"]
+        lines += ["|---|---|---|---|---|"]
+        lines += [
+            f"| {row['beams']}, {row['terms']}, {row['bytes'] / 1000:.0f} | {row['p50_alone']:.0f}; {row['p50']:.0f} | "
+            f"{row['p95_alone']:.0f}; {row['p95']:.0f} | {row['most']:.0f} | {row['megabytes']:.0f} |"
+            for row in figures["terms"]
+        ]
     if figures["memory"]:
         lines += ["", "| requests | resident memory, MB |", "|---|---|"]
         lines += [f"| {row['requests']:,} | {row['megabytes']:.0f} |" for row in figures["memory"]]

@@ -10,6 +10,7 @@ a sentence's phrases, one after the other), hypotheses (running ones or candidat
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -85,7 +86,9 @@ def _as_sequence(value: Any) -> Sequence:
 def _as_phrase(given: Any, vocab_size: int, unusable: set[int | None]) -> Phrase:
     is_one = all(isinstance(each, int) for each in _as_sequence(given))
     alternatives = tuple(dict.fromkeys(tuple(_as_sequence(each)) for each in ([given] if is_one else given)))
-    for token in (token for alternative in alternatives for token in alternative):
+    # Distinct ones, because phrases may be long; with their types, because 1 and True are equal.
+    tokens = {(token, type(token)): token for alternative in alternatives for token in alternative}
+    for token in tokens.values():
         if not isinstance(token, int) or isinstance(token, bool):
             raise TypeError(f"forced_phrases contains {token!r} in the place of a token id; {_SHAPE}.")
         if not 0 <= token < vocab_size or token in unusable:
@@ -187,9 +190,7 @@ class PhraseStates:
 
     def __init__(self, phrases: list[list[Phrase]], letter_edges: torch.Tensor, eos: torch.Tensor):
         self._begins, self._ends, self._is_empty = letter_edges
-        begins = self._begins.tolist()
-        tables = [_tables(of_sentence, begins, eos.tolist()) for of_sentence in phrases]
-        self._tables = _pad(tables, letter_edges.device)
+        self._tables = _pad([_tables(of_sentence, self._begins, eos) for of_sentence in phrases])
         vocabulary = letter_edges.shape[1]
         # One more column, for the padding of `own_tokens`.
         is_own = torch.zeros(len(phrases), vocabulary + 1, dtype=torch.bool, device=letter_edges.device)
@@ -314,36 +315,57 @@ def _at_positions(values: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     return values.gather(2, columns[:, None].expand(-1, values.shape[1], -1))
 
 
-def _tables(phrases: list[Phrase], begins: list[bool], eos: list[int]) -> Tables:
-    """Tables of a sentence's phrases; `begins`: whether each token begins with a letter."""
+def _tables(phrases: list[Phrase], begins: torch.Tensor, eos: torch.Tensor) -> Tables:
+    """Tables of a sentence's phrases; `begins`: whether each token begins with a letter.
+
+    Without a loop over tokens, which would hold the interpreter for a second where phrases are many and long.
+    """
     required = Counter(tuple(sorted(phrase)) for phrase in phrases)
-    own_tokens = sorted({*eos, *(token for phrase in required for tokens in phrase for token in tokens)})
-    columns = {token: column for column, token in enumerate(own_tokens)}
-    lengths, positions = [], []
+    alternatives: list[tuple[int, ...]] = []
+    owners: list[int] = []
+    lengths: list[int] = []
     for number, phrase in enumerate(required):
         # An alternative that begins with a letter cannot follow every token.
         anywhere = [tokens for tokens in phrase if not begins[tokens[0]]] or phrase
-        length = min(map(len, anywhere))
-        lengths.append(length)
-        for tokens in phrase:
-            for place, token in enumerate(tokens, start=1):
-                is_last = place == len(tokens)
-                kinds = _FIRST * (place == 1) | _LAST * is_last
-                kinds |= _LETTER_FOLLOWS * (not is_last and begins[tokens[place]])
-                saved = 0 if is_last else max(0, length - len(tokens) + place)
-                positions.append((token, kinds, saved, number, columns[token]))
-    of_positions = torch.tensor(positions, dtype=torch.long).view(len(positions), 5).unbind(1)
-    others = (own_tokens, lengths, list(required.values()))
-    return Tables(*of_positions, *(torch.tensor(values, dtype=torch.long) for values in others))
+        lengths.append(min(map(len, anywhere)))
+        alternatives += phrase
+        owners += [number] * len(phrase)
+
+    device = begins.device
+    tokens = torch.tensor(list(chain.from_iterable(alternatives)), dtype=torch.long, device=device)
+    lengths_of_alternatives = torch.tensor(list(map(len, alternatives)), dtype=torch.long, device=device)
+    lengths_of_phrases = torch.tensor(lengths, dtype=torch.long, device=device)
+    owners_of_alternatives = torch.tensor(owners, dtype=torch.long, device=device)
+    starts = lengths_of_alternatives.cumsum(0) - lengths_of_alternatives
+
+    owners_of_positions = owners_of_alternatives.repeat_interleave(lengths_of_alternatives)
+    places = torch.arange(len(tokens), device=device) - starts.repeat_interleave(lengths_of_alternatives)
+    # The tokens of the alternative that come after each position.
+    left = lengths_of_alternatives.repeat_interleave(lengths_of_alternatives) - places - 1
+    is_last = left == 0
+    letter_follows = begins[tokens].roll(-1) & ~is_last
+    kinds = _FIRST * (places == 0) + _LAST * is_last + _LETTER_FOLLOWS * letter_follows
+    saved = (lengths_of_phrases[owners_of_positions] - left).clamp(min=0).masked_fill(is_last, 0)
+    own_tokens, columns = torch.cat([tokens, eos.to(device)]).unique(return_inverse=True)
+    return Tables(
+        tokens=tokens,
+        kinds=kinds,
+        saved=saved,
+        owners=owners_of_positions,
+        columns=columns[: len(tokens)],
+        own_tokens=own_tokens,
+        lengths=lengths_of_phrases,
+        required=torch.tensor(list(required.values()), dtype=torch.long, device=device),
+    )
 
 
-def _pad(tables: list[Tables], device: torch.device) -> Tables:
+def _pad(tables: list[Tables]) -> Tables:
     """Join the tables of several sentences; a first axis `batch` is added."""
     joined = {}
     for name in Tables._fields:
         fill = _NO_TOKEN if name in ("tokens", "own_tokens") else 0
         columns = [getattr(table, name) for table in tables]
-        joined[name] = pad_sequence(columns, batch_first=True, padding_value=fill).to(device)
+        joined[name] = pad_sequence(columns, batch_first=True, padding_value=fill)
     return Tables(**joined)
 
 

@@ -4,6 +4,7 @@
 seconds until the answer.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -11,6 +12,7 @@ from dataclasses import dataclass, fields
 from ..support.argument_checks import check_number
 from ..support.build_arguments import option
 from ..support.user_errors import InputError
+from ..translation.glossary import CELLS_PER_TOKEN
 from .errors import BusyError, TooMuchError
 
 
@@ -92,8 +94,8 @@ class TextLimits:
             raise TooMuchError(f"a text has {longest:,} tokens; split it into texts of at most {most:,}.")
 
     def check_work(self, tokens: Sequence[int], num_beams: int, max_new_tokens: int | None) -> int:
-        """The work that texts of so many source tokens may take with so many beams; TooMuchError if it is too much."""
-        steps = sum(count + (max_new_tokens or count + _USUAL_OFFSET) for count in tokens)
+        """Compute the work of texts with so many source tokens, see docs/serving.md; TooMuchError if it is too much."""
+        steps = sum(tokens) + sum(_most_new_tokens(tokens, max_new_tokens))
         if num_beams * steps > self._settings.max_work:
             raise TooMuchError(
                 f"the texts may take {steps:,} tokens of source and translation with {num_beams} beams each, more than "
@@ -101,6 +103,29 @@ class TextLimits:
             )
         return num_beams * steps
 
+    def check_terms(
+        self, work: int, cells: Sequence[int], tokens: Sequence[int], num_beams: int, max_new_tokens: int | None
+    ) -> int:
+        """Add the work of terms to that of texts; TooMuchError if it is too much.
+
+        Each text has `cells` of [`PhraseSizes`], which the search computes for each new token of each beam.
+        """
+        work_of_terms = 0
+        for new_tokens, cells_of_text in zip(_most_new_tokens(tokens, max_new_tokens), cells, strict=True):
+            work_of_terms += num_beams * math.ceil(new_tokens * cells_of_text / CELLS_PER_TOKEN)
+        if work + work_of_terms > self._settings.max_work:
+            raise TooMuchError(
+                f"with {num_beams} beams the texts may take as much work as {work:,} tokens, and the terms in them as "
+                f"much as {work_of_terms:,} more, but the server allows {self._settings.max_work:,} in all; send fewer "
+                "terms, fewer or shorter translations of them, fewer texts or fewer beams."
+            )
+        return work + work_of_terms
+
     def _count(self, texts: int) -> None:
         self.in_flight += texts
         self._observe(self.in_flight)
+
+
+def _most_new_tokens(tokens: Sequence[int], max_new_tokens: int | None) -> list[int]:
+    """The most tokens that the translation of each text may have."""
+    return [max_new_tokens or count + _USUAL_OFFSET for count in tokens]

@@ -5,7 +5,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -14,6 +14,7 @@ from ..model.pipeline_vanilla_transformer import are_same_language, copies_lette
 from ..model.tokenization_two_vocabularies import longest_training_source
 from ..support.argument_checks import check_strings
 from ..translation.engine import Engine
+from ..translation.glossary import Glossary
 from ..translation.markup_document import Document
 from ..translation.sentence_splitting import Piece, join, pieces_of
 from ..translation.translate import translate
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 # A search ends at its next step when its requests have ended.
 _GRACE_SECONDS = 30
+_Item = TypeVar("_Item")
 
 
 class Service:
@@ -118,9 +120,8 @@ class Service:
             found = await self.translate_sentences(texts, options, self.split_sentences)
             return await asyncio.to_thread(lambda: [join(*each) for each in found])
         with self._admitted(texts):
-            sentences = await asyncio.to_thread(self._sentences_of_documents, texts, options)
-            tokens = [sum(each) for each in sentences]
-            work = self._check_work([count for each in sentences for count in each], options)
+            options = await asyncio.to_thread(self._with_glossary, options)
+            tokens, work = await asyncio.to_thread(self._measure_documents, texts, options)
             return await self.batcher.submit(texts, tokens, options, work)
 
     async def translate_sentences(
@@ -138,9 +139,9 @@ class Service:
                 self._check_work(tokens, options)
                 pieces = await asyncio.to_thread(self._split, texts)
             sentences = [piece.text for each in pieces for piece in each if not is_blank(piece.text)]
-            tokens = await asyncio.to_thread(self._count, sentences)
-            options = {**options, "split_sentences": False}
-            found = iter(await self.batcher.submit(sentences, tokens, options, self._check_work(tokens, options)))
+            options = await asyncio.to_thread(self._with_glossary, {**options, "split_sentences": False})
+            tokens, work = await asyncio.to_thread(self._measure, sentences, options)
+            found = iter(await self.batcher.submit(sentences, tokens, options, work))
             return [
                 (each, [untranslated(text) if is_blank(text) else next(found) for text, *_ in each]) for each in pieces
             ]
@@ -150,25 +151,54 @@ class Service:
         with self._limits.admit(1), self._as_request_errors():
             return await self.batcher.call(function, *arguments)
 
-    def _sentences_of_documents(self, documents: Sequence[str], options: dict[str, Any]) -> list[list[int]]:
-        """The number of tokens of each sentence of each document."""
+    def _measure_documents(self, documents: Sequence[str], options: dict[str, Any]) -> tuple[list[int], int]:
+        """The number of tokens of each document, and the work of all of them."""
         self._limits.check_markup(documents)
-        texts = [Document(options["markup"], each).texts for each in check_strings("the request", documents)]
-        counts = [self._count(each, self.split_sentences) for each in texts]
+        texts = [Document(options["markup"], document).texts for document in check_strings("the request", documents)]
         if self.split_sentences:
-            self._check_work([count for each in counts for count in each], options)  # Splitting takes time, too.
-            tokenizer, language = self.tokenizer, self.card.source_language
-            pieces = [[piece for text in each for piece in pieces_of(tokenizer, text, language)] for each in texts]
-            counts = [self._count([piece.text for piece in each if not is_blank(piece.text)]) for each in pieces]
-        return counts
+            # Splitting takes time, too.
+            tokens_of_texts = [self._count(texts_of_document, may_be_long=True) for texts_of_document in texts]
+            self._check_work(_flatten(tokens_of_texts), options)
+        sentences = [self._sentences(texts_of_document) for texts_of_document in texts]
+        tokens = [self._count(sentences_of_document) for sentences_of_document in sentences]
+        work = self._check_work(_flatten(tokens), options, _flatten(sentences))
+        return [sum(counts) for counts in tokens], work
+
+    def _sentences(self, texts: Sequence[str]) -> list[str]:
+        """The sentences of some texts of a document that are translated."""
+        if not self.split_sentences:
+            return list(texts)
+        pieces = _flatten([pieces_of(self.tokenizer, text, self.card.source_language) for text in texts])
+        return [piece.text for piece in pieces if not is_blank(piece.text)]
+
+    def _measure(self, sentences: Sequence[str], options: dict[str, Any]) -> tuple[list[int], int]:
+        """The number of tokens of each sentence, and the work of all of them."""
+        tokens = self._count(sentences)
+        return tokens, self._check_work(tokens, options, sentences)
+
+    def _with_glossary(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options with a [`Glossary`] in the place of its terms, so that it is made once for a request."""
+        terms = options.get("glossary")
+        if terms is None:
+            return options
+        return {**options, "glossary": Glossary(terms, self.tokenizer)}
 
     def _split(self, texts: Sequence[str]) -> list[list[Piece]]:
         most = min(longest_training_source(self.tokenizer), self.settings.max_source_tokens)
         return [pieces_of(self.tokenizer, text, self.card.source_language, most) for text in texts]
 
-    def _check_work(self, tokens: Sequence[int], options: dict[str, Any]) -> int:
-        given = {**self._generate_kwargs, **options}
-        return self._limits.check_work(tokens, given.get("num_beams") or self.num_beams, given.get("max_new_tokens"))
+    def _check_work(
+        self, tokens: Sequence[int], options: dict[str, Any], sentences: Sequence[str] | None = None
+    ) -> int:
+        """The work of texts with so many tokens; with that of terms, if `sentences` are the texts themselves."""
+        settings = {**self._generate_kwargs, **options}
+        num_beams, max_new_tokens = settings.get("num_beams") or self.num_beams, settings.get("max_new_tokens")
+        work = self._limits.check_work(tokens, num_beams, max_new_tokens)
+        glossary = settings.get("glossary")
+        if glossary is None or sentences is None:
+            return work
+        cells = [glossary.sizes(sentence).cells for sentence in sentences]
+        return self._limits.check_terms(work, cells, tokens, num_beams, max_new_tokens)
 
     @contextmanager
     def _admitted(self, texts: Sequence[str]) -> Iterator[None]:
@@ -208,6 +238,10 @@ class Service:
     def _observe(self, batch: Batch) -> None:
         self.is_failing = False
         self.metrics.count_batch(batch)
+
+
+def _flatten(lists: Sequence[Sequence[_Item]]) -> list[_Item]:
+    return [item for items in lists for item in items]
 
 
 def _end_the_process(task: "asyncio.Task[None]") -> None:

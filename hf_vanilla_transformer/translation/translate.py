@@ -30,7 +30,7 @@ from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError, input_errors
 from .alignment import Aligner
 from .engine import Engine
-from .glossary import Glossary, letter_edges, phrases_of
+from .glossary import CELLS_PER_TOKEN, Glossary, PhraseSizes, letter_edges, phrases_of
 from .inference import Inference
 from .markup_document import KINDS, Document
 from .sentence_splitting import Piece, join, joined, pieces_of
@@ -44,6 +44,9 @@ logger = logging.getLogger(__name__)
 _USUAL_BEAMS = 8
 # From this many source tokens on, most of the time of base goes to attention, and grows with the square of the length.
 _LONG = 2_000
+# Numbers that the search with phrases may compute in each step, for each beam and each source token that fits a batch.
+# With 8 beams and the usual 4,096 tokens they take 100 MB, and 0.1 s a step on one thread.
+_CELLS_PER_SOURCE_TOKEN = 100
 # Settings of a search that say how to read its result.
 _SETTINGS = (
     *("num_beams", "do_sample", "length_penalty", "length_penalty_type", "eos_token_id", "forced_eos_token_id"),
@@ -214,21 +217,28 @@ def _translate_texts(texts: list[str], options: _Options) -> list[Translation]:
 def _translate_sentences(sentences: list[str], options: _Options) -> list[Translation]:
     """Translate sentences, each with the phrases that its translation must have."""
     model, tokenizer = options.inference.model, options.inference.tokenizer
-    phrases = phrases_of(tokenizer, sentences, options.glossary, options.forced_phrases)
-    if options.glossary is not None or any(phrases):
+    glossary = options.glossary
+    if glossary is not None and not isinstance(glossary, Glossary):
+        glossary = Glossary(glossary, tokenizer)
+    phrases = phrases_of(sentences, glossary, options.forced_phrases)
+    if glossary is not None or any(phrases):
         kind = model.config.model_type
         if isinstance(model, Engine) or kind != VanillaTransformerConfig.model_type:
             reason = "another engine than torch" if isinstance(model, Engine) else f'a model of the type "{kind}"'
             raise InputError(f"terms and forced_phrases do not work with {reason}; leave them out, or use another.")
         check_is_beam_search(_search_settings(model, options.generate_kwargs))
-        if options.glossary is not None:
-            edges = letter_edges(tokenizer, model.config.vocab_size)
-            options.generate_kwargs.setdefault("letter_edges", edges)
-    return _translate_batches(sentences, phrases, options)
+    sizes = [PhraseSizes()] * len(sentences)
+    if glossary is not None:
+        edges = letter_edges(tokenizer, model.config.vocab_size)
+        options.generate_kwargs.setdefault("letter_edges", edges)
+        sizes = [glossary.sizes(sentence) for sentence in sentences]
+    return _translate_batches(sentences, phrases, sizes, options)
 
 
-def _translate_batches(sentences: list[str], phrases: list[list], options: _Options) -> list[Translation]:
-    """Translate sentences in batches of similar length."""
+def _translate_batches(
+    sentences: list[str], phrases: list[list], sizes: list[PhraseSizes], options: _Options
+) -> list[Translation]:
+    """Translate sentences in batches of similar length, which are smaller where their phrases are many or long."""
     inference, generate_kwargs = options.inference, options.generate_kwargs
     model, tokenizer = inference.model, inference.tokenizer
     translations = [untranslated(sentence, options.words) for sentence in sentences]
@@ -246,8 +256,11 @@ def _translate_batches(sentences: list[str], phrases: list[list], options: _Opti
     if isinstance(settings.num_beams, int):  # generate() raises an error for anything else.
         budget = inference.tokens_per_batch * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams)
         inference = replace(inference, tokens_per_batch=max(1, budget))
+    batches = inference.batches([len(ids) for ids in encoded], "translating", "sentences")
+    most_cells = inference.tokens_per_batch * _CELLS_PER_SOURCE_TOKEN
+    sizes_of_rows = [sizes[index] for index in indices]
     with evaluating(model):
-        for batch in inference.batches([len(ids) for ids in encoded], "translating", "sentences"):
+        for batch in (part for whole in batches for part in _split_by_phrases(whole, sizes_of_rows, most_cells)):
             inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
             forced = [phrases[indices[row]] for row in batch]
             arguments = {**generate_kwargs, "forced_phrases": forced} if any(forced) else generate_kwargs
@@ -259,6 +272,29 @@ def _translate_batches(sentences: list[str], phrases: list[list], options: _Opti
             for row, translation in zip(batch, found, strict=True):
                 translations[indices[row]] = translation
     return translations
+
+
+def _split_by_phrases(batch: list[int], sizes: list[PhraseSizes], most_cells: int) -> list[list[int]]:
+    """Split the rows of a batch so that each part has at most `most_cells`, and few of them for padding.
+
+    A row with more cells is a part of its own. Padding may double the cells, and may in any case take as long as the
+    model takes for a token of each row, so that batches with short phrases stay whole.
+    """
+    parts: list[list[int]] = []
+    padded, cells = PhraseSizes(), 0
+    # Rows with phrases of similar sizes are next to each other; the others keep their order.
+    for row in sorted(batch, key=lambda row: -sizes[row].cells):
+        if parts:
+            rows = len(parts[-1]) + 1
+            new_padded = padded.pad(sizes[row])
+            new_cells = cells + sizes[row].cells
+            if rows * new_padded.cells <= min(most_cells, 2 * new_cells + rows * CELLS_PER_TOKEN):
+                parts[-1].append(row)
+                padded, cells = new_padded, new_cells
+                continue
+        parts.append([row])
+        padded, cells = sizes[row], sizes[row].cells
+    return parts
 
 
 def _generate(model: Any, inputs: Any, show_progress: bool, generate_kwargs: dict[str, Any]) -> Any:

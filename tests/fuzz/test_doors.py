@@ -30,10 +30,13 @@ from hf_vanilla_transformer.cli import align, convert, evaluate, translate
 from hf_vanilla_transformer.cli.parser import given_arguments
 from hf_vanilla_transformer.conversion import user_cache
 from hf_vanilla_transformer.data.cleaning import clean_pairs, hold_out
-from hf_vanilla_transformer.model.pipeline_vanilla_transformer import is_blank
+from hf_vanilla_transformer.model.beam_search import BeamSearch
+from hf_vanilla_transformer.model.constrained_beam_search import ConstrainedBeamSearch
+from hf_vanilla_transformer.model.pipeline_vanilla_transformer import encode, is_blank
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
 from hf_vanilla_transformer.support.recipes import format_recipe
 from hf_vanilla_transformer.training.run_arguments import Settings
+from hf_vanilla_transformer.translation import glossary as glossary_module
 from hf_vanilla_transformer.translation.markup_document import Document
 from hf_vanilla_transformer.translation.words_of_tokens import TokenTexts
 from tests.conversion.fsmt import fsmt_model, write_tokenizer
@@ -61,7 +64,7 @@ from tests.translation.test_words_of_tokens import words_by_offsets
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODEL = FIXTURES / "numbers_tiny"
 MARIAN, FAIRSEQ = FIXTURES / "marian" / "tied_relu", FIXTURES / "fairseq" / "joint"
-DOORS = 31
+DOORS = 32
 # Arguments of generate() that take numbers; not those of length, which take time.
 SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping")
 # Arguments of `train` that a plan fits others to.
@@ -516,3 +519,91 @@ def test_values_typed_into_a_file_are_read_as_on_the_command_line(data):
                     given_arguments(Settings, "", ["--config", str(path)])
             else:
                 assert given_arguments(Settings, "", ["--config", str(path)]) == expected
+
+
+@contextlib.contextmanager
+def counting_work(model: Any) -> Iterator[dict[str, float]]:
+    """Count what the searches of a model compute: the hypotheses that they extend, and their work with phrases.
+
+    The work of a hypothesis is 1, and 1 more for every 1,000 of the numbers that its phrases take, as docs/serving.md
+    tells; the phrases of a batch are counted as `generate()` gets them, each as large as the largest.
+    """
+    work = {"hypotheses": 0.0, "with phrases": 0.0}
+    generate = model.generate
+    numbers_of_phrases = 0
+
+    def generate_with_phrases(*arguments: Any, **options: Any) -> Any:
+        nonlocal numbers_of_phrases
+        batch = options.get("forced_phrases") or []
+        positions, tokens, phrases = [0], [0], [0]
+        for phrases_of_sentence in batch:
+            alternatives = [tokens for phrase in phrases_of_sentence for tokens in phrase]
+            distinct = {json.dumps(sorted(phrase)) for phrase in phrases_of_sentence}
+            positions.append(sum(map(len, alternatives)))
+            tokens.append(len({token for alternative in alternatives for token in alternative}) + 1)
+            phrases.append(len(distinct))
+        numbers_of_phrases = max(positions) + max(tokens) * max(phrases) if any(batch) else 0
+        return generate(*arguments, **options)
+
+    def counting(extend: Callable) -> Callable:
+        def extend_and_count(search: Any, log_probs: Any, *arguments: Any, **options: Any) -> Any:
+            work["hypotheses"] += len(log_probs)
+            work["with phrases"] += len(log_probs) * (1 + numbers_of_phrases / 1000)
+            return extend(search, log_probs, *arguments, **options)
+
+        return extend_and_count
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "generate", generate_with_phrases, raising=False)
+        for search in (BeamSearch, ConstrainedBeamSearch):
+            patch.setattr(search, "extend", counting(search.extend))
+        yield work
+
+
+# Short ones, and long ones that can be drawn fast.
+FORMS = st.tuples(st.text("abcdefghij klmnß日", min_size=1, max_size=6).filter(str.strip), st.integers(1, 40)).map(
+    lambda part: part[0] * part[1]
+)
+TERMS = st.dictionaries(
+    st.sampled_from(["one", "two", "three", "forty", "hundred", "and"]),
+    st.lists(FORMS, min_size=1, max_size=9).map(lambda forms: ["x", *forms]),
+    min_size=1,
+)
+TEXTS_WITH_TERMS = st.lists(
+    st.lists(st.sampled_from(["one", "two", "three", "forty", "hundred", "and", "seven"]), min_size=1, max_size=9),
+    min_size=1,
+    max_size=5,
+)
+
+
+@fuzz(TERMS, TEXTS_WITH_TERMS, st.integers(2, 6), st.none() | st.integers(5, 40))
+def test_costs_of_glossaries(model, tokenizer, terms, words, num_beams, max_new_tokens):
+    """The server computes a work before it translates that is at least half of what the search then takes."""
+    pytest.importorskip("prometheus_client")
+    from hf_vanilla_transformer.serving.service import CardFacts, Service, ServingSettings
+
+    texts = [" ".join(words_of_text) for words_of_text in words]
+    options = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
+    service = Service(model, tokenizer, ServingSettings(max_work=10**9), CardFacts("numbers"))
+    with pytest.MonkeyPatch.context() as patch:
+        encoded = []
+        patch.setattr(
+            glossary_module, "encode", lambda *arguments, **given: encode_and_note(encoded, *arguments, **given)
+        )
+        with_glossary = service._with_glossary({**options, "glossary": terms})
+    forms = [form for translations in terms.values() for form in translations]
+    # The time that it takes to make the glossary: four contexts for each form, and few calls of the tokenizer.
+    assert len(encoded) <= 2 + 4 * len(forms) // 256
+    assert sum(len(text) for batch in encoded for text in batch) <= 4 * sum(len(form) + 2 for form in forms) + 10
+    _, work = service._measure(texts, with_glossary)
+    _, work_of_texts = service._measure(texts, options)
+    with counting_work(model) as done, contextlib.suppress(ValueError):
+        translate_sentences(model, tokenizer, texts, **with_glossary)
+    assert done["hypotheses"] <= work_of_texts <= work
+    assert done["with phrases"] <= 2 * work
+
+
+def encode_and_note(encoded: list[list[str]], tokenizer: Any, **options: Any) -> Any:
+    """Encode texts as the package does, and add them to a list."""
+    encoded.append(options["text_target"])
+    return encode(tokenizer, **options)

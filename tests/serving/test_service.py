@@ -1,11 +1,13 @@
 """The service over a model that waits, and over one that fails."""
 
 import asyncio
+import random
 import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from itertools import product
 
 import pytest
 import torch
@@ -164,6 +166,56 @@ def test_work_is_limited_before_it_begins(service_of, model_that_waits, paramete
         assert begun == ([["nine"]] if message is None else [])
         if message is not None:
             assert message in answer["error"]
+
+
+def long_forms(count):
+    """Forms of 190 letters that have nothing in common."""
+    draws = random.Random(count)
+    return ["".join(draws.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(190)) for _ in range(count)]
+
+
+MANY_TERMS = ["".join(letters) for letters in product("bcdfghkl", "aeiou")]
+
+
+@pytest.mark.parametrize("body", [{"format": "text"}, {"format": "html"}, {"split": True}])
+def test_terms_count_as_work_before_it_begins(service_of, model_that_waits, body):
+    from tests.serving.support import call, serving
+
+    may_go_on, begun = model_that_waits
+    may_go_on.set()
+    service = service_of()
+    service._generate_kwargs = {"num_beams": 16}
+    if body.pop("split", False):
+        pytest.importorskip("sentencex")
+        service._generate_kwargs["split_sentences"] = True
+    costly = {term: long_forms(10) for term in MANY_TERMS}
+    text = " ".join(MANY_TERMS)
+    with serving(service) as address:
+        body.update(q=text, source="en", target="de", glossary=costly)
+        status, _, answer = call(address, "POST", "/translate", body)
+        assert status == 413
+        assert "with 16 beams" in answer["error"]
+        assert "the server allows 200,000 in all; send fewer terms, fewer or shorter translations" in answer["error"]
+        assert not begun
+        # The same terms pass if the text has none of them, or if their translations are few and short.
+        assert call(address, "POST", "/translate", {**body, "q": "nine"})[0] == 200
+        body["glossary"] = {term: ["Maschine", "Maschinen"] for term in MANY_TERMS}
+        assert call(address, "POST", "/translate", body)[0] == 200
+        assert len(begun) == 2
+
+
+def test_requests_with_equal_terms_share_a_batch(service_of, model_that_waits):
+    from tests.serving.support import call, serving
+
+    may_go_on, begun = model_that_waits
+    may_go_on.set()
+    bodies = [
+        {"q": text, "source": "en", "target": "de", "glossary": {"nine": forms}}
+        for text, forms in [("a", ["x", "y"]), ("b", ["x", "y"]), ("c", ["x", "z"])]
+    ]
+    with serving(service_of(max_wait_ms=500)) as address, ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda body: call(address, "POST", "/translate", body), bodies))
+    assert sorted(map(sorted, begun)) == [["a", "b"], ["c"]]
 
 
 def test_other_languages(service_of):

@@ -10,7 +10,15 @@ from tokenizers.decoders import Metaspace
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, TokenizersBackend
 
 from hf_vanilla_transformer import TwoVocabularyTokenizer, train_tokenizer, translate
-from hf_vanilla_transformer.translation.glossary import Glossary, letter_edges, phrases_of, read_terms, tokenizations
+from hf_vanilla_transformer.translation.glossary import (
+    Glossary,
+    PhraseSizes,
+    letter_edges,
+    phrases_of,
+    read_terms,
+    tokenizations,
+)
+from hf_vanilla_transformer.translation.translate import _split_by_phrases
 from tests.ecosystem.documentation import FIXTURE
 from tests.models import decisive_model, normalizer
 
@@ -245,7 +253,7 @@ def test_forced_phrases_for_each_sentence(model, tokenizer):
     assert "zwei" in said(details[2].text)
     with pytest.raises(ValueError, match="forced_phrases has 1 lists for 4 sentences; give a list for each"):
         translate(model, tokenizer, SENTENCES, forced_phrases=[[]])
-    assert phrases_of(tokenizer, ["a"]) == [[]]
+    assert phrases_of(["a"]) == [[]]
 
 
 def test_models_that_cannot_be_forced(model, tokenizer):
@@ -282,3 +290,33 @@ def test_terms_of_texts_that_are_split(model, tokenizer):
     assert "zwei" in said(text.partition("\n\n")[0])
     with pytest.raises(ValueError, match="forced_phrases is for sentences, not for texts to split; give a glossary"):
         translate(model, tokenizer, ["two."], split_sentences=True, forced_phrases=[[[5]]])
+
+
+def test_batches_are_split_by_the_sizes_of_phrases():
+    """So that memory has a bound, and sentences with small phrases do not pay for those with large ones."""
+    small, large, none = PhraseSizes(20, 10, 2), PhraseSizes(9000, 50, 20), PhraseSizes()
+    assert _split_by_phrases([3, 1, 0, 2], [none] * 4, 100) == [[3, 1, 0, 2]]
+    assert _split_by_phrases([0, 1, 2, 3], [none, small, none, small], 100_000) == [[1, 3, 0, 2]]
+    assert _split_by_phrases([0, 1, 2, 3], [small, large, small, none], 100_000) == [[1, 0], [2, 3]]
+    assert _split_by_phrases([0, 1, 2, 3], [large, small, large, none], 15_000) == [[0], [2], [1, 3]]
+
+
+@pytest.mark.parametrize("tokens_per_batch", [30, 4096])
+def test_split_batches_give_the_same_translations(model, tokenizer, tokens_per_batch):
+    sentences = ["one", "two", "nine", "forty-two", "nine nine", "seven"]
+    terms = {"nine": ["zehn", "x" * 60, "y" * 60], "two": "elf", "forty": "vier"}
+    together = translate(model, tokenizer, sentences, tokens_per_batch, glossary=terms)
+    alone = [translate(model, tokenizer, [sentence], glossary=terms)[0] for sentence in sentences]
+    assert together == alone
+
+
+def test_sizes_are_those_of_the_phrases(tokenizer):
+    terms = {"machine": ["Haus", "kleines Haus"], "C++": "Boot", "two words": "ein"}
+    glossary = Glossary(terms, tokenizer)
+    for sentence in ("a machine", "C++ machine", "two words, two words", "nothing"):
+        phrases = glossary.phrases(sentence)
+        alternatives = [tokens for phrase in phrases for tokens in phrase]
+        sizes = glossary.sizes(sentence)
+        assert sizes.positions == sum(map(len, alternatives))
+        assert sizes.phrases == len({str(phrase) for phrase in phrases})
+        assert sizes.tokens >= len({token for tokens in alternatives for token in tokens})
