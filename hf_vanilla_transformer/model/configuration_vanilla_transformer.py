@@ -182,6 +182,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 1
     is_encoder_decoder: bool = True
+    # Libraries read it, and take a model without it for a decoder, whose output repeats the input.
+    is_decoder: bool = False
     use_cache: bool = True
     alignment_heads: list | None = None
     alignment_shift: bool = False
@@ -325,6 +327,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     def _check_choices(self) -> None:
         _require(self.is_encoder_decoder, "is_encoder_decoder is False; this model has an encoder, so leave it out.")
+        _require(not self.is_decoder, "is_decoder is True; this model has an encoder, so leave it out.")
         _require(
             self.position_offset == 0 or (self.position_offset > 0 and self.position_embedding_type != "learned"),
             f"position_offset is {self.position_offset}; it must be at least 0, and 0 for learned positions.",

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from transformers import MarianConfig
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS
@@ -79,6 +80,13 @@ def test_aliases():
     assert (config.hidden_size, config.intermediate_size, config.decoder_attention_heads) == (64, 128, 2)
 
 
+def test_it_says_that_it_is_no_decoder_alone():
+    """Libraries that find no `is_decoder`, such as SHAP, cut as many tokens off the output as the input has."""
+    config = VanillaTransformerConfig()
+    assert config.is_decoder is MarianConfig().is_decoder is False
+    assert VanillaTransformerConfig.from_dict(config.to_dict()).is_decoder is False
+
+
 def test_cache_is_sized_by_the_decoder():
     config = VanillaTransformerConfig(encoder_layers=3, decoder_layers=5)
     assert config.get_text_config(decoder=True).num_hidden_layers == 5
@@ -100,6 +108,7 @@ def test_rates_are_numbers_from_0_to_1(rate):
         ({"label_smoothing": -0.1}, "label_smoothing is -0.1; it must be a rate between 0 and 1"),
         ({"dropout": float("nan")}, "dropout is nan; it must be a rate between 0 and 1"),
         ({"is_encoder_decoder": False}, "is_encoder_decoder is False; this model has an encoder"),
+        ({"is_decoder": True}, "is_decoder is True; this model has an encoder"),
         ({"vocab_size": 0}, "vocab_size is 0; it must be from 1 to 2147483647"),
         ({"d_k": 0}, "d_k is 0; it must be from 1 to"),
         ({"decoder_layers": 0}, "decoder_layers is 0; it must be from 1 to 1000"),
