@@ -57,6 +57,8 @@ _DEEPEST = 200
 # The declaration of XML and a document type, with what stands before it.
 _DOCTYPE_OF_XML = r"""<!DOCTYPE\s(?>"[^"]*"|'[^']*'|[^]["'>])*(?:\[[^]]*\]\s*)?>"""
 _PROLOG = re.compile(rf"(?>\s+|<!--.*?-->|<\?.*?\?>)*+{_DOCTYPE_OF_XML}|<\?xml\s.*?\?>", re.DOTALL)
+# White space of HTML and XML, which is as good as one space; no-break spaces are not.
+_SPACES = re.compile(r"[ \t\n\r\f]+")
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 # Characters of a text in an error.
 _SHOWN = 60
@@ -91,6 +93,11 @@ class Node:
         pairs = (f' {name}="{escape_html(value or "", True)}"' for name, value in self.attributes.items())
         return f"<{self.name}{''.join(pairs)}>"
 
+    @property
+    def is_group(self) -> bool:
+        """Whether it has no tags, and is only its children."""
+        return self.raw == "" and self.closing == ""
+
     def text_attributes(self) -> list[str]:
         """Names of attributes that hold text to translate."""
         if self.raw is not None or not self.is_translated:
@@ -106,6 +113,11 @@ def escape_html(text: str, is_attribute: bool = False) -> str:
 def escape_xml(text: str) -> str:
     """Text in XML, without characters that it forbids."""
     return html.escape(_NOT_IN_XML.sub(" ", text), quote=False)
+
+
+def collapse_spaces(text: str) -> str:
+    """Text with one space for white space of any length, as HTML shows it."""
+    return _SPACES.sub(" ", text)
 
 
 def write(node: "Node | str", escape: Callable[[str], str]) -> str:
@@ -217,7 +229,7 @@ def _classify(node: Node, is_sentence: bool, translates: bool, escape: Callable[
         is_part = child.name not in _BLOCKS and (is_sentence or child.name in _PHRASING)
         child.kind = Kind.INLINE if is_part else Kind.BLOCK
         _classify(child, is_part, inside, escape)
-        kinds = {each.kind for each in child.children if isinstance(each, Node)}
+        kinds = {grandchild.kind for grandchild in child.children if isinstance(grandchild, Node)}
         if Kind.BLOCK in kinds or (not inside and Kind.INLINE in kinds):
             child.kind = Kind.BLOCK
         elif not inside and is_part:

@@ -20,6 +20,7 @@ _UNSPACED += "\u3005-\u3007\u3041-\u3096\u309b-\u30ff\u3400-\u4dbf\u4e00-\u9fff\
 _UNSPACED += "\U00020000-\U0003ffff"
 _MARKS = "".join(mark for mark in map(chr, range(0xE00, 0x1800)) if unicodedata.category(mark).startswith("M"))
 _MARKS += "\u3099\u309a\ufe00-\ufe0f\U000e0100-\U000e01ef"
+UNSPACED_LETTER = re.compile(f"[{_UNSPACED}]")
 # The same, where each of these letters is a word, with its marks.
 WORDS_AND_LETTERS = re.compile(rf"[{_UNSPACED}][{_MARKS}]*|[^\s{_UNSPACED}]+")
 # What byte-pair encodings and SentencePiece add to a token where a word begins or ends.

@@ -38,11 +38,12 @@ from hf_vanilla_transformer.support.recipes import format_recipe
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.translation import glossary as glossary_module
 from hf_vanilla_transformer.translation.markup_document import Document
-from hf_vanilla_transformer.translation.words_of_tokens import TokenTexts
+from hf_vanilla_transformer.translation.words_of_tokens import WORDS_AND_LETTERS, TokenTexts
 from tests.conversion.fsmt import fsmt_model, write_tokenizer
 from tests.conversion.opus_mt import write_opus_mt
 from tests.fuzz.values import (
     CELLS,
+    FRAGMENTS,
     HOSTILE,
     IGNORED,
     LETTERLESS,
@@ -55,6 +56,7 @@ from tests.fuzz.values import (
     change_layout,
     changed_fields,
     damages,
+    spell_fragment,
     typed_values,
 )
 from tests.models import decisive_model, normalizer
@@ -441,6 +443,22 @@ def test_markup(model, tokenizer, sentences, kind, splits):
     options = {"markup": kind, "split_sentences": splits, "num_beams": 1, "max_new_tokens": 4}
     with one_sentence():
         assert len(translate_sentences(model, tokenizer, sentences, **options)) == len(sentences)
+
+
+@fuzz(FRAGMENTS, st.sampled_from(["html", "xml"]))
+def test_documents_whose_texts_are_their_own_translations(parts, kind):
+    """Such a document comes back character by character, but for the lengths of runs of white space.
+
+    A run of spaces, tabs and line breaks is one space for the reader of a page, and for the model, too. No-break spaces
+    are characters of their own, and neither they nor ordinary spaces may appear, vanish, or pass to the other side of
+    a tag.
+    """
+    pytest.importorskip("selectolax")
+    markup = spell_fragment(parts, kind)
+    document = Document(kind, markup)
+    word_counts = [len(WORDS_AND_LETTERS.findall(text)) for text in document.texts]
+    rendered = document.render(document.texts, [[(word, word) for word in range(count)] for count in word_counts])
+    assert re.sub(r"[ \t\n]+", " ", rendered) == re.sub(r"[ \t\n]+", " ", markup)
 
 
 @fuzz(st.lists(SENTENCES, max_size=3), st.dictionaries(SENTENCES, SENTENCES | st.lists(SENTENCES, max_size=2)))

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from xml.sax.saxutils import escape
 
 from hypothesis import strategies as st
 from transformers.debug_utils import DebugOption
@@ -69,6 +70,109 @@ MARKUP = st.lists(
     | SENTENCES,
     max_size=8,
 ).map("".join)
+
+# Documents for which HTML and XML have one spelling, so that they can be compared character by character: their parts,
+# with texts as characters, which `spell_fragment` escapes.
+PLAIN_TEXTS = st.sampled_from(
+    [
+        *("one", "two", "Three", "l'état", "CO2", "x", "5", "2024", "12.5", "漢字", "は", "น้ำ", "\U0001f642", "\u0301"),
+        *(
+            ".",
+            ",",
+            ";",
+            ":",
+            "!",
+            "?",
+            "(",
+            ")",
+            "[27]",
+            "«",
+            "»",
+            '"',
+            "“",
+            "”",
+            "'",
+            "+",
+            "-",
+            "\N{EN DASH}",
+            "/",
+            "%",
+            "|",
+        ),
+        *(". ", ", ", " (", ") ", "« ", " »", "& ", "< ", " > ", "50 % ", "100 %", "{", "}"),
+        *("one two", "three, four", "Five. Six", "a-b"),
+    ]
+)
+BLANKS = st.sampled_from([" ", " ", " ", "\n", "  ", "\n  ", "\xa0", "\u202f", "\u2003", " \xa0", "\xa0 "])
+PLACEHOLDERS = st.sampled_from(
+    [
+        *("{0}", "{1}", "{name}", "{{ user }}", "${x}", "#{y}", "%{count}", "%s", "%1$s", "%02d", "%.2f", "%@"),
+        *("{0,number}", "{n, plural, one {# file} other {{m} files}}", "{\\i1}", "https://a.b/c?d=1&e#f", "www.a.b"),
+        *("%name%", "me@a.de", "<file>", "</x>"),
+    ]
+)
+FRAGMENT_TEXTS = st.lists(PLAIN_TEXTS | BLANKS | PLACEHOLDERS, min_size=1, max_size=4).map("".join)
+INLINE_TAGS = st.sampled_from(
+    [
+        *(("b", ""), ("i", ""), ("em", ""), ("span", ' class="a &amp; b"'), ("sup", ""), ("sub", ""), ("u", "")),
+        *(("code", ""), ("kbd", ""), ("samp", ""), ("q", ' cite="#"'), ("span", ' translate="no"'), ("bdi", "")),
+    ]
+)
+BLOCK_TAGS = st.sampled_from([("p", ""), ("div", ' id="x"'), ("h1", ""), ("li", ""), ("blockquote", "")])
+EMPTY_ELEMENTS = st.sampled_from(
+    [
+        *(("img", ' src="a.png"'), ("input", ' type="text"'), ("wbr", ""), ("br", ""), ("i", ' class="fa"')),
+        *(("a", ' name="x"'), ("!", " note "), ("svg", "")),
+    ]
+)
+
+
+@st.composite
+def elements_without_children(draw: st.DrawFn) -> tuple[str, str, list[Any]]:
+    """An element without text, or a comment."""
+    return (*draw(EMPTY_ELEMENTS), [])
+
+
+@st.composite
+def links(draw: st.DrawFn) -> tuple[str, str, list[Any]]:
+    """A link around a text, a number of a footnote, a URL or an image; HTML allows no links inside of links."""
+    inside: Any = FRAGMENT_TEXTS | elements_without_children().filter(lambda element: element[0] != "a")
+    return ("a", ' href="#n"', draw(st.lists(inside, max_size=2)))
+
+
+@st.composite
+def rubies(draw: st.DrawFn) -> tuple[str, str, list[Any]]:
+    """One or two base texts with their readings."""
+    base: Any = FRAGMENT_TEXTS | st.just(("b", "", ["漢字"]))
+    reading = [("rp", "", ["("]), ("rt", "", ["kan ji"]), ("rp", "", [")"])]
+    bases = draw(st.lists(base, min_size=1, max_size=2))
+    return ("ruby", "", [part for text in bases for part in (text, *reading)])
+
+
+LEAVES: Any = st.one_of(FRAGMENT_TEXTS, FRAGMENT_TEXTS, FRAGMENT_TEXTS, elements_without_children(), links(), rubies())
+INLINE_PARTS: Any = st.recursive(
+    LEAVES, lambda inner: st.tuples(INLINE_TAGS, st.lists(inner, max_size=3)).map(lambda tag: (*tag[0], tag[1]))
+)
+BLOCKS: Any = st.tuples(BLOCK_TAGS, st.lists(INLINE_PARTS, max_size=4)).map(lambda element: (*element[0], element[1]))
+FRAGMENTS: Any = st.lists(INLINE_PARTS | BLOCKS, max_size=6)
+
+
+def spell_fragment(parts: list[Any], kind: str) -> str:
+    """Write the parts of a fragment as browsers write HTML, or as XML."""
+    spelled = ""
+    for part in parts:
+        if isinstance(part, str):
+            text = escape(part)
+            spelled += text.replace("\xa0", "&nbsp;") if kind == "html" else text
+            continue
+        name, attributes, children = part
+        if name == "!":
+            spelled += f"<!--{attributes}-->"
+        elif name in ("img", "input", "wbr", "br"):
+            spelled += f"<{name}{attributes}{'' if kind == 'html' else '/'}>"
+        else:
+            spelled += f"<{name}{attributes}>{spell_fragment(children, kind)}</{name}>"
+    return spelled
 
 
 @st.composite

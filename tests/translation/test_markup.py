@@ -55,7 +55,7 @@ def test_tags_are_around_the_right_words(model, tokenizer, name, kind):
     [
         ("<b>你好</b>，世界", "hello, world", [(0, 0), (1, 0), (3, 1), (4, 1)], "<b>hello</b>, world"),  # noqa: RUF001
         ("Hello <i>world</i>", "你好世界", [(0, 0), (0, 1), (1, 2), (1, 3)], "你好<i>世界</i>"),
-        ("<b>3</b> cats", "猫が3匹", [(0, 2), (1, 0)], "猫が<b>3</b>匹"),
+        ("<b>x3</b> cats", "猫がx3匹", [(0, 2), (1, 0)], "猫が<b>x3</b>匹"),
         ("<u>water</u> is", "น้ำคือ", [(0, 0), (0, 1), (1, 2)], "<u>น้ำ</u>คือ"),
         ("<b>that</b>, x", "ที่ x", [(0, 0), (1, 1)], "<b>ที่</b> x"),
         ("<b>water</b>, x", "पानी, x", [(0, 0), (1, 1)], "<b>पानी</b>, x"),
@@ -173,9 +173,9 @@ def render(kind, source, target, *links):
 
 
 def test_entities_are_characters_for_the_model():
-    text, found = render("html", "a&nbsp;&lt;b&gt; &amp; &#233;", "x\N{NO-BREAK SPACE}<y> & é")
-    assert text == "a\N{NO-BREAK SPACE}<b> & é"
-    assert found == "x&nbsp;&lt;y&gt; &amp; é"
+    text, found = render("html", "a&nbsp;&lt; b &gt; &amp; &#233;", "x\N{NO-BREAK SPACE}< y > & é")
+    assert text == "a\N{NO-BREAK SPACE}< b > & é"
+    assert found == "x&nbsp;&lt; y &gt; &amp; é"
     assert render("html", "AT&T ?a=1&b=2", "AT&T ?a=1&b=2") == ("AT&T ?a=1&b=2", "AT&amp;T ?a=1&amp;b=2")
     assert render("xml", "1 &lt; <b>2</b> &#x26; <![CDATA[<3>]]>", "1 < 2 & <3>", (2, 2))[1] == (
         "1 &lt; <b>2</b> &amp; &lt;3&gt;"
@@ -258,9 +258,9 @@ def test_words_without_links():
 
 
 def test_parts_of_words():
-    assert render("html", "CO<sub>2</sub> rises", "CO2 steigt", (0, 0), (1, 1))[1] == "CO<sub>2</sub> steigt"
-    assert render("xml", "H<l>2</l>O<l>3</l> here", "hier H2O3", (0, 1), (1, 0))[1] == "hier H<l>2</l>O<l>3</l>"
-    assert render("html", "a note<sup>1</sup>.", "ein Hinweis1.", (0, 0), (1, 1))[1] == "ein Hinweis<sup>1</sup>."
+    assert render("html", "the B<sub>max</sub> rises", "Bmax steigt", (1, 0), (2, 1))[1] == "B<sub>max</sub> steigt"
+    assert render("xml", "H<l>2</l>O<l>x</l> here", "hier H2Ox", (0, 1), (1, 0))[1] == "hier H<l>2</l>O<l>x</l>"
+    assert render("html", "a note<sup>a</sup>.", "ein Hinweisa.", (0, 0), (1, 1))[1] == "ein Hinweis<sup>a</sup>."
     assert render("html", "<b>s</b>ave it", "speichere es", (0, 0), (1, 1))[1] == "<b>s</b>peichere es"
     assert render("html", "<b>S</b>ave it", "behalte es", (0, 0), (1, 1))[1] == "<b>behalte</b> es"
 
@@ -276,12 +276,12 @@ NOT_TRANSLATED = {
     "<p translate=no>one <b>two</b></p>three": ["three"],
     "<p translate=NO>one <span translate=yes>two <i>three</i></span> four</p>": ["two three"],
     "<p class='a notranslate'>one</p><p class=notranslated>two</p>": ["two"],
-    "one <code>ls -l</code> two <kbd>x</kbd>, <samp>y</samp> <var>z</var>.": ["one two,."],
+    "one <code>ls -l</code> two <kbd>x</kbd>, <samp>y</samp> <var>z</var>.": ["one two."],
     "<code>one</code>": [],
     "<script>one</script><style>two</style> three <template>four</template>": ["three"],
     "one <svg><title>four</title><text>two</text></svg> <math><mi>x</mi></math> three": ["one three"],
     "one <template><p>two</p></template><object>three</object> four": ["one four"],
-    "{{name}} one %s, ${x} two {0} %(n)d of 50 % here": ["one, two of 50 % here"],
+    "{{name}} one %s, ${x} two {0} %(n)d of 50 % here": ["one two of 50 % here"],
     "one https://a.b/c?d=1&amp;e#f. two www.a.b me@a.de": ["one. two"],
     "<!-- one --> two <?php three ?> four <![CDATA[five]]>": ["two four"],
 }
@@ -294,12 +294,105 @@ def test_what_is_not_translated_comes_out_unchanged_and_in_place(source):
     assert tree(found) == tree(source)
 
 
+@pytest.mark.parametrize(
+    ("source", "text", "target", "links", "expected"),
+    [
+        # The mark of a footnote stays with its word and in its link.
+        (
+            'a word<sup><a href="#n">[27]</a></sup> here.',
+            "a word here.",
+            "hier ein Wort.",
+            [(0, 1), (1, 2), (2, 0)],
+            'hier ein Wort<sup><a href="#n">[27]</a></sup>.',
+        ),
+        (
+            'It ends.<sup><a href="#n">3</a></sup> Then more',
+            "It ends. Then more",
+            "Dann mehr. Es endet.",
+            [(0, 2), (1, 3), (2, 0), (3, 1)],
+            'Dann mehr. Es endet.<sup><a href="#n">3</a></sup>',
+        ),
+        ("CO<sub>2</sub> rises", "CO rises", "Es steigt CO.", [(0, 2), (1, 1)], "Es steigt CO<sub>2</sub>."),
+        ("<b>2024</b> | <i>5</i> files", "files", "Dateien", [(0, 0)], "<b>2024</b> | <i>5</i> Dateien"),
+        ("one <a href=x>☃</a> two", "one two", "zwei eins", [(0, 1), (1, 0)], '<a href="x">☃</a> zwei eins'),
+        ("in 猫<b>3</b>匹", "in 猫匹", "in 猫匹", [(0, 0), (1, 1), (2, 2)], "in 猫<b>3</b>匹"),
+        # Without the element, these would be other words.
+        ("H<sub>2</sub>O rises", "H2O rises", "steigt H2O", [(0, 1), (1, 0)], "steigt H<sub>2</sub>O"),
+        # Where nothing has a letter, numbers are the text.
+        ("<b>12</b> + <i>30</i>", "12 + 30", "30 + 12", [(0, 2), (1, 1), (2, 0)], "<i>30</i> + <b>12</b>"),
+        ("<b>12 <code>x</code></b> <i></i>", "12", "zwölf", [(0, 0)], "<b>zwölf <code>x</code></b> <i></i>"),
+    ],
+)
+def test_elements_without_letters_are_protected(source, text, target, links, expected):
+    assert render("html", source, target, *links) == (text, expected)
+
+
+def test_elements_without_letters_are_copied(model, tokenizer):
+    source = '<p>forty two<sup><a href="#n">[27]</a></sup> <b>3</b></p><p><b>20</b>-<i>24</i></p>'
+    expected = source.replace("forty two", "zwei und vierzig")
+    assert translate(model, tokenizer, [source], markup="html") == [expected]
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "target", "links", "expected"),
+    [
+        (
+            "press <kbd>Ctrl</kbd>+<kbd>C</kbd> to copy",
+            "press to copy",
+            "zum Kopieren drücken",
+            [(0, 2), (1, 0), (2, 1)],
+            "<kbd>Ctrl</kbd>+<kbd>C</kbd> zum Kopieren drücken",
+        ),
+        (
+            "select <code>A1</code>, <code>A2</code> and <code>A3</code> now",
+            "select and now",
+            "und wähle jetzt",
+            [(0, 1), (1, 0), (2, 2)],
+            "<code>A1</code>, <code>A2</code> und wähle <code>A3</code> jetzt",
+        ),
+        ("go to {0} + {1}, please", "go to, please", "bitte geh", [(0, 1), (2, 0)], "bitte geh {0} + {1}"),
+        # A sentence ends between the two.
+        (
+            "run <code>a</code>. <code>b</code> is next",
+            "run. is next",
+            "starte. dann kommt",
+            [(0, 0), (1, 2), (2, 1)],
+            "starte <code>a</code>. dann <code>b</code> kommt",
+        ),
+        # Brackets and quotation marks around code are not left alone in the text.
+        (
+            'say "<code>a</code>" (<code>b</code>, {0}) now',
+            "say now",
+            "jetzt sag",
+            [(0, 1), (1, 0)],
+            '"<code>a</code>" (<code>b</code>, {0}) jetzt sag',
+        ),
+        ("(one <code>a</code>)", "(one)", "(eins)", [(0, 0)], "(eins <code>a</code>)"),
+        # A letter follows where punctuation did.
+        ("press <kbd>k</kbd>, go", "press, go", "geh press", [(0, 1), (1, 0)], "geh press <kbd>k</kbd>"),
+        ("press <img>, go", "press, go", "go press jetzt", [(0, 1), (1, 0)], "go press <img> jetzt"),
+        ("press <kbd>k</kbd>, go", "press, go", "go press jetzt", [(0, 1), (1, 0)], "go press <kbd>k</kbd> jetzt"),
+        # Punctuation follows where a letter did.
+        ("go to {0} now", "go to now", "va maintenant à !", [(0, 0), (1, 2)], "va maintenant à {0} !"),
+        ("go to {0} now", "go to now", "geh jetzt zu", [(0, 0), (1, 2)], "geh jetzt zu {0}"),
+    ],
+)
+def test_parts_that_are_left_out_keep_their_neighbors(source, text, target, links, expected):
+    assert render("html", source, target, *links) == (text, expected)
+
+
 def test_a_part_that_is_left_out_follows_the_translation_of_its_neighbor():
     text, found = render("html", "go to <code>/tmp</code> now", "jetzt geh zu", (0, 1), (1, 2), (2, 0))
     assert text == "go to now"
     assert found in ("<code>/tmp</code> jetzt geh zu", "jetzt geh zu <code>/tmp</code>")
     assert render("html", "Hi {{name}}, go", "geh, hallo", (0, 1), (1, 0))[1] == "geh, hallo {{name}}"
     assert render("xml", "press <kbd>a&amp;b</kbd>.", "drücke.", (0, 0))[1] == "drücke <kbd>a&amp;b</kbd>."
+
+
+def test_many_placeholders_next_to_each_other():
+    """Joined parts are not nested, which would exceed Python's limit of recursion."""
+    source = f"one {', '.join(['{0}'] * 3000)} two"
+    assert identical("html", source) == (source, ["one two"])
 
 
 def test_attributes_with_text(model, tokenizer):
@@ -319,6 +412,38 @@ def test_attributes_with_text(model, tokenizer):
     assert document.texts == ["b", "a"]
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        '<i class="fa"></i>&nbsp;seven',
+        '<input type="text">&nbsp;x',
+        "Select&nbsp;<code>A1</code>&nbsp;now",
+        "«&nbsp;<code>x</code>&nbsp;» now",
+        "<b>{0}</b>",
+        "<b>{0}</b> one",
+        "<b>{0} </b>one",
+        'one <a href="https://a.b">https://a.b</a>, two',
+        'one <a href="x"><img src="y"></a> two',
+        '<img src="a"><img src="b"> one',
+        '<img src="a"> <img src="b">one',
+        "one {0}{1} two",
+        "one{0} {1}two",
+        "<kbd>k</kbd><sup> one</sup>",
+        "<b>one </b><i> two</i>",
+        "<p><b> one </b></p>",
+        "<p>one <b><i>two </i></b>three</p>",
+        "one<b>&nbsp;</b>two",
+        "one&nbsp;<b>two</b>&nbsp;three",
+        "the <code>x</code>s, <code>y</code>&nbsp;: one",
+        "one<sup>2</sup> (<sup>3</sup>).",
+    ],
+)
+def test_spaces_stay_where_they_are(source):
+    assert identical("html", source)[0] == source
+    of_xml = re.sub("(<(img|input)[^>]*)>", r"\1/>", source).replace("&nbsp;", "\xa0")
+    assert identical("xml", of_xml)[0] == of_xml
+
+
 def test_lines_of_preformatted_text_stay():
     source = "<pre>\n\n  one\n two <b>three\n\tfour</b></pre><textarea>\none\n  two</textarea>"
     found, texts = identical("html", source)
@@ -335,7 +460,7 @@ def test_white_space_that_stays():
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("<b>one <i>two</b> three</i>", "<b>eins <i>zwei</i></b> <i>drei</i>"),  # crossing
+        ("<b>one <i>two</b> three</i>", "<b>eins <i>zwei</i></b><i> drei</i>"),  # crossing
         ("one <b>two three", "eins <b>zwei drei</b>"),  # not closed
         ("one</b> two three", "eins zwei drei"),  # not opened
         ("one <img src=a> two three", 'eins <img src="a"> zwei drei'),
