@@ -389,6 +389,35 @@ def test_a_part_that_is_left_out_follows_the_translation_of_its_neighbor():
     assert render("xml", "press <kbd>a&amp;b</kbd>.", "drücke.", (0, 0))[1] == "drücke <kbd>a&amp;b</kbd>."
 
 
+@pytest.mark.parametrize(
+    "placeholder",
+    [
+        *("{name}", "%{count}", "#{name}", "%1s", "%02d", "%5d", "%ld", "%.2f", "%@", "%name%", "{0,number}", "{\\i1}"),
+        "{n, plural, one {# file} other {{name} has {m, select, x {a} other {b}}}}",
+    ],
+)
+def test_placeholders_are_protected_as_a_whole(placeholder):
+    source = escape(f"two {placeholder} one")
+    expected = escape(f"{placeholder} eins zwei")
+    assert render("xml", source, "eins zwei", (0, 1), (1, 0)) == ("two one", expected)
+
+
+@pytest.mark.parametrize("text", ["100 % der Fälle", "a 50% discount", "5 % s", "{see below} one", "a<b and c>d"])
+def test_ordinary_text_is_not_protected(text):
+    assert identical("xml", escape(text)) == (escape(text), [text])
+    assert identical("xml", f"{escape(text)} %s") == (f"{escape(text)} %s", [text])
+
+
+def test_placeholders_with_elements_inside():
+    plural = "{n, plural, one {<b>#</b> file} other {<b>#</b> <i>files</i>}}"
+    assert render("html", f"{plural} are left", "übrig sind", (0, 1), (1, 0)) == ("are left", f"{plural} übrig sind")
+    assert render("xml", "{{ <b>a</b> }}: one", "eins", (0, 0))[1] == "{{ <b>a</b> }} eins"
+    # Not closed, so that it is text.
+    assert identical("html", "{n, plural, one {<b>#</b> file}")[1] == ["{n, plural, one {file}"]
+    assert identical("html", "https://a.b/<b>c</b>")[1] == ["c"]
+    assert identical("html", "one \ufffc <b>two</b> {0}\ufffc")[0] == "one \ufffc <b>two</b> {0}\ufffc"
+
+
 def test_many_placeholders_next_to_each_other():
     """Joined parts are not nested, which would exceed Python's limit of recursion."""
     source = f"one {', '.join(['{0}'] * 3000)} two"
