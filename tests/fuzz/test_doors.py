@@ -66,7 +66,7 @@ from tests.translation.test_words_of_tokens import words_by_offsets
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODEL = FIXTURES / "numbers_tiny"
 MARIAN, FAIRSEQ = FIXTURES / "marian" / "tied_relu", FIXTURES / "fairseq" / "joint"
-DOORS = 32
+DOORS = 33
 # Arguments of generate() that take numbers; not those of length, which take time.
 SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping")
 # Arguments of `train` that a plan fits others to.
