@@ -179,6 +179,16 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         """The source's embedding, which the encoder calls; with shared embeddings, the target's has the same matrix."""
         return self.encoder.embed_tokens if hasattr(self, "encoder") else super().get_input_embeddings()
 
+    def get_submodule(self, target: str) -> nn.Module:
+        """Return a submodule by its path, and the source's embedding for `embeddings.word_embeddings`.
+
+        PEFT asks for that path, because its prompts stand before the source. Without an answer it takes the first
+        weight with as many rows as the target's vocabulary has tokens, which may be another matrix.
+        """
+        if target == "embeddings.word_embeddings":
+            return self.get_input_embeddings()
+        return super().get_submodule(target)
+
     def set_input_embeddings(self: Any, value: Any) -> None:
         """Replace the source's embedding; with shared embeddings, also the target's.
 

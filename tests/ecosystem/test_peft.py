@@ -9,7 +9,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import translate
 from tests.ecosystem.documentation import FIXTURE, blocks, run
-from tests.models import pad, sentences
+from tests.models import decisive_model, pad, sentences
 
 
 # Imported where it is used: every process reads this file, and one of them runs it.
@@ -169,3 +169,48 @@ def test_accumulation_counts_the_words_of_all_batches(tmp_path):
         trainer.train()
         logs.append([(float(entry["loss"]), float(entry["grad_norm"])) for entry in trainer.state.log_history[:-1]])
     torch.testing.assert_close(torch.tensor(logs[0]), torch.tensor(logs[1]), rtol=1e-5, atol=0)
+
+
+def with_prompt(kind, **sizes):
+    """A small model with a prompt of three virtual tokens, by prompt tuning or p-tuning."""
+    import peft
+
+    common = {"task_type": peft.TaskType.SEQ_2_SEQ_LM, "num_virtual_tokens": 3}
+    if kind == "prompt tuning":
+        config = peft.PromptTuningConfig(**common)
+    else:
+        config = peft.PromptEncoderConfig(encoder_hidden_size=16, **common)
+    torch.manual_seed(0)
+    return peft.get_peft_model(decisive_model(dropout=0.0, **sizes), config).eval()
+
+
+@pytest.mark.parametrize("kind", ["prompt tuning", "p-tuning"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"source_vocab_size": 80},
+        {"source_vocab_size": 48},
+        {"source_vocab_size": 80, "d_ff": 60},
+        {"position_embedding_type": "learned", "max_position_embeddings": 60},
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_prompts_stand_before_the_source_s_embeddings(kind, sizes):
+    """PEFT would take the first weight with as many rows as the target's vocabulary has tokens."""
+    model = with_prompt(kind, **sizes)
+    base = model.get_base_model()
+    source, mask = pad(sentences(6, 4, seed=1))
+    source = source.clamp(max=47)
+    embeds = base.state_dict()["model.encoder.embed_tokens.weight"][source]
+    prompted = {
+        "inputs_embeds": torch.cat([model.get_prompt(batch_size=2)[:, :3], embeds], dim=1),
+        "attention_mask": torch.cat([torch.ones(2, 3), mask], dim=1),
+    }
+    target = torch.tensor([[1, 9, 4], [1, 30, 12]])
+    expected = base(**prompted, decoder_input_ids=target).logits
+    found = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).logits
+    torch.testing.assert_close(found, expected)
+    expected = base.generate(**prompted, num_beams=1, max_new_tokens=6)
+    assert torch.equal(model.generate(input_ids=source, attention_mask=mask, num_beams=1, max_new_tokens=6), expected)
