@@ -323,7 +323,6 @@ _REASONS = {
     "batch_eval_metrics": "is not supported, because BLEU needs all translations",
     "eval_do_concat_batches": "is not supported, because BLEU needs all translations",
     "auto_find_batch_size": "is not supported, because its second attempt continues with the first one's weights",
-    "neftune_noise_alpha": "is not supported, because the Trainer's noise does not reach shared embeddings",
 }
 REJECTED = {name: f"{name} {reason}; leave it out." for name, reason in _REASONS.items()}
 REJECTED |= {

@@ -27,6 +27,7 @@ _AT_LEAST_1 += ["eval_accumulation_steps", "generation_max_length", "generation_
 _AT_LEAST_1 += ["tokens_per_batch", "early_stopping_patience"]
 _AT_LEAST_0 = ["learning_rate", "max_grad_norm", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"]
 _AT_LEAST_0 += ["save_total_limit", "weight_decay", "adam_epsilon", "warmup_steps", "dataloader_num_workers"]
+_AT_LEAST_0 += ["neftune_noise_alpha"]
 
 
 def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -> None:

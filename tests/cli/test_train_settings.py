@@ -448,6 +448,7 @@ def test_the_tokenization_of_a_language_is_needed_only_for_scores(tmp_path, monk
         ({"max_grad_norm": -1.0}, r"max_grad_norm is -1\.0; it must be a number of at least 0"),
         ({"learning_rate": math.inf}, "learning_rate is inf; it must be a number of at least 0"),
         ({"weight_decay": -0.1}, r"weight_decay is -0\.1; it must be a number of at least 0"),
+        ({"neftune_noise_alpha": -5.0}, r"neftune_noise_alpha is -5\.0; it must be a number of at least 0"),
         ({"save_steps": -3.0}, "save_steps is -3.*; it must be a number of at least 0"),
         ({"seed": -1}, "Seed must be between 0 and"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0; it must be at least 1"),

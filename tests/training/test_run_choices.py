@@ -1,5 +1,6 @@
 """What `train` chooses after the training, and how it is resumed: by the arguments that its folder holds."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,14 @@ def test_load_best_model_with_steps_that_do_not_fit(tmp_path, given, words):
     assert str(error.value).startswith("error: load_best_model_at_end is set")
     for word in words:
         assert word in str(error.value)
+
+
+def test_neftune_noise_changes_the_training_and_is_resumed(tmp_path):
+    _, path = recipe(tmp_path, dropout=0.0)
+    plain = train(config=path, output_dir=tmp_path / "plain")
+    noisy = train(config=path, output_dir=tmp_path / "noisy", neftune_noise_alpha=5.0)
+    assert any((weight != weights_of(plain)[name]).any() for name, weight in weights_of(noisy).items())
+    shutil.copytree(noisy / "checkpoint-3", tmp_path / "resumed" / "checkpoint-3")
+    shutil.copy(noisy / "arguments.yaml", tmp_path / "resumed")
+    resumed = train(output_dir=tmp_path / "resumed", resume_from_checkpoint="last")
+    assert all((weight == weights_of(noisy)[name]).all() for name, weight in weights_of(resumed).items())

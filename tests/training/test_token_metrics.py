@@ -120,6 +120,19 @@ def test_training_is_exact_over_accumulated_batches(tmp_path, tokenizer, kind, c
     assert abs(logged["loss"] - expected["loss"]) > 0.1
 
 
+def test_neftune_noise_is_on_training_batches_only(tmp_path, tokenizer):
+    model = skewed_model(tokenizer)
+    evaluations = {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 2}
+    epoch = {"per_device_train_batch_size": 11, "max_steps": 2}
+    trainer = make_trainer(tmp_path, tokenizer, model, neftune_noise_alpha=5.0, **epoch, **evaluations)
+    trainer.train()
+    (training,) = [entry for entry in trainer.state.log_history if "loss" in entry]
+    (evaluation,) = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert evaluation["eval_loss"] == pytest.approx(by_hand(model, trainer.eval_dataset)["loss"], rel=1e-5)
+    without_noise = by_hand(model, trainer.train_dataset)["perplexity"]
+    assert abs(training["perplexity"] - without_noise) > 0.01 * without_noise
+
+
 def test_each_entry_of_the_log_has_its_own_batches(tmp_path, tokenizer):
     trainer = make_trainer(tmp_path, tokenizer, skewed_model(tokenizer), train_sampling_strategy="sequential")
     expected = [by_hand(trainer.model, trainer.train_dataset.select(rows)) for rows in (range(3), range(3, 6))]
