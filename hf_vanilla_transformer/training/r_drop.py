@@ -141,5 +141,7 @@ class RDropTrainer(TokenMetricsTrainer):
         check_labels(labels, outputs.logits.shape[-1])
         logits = outputs.logits.view(2, labels.numel(), -1)
         smoothing = self.accelerator.unwrap_model(self.model).config.label_smoothing
-        loss, outputs["token_sums"] = r_drop_loss(logits, labels.flatten(), self.r_drop_alpha, smoothing)
+        loss, sums_of_both_passes = r_drop_loss(logits, labels.flatten(), self.r_drop_alpha, smoothing)
+        # The mean of the two passes, so that the log counts every target token once.
+        outputs["token_sums"] = sums_of_both_passes / 2
         return per_token(loss, labels, num_items_in_batch)

@@ -141,7 +141,8 @@ def test_each_entry_of_the_log_has_its_own_batches(tmp_path, tokenizer):
     assert found == pytest.approx([each["perplexity"] for each in expected], rel=1e-5)
 
 
-def test_speed_is_that_of_training_without_evaluations(tmp_path, tokenizer, monkeypatch):
+@pytest.mark.parametrize("kind", [TokenMetricsTrainer, RDropTrainer])
+def test_speed_is_that_of_training_without_evaluations(tmp_path, tokenizer, monkeypatch, kind):
     class Clock(TrainerCallback):
         now = 0.0
 
@@ -153,7 +154,8 @@ def test_speed_is_that_of_training_without_evaluations(tmp_path, tokenizer, monk
 
     clock, steps = Clock(), {"max_steps": 4, "logging_steps": 2, "eval_steps": 3, "eval_strategy": "steps"}
     monkeypatch.setattr(token_metrics, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    trainer = make_trainer(tmp_path, tokenizer, small_model(), train_sampling_strategy="sequential", rows=12, **steps)
+    steps["train_sampling_strategy"] = "sequential"
+    trainer = make_trainer(tmp_path, tokenizer, small_model(), kind, rows=12, **steps)
     trainer.add_callback(clock)
     trainer.train()
     labels = trainer.train_dataset["labels"]
