@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..model.pipeline_vanilla_transformer import has_letters
-from .markup_tree import Kind, Node
+from .markup_tree import READINGS, Kind, Node
 from .placeholders import ELEMENT, find_placeholders
 from .words_of_tokens import UNSPACED_LETTER
 
@@ -49,6 +49,11 @@ class Element:
     def elements(self) -> "list[Element]":
         """The children without the texts."""
         return [child for child in self.children if isinstance(child, Element)]
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether it tells how a text is read, such as `<rt>`."""
+        return self.node.name in READINGS
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,7 @@ def _enclose(parts: list[str | Element]) -> list[str | Element]:
 
 def _is_visible(part: str | Element) -> bool:
     """Return True for a protected part that readers see as text."""
-    if isinstance(part, str) or not part.is_protected:
+    if isinstance(part, str) or not part.is_protected or part.is_reading:
         return False
     return any(character.isalnum() for text in _all_texts(part.node) for character in text)
 

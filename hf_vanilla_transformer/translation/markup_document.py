@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ..support.user_errors import InputError
 from .inline_elements import Element, Token, read_elements, tokens_of
 from .markup_tree import (
+    READINGS,
     Kind,
     Node,
     collapse_spaces,
@@ -54,6 +55,7 @@ class Document:
             self._root = read_xml(markup)
             self._escape = escape_xml
         self._shape = Counter(shape(self._root))
+        self._shapes_of_readings = dict(_shapes_of_readings(self._root, 0))
         self._runs: list[_Run] = []
         self._attributes: list[tuple[Node, str]] = []
         self._parts_of_blocks: dict[int, list[Node | _Run]] = {}
@@ -101,16 +103,20 @@ class Document:
     def render(self, translations: Sequence[str], links: Sequence[list[tuple[int, int]]]) -> str:
         """The document with the translation of each of its `texts`.
 
-        Every element comes out once. Where its words are apart in the translation, it is around the part that has more
-        of them than of others. The links are those of `align`, for each text, but of `WORDS_AND_LETTERS`. With each
-        text as its own translation, it is the document that was read.
+        Every element comes out once, except for readings of `<ruby>` whose text is translated. Where its words are
+        apart in the translation, it is around the part that has more of them than of others. The links are those of
+        `align`, for each text, but of `WORDS_AND_LETTERS`. With each text as its own translation, it is the document
+        that was read.
 
         Raises ValueError if browsers would read other elements in it than in the document that was given, which they do
         with some that are nested as HTML does not allow.
         """
+        expected_shape = Counter(self._shape)
         for run, translation, pairs in zip(self._runs, translations, links, strict=False):
             placement = TagPlacement(run.text, translation, pairs, run.borders())
             run.written_tokens = placement.place(run.parts)
+            for node in placement.dropped_readings:
+                expected_shape -= self._shapes_of_readings[id(node)]
         first = len(self._runs)
         attributes_before = [(node, node.attributes) for node, _ in self._attributes]
         for (node, name), translation in zip(self._attributes, translations[first:], strict=True):
@@ -118,7 +124,7 @@ class Document:
         written = "".join(self._write(self._root))
         for node, attributes in reversed(attributes_before):
             node.attributes = attributes
-        if self._kind == "html" and Counter(shape(read_html(written))) != self._shape:
+        if self._kind == "html" and Counter(shape(read_html(written))) != expected_shape:
             raise InputError(
                 "the HTML has elements inside others where HTML does not allow them, so that browsers would read the "
                 "translation otherwise; correct the HTML."
@@ -196,3 +202,13 @@ def _inside(nodes: Sequence[Node | str]) -> Iterator[Node]:
         if isinstance(node, Node) and node.kind is not Kind.KEPT:
             yield node
             yield from _inside(node.children)
+
+
+def _shapes_of_readings(node: Node, depth: int) -> Iterator[tuple[int, Counter[tuple[int, str]]]]:
+    """The identity of each reading of `<ruby>` inside a node, with the depths and names of its elements."""
+    for child in node.children:
+        if not isinstance(child, Node):
+            continue
+        if child.name in READINGS:
+            yield id(child), Counter([(depth, child.name), *shape(child, depth + 1)])
+        yield from _shapes_of_readings(child, depth + 1)

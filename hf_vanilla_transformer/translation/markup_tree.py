@@ -39,7 +39,9 @@ _FOREIGN = _RAW | {"svg", "math", "template", "object", "canvas", "audio", "vide
 _IN_HTML_AGAIN = frozenset(("foreignObject", "desc", "title", "annotation-xml", "mi", "mo", "mn", "ms", "mtext"))
 # Elements of HTML that are parts of sentences, also without text next to them.
 _PHRASING = frozenset(("a", "abbr", "b", "bdi", "bdo", "big", "cite", "data", "del", "dfn", "em", "font", "i", "ins"))
-_PHRASING |= {"mark", "q", "s", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u"}
+_PHRASING |= {"mark", "q", "rb", "ruby", "s", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u"}
+# Elements of `<ruby>` that tell how its text is read, and what is shown around these where `<ruby>` is not known.
+READINGS = frozenset(("rt", "rp", "rtc"))
 _NOT_TRANSLATED = frozenset(("code", "kbd", "samp", "var"))
 _KEEP_LINES = ("pre", "listing", "textarea")
 _TEXT_ATTRIBUTES = ("alt", "title", "placeholder", "aria-label")
@@ -202,14 +204,18 @@ def _check_depth(depth: int, tag: str) -> None:
         raise InputError(f"more than {_DEEPEST} tags are inside each other, the last one {tag!r}; close them.")
 
 
-def _classify(node: Node, is_sentence: bool, translates: bool, escape: Callable[[str], str]) -> None:
+def _classify(
+    node: Node, is_sentence: bool, translates: bool, escape: Callable[[str], str], is_in_ruby: bool = False
+) -> None:
     """Set the kinds of the elements inside a node.
 
     Args:
         is_sentence: whether elements of unknown names are parts of sentences, even without text next to them.
         translates: whether texts are translated; other ones of a block become nodes, which `escape` writes.
+        is_in_ruby: whether readings of texts, such as `<rt>`, may be inside.
     """
     is_sentence |= any(isinstance(child, str) and child.strip() for child in node.children)
+    is_in_ruby |= node.name == "ruby"
     if node.name in _KEEP_LINES:
         node.children = list(_lines(node.children))
         if node.raw is None and node.children[:1] == [""] and len(node.children) > 1:
@@ -219,8 +225,10 @@ def _classify(node: Node, is_sentence: bool, translates: bool, escape: Callable[
         if not isinstance(child, Node) or not child.name:
             continue
         # XML has elements of its own by the names of some that are foreign in HTML.
-        if child.name in (_FOREIGN if child.raw is None or child.name in _RAW else ("svg", "math")):
-            child.kind, child.is_translated = Kind.KEPT, False
+        is_foreign = child.name in (_FOREIGN if child.raw is None or child.name in _RAW else ("svg", "math"))
+        if is_foreign or (is_in_ruby and child.name in READINGS):
+            child.kind = Kind.KEPT
+            child.is_translated = False
             continue
         asked = (child.attributes.get("translate", "unset") or "yes").lower()
         inside = asked == "yes" or (asked != "no" and translates and child.name not in _NOT_TRANSLATED)
@@ -228,7 +236,7 @@ def _classify(node: Node, is_sentence: bool, translates: bool, escape: Callable[
         child.is_translated = inside
         is_part = child.name not in _BLOCKS and (is_sentence or child.name in _PHRASING)
         child.kind = Kind.INLINE if is_part else Kind.BLOCK
-        _classify(child, is_part, inside, escape)
+        _classify(child, is_part, inside, escape, is_in_ruby)
         kinds = {grandchild.kind for grandchild in child.children if isinstance(grandchild, Node)}
         if Kind.BLOCK in kinds or (not inside and Kind.INLINE in kinds):
             child.kind = Kind.BLOCK

@@ -56,11 +56,15 @@ class TagPlacement:
         source, target (`str`): a text and its translation.
         links (`list` of pairs of `int`): of their words, which in Chinese, Thai and others are letters.
         borders (`set[int]`): the characters of the text at which elements begin or end.
+
+    Attributes:
+        dropped_readings (`list[Node]`): readings of `<ruby>` that were left out, because their text is translated.
     """
 
     def __init__(self, source: str, target: str, links: list[tuple[int, int]], borders: set[int]):
         self._source = source
         self._target = target
+        self.dropped_readings: list[Node] = []
         # The words of the source, divided at borders, and the parts that each undivided word has.
         self._source_words: list[_Span] = []
         parts_of_words: list[range] = []
@@ -129,13 +133,23 @@ class TagPlacement:
         """
         tokens: list[Token] = []
         whole = Element(Node(Kind.BLOCK, ""), list(parts), start=0, end=len(self._source))
-        self._add_tokens(whole, _Place(0, len(self._target_words)), _Span(0, len(self._target)), tokens)
+        self._add_tokens(
+            whole, _Place(0, len(self._target_words)), _Span(0, len(self._target)), tokens, is_translated_base=False
+        )
         return tokens
 
-    def _add_tokens(self, parent: Element, words: _Place, characters: _Span, tokens: list[Token]) -> None:
-        """Append the content of an element, which has these words and characters of the translation."""
+    def _add_tokens(
+        self, parent: Element, words: _Place, characters: _Span, tokens: list[Token], *, is_translated_base: bool
+    ) -> None:
+        """Append the content of an element, which has these words and characters of the translation.
+
+        If it is a translated base of `<ruby>`, its readings are left out.
+        """
         start = characters.start
         for element, place in self._place_children(parent, words):
+            if is_translated_base and element.is_reading:
+                self.dropped_readings.append(element.node)
+                continue
             inside = self._characters(element, place, characters)
             tokens.append(self._target[start : inside.start])
             start = inside.end
@@ -143,9 +157,27 @@ class TagPlacement:
                 tokens.append(element)
                 continue
             tokens.append(Tag(element, is_opening=True))
-            self._add_tokens(element, place, inside, tokens)
+            is_base = is_translated_base or element.node.name == "ruby"
+            if is_base and self._target[inside.start : inside.end] == self._source[element.start : element.end]:
+                self._add_copied_tokens(element, tokens)
+            else:
+                self._add_tokens(element, place, inside, tokens, is_translated_base=is_base)
             tokens.append(Tag(element, is_opening=False))
         tokens.append(self._target[start : characters.end])
+
+    def _add_copied_tokens(self, parent: Element, tokens: list[Token]) -> None:
+        """Append the content of an element whose text is that of the source, with its elements where they are there."""
+        start = parent.start
+        for element in parent.elements:
+            tokens.append(self._source[start : element.start])
+            start = element.end
+            if element.is_protected:
+                tokens.append(element)
+                continue
+            tokens.append(Tag(element, is_opening=True))
+            self._add_copied_tokens(element, tokens)
+            tokens.append(Tag(element, is_opening=False))
+        tokens.append(self._source[start : parent.end])
 
     def _place_children(self, parent: Element, words: _Place) -> list[tuple[Element, _Place]]:
         """Place the children of an element among its words, where they do not overlap; in the translation's order."""

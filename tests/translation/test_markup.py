@@ -389,6 +389,22 @@ def test_a_part_that_is_left_out_follows_the_translation_of_its_neighbor():
     assert render("xml", "press <kbd>a&amp;b</kbd>.", "drücke.", (0, 0))[1] == "drücke <kbd>a&amp;b</kbd>."
 
 
+@pytest.mark.parametrize("kind", ["html", "xml"])
+def test_readings_stay_with_a_copied_text(kind):
+    source = "<ruby>漢<rp>(</rp><rt>kan</rt><rp>)</rp>字<rp>(</rp><rt>ji</rt><rp>)</rp></ruby> means <b>x</b>"
+    links = [(0, 2), (1, 2), (2, 1), (3, 0)]
+    assert render(kind, source, "x heißt Kanji", *links) == ("漢字 means x", "<b>x</b> heißt <ruby>Kanji</ruby>")
+    # The second letter is linked with the wrong one, but the text is the same.
+    links = [(0, 2), (1, 2), (0, 3), (2, 1), (3, 0)]
+    ruby = source.removesuffix(" means <b>x</b>")
+    assert render(kind, source, "x heißt 漢字", *links)[1] == f"<b>x</b> heißt {ruby}"
+    source = "<ruby><rb><b>漢字</b></rb><rtc><rt>kanji</rt></rtc></ruby> is"
+    assert render(kind, source, "ist Kanji", (0, 1), (1, 1), (2, 0))[1] == "ist <ruby><rb><b>Kanji</b></rb></ruby>"
+    assert identical(kind, source) == (source, ["漢字 is"])
+    # Without a letter in the base, all of it is protected.
+    assert render(kind, "one <ruby>3<rt>san</rt></ruby>", "eins", (0, 0))[1] == "eins <ruby>3<rt>san</rt></ruby>"
+
+
 @pytest.mark.parametrize(
     "placeholder",
     [
