@@ -21,6 +21,7 @@ from .markup_tree import (
     read_xml,
     shape,
     write,
+    write_escaped_html,
 )
 from .tag_placement import TagPlacement
 from .tag_spacing import SpacedText
@@ -31,6 +32,8 @@ KINDS = ("html", "xml")
 
 class Document:
     """A document of which some texts are translated.
+
+    HTML that is escaped in XML, or in a CDATA section, is a document of its own inside.
 
     Args:
         kind (`str`): `"html"` or `"xml"`.
@@ -58,11 +61,14 @@ class Document:
         self._shapes_of_readings = dict(_shapes_of_readings(self._root, 0))
         self._runs: list[_Run] = []
         self._attributes: list[tuple[Node, str]] = []
+        self._inner_documents: list[tuple[Node, Document]] = []
         self._parts_of_blocks: dict[int, list[Node | _Run]] = {}
         self._group_children(self._root)
         self.texts = [run.text for run in self._runs]
         for node, name in self._attributes:
             self.texts.append(collapse_spaces(node.attributes[name] or "").strip())
+        for _, document in self._inner_documents:
+            self.texts += document.texts
 
     def _group_children(self, block: Node) -> None:
         """Group the children of a block into its inner blocks, and the runs of texts and inline elements between."""
@@ -76,7 +82,10 @@ class Document:
             self._end_run(inline_nodes, grouped)
             inline_nodes = []
             grouped.append(child)
-            self._group_children(child)
+            if child.kind is Kind.ESCAPED_HTML:
+                self._inner_documents.append((child, Document("html", child.html)))
+            else:
+                self._group_children(child)
         self._end_run(inline_nodes, grouped)
         self._parts_of_blocks[id(block)] = grouped
 
@@ -98,7 +107,9 @@ class Document:
     @property
     def has_tags(self) -> bool:
         """Whether tags are to be placed among the words of a block."""
-        return any(run.has_elements for run in self._runs)
+        if any(run.has_elements for run in self._runs):
+            return True
+        return any(document.has_tags for _, document in self._inner_documents)
 
     def render(self, translations: Sequence[str], links: Sequence[list[tuple[int, int]]]) -> str:
         """The document with the translation of each of its `texts`.
@@ -119,9 +130,16 @@ class Document:
                 expected_shape -= self._shapes_of_readings[id(node)]
         first = len(self._runs)
         attributes_before = [(node, node.attributes) for node, _ in self._attributes]
-        for (node, name), translation in zip(self._attributes, translations[first:], strict=True):
+        for (node, name), translation in zip(self._attributes, translations[first:], strict=False):
             node.attributes = {**node.attributes, name: translation}
-        written = "".join(self._write(self._root))
+        first += len(self._attributes)
+        written_inside: dict[int, str] = {}
+        for node, document in self._inner_documents:
+            last = first + len(document.texts)
+            written_html = document.render(translations[first:last], links[first:last])
+            written_inside[id(node)] = write_escaped_html(node, written_html)
+            first = last
+        written = "".join(self._write(self._root, written_inside))
         for node, attributes in reversed(attributes_before):
             node.attributes = attributes
         if self._kind == "html" and Counter(shape(read_html(written))) != expected_shape:
@@ -131,11 +149,14 @@ class Document:
             )
         return written
 
-    def _write(self, block: Node) -> Iterator[str]:
+    def _write(self, block: Node, written_inside: dict[int, str]) -> Iterator[str]:
+        if id(block) in written_inside:
+            yield written_inside[id(block)]
+            return
         yield block.opening
         for part in self._parts_of_blocks[id(block)]:
             if isinstance(part, Node):
-                yield from self._write(part)
+                yield from self._write(part, written_inside)
             else:
                 yield part.write(self._escape)
         yield block.closing

@@ -19,6 +19,7 @@ class Kind(Enum):
     BLOCK = "ends sentences, and has its own ones inside"
     INLINE = "is a part of a sentence"
     KEPT = "is written as it is, somewhere in a sentence"
+    ESCAPED_HTML = "has HTML as its text, which is a document of its own"
 
 
 # Elements of HTML that are no parts of sentences.
@@ -44,6 +45,8 @@ _PHRASING |= {"mark", "q", "rb", "ruby", "s", "small", "span", "strike", "strong
 READINGS = frozenset(("rt", "rp", "rtc"))
 _NOT_TRANSLATED = frozenset(("code", "kbd", "samp", "var"))
 _KEEP_LINES = ("pre", "listing", "textarea")
+_HTML_NAMES = _BLOCKS | _VOID | _FOREIGN | _PHRASING | READINGS | _NOT_TRANSLATED
+_HTML_NAMES |= {"acronym", "datalist", "label", "map", "meter", "nobr", "output", "picture", "progress", "slot"}
 _TEXT_ATTRIBUTES = ("alt", "title", "placeholder", "aria-label")
 # The parent that HTML needs around an element, for a fragment that begins with it.
 _CONTEXTS = {"td": "tr", "th": "tr", "tr": "tbody", "col": "colgroup"}
@@ -62,6 +65,11 @@ _PROLOG = re.compile(rf"(?>\s+|<!--.*?-->|<\?.*?\?>)*+{_DOCTYPE_OF_XML}|<\?xml\s
 # White space of HTML and XML, which is as good as one space; no-break spaces are not.
 _SPACES = re.compile(r"[ \t\n\r\f]+")
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+_TAG = re.compile(r"<(?P<is_end>/?)(?P<name>[a-zA-Z][\w:-]*+)(?:\s[^<>]*?)?(?P<is_empty>/?)>")
+# Without a comment inside that begins in a comment, so that searching takes linear time.
+_COMMENT = re.compile(r"<!--(?>(?!<!--|-->).)*+-->", re.DOTALL)
+_ENTITY = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|[a-zA-Z]\w*);")
+_CDATA = re.compile(r"(?P<before>\s*<!\[CDATA\[)(?P<content>(?:(?!\]\]>).)*+)(?P<after>\]\]>\s*)", re.DOTALL)
 # Characters of a text in an error.
 _SHOWN = 60
 
@@ -77,6 +85,8 @@ class Node:
         children (`list`): nodes, and texts as characters, not as entities.
         name, attributes: of an element.
         is_translated (`bool`): whether its texts are translated, those of attributes included.
+        raw_content (`str`): the content of an element of XML as it is written, if its text may be HTML.
+        html (`str`): the HTML that is escaped in `raw`, for `Kind.ESCAPED_HTML`.
     """
 
     kind: Kind
@@ -86,6 +96,8 @@ class Node:
     name: str = ""
     attributes: dict[str, str | None] = field(default_factory=dict)
     is_translated: bool = True
+    raw_content: str = ""
+    html: str = ""
 
     @property
     def opening(self) -> str:
@@ -236,6 +248,8 @@ def _classify(
         child.is_translated = inside
         is_part = child.name not in _BLOCKS and (is_sentence or child.name in _PHRASING)
         child.kind = Kind.INLINE if is_part else Kind.BLOCK
+        if inside and not is_part:
+            _read_escaped_html(child)
         _classify(child, is_part, inside, escape, is_in_ruby)
         kinds = {grandchild.kind for grandchild in child.children if isinstance(grandchild, Node)}
         if Kind.BLOCK in kinds or (not inside and Kind.INLINE in kinds):
@@ -245,6 +259,52 @@ def _classify(
         if child.kind is Kind.BLOCK and not inside:
             texts = (Node(child.kind, escape(each)) if isinstance(each, str) else each for each in child.children)
             child.children = list(texts)
+
+
+def _read_escaped_html(node: Node) -> None:
+    """Replace the text of an element of XML by a node of its own if the text is HTML, as in feeds."""
+    if not node.raw_content or len(node.children) != 1 or not isinstance(node.children[0], str):
+        return
+    text = node.children[0]
+    section = _CDATA.fullmatch(node.raw_content)
+    if section is not None:
+        # Without white space around the section.
+        text = section["content"]
+    if _is_html(text):
+        node.children = [Node(Kind.ESCAPED_HTML, node.raw_content, html=text)]
+
+
+def _is_html(text: str) -> bool:
+    """Return True if a text has tags, comments or entities of HTML, and each start tag has its end tag.
+
+    So it is markup, while "Use <b> for bold" only mentions a tag.
+    """
+    text_without_comments, comments = _COMMENT.subn("", text)
+    if "<!--" in text_without_comments:
+        return False
+    is_markup = comments > 0 or _ENTITY.search(text) is not None
+    open_names: list[str] = []
+    for tag in _TAG.finditer(text_without_comments):
+        is_markup = True
+        name = tag["name"].lower()
+        if name not in _HTML_NAMES:
+            return False
+        if name in _VOID or tag["is_empty"]:
+            continue
+        if not tag["is_end"]:
+            open_names.append(name)
+        elif not open_names or open_names.pop() != name:
+            return False
+    return is_markup and not open_names
+
+
+def write_escaped_html(node: Node, html: str) -> str:
+    """Write the translation of HTML that is escaped in XML, in a CDATA section if it was in one."""
+    section = _CDATA.fullmatch(node.raw or "")
+    html = _NOT_IN_XML.sub(" ", html)
+    if section is None or "]]>" in html:
+        return escape_xml(html)
+    return f"{section['before']}{html}{section['after']}"
 
 
 def _lines(children: "list[Node | str]") -> Iterator["Node | str"]:
@@ -298,6 +358,8 @@ def read_xml(markup: str) -> Node:
     # The end of an empty tag has the place of what follows it.
     places, parents = [*sorted({place for place, *_ in events}), len(source)], [root]
     skipped = len(prolog[0]) if prolog else 0
+    # Where the content of each parent begins.
+    starts = [len(tag)]
     for place, kind, data, attributes in events[1:-1]:
         raw = source[place : places[bisect_right(places, place)]].decode()
         if kind == "text":
@@ -312,9 +374,17 @@ def read_xml(markup: str) -> Node:
             end = "" if raw.endswith("/>") else f"</{data}>"
             parents.append(Node(Kind.INLINE, raw, end, name=data, attributes=attributes))
             parents[-2].children.append(parents[-1])
+            starts.append(place + len(raw.encode()))
         elif kind == "end":
-            parents.pop()
+            node = parents.pop()
+            start = starts.pop()
+            # In pages of XHTML, tags that are escaped are shown to readers.
+            is_page = parents[-1] is not root and parents[1].name == "html"
+            if len(node.children) == 1 and not is_page:
+                node.raw_content = source[start:place].decode()
         elif kind == "other":
             parents[-1].children.append(Node(Kind.KEPT, raw))
+    root.raw_content = rest
+    _read_escaped_html(root)
     _classify(root, False, True, escape_xml)
     return root

@@ -154,7 +154,11 @@ INLINE_PARTS: Any = st.recursive(
     LEAVES, lambda inner: st.tuples(INLINE_TAGS, st.lists(inner, max_size=3)).map(lambda tag: (*tag[0], tag[1]))
 )
 BLOCKS: Any = st.tuples(BLOCK_TAGS, st.lists(INLINE_PARTS, max_size=4)).map(lambda element: (*element[0], element[1]))
-FRAGMENTS: Any = st.lists(INLINE_PARTS | BLOCKS, max_size=6)
+# HTML that is a text of XML.
+ESCAPED_HTML: Any = st.tuples(
+    st.sampled_from(["escaped", "CDATA"]), st.just(""), st.lists(INLINE_PARTS | BLOCKS, max_size=4)
+)
+FRAGMENTS: Any = st.lists(INLINE_PARTS | BLOCKS | ESCAPED_HTML, max_size=6)
 
 
 def spell_fragment(parts: list[Any], kind: str) -> str:
@@ -166,7 +170,16 @@ def spell_fragment(parts: list[Any], kind: str) -> str:
             spelled += text.replace("\xa0", "&nbsp;") if kind == "html" else text
             continue
         name, attributes, children = part
-        if name == "!":
+        if name in ("escaped", "CDATA"):
+            content = spell_fragment(children, "html")
+            if kind == "xml" and name == "escaped":
+                content = escape(content)
+            elif kind == "xml" and "<" in content and "]]>" not in content:
+                content = f"<![CDATA[{content}]]>"
+            elif kind == "xml":
+                content = escape(content)
+            spelled += f"<div>{content}</div>"
+        elif name == "!":
             spelled += f"<!--{attributes}-->"
         elif name in ("img", "input", "wbr", "br"):
             spelled += f"<{name}{attributes}{'' if kind == 'html' else '/'}>"

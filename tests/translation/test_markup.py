@@ -440,6 +440,58 @@ def test_many_placeholders_next_to_each_other():
     assert identical("html", source) == (source, ["one two"])
 
 
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        # Feeds have HTML in CDATA sections, or escaped.
+        ("<![CDATA[<p>one <b>two</b></p><p>three &amp; &nbsp;</p>]]>", ["one two", "three &"]),
+        ("\n  <![CDATA[<p>one</p>]]>\n", ["one"]),
+        ("&lt;p&gt;one &lt;b&gt;two&lt;/b&gt;&lt;/p&gt;&lt;p&gt;three&lt;/p&gt;", ["one two", "three"]),
+        ('&lt;img src="a" alt="one"&gt; two&lt;br&gt;three', ["two", "three", "one"]),
+        ("one &amp;amp; two", ["one & two"]),
+        ("&lt;!-- {0} --&gt; one", ["one"]),
+        # Not HTML, or only a mention of it: what looks like a tag is protected.
+        ("use &lt;b&gt; here", ["use here"]),
+        ("&lt;p&gt;one&lt;p&gt;two", ["onetwo"]),
+        ("&lt;Item&gt;one&lt;/Item&gt;", ["one"]),
+        ("&lt;b&gt;one&lt;/i&gt; &lt;!-- two --&gt;", ["one"]),
+        ("a &lt; b &gt; c", ["a < b > c"]),
+        ("2 &lt;3&gt; 4", ["2 <3> 4"]),
+    ],
+)
+def test_html_in_xml(content, texts):
+    for source in (f"<d><e>{content}</e><e>six</e></d>", content):
+        found, found_texts = identical("xml", source)
+        assert sorted(found_texts) == sorted(texts + ["six"] * (source != content))
+        assert found == source
+    assert identical("xml", f'<d><e translate="no">{content}</e></d>')[1] == []
+
+
+def test_escaped_html_in_xhtml_is_shown():
+    source = "<html><body><p>use &lt;b&gt;two&lt;/b&gt; or &lt;p&gt;</p></body></html>"
+    assert identical("xml", source) == (source, ["use two or"])
+
+
+def test_html_in_xml_is_translated_as_markup(model, tokenizer):
+    source = '<rss><title>two</title><content>{}</content><e a="b"/></rss>'
+    html = '<p title="six">forty <b>two</b><br></p><p>{} <code>x</code></p>'
+    for spelled in (f"<![CDATA[{html}]]>", escape(html)):
+        (found,) = translate(model, tokenizer, [source.format(spelled.format("ten"))], markup="xml")
+        translated = html.replace("six", "sechs").replace("forty <b>two</b>", "<b>zwei</b> und vierzig").format("zehn")
+        spelled = f"<![CDATA[{translated}]]>" if spelled.startswith("<!") else escape(translated)
+        assert found == source.replace("two", "zwei").format(spelled)
+    # Text never becomes markup, nor ends the section.
+    document = Document("xml", "<d><![CDATA[<p>one</p>]]></d>")
+    assert document.render(["]]><b>\x00"], [[]]) == "<d><![CDATA[<p>]]&gt;&lt;b&gt; </p>]]></d>"
+    document = Document("xml", "<d><![CDATA[<script>x</script>one]]></d>")
+    assert ElementTree.fromstring(document.render(["]]>"], [[]])).text == "<script>x</script>]]&gt;"
+
+
+def test_html_in_xml_is_checked():
+    with pytest.raises(ValueError, match="more than 200 tags are inside each other"):
+        Document("xml", f"<d>{escape('<b>' * 201 + 'one' + '</b>' * 201)}</d>")
+
+
 def test_attributes_with_text(model, tokenizer):
     source = (
         '<p title="forty two">six <img alt=" twenty  one " src=x></p><input placeholder=ten value=ten aria-label="">'
