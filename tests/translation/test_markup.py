@@ -234,6 +234,14 @@ def test_words_that_are_apart_in_the_translation():
     assert render("xml", "<b>one</b> two", "a b - c D e", *links)[1] == "<b>a b - c</b> D e"
 
 
+def test_words_without_links_end_a_tag():
+    """A tag reaches over a few of them to another word of its own, but not over many."""
+    for count, expected in ((9, "<b>a {} z</b> two"), (11, "<b>a</b> {} z two")):
+        target = f"a {' '.join('-' * count)} z two"
+        links = [(0, 0), (0, count + 1), (1, count + 2)]
+        assert render("xml", "<b>one</b> two", target, *links)[1] == expected.format(" ".join("-" * count))
+
+
 def test_adjacent_tags_share_no_word():
     assert render("xml", "<b>one</b><i>two</i>", "eins", (0, 0))[1] == "<b>eins</b><i></i>"
     assert render("xml", "<b>one</b> <i>two</i>", "eins", (0, 0), (1, 0))[1] == "<i></i><b>eins</b>"
