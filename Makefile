@@ -18,7 +18,8 @@ PROCESSOR_TESTS := tests/model/test_int8_quantization.py tests/test_fixture.py t
 	tests/model/test_kernels.py::TestLossOfStates tests/model/test_kernels.py::TestHalfPrecision \
 	-k "not (any_company or compiled or trainer or warns)"
 # Whole runs, compilers and several processes, which `make test` leaves to a target of their own.
-SLOW_TESTS := tests/torture tests/benchmarks/test_gpu_check.py tests/benchmarks/test_shared_cores.py \
+SLOW_TESTS := tests/torture tests/benchmarks/test_gpu_check.py tests/benchmarks/test_gpu_candidates.py \
+	tests/benchmarks/test_shared_cores.py \
 	tests/device/test_second_device.py tests/ecosystem/test_compile.py tests/parallel \
 	tests/ecosystem/test_checkpoints.py::test_a_killed_loop_of_accelerate_resumes_exactly \
 	tests/training/test_trainer.py::test_it_learns_from_scratch_to_reverse_the_source
@@ -33,7 +34,7 @@ SEED ?= $(shell date +%s)
 export GOMP_SPINCOUNT ?= 3000
 
 .PHONY: help setup extras demo walk notebooks docs dist test test-slow test-conformance test-floor test-latest test-bridges test-apps \
-	fuzz torture gpu-check lint format clean
+	test-triton fuzz torture gpu-check gpu-candidates lint format clean
 
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,6 +132,18 @@ torture: $(EXTRAS)  ## Kill jobs 200 times and let their disk fail; then run the
 # Without an environment: machines with a GPU often have torch and transformers, and no internet.
 gpu-check:  ## Check and measure the package on a GPU, with $(PYTHON) as it is, in at most eight minutes.
 	$(PYTHON) -m benchmarks.gpu_check --output runs/gpu_check
+
+gpu-candidates:  ## Decide on a GPU which candidates make training faster, with $(PYTHON) as it is, in at most nine minutes.
+	$(PYTHON) -m benchmarks.gpu_candidates --output runs/gpu_candidates
+
+# Apart from the environment, because it takes 700 MB. The release for torch 2.11 on GPUs; its interpreter fails with
+# NumPy 2.4.
+$(VENV)/triton/.ready: $(READY)
+	$(VENV)/bin/$(INSTALL) --no-deps --target $(VENV)/triton triton==3.6.0 numpy==2.3.5
+	@touch $@
+
+test-triton: $(VENV)/triton/.ready  ## Interpret the candidates' Triton kernels on the CPU, with Triton, which it installs (700 MB).
+	PYTHONPATH=$(VENV)/triton TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(PYTEST) tests/benchmarks/candidates -k triton
 
 $(VENV)/pymarian/.ready: $(EXTRAS)
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --no-deps --target $(VENV)/pymarian pymarian

@@ -82,6 +82,8 @@ def compiled_replacement(backend: str = "inductor") -> ReplaceLogits:
     def replace(logits: torch.Tensor, labels: torch.Tensor, label_probability: float) -> RowTerms:
         torch._dynamo.maybe_mark_dynamic(logits, 0)
         torch._dynamo.maybe_mark_dynamic(labels, 0)
+        # Otherwise a second vocabulary in the same process would have slower code, for a vocabulary of any size.
+        torch._dynamo.mark_static(logits, 1)
         return compiled(logits, labels, label_probability)
 
     return replace

@@ -37,14 +37,14 @@ class PaddedAttention:
     """Attention of one shape with a padding mask, as the encoder computes it, forward and backward."""
 
     def __init__(self, rows: int, length: int, heads: int, head_dim: int, device: torch.device) -> None:
-        generator = torch.Generator().manual_seed(rows * length)
+        generator = torch.Generator(device).manual_seed(rows * length)
         shape = (3, rows, length, heads, head_dim)
-        states = torch.randn(shape, generator=generator, dtype=torch.bfloat16).to(device)
+        states = torch.randn(shape, generator=generator, dtype=torch.bfloat16, device=device)
         # Heads are the third dimension in memory, as after a linear layer.
         self.inputs = [tensor.transpose(1, 2).requires_grad_() for tensor in states]
-        lengths = torch.randint((length + 1) // 2, length + 1, (rows, 1), generator=generator)
-        is_token = torch.arange(length) < lengths
-        self.mask = is_token[:, None, None, :].expand(rows, 1, length, length).to(device)
+        lengths = torch.randint((length + 1) // 2, length + 1, (rows, 1), generator=generator, device=device)
+        is_token = torch.arange(length, device=device) < lengths
+        self.mask = is_token[:, None, None, :].expand(rows, 1, length, length)
 
     def run(self) -> None:
         output = nn.functional.scaled_dot_product_attention(*self.inputs, attn_mask=self.mask)

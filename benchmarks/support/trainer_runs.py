@@ -72,41 +72,48 @@ def ways_for(tokens: int, accumulation: int) -> list[Way]:
         Way(tokens, 1, "Arrow"),
         Way(part, accumulation, "stock"),
         Way(tokens, 1, "Arrow", non_blocking=True),
+        Way(part, accumulation, "Arrow"),
         Way(tokens, 1, "Arrow", cudnn=True),
         Way(part, accumulation, "stock", cudnn=True),
-        Way(part, accumulation, "Arrow"),
     ]
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """The length of each run: warm-up updates, and at most so many updates after them; both at most so many seconds."""
+
+    warm_up: int
+    updates: int
+    seconds: float
 
 
 class TimedUpdates(TrainerCallback):
     """Time updates after a warm-up, and end the training after a number of seconds or updates."""
 
-    def __init__(self, device: torch.device, warm_up: int, updates: int, seconds: float) -> None:
-        self.device, self.warm_up, self.most_updates, self.most_seconds = device, warm_up, updates, seconds
-        self.updates = 0
-        self.seconds = self.start = 0.0
+    def __init__(self, limits: RunLimits, device: torch.device) -> None:
+        self.limits, self.device = limits, device
+        self.warm_up = self.updates = 0
+        self.begin = self.start = self.seconds = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.begin = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # From end to end, so that each timed update includes reading its batch.
-        if state.global_step == self.warm_up:
-            synchronize(self.device)
-            self.start = time.perf_counter()
-        elif state.global_step > self.warm_up:
-            self.updates = state.global_step - self.warm_up
-            is_last = self.updates == self.most_updates
-            if is_last or time.perf_counter() - self.start > self.most_seconds:
+        now = time.perf_counter()
+        if self.start == 0:
+            # With plans for new shapes an update may take many seconds.
+            is_warm = state.global_step == self.limits.warm_up or now - self.begin > self.limits.seconds
+            if is_warm:
                 synchronize(self.device)
-                self.seconds = time.perf_counter() - self.start
-                control.should_training_stop = True
-
-
-@dataclass(frozen=True)
-class RunLimits:
-    """The length of each run: warm-up updates, and at most so many updates and seconds after them."""
-
-    warm_up: int
-    updates: int
-    seconds: float
+                self.start = time.perf_counter()
+                self.warm_up = state.global_step
+            return
+        self.updates = state.global_step - self.warm_up
+        if self.updates == self.limits.updates or now - self.start > self.limits.seconds:
+            synchronize(self.device)
+            self.seconds = time.perf_counter() - self.start
+            control.should_training_stop = True
 
 
 class TrainerRuns:
@@ -144,22 +151,56 @@ class TrainerRuns:
         Args:
             seed: of the order of the batches, another one for each run, so that shapes are new.
         """
-        timed = TimedUpdates(self.device, self.limits.warm_up, self.limits.updates, self.limits.seconds)
+        timed = TimedUpdates(self.limits, self.device)
         allocations = self._device_allocations()
         with tempfile.TemporaryDirectory() as folder, cudnn_attention(way.cudnn):
             self._trainer(way, folder, seed, timed).train()
         figures = {
             **asdict(way),
             "name": way.name,
+            "warm_up": timed.warm_up,
             "updates": timed.updates,
             "seconds": timed.seconds,
             "milliseconds_per_update": timed.seconds / timed.updates * 1e3,
-            "target_tokens_per_second": self._target_tokens(way, seed, timed.updates) / timed.seconds,
+            "target_tokens_per_second": self._target_tokens(way, seed, timed) / timed.seconds,
         }
         if self.device.type == "cuda":
             figures["device_allocations"] = self._device_allocations() - allocations
             figures["peak_megabytes"] = torch.cuda.max_memory_allocated() / 1e6
         return figures
+
+    def run_bare_loop(self, tokens: int, seed: int) -> dict[str, Any]:
+        """Train without a Trainer, on batches that are on the device already; returns the figures of its updates."""
+        args = PaperTrainingArguments("unused", use_cpu=self.device.type == "cpu", bf16=True)
+        optimizer, schedule = paper_optimizers(self.model, args)
+        collate = DataCollatorForSeq2Seq(self.tokenizer, model=self.model)
+        sampler = TokenBudgetBatchSampler(self.lengths, tokens, seed=seed)
+        batches = []
+        for rows in islice(of_all_epochs(sampler), self.limits.warm_up + self.limits.updates):
+            batch = collate(self.corpus.__getitems__(rows))
+            batches.append({name: tensor.to(self.device) for name, tensor in batch.items()})
+        self.model.train()
+        start = 0.0
+        for number, batch in enumerate(batches):
+            if number == self.limits.warm_up:
+                synchronize(self.device)
+                start = time.perf_counter()
+            with torch.autocast(self.device.type, torch.bfloat16):
+                loss = self.model(**batch).loss
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad(set_to_none=True)
+        synchronize(self.device)
+        seconds = time.perf_counter() - start
+        target_tokens = sum(int((batch["labels"] != -100).sum()) for batch in batches[self.limits.warm_up :])
+        return {
+            "name": f"bare loop, 1 x {tokens:,} tokens, batches on the device",
+            "updates": self.limits.updates,
+            "seconds": seconds,
+            "milliseconds_per_update": seconds / self.limits.updates * 1e3,
+            "target_tokens_per_second": target_tokens / seconds,
+        }
 
     def _trainer(self, way: Way, folder: str, seed: int, timed: TimedUpdates) -> TokenMetricsTrainer:
         args = PaperTrainingArguments(
@@ -199,12 +240,12 @@ class TrainerRuns:
             torch.cuda.reset_peak_memory_stats()
         return trainer
 
-    def _target_tokens(self, way: Way, seed: int, updates: int) -> int:
+    def _target_tokens(self, way: Way, seed: int, timed: TimedUpdates) -> int:
         """Count the target tokens of the timed updates, without padding."""
         _, target_lengths = self.lengths
         sampler = TokenBudgetBatchSampler(self.lengths, way.tokens, seed=seed)
-        first = self.limits.warm_up * way.accumulation
-        batches = islice(of_all_epochs(sampler), first, first + updates * way.accumulation)
+        first = timed.warm_up * way.accumulation
+        batches = islice(of_all_epochs(sampler), first, first + timed.updates * way.accumulation)
         return sum(int(target_lengths[rows].sum()) for rows in batches)
 
     def _device_allocations(self) -> int:
@@ -214,7 +255,7 @@ class TrainerRuns:
 
 
 def compare_ways(runs: TrainerRuns, ways: Sequence[Way], budget: Budget) -> Iterator[dict[str, Any]]:
-    """Run all ways that fit into the budget, and yield the figures after each."""
+    """Run a bare loop, then all ways that fit into the budget, and yield the figures after each."""
     measured: list[dict[str, Any]] = []
     not_measured: list[str] = []
     figures = {
@@ -222,6 +263,9 @@ def compare_ways(runs: TrainerRuns, ways: Sequence[Way], budget: Budget) -> Iter
         "runs": measured,
         "not_measured": not_measured,
     }
+    with cudnn_attention(enabled=False):
+        measured.append(runs.run_bare_loop(ways[0].tokens, len(ways)))
+    yield figures
     for seed, way in enumerate(ways):
         # A run may take twice its seconds, with its warm-up.
         if budget.remaining() < 2 * runs.limits.seconds:

@@ -71,6 +71,7 @@ class Ladder:
         rungs: list[dict[str, Any]] = []
         not_measured: list[dict[str, str]] = []
         self.figures = {
+            "device": self.device.type,
             "config": self.config.to_diff_dict(),
             "tokens_per_update": self.tokens / self.steps,
             "rungs": rungs,
@@ -79,6 +80,8 @@ class Ladder:
         rungs.append(self._measure(TODAY, [], []))
         yield self.figures
         chosen: list[Change] = []
+        names_of_chosen: list[str] = []
+        self.figures["chosen"] = names_of_chosen
         for subject in dict.fromkeys(change.subject for change in changes):
             alternatives: list[tuple[float, Change]] = []
             for change in changes:
@@ -90,14 +93,14 @@ class Ladder:
                     not_measured.append({"name": change.name, "reason": "time"})
                 else:
                     rung = self._measure_safely(change, chosen)
-                    rungs.append(rung)
+                    rungs.append({**rung, "subject": subject, "is_candidate": change.is_candidate})
                     if rung["passes"] and change.is_candidate:
                         alternatives.append((rung["speedup"], change))
                 yield self.figures
             fastest = max(alternatives, key=lambda alternative: alternative[0], default=None)
             if fastest is not None and fastest[0] > 1:
                 chosen.append(fastest[1])
-        self.figures["chosen"] = [change.name for change in chosen]
+                names_of_chosen.append(fastest[1].name)
         if chosen and not budget.is_spent():
             rungs.append(self._measure("all chosen, over today", chosen, []))
         yield self.figures

@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 from benchmarks import generation, gpu_check, training
-from benchmarks.support import training_report
+from benchmarks.support import candidates_report, training_report
 from hf_vanilla_transformer.support import process_memory
 
 
@@ -41,9 +41,11 @@ def test_help(name, monkeypatch, capsys):
 
 @pytest.mark.parametrize("figures", sorted(RESULTS.rglob("*.json")), ids=lambda path: str(path.relative_to(RESULTS)))
 def test_tables_of_committed_figures(figures, tmp_path):
-    if figures.stem == "gpu_check":
+    tables_of_parts = {"gpu_check": gpu_check.tables, "gpu_candidates": candidates_report.tables}
+    if figures.stem in tables_of_parts:
         outcomes = json.loads(figures.read_text())["parts"]
-        assert "\n\n".join(gpu_check.tables(outcomes)) + "\n" == figures.with_suffix(".md").read_text()
+        tables = tables_of_parts[figures.stem](outcomes)
+        assert "\n\n".join(tables) + "\n" == figures.with_suffix(".md").read_text()
         return
     copy = shutil.copy(figures, tmp_path / figures.name)
     command = {"generation": generation, "training": training}[figures.stem]

@@ -5,19 +5,18 @@ import multiprocessing
 import os
 import shutil
 import subprocess
-import sys
 import time
-from importlib.metadata import distribution, requires, version
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
-from packaging.requirements import Requirement
 
 from benchmarks import gpu_check
 from benchmarks.gpu_check import GpuCheckArguments
 from benchmarks.support import timed_parts
 from benchmarks.support.timed_parts import Part
+from tests.bare_python import make_folder_of_packages, run_bare
 from tests.device import checks
 
 
@@ -27,35 +26,10 @@ ABSENT = ["pytest", "datasets", "evaluate", "accelerate", "sacrebleu", "matplotl
 MEGABYTES_THAT_TRAVEL = 64
 
 
-def with_dependencies(*names: str) -> set[str]:
-    """Packages and all that they require, without extras."""
-    found: set[str] = set()
-    pending = list(names)
-    while pending:
-        name = pending.pop()
-        if name not in found:
-            found.add(name)
-            required = map(Requirement, requires(name) or ())
-            pending += [each.name for each in required if each.marker is None or each.marker.evaluate({"extra": ""})]
-    return found
-
-
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
     """A folder to import from that has torch, transformers and their dependencies only."""
-    folder = tmp_path_factory.mktemp("site-packages")
-    for name in with_dependencies("torch", "transformers"):
-        for file in distribution(name).files or ():
-            top = file.parts[0]
-            if top not in ("..", "__pycache__") and not (folder / top).is_symlink():
-                (folder / top).symlink_to(Path(str(distribution(name).locate_file(top))))
-    return folder
-
-
-def run_bare(bare, *arguments):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(bare), str(ROOT)])}
-    command = [sys.executable, "-S", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    return make_folder_of_packages(tmp_path_factory.mktemp("site-packages"), "torch", "transformers")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from benchmarks.candidates.fused_loss import (
     replace_logits_by_gradient,
 )
 from benchmarks.candidates.triton_support import missing_for_triton
+from benchmarks.support.gpu_timing import launches_of
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states, token_sums
 from tests.rounding import rms
 
@@ -33,6 +34,12 @@ REPLACEMENTS = {
     "compiled": lambda: compiled_replacement("aot_eager"),
     "triton": triton_replacement,
 }
+
+
+@pytest.fixture(autouse=True)
+def compilations_of_one_test():
+    """torch refuses to compile one function more than eight times."""
+    torch._dynamo.reset()
 
 
 @pytest.fixture(params=REPLACEMENTS)
@@ -94,7 +101,7 @@ def test_gradients_in_float64(vocabulary):
     def fused(states, weight, bias):
         return fused_smoothed_cross_entropy(states, weight, labels, 0.1, bias, chunk_bytes=SMALL_CHUNK)[0]
 
-    assert torch.autograd.gradcheck(fused, leaves)
+    assert torch.autograd.gradcheck(fused, leaves, fast_mode=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -199,3 +206,32 @@ def test_the_rows_of_a_chunk_follow_from_its_bytes():
     # Four rows of 64 logits with 4 bytes each.
     fused_smoothed_cross_entropy(states, weight, labels, 0.1, replace_logits=replace_logits, chunk_bytes=1024)
     assert sizes == [4, 4, 4, 3]
+
+
+def test_the_cpu_never_reads_a_value():
+    """On a GPU each value that the CPU reads makes it wait."""
+    states, weight, _, labels = inputs(64)
+
+    def run():
+        loss, _ = fused_smoothed_cross_entropy(states, weight.requires_grad_(), labels, 0.1)
+        loss.backward()
+
+    assert launches_of(run, torch.device("cpu")).syncs == 0
+    assert launches_of(lambda: labels.nonzero(), torch.device("cpu")).syncs == 1
+
+
+def test_one_compilation_serves_all_numbers_of_rows():
+    graphs = []
+
+    def backend(graph, example_inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    replace_logits = compiled_replacement(backend)
+    for rows in (9, 4, 100, 2):
+        replace_logits(torch.randn(rows, 64), torch.randint(64, (rows,)), 0.9)
+    assert len(graphs) == 1
+    # A different vocabulary is compiled for its own size, which makes faster code.
+    for rows in (9, 4):
+        replace_logits(torch.randn(rows, 72), torch.randint(72, (rows,)), 0.9)
+    assert len(graphs) == 2

@@ -30,6 +30,12 @@ FACTORIES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def compilations_of_one_test():
+    """torch refuses to compile one function more than eight times."""
+    torch._dynamo.reset()
+
+
 @pytest.fixture(params=FACTORIES)
 def make_end(request):
     return FACTORIES[request.param]()
@@ -152,7 +158,6 @@ def test_one_compilation_serves_all_lengths():
         return graph.forward
 
     compiled_end.cache_clear()
-    torch._dynamo.reset()
     end = compiled_end(EPS, 0.1, torch.bfloat16, backend)
     for shape in ((1, 100), (1, 37), (5, 7), (1, 2), (3, 100)):
         end(*inputs(64, torch.bfloat16, shape))
