@@ -205,17 +205,19 @@ def test_terms_count_as_work_before_it_begins(service_of, model_that_waits, body
 
 
 def test_requests_with_equal_terms_share_a_batch(service_of, model_that_waits):
-    from tests.serving.support import call, serving
+    from tests.serving.support import call, serving, wait_until
 
     may_go_on, begun = model_that_waits
-    may_go_on.set()
-    bodies = [
-        {"q": text, "source": "en", "target": "de", "glossary": {"nine": forms}}
-        for text, forms in [("a", ["x", "y"]), ("b", ["x", "y"]), ("c", ["x", "z"])]
-    ]
-    with serving(service_of(max_wait_ms=500)) as address, ThreadPoolExecutor(3) as threads:
-        list(threads.map(lambda body: call(address, "POST", "/translate", body), bodies))
-    assert sorted(map(sorted, begun)) == [["a", "b"], ["c"]]
+    service = service_of()
+    with serving(service) as address, ThreadPoolExecutor(4) as threads:
+        threads.submit(call, address, "POST", "/", {"inputs": "first"})
+        wait_until(lambda: begun)
+        for text, forms in [("a", ["x", "y"]), ("b", ["x", "z"]), ("c", ["x", "y"])]:
+            body = {"q": text, "source": "en", "target": "de", "glossary": {"nine": forms}}
+            threads.submit(call, address, "POST", "/translate", body)
+        wait_until(lambda: len(service.batcher._waiting) == 3)
+        may_go_on.set()
+    assert sorted(map(sorted, begun[1:])) == [["a", "c"], ["b"]]
 
 
 def test_other_languages(service_of):
