@@ -13,7 +13,8 @@ import pytest
 from tests.ecosystem.documentation import FIXTURE
 
 
-NEEDED = ("fastapi", "uvicorn", "prometheus_client", "babel", "gradio", "libretranslatepy", "schemathesis", "selenium")
+NEEDED = ("fastapi", "uvicorn", "prometheus_client", "babel", "gradio", "deep_translator", "libretranslatepy")
+NEEDED += ("schemathesis", "selenium")
 MISSING = [name for name in NEEDED if find_spec(name) is None]
 COMMAND = (sys.executable, "-m", "hf_vanilla_transformer", "serve", "--page", "--model_name_or_path", str(FIXTURE))
 # huggingface_hub's client refuses every address while it is offline, so only the server is.

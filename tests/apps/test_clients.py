@@ -34,6 +34,30 @@ def test_the_client_of_libretranslate(url):
     assert caught.value.code == 400
 
 
+def test_a_client_that_sends_parameters_in_the_query(url):
+    from deep_translator import LibreTranslator
+
+    client = LibreTranslator(source="auto", target="de", custom_url=f"{url}/", api_key="none")
+    assert client.translate("forty-two") == "zweiundvierzig"
+    assert client.translate_batch(["nine", "six"]) == ["neun", "sechs"]
+
+
+@pytest.mark.parametrize("path", ["/health", "/languages", "/metrics"])
+def test_a_client_that_asks_by_head(url, path):
+    with urllib.request.urlopen(urllib.request.Request(url + path, method="HEAD")) as response:
+        assert response.status == 200
+        assert response.read() == b""
+
+
+def test_a_client_behind_a_proxy(url):
+    """A client that takes the server for a proxy names the whole address in its request."""
+    import requests
+
+    data = {"q": "nine", "source": "en", "target": "de"}
+    answer = requests.post("http://translation.example/translate", data, proxies={"http": url}, timeout=30)
+    assert answer.json() == {"translatedText": "neun"}
+
+
 def test_the_page_stores_no_files(url):
     """By the routes of gradio that store."""
     from gradio import routes

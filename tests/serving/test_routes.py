@@ -1,5 +1,6 @@
 """The routes over a real model, on loopback, and what no request may do to others."""
 
+import gzip
 import html
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -114,6 +115,63 @@ class TestLibreTranslate:
     def test_json(self, call):
         status, _, body = call("POST", "/translate", {"q": "forty-two", "source": "en", "target": "de"})
         assert (status, body) == (200, {"translatedText": "zweiundvierzig"})
+
+    @pytest.mark.parametrize("headers", [{}, {"Content-Type": FORM}, {"Content-Type": "application/json"}])
+    def test_parameters_in_the_query(self, exchange, headers):
+        """As deep_translator sends them, without a body."""
+        head = b"POST /translate?q=forty-two&source=en&target=de&format= HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        answer = exchange(head + lines.encode() + b"Content-Length: 0\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert answer.endswith(b'{"translatedText":"zweiundvierzig"}')
+
+    def test_parameters_in_the_query_and_the_body(self, call):
+        path = "/translate?q=nine&q=seven&source=en&target=fr&format=html"
+        body = call("POST", path, {"target": "de"})[2]
+        assert body == {"translatedText": ["neun", "sieben"]}
+        body = call("POST", path, b"target=de&q=six", **{"Content-Type": FORM})[2]
+        assert body == {"translatedText": "sechs"}
+        status, _, answer = call("POST", "/translate?q=%ff", {})
+        assert (status, answer) == (400, {"error": "the query of the address cannot be read; send UTF-8."})
+
+    @pytest.mark.parametrize("value", [None, ""])
+    def test_optional_parameters_without_a_value(self, call, value):
+        names = ("format", "alternatives", "glossary", "return_scores", "api_key")
+        body = {"q": "nine", "source": "en", "target": "de", **dict.fromkeys(names, value)}
+        assert call("POST", "/translate", body)[2] == {"translatedText": "neun"}
+        form = "&".join(f"{name}={field or ''}" for name, field in body.items()).encode()
+        assert call("POST", "/translate", form, **{"Content-Type": FORM})[2] == {"translatedText": "neun"}
+
+    def test_the_language_of_a_text_whose_language_is_not_named(self, call, service_of):
+        from tests.serving.support import call as call_at
+        from tests.serving.support import serving
+
+        english = {"confidence": 100.0, "language": "en"}
+        body = {"q": "nine", "source": "auto", "target": "de"}
+        assert call("POST", "/translate", body)[2] == {"translatedText": "neun", "detectedLanguage": english}
+        answer = call("POST", "/translate", {**body, "q": ["nine", "six"]})[2]
+        assert answer == {"translatedText": ["neun", "sechs"], "detectedLanguage": [english] * 2}
+        service = service_of()
+        service.card = service.card._replace(source_language=None)
+        with serving(service) as address:
+            assert call_at(address, "POST", "/translate", body)[2] == {"translatedText": "neun"}
+
+    @pytest.mark.parametrize(
+        ("texts", "message"),
+        [
+            ([], "q: the list is empty; give a text, or a list with at least one text."),
+            (3, "q: 3 is no text; give a text, or a list of texts."),
+            (None, "q: null is no text; give a text, or a list of texts."),
+            (["nine", 3], "q: item 1 of the list, 3, is no text; give a text, or a list of texts."),
+        ],
+    )
+    def test_texts_that_are_none(self, call, texts, message):
+        status, _, answer = call("POST", "/translate", {"q": texts, "source": "en", "target": "de"})
+        assert (status, answer) == (422, {"error": message})
+
+    def test_json_that_is_no_object(self, call):
+        status, _, answer = call("POST", "/translate", ["nine"])
+        assert (status, answer) == (422, {"error": "the body is JSON of another kind; send an object, {...}."})
 
     def test_a_list_with_alternatives(self, call, model, tokenizer):
         body = call("POST", "/translate", {"q": ["nine", ""], "source": "auto", "target": "de", "alternatives": 2})[2]
@@ -300,6 +358,58 @@ def test_unknown_routes(call, method, path, status):
     found, _, body = call(method, path)
     assert found == status
     assert body["error"]
+
+
+def test_a_byte_order_mark_before_json(call):
+    """As PowerShell and .NET write it."""
+    mark = b"\xef\xbb\xbf"
+    assert call("POST", "/", mark + b'{"inputs": "nine"}')[2] == [{"translation_text": "neun"}]
+    body = mark + b'{"q": "nine", "source": "en", "target": "de"}'
+    assert call("POST", "/translate", body)[2] == {"translatedText": "neun"}
+
+
+@pytest.mark.parametrize("path", ["/health", "/languages", "/metrics", "/openapi.json"])
+def test_head_answers_as_get_without_a_body(call, exchange, path):
+    status, headers, _ = call("GET", path)
+    head = exchange(f"HEAD {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()).decode()
+    lines, _, body = head.partition("\r\n\r\n")
+    assert status == 200
+    assert lines.startswith("HTTP/1.1 200")
+    assert f"content-type: {headers['Content-Type']}" in lines
+    assert not body
+
+
+@pytest.mark.parametrize("path", ["/", "/translate"])
+def test_compressed_bodies(exchange, path):
+    content = gzip.compress(b'{"inputs": "nine", "q": "nine", "source": "en", "target": "de"}')
+    head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Encoding: GZIP\r\n"
+    answer = exchange(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content).decode()
+    assert answer.startswith("HTTP/1.1 415")
+    assert answer.endswith('{"error":"the body has the Content-Encoding \'gzip\'; send it without a compression."}')
+    assert "accept-encoding: identity" in answer
+
+
+def test_bodies_that_are_not_compressed(call):
+    assert call("POST", "/", {"inputs": "nine"}, **{"Content-Encoding": "identity"})[0] == 200
+
+
+@pytest.mark.parametrize("target", ["http://a/translate", "HTTP://a:8000/translate", "https://a/translate?format=text"])
+def test_absolute_targets_of_requests(exchange, target):
+    """As clients send them to a proxy, and some to a server."""
+    content = b'{"q": "nine", "source": "en", "target": "de"}'
+    head = f"POST {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    head += f"Origin: https://example.org\r\nContent-Length: {len(content)}\r\n\r\n"
+    answer = exchange(head.encode() + content).decode()
+    assert answer.startswith("HTTP/1.1 200")
+    assert answer.endswith('{"translatedText":"neun"}')
+    assert "access-control-allow-origin: *" in answer
+
+
+def test_absolute_targets_without_a_path(exchange):
+    content = b'{"inputs": "nine"}'
+    head = f"POST http://a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len(content)}\r\n"
+    answer = exchange(f"{head}Content-Type: application/json\r\n\r\n".encode() + content).decode()
+    assert answer.startswith("HTTP/1.1 200")
 
 
 def test_answers_go_to_whom_they_belong(call, model, tokenizer):

@@ -61,6 +61,8 @@ def protocol_with(seconds: float) -> type[H11Protocol]:
 class RequestLimits:
     """ASGI middleware: 431 for headers that are too long, 413 for such a body, and 408 for one that arrives too slowly.
 
+    415 for a body that is compressed.
+
     A body may have `most_bytes`, and must have arrived after so many seconds.
     """
 
@@ -73,6 +75,11 @@ class RequestLimits:
         elif sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
             reason = f"the headers have more than {MOST_HEADER_BYTES:,} bytes; send fewer."
             await JSONResponse({"error": reason}, 431, headers=_CLOSE)(scope, receive, send)
+        elif (encoding := _content_encoding(scope["headers"])) not in ("", "identity"):
+            # A small compressed body may be a large one.
+            reason = f"the body has the Content-Encoding {encoding!a}; send it without a compression."
+            headers = {**_CLOSE, "Accept-Encoding": "identity"}
+            await JSONResponse({"error": reason}, 415, headers=headers)(scope, receive, send)
         else:
             await self._app(scope, self._limited(receive), send)
 
@@ -99,3 +106,9 @@ class RequestLimits:
             return message
 
         return limited
+
+
+def _content_encoding(headers: list[tuple[bytes, bytes]]) -> str:
+    """How the body of a request is compressed, at most 100 characters; empty if it is not said."""
+    encodings = [value.decode("latin-1") for name, value in headers if name == b"content-encoding"]
+    return ", ".join(encodings).strip().lower()[:100]

@@ -18,7 +18,9 @@ from ..service import Service
 from .error_responses import ERRORS, add_error_handlers
 from .header_and_body_limits import RequestLimits
 from .request_bodies import FORM, MULTIPART, read_libre_request
+from .request_targets import AnswerHead, RelativeTargets
 from .schemas import (
+    DetectedLanguage,
     Health,
     HubRequest,
     HubTranslation,
@@ -51,6 +53,8 @@ def build_app(service: Service) -> FastAPI:
     )
     app.add_middleware(_CORS)
     app.add_middleware(CountRequests, metrics=service.metrics)
+    app.add_middleware(AnswerHead)
+    app.add_middleware(RelativeTargets)
     add_error_handlers(app)
     _add_hub(app, service)
     _add_libre_translate(app, service)
@@ -99,6 +103,8 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         service.check_languages(body.source, body.target)
         found = await _answer(service, request, as_list(body.q), body.options(service.num_beams))
         answer: dict[str, list[Any]] = {"translatedText": [each.text for each in found]}
+        if body.source == "auto" and service.card.source_language is not None:
+            answer["detectedLanguage"] = [DetectedLanguage(language=service.card.source_language)] * len(found)
         if body.alternatives:
             answer["alternatives"] = [[other.text for other in each.alternatives] for each in found]
         if body.return_scores:

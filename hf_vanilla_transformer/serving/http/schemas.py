@@ -1,14 +1,41 @@
 """Bodies of requests and responses, as the clients of the Hub and of LibreTranslate send and expect them."""
 
+import json
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, Json
+from pydantic import BaseModel, BeforeValidator, Field, Json, model_validator
+from pydantic_core import PydanticCustomError
 
 from ...translation.translation_details import Translation
 
 
-Texts = str | list[str]
+# Characters of a wrong value that an error repeats.
+_SHOWN = 50
+
+
+def _check_texts(value: object) -> object:
+    """Return a value that is a text or a list of texts; others raise an error that names the first wrong one."""
+    items = value if isinstance(value, list) else [value]
+    for number, item in enumerate(items):
+        if not isinstance(item, str):
+            shown = json.dumps(item)[:_SHOWN]
+            name = f"item {number} of the list, {shown}," if isinstance(value, list) else shown
+            fault = {"fault": f"{name} is no text; give a text, or a list of texts"}
+            raise PydanticCustomError("texts", "{fault}", fault)
+    return value
+
+
+def _check_is_not_empty(value: object) -> object:
+    if value == []:
+        raise PydanticCustomError("texts", "the list is empty; give a text, or a list with at least one text")
+    return value
+
+
+Texts = Annotated[str | list[str], BeforeValidator(_check_texts)]
+SomeTexts = Annotated[
+    str | Annotated[list[str], Field(min_length=1)], BeforeValidator(_check_is_not_empty), BeforeValidator(_check_texts)
+]
 Term = Annotated[str, Field(max_length=200)]
 Terms = Annotated[list[Term], Field(max_length=10)]
 Language = Annotated[str, Field(max_length=100, description="The model's, or auto.")]
@@ -64,7 +91,7 @@ class HubTranslation(BaseModel):
 class LibreRequest(BaseModel):
     """What clients of LibreTranslate send, as a form or as JSON."""
 
-    q: str | Annotated[list[str], Field(min_length=1)]
+    q: SomeTexts
     source: Language
     target: Language
     format: Literal["text", "html"] = "text"
@@ -72,6 +99,15 @@ class LibreRequest(BaseModel):
     glossary: Glossary | Json[Glossary] | None = None
     return_scores: bool = False
     api_key: str | None = Field(default=None, description="Not needed.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_empty_fields(cls, fields: Any) -> Any:
+        """Take the defaults of optional fields that are null or empty, as the forms of clients send them."""
+        if not isinstance(fields, dict):
+            return fields
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
+        return {name: value for name, value in fields.items() if name not in optional or value not in (None, "")}
 
     def options(self, num_beams: int) -> dict[str, Any]:
         """Arguments of `translate()`: those that were given; `num_beams` is the beam size of others."""
@@ -84,10 +120,18 @@ class LibreRequest(BaseModel):
         return options
 
 
+class DetectedLanguage(BaseModel):
+    """The language of a text whose request names none; the model has only one."""
+
+    confidence: float = Field(default=100.0, description="In percent; nothing is detected.")
+    language: str
+
+
 class LibreTranslation(BaseModel):
     """What clients of LibreTranslate expect: a string for a string, a list for a list."""
 
     translatedText: Texts  # noqa: N815
+    detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None  # noqa: N815
     alternatives: list[str] | list[list[str]] | None = None
     score: float | list[float | None] | None = None
     flags: list[str] | list[list[str]] | None = _FLAGS
