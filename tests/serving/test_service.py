@@ -311,3 +311,24 @@ def test_texts_over_the_limit_are_split(service_of, model, tokenizer, monkeypatc
         assert (status, "with 4 beams each" in answer["error"]) == (413, True)
         monkeypatch.setattr(Service, "_split", None)
         assert call(address, "POST", "/", {"inputs": "nine. " * 90_000})[0] == 413
+
+
+@pytest.mark.parametrize(("longest_training_source", "max_source_tokens"), [(1000, 40), (40, 1000), (40, 40)])
+def test_parts_of_sentences_fit_the_model_and_the_server(
+    service_of, tokenizer, model_that_waits, monkeypatch, longest_training_source, max_source_tokens
+):
+    pytest.importorskip("sentencex")
+    from tests.serving.support import call, serving
+
+    may_go_on, begun = model_that_waits
+    may_go_on.set()
+    monkeypatch.setitem(tokenizer.init_kwargs, "longest_training_source", longest_training_source)
+    text = ", ".join(["forty-two and seven"] * 12)
+    service = service_of(max_source_tokens=max_source_tokens)
+    service._generate_kwargs = {"split_sentences": True}
+    with serving(service) as address:
+        status, _, (answer,) = call(address, "POST", "/", {"inputs": text})
+    assert (status, answer) == (200, {"translation_text": text.upper(), "flags": ["split"]})
+    parts = [part for batch in begun for part in batch]
+    assert len(tokenizer(text).input_ids) > 100
+    assert max(len(tokenizer(part).input_ids) for part in parts) <= 40
