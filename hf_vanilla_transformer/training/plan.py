@@ -179,9 +179,12 @@ def choose(
     merged = {**chosen, **given}
     per_epoch = updates_of_epoch(corpus, merged, processes)
     updates = math.ceil(merged["num_train_epochs"] * per_epoch)
-    if "num_train_epochs" not in given:
+    if given.get("max_steps", -1) > 0:
+        # The Trainer prefers it to a number of epochs.
+        updates = given["max_steps"]
+    elif "num_train_epochs" not in given:
         updates = min(max(updates, FEWEST_UPDATES), row.get("max_steps", MOST_UPDATES))
-        chosen["max_steps"] = updates = given.get("max_steps", updates)
+        chosen["max_steps"] = updates
     del chosen["num_train_epochs"]
     if targets * updates / per_epoch < _FEW_EPOCHS:
         chosen["dropout"] = min(row["dropout"], _DROPOUT_OF_FEW)

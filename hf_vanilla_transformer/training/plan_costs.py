@@ -183,8 +183,11 @@ def _measure(
         command = [sys.executable, "-P", "-m", __name__, folder]
         found = subprocess.run(command, env=_environment(settings.args.device), capture_output=True, check=False)
         if found.returncode:
-            said = found.stderr.decode(errors="replace").split("\n")
-            reason = next(filter(None, reversed(said)), "it was killed, perhaps because the memory is full")
+            lines = found.stderr.decode(errors="replace").split("\n")
+            last_line = next(filter(None, reversed(lines)), "")
+            # The number of a signal. What a killed process wrote before is not the reason.
+            was_killed = found.returncode < 0 or not last_line
+            reason = "it was killed, perhaps because the memory is full" if was_killed else last_line
             raise UserError(f"a trial of some updates failed ({reason}); give a smaller --tokens_per_batch.")
         return json.loads((Path(folder) / "result.json").read_text(encoding="utf-8"))
 
