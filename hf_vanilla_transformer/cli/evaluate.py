@@ -32,12 +32,19 @@ class EvaluationArguments:
     translations_file: str | None = option(None, "Score the lines of this file in the place of a model's translations.")
     references_file: list[str] | None = option(None, "One or more files with another reference of each pair per line.")
     against: str | None = option(None, "Compare with another model, or a file of translations, by a paired bootstrap.")
+    against_revision: str | None = option(
+        None, "Branch, tag or commit of the model of --against on the Hub, which --revision is not."
+    )
     output: str | None = option(None, "Write the scores to this JSON file, too.")
     translations: str | None = option(None, "Write the translations to this text file.")
     show: int | None = option(None, "Print N examples, spread over the split, as source, prediction and reference.")
 
     def __post_init__(self) -> None:
         check_optional(self, "show")
+        if self.against_revision is not None and self.against is None:
+            raise InputError(
+                f"against_revision is {self.against_revision}, but has no effect without --against; leave it out."
+            )
 
 
 @dataclass
@@ -112,5 +119,6 @@ def _others(args: Arguments, pairs: Any, search: dict[str, Any]) -> list[str] | 
         return None
     if Path(other).exists() and not Path(other).is_dir():
         return read_lines(Path(other), len(pairs))
-    tokenizer, model = load_given(replace(args.model, model_name_or_path=[other]), args.engine)
+    revision = args.evaluation.against_revision
+    tokenizer, model = load_given(replace(args.model, model_name_or_path=[other], revision=revision), args.engine)
     return translate(model, tokenizer, pairs["source"], show_progress=True, **search)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accelerate import PartialState
+from accelerate.utils import gather_object
 from datasets import Dataset, DatasetDict, concatenate_datasets
 from sacrebleu.metrics import BLEU
 from tqdm.auto import tqdm
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 500
 # Sentences that are translated to tell how long all of them will take.
 _SAMPLE = 100
+# Why sources are left out that have no target yet.
+_EVALUATED = "in the test or validation pairs"
 # Rules that remove a translation, by the flag that it has.
 _FLAGS = {"truncated": "truncated at the length limit", "repetition": "caught in a loop"}
 
@@ -59,7 +62,16 @@ class Teacher:
     def __init__(self, settings: Settings):
         self._arguments, self._device, self._scoring = settings.teacher, settings.args.device, settings.scoring
         self._names = settings.teacher.teacher or []
-        self.folders = [native_folder(name, token=settings.model.token) for name in self._names]
+        revision = settings.model.revision
+        if revision is not None and settings.model.model_name_or_path is None:
+            raise InputError(
+                f"revision is {revision}, which is for --model_name_or_path; give --teacher_revision for a teacher."
+            )
+        revisions: Sequence[str | None] = settings.teacher.teacher_revision or [None] * len(self._names)
+        self.folders = [
+            native_folder(name, revision, settings.model.token)
+            for name, revision in zip(self._names, revisions, strict=True)
+        ]
         for folder in self.folders:
             if folder.resolve().is_relative_to(settings.output.resolve()):
                 raise InputError(
@@ -87,7 +99,10 @@ class Teacher:
         Raises ValueError if no translation remains.
         """
         bleu = BLEU(tokenize=self._scoring.options(pairs["train"])["tokenize"], effective_order=True)
-        train, more = pairs["train"].select_columns(["source", "target"]), self._monolingual
+        train = pairs["train"].select_columns(["source", "target"])
+        more = self._new_sources(pairs)
+        left_out = len(self._monolingual) - len(more)
+        log_removed({_EVALUATED: left_out}, len(self._monolingual), "monolingual sources")
         sources, references = [*train["source"], *more], [*train["target"], *[None] * len(more)]
         found = self._translations(sources)
         kept, removed = dict[str, list[str]](source=[], target=[]), dict.fromkeys(_FLAGS.values(), 0)
@@ -107,6 +122,8 @@ class Teacher:
         distilled, others = clean_pairs(Dataset.from_dict(kept, features=train.features), evaluated)
         removed |= others
         log_removed(removed, len(sources), "translations")
+        if left_out:
+            removed[f"monolingual sources {_EVALUATED}"] = left_out
         parts = [distilled] if self._arguments.distilled_only else [train, distilled]
         counts = f"{len(train):,} with the given targets" if len(parts) > 1 else "none with the given targets"
         logger.info(f"training pairs: {len(distilled):,} with targets of the teacher, {counts}")
@@ -124,7 +141,8 @@ class Teacher:
 
     def expected(self, pairs: DatasetDict) -> DatasetDict:
         """Pairs about as many and as long as `add_to` gives, without its work, for a plan."""
-        train, more = pairs["train"].select_columns(["source", "target"]), self._monolingual
+        train = pairs["train"].select_columns(["source", "target"])
+        more = self._new_sources(pairs)
         targets = list(islice(cycle(train["target"]), len(more)))
         added = Dataset.from_dict({"source": more, "target": targets}, features=train.features)
         parts = [train, added] if self._arguments.distilled_only else [train, train, added]
@@ -133,7 +151,7 @@ class Teacher:
     def describe_work(self, pairs: DatasetDict) -> str:
         """How many sentences are to be translated, and how long that takes, from a sample that is translated."""
         found = self._read()
-        sources = dict.fromkeys([*pairs["train"]["source"], *self._monolingual])
+        sources = dict.fromkeys([*pairs["train"]["source"], *self._new_sources(pairs)])
         missing = [source for source in sources if source not in found]
         if not missing:
             return "teacher: all sentences are translated already"
@@ -150,34 +168,62 @@ class Teacher:
         files = self._arguments.monolingual_source_file or []
         return [line for file in files for line in iterate_lines(Path(file)) if not is_blank(line)]
 
+    def _new_sources(self, pairs: DatasetDict) -> list[str]:
+        """The monolingual sources that are not in validation or test pairs, where they would be seen before."""
+        evaluated = set[str]()
+        for name in ("validation", "test"):
+            if name in pairs:
+                evaluated.update(source.strip() for source in pairs[name]["source"])
+        return [source for source in self._monolingual if source.strip() not in evaluated]
+
     def _choose(self, hypotheses: Sequence[Hypothesis], reference: str | None, bleu: BLEU) -> Hypothesis:
         if reference is None or not self._arguments.nearest_to_reference:
             return hypotheses[0]
         return max(hypotheses, key=lambda each: bleu.sentence_score(each.text, [reference]).score)
 
     def _translations(self, sources: Sequence[str]) -> dict[str, list[Hypothesis]]:
-        """The hypotheses of each source, best first; what the cache lacks is translated by all processes together.
+        """The hypotheses of each source, best first; what no cache has is translated by all processes together.
 
-        Each writes a file of its own, so that none waits for another.
+        Each process writes a file of its own, so that none waits for another. The processes may have different caches,
+        because they run on several machines or have home folders of their own.
         """
-        state, found = PartialState(), self._read()
-        missing = [source for source in dict.fromkeys(sources) if source not in found]
-        state.wait_for_everyone()  # Before any process writes.
-        own = missing[state.process_index :: state.num_processes]
-        if own:
-            tokenizer, model = self._loaded()
-            self._cache.mkdir(parents=True, exist_ok=True)
-            path, progress = self._cache / f"{uuid.uuid4().hex}.jsonl", tqdm(own, "teacher", unit=" sentences")
-            with path.open("a", encoding="utf-8") as file, progress:
-                for start in range(0, len(own), _AT_ONCE):
-                    part = own[start : start + _AT_ONCE]
-                    translated = self._translate(tokenizer, model, part)
-                    file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in translated)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    progress.update(len(part))
+        state = PartialState()
+        cached = self._read()
+        unique = list(dict.fromkeys(sources))
+        # No process writes before all have read, because this call waits for all.
+        in_some_cache = set(gather_object([row for row, source in enumerate(unique) if source in cached]))
+        missing = [source for row, source in enumerate(unique) if row not in in_some_cache]
+        translated = self._translate_into_cache(missing[state.process_index :: state.num_processes])
+        found = {**cached, **translated}
         state.wait_for_everyone()
-        return self._read() if missing else found
+        if missing:
+            found |= self._read()
+        return self._exchange(unique, found)
+
+    def _translate_into_cache(self, sources: list[str]) -> dict[str, list[Hypothesis]]:
+        if not sources:
+            return {}
+        tokenizer, model = self._loaded()
+        self._cache.mkdir(parents=True, exist_ok=True)
+        path = self._cache / f"{uuid.uuid4().hex}.jsonl"
+        hypotheses = {}
+        with path.open("a", encoding="utf-8") as file, tqdm(sources, "teacher", unit=" sentences") as progress:
+            for start in range(0, len(sources), _AT_ONCE):
+                part = sources[start : start + _AT_ONCE]
+                for source, translations in self._translate(tokenizer, model, part):
+                    hypotheses[source] = translations
+                    file.write(f"{json.dumps((source, translations), ensure_ascii=False)}\n")
+                file.flush()
+                os.fsync(file.fileno())
+                progress.update(len(part))
+        return hypotheses
+
+    def _exchange(self, sources: Sequence[str], found: dict[str, list[Hypothesis]]) -> dict[str, list[Hypothesis]]:
+        """Add the hypotheses that other processes have and this one lacks; nothing is sent if all share one cache."""
+        lacked = set(gather_object([row for row, source in enumerate(sources) if source not in found]))
+        offered = [(sources[row], found[sources[row]]) for row in lacked if sources[row] in found]
+        received = gather_object(offered)
+        return {**dict(received), **found}
 
     def _read(self) -> dict[str, list[Hypothesis]]:
         """The hypotheses in the cache, by their source."""

@@ -376,7 +376,14 @@ class Settings(NamedTuple):
         arguments = with_recipe(earlier, arguments)
         if arguments.get("device") == "cpu":  # The Trainer chooses its device by `use_cpu`.
             arguments["use_cpu"] = True
-        for name in ("train_file", "validation_file", "test_file", "monolingual_source_file", "teacher"):
+        for name in (
+            "train_file",
+            "validation_file",
+            "test_file",
+            "monolingual_source_file",
+            "teacher",
+            "teacher_revision",
+        ):
             if arguments.get(name) is not None:
                 arguments[name] = file_names(arguments[name])
         plans = may_plan and not earlier and not any(arguments.get(name) for name in _SWITCH_OFF)

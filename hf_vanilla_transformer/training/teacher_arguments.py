@@ -17,6 +17,9 @@ class TeacherArguments:
     teacher: list[str] | None = option(
         None, "The model to learn from, a folder or a name on the Hub; several are an ensemble."
     )
+    teacher_revision: list[str] | None = option(
+        None, "Branch, tag or commit of each teacher on the Hub, which --revision is not."
+    )
     teacher_num_beams: int | None = option(None, "Beams of the teacher's search (default: the teacher's).")
     teacher_engine: Literal["torch", "ctranslate2"] = option("torch", "Runtime of the teacher.")
     nearest_to_reference: bool = option(
@@ -32,5 +35,12 @@ class TeacherArguments:
         given = [each.name for each in fields(self) if getattr(self, each.name) not in (each.default, None)]
         if given and self.teacher is None:
             raise InputError(f"{given[0]} is given, but has no effect without a teacher; give --teacher, too.")
+        teachers = self.teacher or []
+        revisions = self.teacher_revision
+        if revisions is not None and len(revisions) != len(teachers):
+            raise InputError(
+                f"teacher_revision is {', '.join(revisions)}, but there are {len(teachers)} teachers; give one "
+                "revision for each, such as main."
+            )
         if self.teacher is not None and len(self.teacher) > 1 and self.teacher_engine != "torch":
             raise InputError(f"teacher_engine {self.teacher_engine} has no ensembles; give one, or leave it out.")

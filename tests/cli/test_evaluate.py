@@ -214,6 +214,43 @@ def test_a_comparison_with_a_file_and_with_a_model(decisive, trained, files, cap
     assert (scores["model"], scores["against"]) == (str(decisive), str(trained))
 
 
+def test_against_a_model_with_the_same_search(decisive, files):
+    """The translations of this model differ between greedy and beam search."""
+    data = ["--test_file", files["in.txt"], files["ref.txt"]]
+    tokenizer, model = load(str(decisive))
+    sources = ["ein Haus", "Hunde", "sieben"]
+    searches = [{"num_beams": 1}, {"max_new_tokens": 3}]
+    assert len({tuple(translate(model, tokenizer, sources, **search)) for search in [{}, *searches]}) == 3
+    for search in searches:
+        options = [word for name, value in search.items() for word in (f"--{name}", str(value))]
+        scores = evaluate.main(["--model_name_or_path", str(decisive), *options, "--against", str(decisive), *data])
+        assert scores["ter_against"]["score"] == scores["ter_against"]["other_score"]
+        scores = evaluate.main(["--translations_file", files["out.txt"], *options, "--against", str(decisive), *data])
+        others = translate(model, tokenizer, sources, **search)
+        assert score_translations(TRANSLATIONS, REFERENCES, against=others).items() <= scores.items()
+
+
+def test_the_revision_of_against_is_its_own(decisive, files, monkeypatch):
+    asked = []
+
+    def note(arguments, engine):
+        asked.append((arguments.model_name_or_path, arguments.revision, arguments.token))
+        return load(str(decisive))
+
+    monkeypatch.setattr(evaluate, "load_given", note)
+    command = ["--model_name_or_path", "user/mine", "--revision", "v2", "--token", "hf_mine", "--against", "user/other"]
+    command += ["--test_file", files["in.txt"], files["ref.txt"]]
+    evaluate.main(command)
+    assert asked == [(["user/mine"], "v2", "hf_mine"), (["user/other"], None, "hf_mine")]
+    asked.clear()
+    evaluate.main([*command, "--against_revision", "v1"])
+    assert asked == [(["user/mine"], "v2", "hf_mine"), (["user/other"], "v1", "hf_mine")]
+    with pytest.raises(SystemExit, match=r"against_revision is v1.*--against"):
+        evaluate.main(
+            [word for word in command if word not in ("--against", "user/other")] + ["--against_revision", "v1"]
+        )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

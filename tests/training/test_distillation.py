@@ -140,6 +140,63 @@ def test_sources_without_targets(tmp_path, counted):
     assert teacher.add_to(given)[0]["train"]["source"][:] == pairs["train"]["source"][:]
 
 
+def test_monolingual_sources_of_test_pairs_are_left_out_and_counted(tmp_path, counted, caplog):
+    (tmp_path / "more.en").write_text("twenty\nnine\n thirty \nten\nnine\n")
+    validation = Dataset.from_dict({"source": ["nine"], "target": ["9"]})
+    test = Dataset.from_dict({"source": ["thirty"], "target": ["30"]})
+    given = pairs_of(["one", "two"], validation=validation, test=test)
+    teacher = teacher_of(tmp_path, monolingual_source_file=str(tmp_path / "more.en"))
+    with caplog.at_level(logging.INFO, logger="hf_vanilla_transformer"):
+        pairs, facts = teacher.add_to(given)
+    assert pairs["train"]["source"][:] == ["one", "two", "one", "two", "twenty", "ten"]
+    assert counted == ["one", "two", "twenty", "ten"]
+    assert teacher.expected(given)["train"]["source"][:] == pairs["train"]["source"][:]
+    assert "removed 3 of 5 monolingual sources: 3 in the test or validation pairs" in caplog.text
+    assert "3 monolingual sources in the test or validation pairs" in facts["targets of the teacher"]
+    assert "4 sentences to translate" not in teacher.describe_work(given)
+
+
+def test_a_translation_that_is_a_test_pair_is_removed(tmp_path):
+    sources = ["one", "two", "six"]
+    expected = expected_translations(sources)
+    evaluated = {
+        "validation": Dataset.from_dict({"source": ["two"], "target": [expected[1]]}),
+        "test": Dataset.from_dict({"source": ["six"], "target": [expected[2]]}),
+    }
+    pairs, facts = teacher_of(tmp_path, distilled_only=True).add_to(pairs_of(sources, **evaluated))
+    assert pairs["train"]["source"][:] == ["one"]
+    assert facts["targets of the teacher"] == "1; removed 2 in the test or validation pairs"
+
+
+def test_nearest_to_reference_takes_the_best_hypothesis_of_a_source_without_one(tmp_path):
+    (tmp_path / "more.en").write_text("two hundred and forty-six\n")
+    teacher = teacher_of(
+        tmp_path, nearest_to_reference=True, teacher_num_beams=3, monolingual_source_file=str(tmp_path / "more.en")
+    )
+    pairs, _ = teacher.add_to(pairs_of(["one"]))
+    assert pairs["train"]["target"][-1] == expected_translations(["two hundred and forty-six"], num_beams=3)[0]
+
+
+def test_teacher_revisions_are_their_own(tmp_path, monkeypatch):
+    asked = []
+
+    def note(name, revision=None, token=None):
+        asked.append((name, revision, token))
+        return TEACHER
+
+    monkeypatch.setattr(distillation, "native_folder", note)
+    arguments = {"teacher": ["user/a", "user/b"], "token": "hf_mine", "output_dir": str(tmp_path / "run")}
+    Teacher(Settings.from_arguments(**arguments, model_name_or_path="user/student", revision="v2"))
+    assert asked == [("user/a", None, "hf_mine"), ("user/b", None, "hf_mine")]
+    asked.clear()
+    Teacher(Settings.from_arguments(**arguments, teacher_revision=["v1", "main"]))
+    assert asked == [("user/a", "v1", "hf_mine"), ("user/b", "main", "hf_mine")]
+    with pytest.raises(InputError, match=r"teacher_revision.*v1.*2 teachers"):
+        Settings.from_arguments(**arguments, teacher_revision=["v1"])
+    with pytest.raises(InputError, match=r"revision is v2.*--teacher_revision"):
+        Teacher(Settings.from_arguments(**arguments, revision="v2"))
+
+
 def test_faulty_translations_are_removed_and_counted(tmp_path, monkeypatch, caplog):
     answers = {"one": ("eins", []), "two": ("x x x", ["repetition"]), "six": ("sechs", ["truncated"])}
     answers |= {"ten": ("", []), "nine": ("nine", []), "five": ("fünf" * 30, [])}

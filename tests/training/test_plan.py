@@ -2,7 +2,9 @@
 
 import json
 import random
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -14,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import load_pairs, plan
+from hf_vanilla_transformer import load_pairs, plan, train_tokenizer
 from hf_vanilla_transformer.support.recipes import read_recipe
 from hf_vanilla_transformer.support.user_errors import UserError
 from hf_vanilla_transformer.training import plan_costs
-from hf_vanilla_transformer.training.plan import ROWS, choose, row_for
+from hf_vanilla_transformer.training.plan import ROWS, choose, row_for, updates_of_epoch
 from hf_vanilla_transformer.training.plan_costs import Corpus, Costs, estimate
 from hf_vanilla_transformer.training.run import train
 from hf_vanilla_transformer.training.run_arguments import Settings
@@ -134,6 +136,66 @@ def test_epochs_and_budget_set_the_number_of_updates():
     assert planned("base", of).args.gradient_accumulation_steps == 8
     eight = planned("base", of, processes=8).args
     assert (eight.gradient_accumulation_steps, eight.tokens_per_batch) == (1, 3125)
+
+
+@pytest.mark.parametrize(
+    ("processes", "accumulation_steps", "updates"), [(1, 1, 25), (2, 1, 13), (4, 1, 7), (2, 2, 7), (4, 3, 3)]
+)
+def test_updates_of_epoch_are_shared_by_processes(processes, accumulation_steps, updates):
+    """Of 200 pairs in batches of 8, each process has a share of the 25 batches, as in a distributed sampler."""
+    arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": accumulation_steps}
+    assert updates_of_epoch(corpus(200), arguments, processes) == updates
+
+
+def test_choose_prefers_a_given_number_of_updates_to_epochs():
+    """As the Trainer does."""
+    found = choose(read_recipe("small", Settings), corpus(20_000), 1, {"num_train_epochs": 2, "max_steps": 100})
+    steps = {name: found[name] for name in ("warmup_steps", "logging_steps", "eval_steps", "save_steps")}
+    assert steps == {"warmup_steps": 10, "logging_steps": 1, "eval_steps": 10, "save_steps": 2}
+    assert "max_steps" not in found
+
+
+def test_a_trial_that_was_killed(monkeypatch):
+    """By the system, when memory is full; what it wrote before is no reason."""
+    result = SimpleNamespace(returncode=-9, stderr=b"a warning\n")
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: result)
+    with pytest.raises(UserError, match=r"killed.*memory.*--tokens_per_batch") as error:
+        plan(few(20), max_steps=1, chooses=False, **SMALL)
+    assert "a warning" not in str(error.value)
+
+
+@pytest.mark.parametrize(("limit", "checkpoints"), [(3, 4), (9, 10), (20, 10), (0, 10), (None, 10)])
+def test_estimate_counts_the_checkpoints_on_the_disk(limit, checkpoints):
+    """Ten are written. The oldest one is removed after a new one is written, so there is one more than the limit."""
+    run = {**SMALL, "max_steps": 10, "save_steps": 1, "save_total_limit": limit}
+    costs = plan(numbers(), tflops=1, chooses=False, **run).costs
+    # Weights in float32, and in each checkpoint Adam's two moments, too.
+    assert costs.disk == 4 * costs.parameters * (1 + 3 * checkpoints)
+
+
+def test_the_trial_begins_with_the_largest_batches(tmp_path, monkeypatch):
+    """With the batch of most tokens, and with that of the longest pairs; a trial may end before it has seen all."""
+    short, long, wide = ["one"] * 8, ["one hundred and one"] * 8, ["one " * 15] * 2
+    texts = short * 70 + long * 2 + wide
+    pairs = DatasetDict(train=Dataset.from_dict({"source": texts, "target": texts}))
+    jobs = []
+
+    def note(command, **options):
+        folder = Path(command[-1])
+        jobs.append(json.loads((folder / "job.json").read_text()))
+        (folder / "result.json").write_text(json.dumps({"update": 1e-6, "greedy": 0, "beam": 0, "memory": 1}))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", note)
+    monkeypatch.setattr(plan_costs, "_UPDATES", 2)
+    plan(pairs, chooses=False, max_steps=1, per_device_train_batch_size=8, **{**SMALL, "d_model": 16})
+    (job,) = jobs
+    batches = [[len(row["input_ids"]) + len(row["labels"]) for row in batch] for batch in job["batches"]]
+    tokenizer = train_tokenizer(texts + texts, vocab_size=300, show_progress=False)
+    longest, most = (2 * len(tokenizer(text).input_ids) for text in (wide[0], long[0]))
+    assert [max(lengths) for lengths in batches] == [longest, most]
+    assert len(batches[0]) == 2
+    assert 2 * longest < 8 * most
 
 
 def test_a_run_of_few_epochs_has_less_dropout():
