@@ -79,15 +79,6 @@ def tokens_of(parts: Sequence[str | Element]) -> Iterator[Token]:
         yield Tag(part, False)
 
 
-def translated_texts(node: Node | str) -> Iterator[str]:
-    """The texts inside a node that are translated."""
-    if isinstance(node, str):
-        yield node
-    elif node.kind is not Kind.KEPT:
-        for child in node.children:
-            yield from translated_texts(child)
-
-
 def read_elements(nodes: Sequence[Node | str]) -> list[str | Element]:
     """Read the texts and elements of a part of a block, and protect what must not be translated.
 
@@ -197,11 +188,11 @@ def _enclose(parts: list[str | Element]) -> list[str | Element]:
         opening = _OPENING.search(before)
         if opening is None:
             continue
-        closing = re.match(rf"{re.escape(opening['space'])}{re.escape(_PAIRS[opening['mark']])}", after)
-        if closing is not None:
+        closing = opening["space"] + _PAIRS[opening["mark"]]
+        if after.startswith(closing):
             enclosed[index - 1] = before[: opening.start()]
-            enclosed[index] = _group(opening[0], part, closing[0])
-            enclosed[index + 1] = after[closing.end() :]
+            enclosed[index] = _group(opening[0], part, closing)
+            enclosed[index + 1] = after.removeprefix(closing)
     return [part for part in enclosed if part != ""]
 
 
