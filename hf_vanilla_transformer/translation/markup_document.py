@@ -7,6 +7,7 @@ are left out of the sentence, and come out next to the translations of their nei
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from ..support.user_errors import InputError
 from .inline_elements import Element, Token, read_elements, tokens_of
@@ -60,13 +61,12 @@ class Document:
         self._shape = Counter(shape(self._root))
         self._shapes_of_readings = dict(_shapes_of_readings(self._root, 0))
         self._runs: list[_Run] = []
-        self._attributes: list[tuple[Node, str]] = []
+        self._attributes: list[_Attribute] = []
         self._inner_documents: list[tuple[Node, Document]] = []
         self._parts_of_blocks: dict[int, list[Node | _Run]] = {}
         self._group_children(self._root)
         self.texts = [run.text for run in self._runs]
-        for node, name in self._attributes:
-            self.texts.append(collapse_spaces(node.attributes[name] or "").strip())
+        self.texts += [attribute.run.text for attribute in self._attributes]
         for _, document in self._inner_documents:
             self.texts += document.texts
 
@@ -102,12 +102,14 @@ class Document:
 
     def _add_attributes(self, node: Node) -> None:
         for name in node.text_attributes():
-            self._attributes.append((node, name))
+            run = _Run([collapse_spaces(node.attributes[name] or "").strip()])
+            if run.text:
+                self._attributes.append(_Attribute(node, name, run))
 
     @property
     def has_tags(self) -> bool:
-        """Whether tags are to be placed among the words of a block."""
-        if any(run.has_elements for run in self._runs):
+        """Whether tags or protected parts are to be placed among the words of a text."""
+        if any(run.has_elements for run in (*self._runs, *(attribute.run for attribute in self._attributes))):
             return True
         return any(document.has_tags for _, document in self._inner_documents)
 
@@ -123,16 +125,18 @@ class Document:
         with some that are nested as HTML does not allow.
         """
         expected_shape = Counter(self._shape)
-        for run, translation, pairs in zip(self._runs, translations, links, strict=False):
+        runs = [*self._runs, *(attribute.run for attribute in self._attributes)]
+        for run, translation, pairs in zip(runs, translations, links, strict=False):
             placement = TagPlacement(run.text, translation, pairs, run.borders())
             run.written_tokens = placement.place(run.parts)
             for node in placement.dropped_readings:
                 expected_shape -= self._shapes_of_readings[id(node)]
-        first = len(self._runs)
-        attributes_before = [(node, node.attributes) for node, _ in self._attributes]
-        for (node, name), translation in zip(self._attributes, translations[first:], strict=False):
-            node.attributes = {**node.attributes, name: translation}
-        first += len(self._attributes)
+        attributes_before = [(attribute.node, attribute.node.attributes) for attribute in self._attributes]
+        for attribute in self._attributes:
+            # The start tag escapes the value.
+            value = attribute.run.write(escape=str)
+            attribute.node.attributes = {**attribute.node.attributes, attribute.name: value}
+        first = len(runs)
         written_inside: dict[int, str] = {}
         for node, document in self._inner_documents:
             last = first + len(document.texts)
@@ -207,6 +211,15 @@ class _Run:
             return "".join(write(node, escape) for node in self._nodes)
         written = self._spaced.write(self.written_tokens, escape)
         return f"{escape(self._space_before)}{written}{escape(self._space_after)}"
+
+
+@dataclass
+class _Attribute:
+    """An attribute of an element whose value is a text to translate, without tags."""
+
+    node: Node
+    name: str
+    run: _Run
 
 
 def _all_elements(parts: Sequence[str | Element]) -> Iterator[Element]:

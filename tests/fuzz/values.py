@@ -115,7 +115,14 @@ FRAGMENT_TEXTS = st.lists(PLAIN_TEXTS | BLANKS | PLACEHOLDERS, min_size=1, max_s
 INLINE_TAGS = st.sampled_from(
     [
         *(("b", ""), ("i", ""), ("em", ""), ("span", ' class="a &amp; b"'), ("sup", ""), ("sub", ""), ("u", "")),
-        *(("code", ""), ("kbd", ""), ("samp", ""), ("q", ' cite="#"'), ("span", ' translate="no"'), ("bdi", "")),
+        *(
+            ("code", ""),
+            ("kbd", ""),
+            ("samp", ""),
+            ("q", ' title="one {0}, two %s"'),
+            ("span", ' translate="no"'),
+            ("bdi", ""),
+        ),
     ]
 )
 BLOCK_TAGS = st.sampled_from([("p", ""), ("div", ' id="x"'), ("h1", ""), ("li", ""), ("blockquote", "")])

@@ -549,6 +549,15 @@ def test_spaces_stay_where_they_are(source):
     assert identical("xml", of_xml)[0] == of_xml
 
 
+def test_placeholders_of_attributes_are_protected():
+    document = Document("html", '<img alt="{0}"><input title=" one  %s two. " placeholder="find {name}" value="x">')
+    assert document.texts == ["one two.", "find"]
+    found = document.render(["zwei eins.", "suche"], [[(0, 1), (1, 0)], [(0, 0)]])
+    assert found == '<img alt="{0}"><input title="%s zwei eins." placeholder="suche {name}" value="x">'
+    assert document.has_tags
+    assert not Document("html", '<img alt="one">').has_tags
+
+
 def test_lines_of_preformatted_text_stay():
     source = "<pre>\n\n  one\n two <b>three\n\tfour</b></pre><textarea>\none\n  two</textarea>"
     found, texts = identical("html", source)
