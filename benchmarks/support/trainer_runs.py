@@ -186,7 +186,8 @@ class TrainerRuns:
                 synchronize(self.device)
                 start = time.perf_counter()
             with torch.autocast(self.device.type, torch.bfloat16):
-                loss = self.model(**batch).loss
+                # As `TokenMetricsTrainer` calls the model.
+                loss = self.model(**batch, skip_logits=True).loss
             loss.backward()
             optimizer.step()
             schedule.step()
