@@ -173,6 +173,10 @@ class Tables(NamedTuple):
     required: torch.Tensor
 
 
+# What fills up each of the tables of a sentence with fewer positions, tokens or phrases than another one.
+_PADDING = (_NO_TOKEN, 0, 0, 0, 0, _NO_TOKEN, 0, 0)
+
+
 class PhraseStates:
     """The phrases of a batch of sentences, and what its hypotheses contain of them.
 
@@ -361,12 +365,11 @@ def _tables(phrases: list[Phrase], begins: torch.Tensor, eos: torch.Tensor) -> T
 
 def _pad(tables: list[Tables]) -> Tables:
     """Join the tables of several sentences; a first axis `batch` is added."""
-    joined = {}
-    for name in Tables._fields:
-        fill = _NO_TOKEN if name in ("tokens", "own_tokens") else 0
-        columns = [getattr(table, name) for table in tables]
-        joined[name] = pad_sequence(columns, batch_first=True, padding_value=fill)
-    return Tables(**joined)
+    joined = []
+    # Each table is a tuple of columns, so `zip` gives the same column of all sentences.
+    for columns, fill in zip(zip(*tables, strict=True), _PADDING, strict=True):
+        joined.append(pad_sequence(list(columns), batch_first=True, padding_value=fill))
+    return Tables(*joined)
 
 
 class ConstrainedBeamSearch(BeamSearch):
