@@ -69,18 +69,22 @@ class GpuCandidatesArguments:
         check_number("seconds", self.seconds, 0)
         if self.device not in ("cuda", "cpu"):
             raise InputError(f"device is {self.device}; give cuda or cpu.")
-        known = [part.name for part in PARTS]
+        names = [part.name for part in PARTS]
         for name in self.parts or []:
-            if name not in known:
-                raise InputError(f'there is no part "{name}"; choose among: {", ".join(known)}.')
+            if name not in names:
+                raise InputError(f'there is no part "{name}"; choose among: {", ".join(names)}.')
 
 
 def plans(budget: Budget, args: GpuCandidatesArguments) -> Iterator[Outcome]:
     """Measure what a new shape costs in each kind of attention kernels."""
     device = torch.device(args.device)
-    names = ["cuDNN", "memory-efficient", "flash"] if args.device == "cuda" else ["default", "unfused"]
-    tokens, count, heads = (SMALLEST_TOKENS, 3, 2) if args.smallest else (TOKENS, 9, 8)
-    shapes = attention_plans.padded_shapes(tokens, count)
+    names = ["cuDNN", "memory-efficient"] if args.device == "cuda" else ["default", "unfused"]
+    if args.smallest:
+        shapes = attention_plans.padded_shapes(SMALLEST_TOKENS, count=3)
+    else:
+        # The first one only loads the kernels.
+        shapes = attention_plans.padded_shapes(TOKENS, count=9)
+    heads = _config("base", args).num_heads
     for figures in attention_plans.measure_plans(names, shapes, heads, device, budget):
         yield {"plans": figures}
 
@@ -146,9 +150,11 @@ def ladder(name: str, budget: Budget, args: GpuCandidatesArguments) -> Iterator[
 def attention(budget: Budget, args: GpuCandidatesArguments) -> Iterator[Outcome]:
     """Check and time attention alone, of padded and of packed sentences."""
     if args.smallest:
-        sizes, lengths = attention_candidates.Sizes(SMALLEST_TOKENS, heads=2, head_dim=16), LENGTHS[:2]
+        sizes = attention_candidates.Sizes(SMALLEST_TOKENS, heads=2, head_dim=16)
+        lengths = LENGTHS[:2]
     else:
-        sizes, lengths = attention_candidates.Sizes(TOKENS, heads=8, head_dim=64), LENGTHS
+        sizes = attention_candidates.Sizes(TOKENS, heads=8, head_dim=64)
+        lengths = LENGTHS
     for figures in attention_candidates.measure_attention(sizes, lengths, torch.device(args.device), budget):
         yield {"attention": figures}
 

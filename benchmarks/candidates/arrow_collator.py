@@ -135,26 +135,34 @@ def from_arrow(data: Dataset, collator: DataCollatorForSeq2Seq) -> tuple[ArrowPa
         data (`Dataset`): tokenized pairs.
         collator (`DataCollatorForSeq2Seq`): with its default settings.
     """
-    is_stock_collator = (
+    if not (_pads_to_the_longest(collator) and _has_lists_of_tokens(data)):
+        return None
+    model = None
+    if hasattr(collator.model, "prepare_decoder_input_ids_from_labels"):
+        model = collator.model
+    return ArrowPairs(data, collator.tokenizer.pad_token_id), TensorsOfPairs(model)
+
+
+def _pads_to_the_longest(collator: DataCollatorForSeq2Seq) -> bool:
+    """Return whether a collator is the stock one with default settings, and its tokenizer pads on the right."""
+    tokenizer = collator.tokenizer
+    return (
         type(collator) is DataCollatorForSeq2Seq
         and collator.padding is True
         and collator.pad_to_multiple_of is None
         and collator.label_pad_token_id == NO_LABEL
         and collator.return_tensors == "pt"
+        and tokenizer.padding_side == "right"
+        and tokenizer.model_input_names[:2] == ["input_ids", "attention_mask"]
     )
-    tokenizer = collator.tokenizer
-    is_stock_tokenizer = tokenizer.padding_side == "right" and tokenizer.model_input_names[:2] == [
-        "input_ids",
-        "attention_mask",
-    ]
-    is_stock_dataset = (
-        type(data) is Dataset
-        and tuple(data.column_names) == COLUMNS
-        and data.format["type"] is None
-        and all(pyarrow.types.is_list(data.data.schema.field(name).type) for name in COLUMNS)
-        and all(data.data.column(name).null_count == 0 for name in COLUMNS)
-    )
-    if not (is_stock_collator and is_stock_tokenizer and is_stock_dataset):
-        return None
-    model = collator.model if hasattr(collator.model, "prepare_decoder_input_ids_from_labels") else None
-    return ArrowPairs(data, tokenizer.pad_token_id), TensorsOfPairs(model)
+
+
+def _has_lists_of_tokens(data: Dataset) -> bool:
+    """Return whether a dataset has the columns of `tokenize_pairs` alone, without missing lists, and no format."""
+    if type(data) is not Dataset or tuple(data.column_names) != COLUMNS or data.format["type"] is not None:
+        return False
+    for name in COLUMNS:
+        is_list = pyarrow.types.is_list(data.data.schema.field(name).type)
+        if not is_list or data.data.column(name).null_count > 0:
+            return False
+    return True

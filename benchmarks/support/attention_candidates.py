@@ -17,6 +17,7 @@ from benchmarks.candidates.packed_attention import (
 from benchmarks.candidates.triton_support import missing_for_triton
 from benchmarks.support.attention_plans import by_backend
 from benchmarks.support.gpu_timing import Budget, launches_of, milliseconds_of, relative_error
+from benchmarks.support.timing import synchronize
 
 
 KINDS = ("self", "causal", "cross")
@@ -98,6 +99,9 @@ class Problem:
         return max(errors)
 
 
+# It is compiled for each kind and length, up to torch's limit of eight times, so that it is measured for two lengths.
+FLEX = "packed, flex"
+LENGTHS_OF_FLEX = (32, 64)
 # Computes the output and the gradients by queries, keys and values, packed.
 Run = Callable[[], list[torch.Tensor]]
 
@@ -173,7 +177,7 @@ def candidates_for(device: torch.device) -> dict[str, Callable[[Problem], tuple[
     }
     if missing_for_triton(device) is None:
         ways["packed, Triton"] = _triton_run
-    ways["packed, flex"] = _flex_run
+    ways[FLEX] = _flex_run
     return ways
 
 
@@ -197,6 +201,8 @@ def measure_attention(
             problems.append((longest, Problem(kind, longest, sizes, device)))
     for name, make_run in candidates_for(device).items():
         for longest, problem in problems:
+            if name == FLEX and longest not in LENGTHS_OF_FLEX:
+                continue
             if budget.is_spent():
                 not_measured.append(f"{name}, {problem.kind}, {longest}")
                 continue
@@ -212,7 +218,9 @@ def _figures_of(make_run: Callable[[Problem], tuple[Callable[[], Any], Run]], pr
         run, results = make_run(problem)
         error = problem.error(results())
     except Exception as reason:
-        # Some kernels do not support a mask or a device, and the others can still be measured.
+        # Some kernels do not support a mask or a device, and the others can still be measured, unless the GPU accepts
+        # no work any more.
+        synchronize(problem.device)
         return {"passes": False, "error": f"{type(reason).__name__}: {reason}".partition("\n")[0]}
     seconds_to_start = time.perf_counter() - start
     calls = 10 if problem.device.type == "cuda" else 1

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.support.gpu_timing import Budget, milliseconds_of
+from benchmarks.support.timing import synchronize
 
 
 BACKENDS = {
@@ -115,6 +116,8 @@ def _measure_backend(
         decoding = milliseconds_of_decoding_steps(name, 256, heads, head_dim, lengths, device)
         repeated = milliseconds_of_decoding_steps(name, 256, heads, head_dim, lengths, device)
     except RuntimeError as error:
+        # Raises if the GPU accepts no work any more.
+        synchronize(device)
         # torch says so where a kind of kernels does not support a mask, a dtype or a device.
         return {"error": str(error).partition("\n")[0]}
     costs = [first - later for first, later in zip(first_calls, later_calls, strict=True)]

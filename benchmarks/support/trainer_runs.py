@@ -1,5 +1,6 @@
 """Updates of the Trainer that `train` uses, with several sizes of batches, collators and kernels of attention."""
 
+import gc
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -154,7 +155,13 @@ class TrainerRuns:
         timed = TimedUpdates(self.limits, self.device)
         allocations = self._device_allocations()
         with tempfile.TemporaryDirectory() as folder, cudnn_attention(way.cudnn):
-            self._trainer(way, folder, seed, timed).train()
+            trainer = self._trainer(way, folder, seed, timed)
+            trainer.train()
+            # accelerate wraps `forward` for autocast; the next run would wrap it again.
+            trainer.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
+        # A Trainer and its callbacks refer to each other, so that its optimizer would stay in memory.
+        del trainer
+        gc.collect()
         figures = {
             **asdict(way),
             "name": way.name,

@@ -110,6 +110,7 @@ class Ladder:
         try:
             return self._measure(change.name, [*below, change], below)
         except Exception as error:
+            # Raises if the GPU accepts no work any more, so that the next part gets a new process.
             synchronize(self.device)
             return {"name": change.name, "passes": False, "error": f"{type(error).__name__}: {error}"}
 

@@ -93,4 +93,4 @@ def test_an_error_is_a_figure():
     def fail():
         raise RuntimeError("no kernel")
 
-    assert _safely("a", fail) == {"name": "a", "passes": False, "error": "RuntimeError: no kernel"}
+    assert _safely("a", fail, CPU) == {"name": "a", "passes": False, "error": "RuntimeError: no kernel"}
