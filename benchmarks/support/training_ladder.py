@@ -70,18 +70,18 @@ class Ladder:
         self.check = StepCheck(self.config, self.device)
         rungs: list[dict[str, Any]] = []
         not_measured: list[dict[str, str]] = []
+        chosen: list[Change] = []
+        names_of_chosen: list[str] = []
         self.figures = {
             "device": self.device.type,
             "config": self.config.to_diff_dict(),
             "tokens_per_update": self.tokens / self.steps,
             "rungs": rungs,
+            "chosen": names_of_chosen,
             "not_measured": not_measured,
         }
         rungs.append(self._measure(TODAY, [], []))
         yield self.figures
-        chosen: list[Change] = []
-        names_of_chosen: list[str] = []
-        self.figures["chosen"] = names_of_chosen
         for subject in dict.fromkeys(change.subject for change in changes):
             alternatives: list[tuple[float, Change]] = []
             for change in changes:
@@ -101,6 +101,7 @@ class Ladder:
             if fastest is not None and fastest[0] > 1:
                 chosen.append(fastest[1])
                 names_of_chosen.append(fastest[1].name)
+            yield self.figures
         if chosen and not budget.is_spent():
             rungs.append(self._measure("all chosen, over today", chosen, []))
         yield self.figures

@@ -145,6 +145,15 @@ def test_a_change_that_is_only_measured_is_not_chosen(ladder, steps):
     assert figures["chosen"] == []
 
 
+def test_an_interrupted_run_has_what_it_chose(ladder, steps):
+    changes = [Change("first", "one", steps.lasting(0.5)), Change("second", "other", steps.lasting(0.25))]
+    for figures in ladder.climb(changes, Budget(60)):
+        if figures["chosen"]:
+            break
+    assert [rung["name"] for rung in figures["rungs"]] == ["today", "first"]
+    assert figures["chosen"] == ["first"]
+
+
 def test_throughput_counts_target_tokens(ladder):
     figures = climb(ladder, [])
     (rung,) = figures["rungs"]
