@@ -84,12 +84,15 @@ class Glossary:
         if not isinstance(terms, Mapping):
             raise TypeError(f"glossary is of type {type(terms).__name__}; give a mapping from terms to translations.")
         self._forms: dict[str, list[str]] = {}
-        for term, given in terms.items():
-            forms = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
+        for term, translations in terms.items():
+            if isinstance(translations, str) or not isinstance(translations, Sequence):
+                forms = [translations]
+            else:
+                forms = list(translations)
             if not all(isinstance(text, str) for text in [term, *forms]):
-                raise TypeError(f"glossary has {given!r} for {term!r}; give texts.")
+                raise TypeError(f"glossary has {translations!r} for {term!r}; give texts.")
             if not forms or any(map(is_blank, [term, *forms])):
-                raise InputError(f"glossary has {given!r} for {term!r}; give texts that are not blank.")
+                raise InputError(f"glossary has {translations!r} for {term!r}; give texts that are not blank.")
             key = _spelling(term)
             if key in self._forms:
                 raise InputError(f"glossary has {key!r} twice; give all of its translations as one list.")
