@@ -88,6 +88,8 @@ class Batcher:
         self._runs: list[_Run] = []
         self._calls: list[_Call] = []
         self._calls_lock = threading.Lock()
+        # Held while the threads of batches are interrupted, and while a batch leaves its thread.
+        self._threads_lock = threading.Lock()
         self._worker = ThreadPoolExecutor(workers, thread_name_prefix="translation")
 
     async def submit(
@@ -112,9 +114,11 @@ class Batcher:
             for item in items:
                 item.answer.cancel()
             self._waiting = deque(item for item in self._waiting if not item.answer.done())
-            for run in self._runs:
-                if run.thread and run.is_abandoned():
-                    self.interrupt(run.thread)
+            # A thread keeps its batch meanwhile; otherwise the next one in it could be interrupted.
+            with self._threads_lock:
+                for run in self._runs:
+                    if run.thread and run.is_abandoned():
+                        self.interrupt(run.thread)
 
     def seconds_of_batch(self) -> float:
         """How long the current batch has been translated; 0 without one."""
@@ -225,7 +229,8 @@ class Batcher:
             try:
                 return None if run.is_abandoned() else self._translate(texts, options, step)
             finally:
-                run.thread = 0
+                with self._threads_lock:
+                    run.thread = 0
 
         try:
             results = await self.call(translate, size=size)

@@ -226,6 +226,37 @@ def test_what_nobody_waits_for_is_interrupted_by_its_thread():
     running(test, tokens_per_batch=1, workers=2)
 
 
+def test_an_interruption_does_not_meet_the_next_batch_of_its_thread():
+    """The thread of an abandoned batch may be free before the interruption, which would end the batch of others."""
+    began, may_end, next_began = (threading.Event() for _ in range(3))
+    next_began_during_interruption = []
+
+    async def test(batcher, model):
+        def translate(texts, options, step):
+            if texts == ["next"]:
+                next_began.set()
+                return texts
+            began.set()
+            assert may_end.wait(30)
+            return texts
+
+        def interrupt(thread):
+            may_end.set()
+            next_began_during_interruption.append(next_began.wait(1))
+
+        batcher._translate, batcher.interrupt = translate, interrupt
+        costly = asyncio.create_task(batcher.submit(["costly"], [6], {}, work=5_000))
+        await asyncio.to_thread(began.wait, 30)
+        small = asyncio.create_task(batcher.submit(["next"], [1], {}, work=10))
+        while not batcher._calls:
+            await asyncio.sleep(0.001)
+        costly.cancel()
+        assert await small == ["next"]
+        assert next_began_during_interruption == [False]
+
+    running(test, tokens_per_batch=1)
+
+
 def test_requests_of_different_sizes_share_no_batch():
     async def test(batcher, model):
         works = zip("abcd", (300, 5_000, 2_000, 400), strict=True)
