@@ -63,6 +63,7 @@ def main(arguments: list[str]) -> list[Links]:
     gold = None if asked.gold_file is None else read_gold(Path(asked.gold_file), sources, targets)
     tokenizer, model = load_given(args.model, args.engine)
     options: Any = {"tokens_per_batch": args.batches.tokens_per_batch, "show_progress": sys.stderr.isatty()}
+    options["target_lang"] = args.data.target_language_for(tokenizer)
     if asked.choose:
         choices = choose_alignment(model, tokenizer, sources, targets, gold, **options)
         save_choice(folder, choices[0])

@@ -84,6 +84,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     given, more = ([read_lines(Path(path), len(pairs)) for path in paths] for paths in files)
     search = {"tokens_per_batch": args.batches.tokens_per_batch, **args.decoding.generate_kwargs()}
     tokenizer, model = load_given(args.model, args.engine) if names else (None, None)
+    target_language = None if tokenizer is None else data.target_language_for(tokenizer)
     scores, translations = evaluate(
         model,
         pairs,
@@ -93,6 +94,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
         against=_others(args, pairs, search),
         data=data.describe(asked.split),
         token_error_rate=scoring.token_error_rate,
+        target_lang=target_language,
         **scoring.options(pairs),
         **search,
     )
@@ -121,4 +123,5 @@ def _others(args: Arguments, pairs: Any, search: dict[str, Any]) -> list[str] | 
         return read_lines(Path(other), len(pairs))
     revision = args.evaluation.against_revision
     tokenizer, model = load_given(replace(args.model, model_name_or_path=[other], revision=revision), args.engine)
-    return translate(model, tokenizer, pairs["source"], show_progress=True, **search)
+    target_language = args.data.target_language_for(tokenizer)
+    return translate(model, tokenizer, pairs["source"], show_progress=True, target_lang=target_language, **search)

@@ -48,8 +48,15 @@ def main(arguments: list[str]) -> list[Score]:
     pairs = args.data.load(args.score.split)[args.score.split]
     sources, targets = list(pairs["source"]), list(pairs["target"])
     tokenizer, model = load_given(args.model, args.engine)
-    budget = args.batches.tokens_per_batch
-    scores = score(model, tokenizer, sources, targets, budget, show_progress=sys.stderr.isatty())
+    scores = score(
+        model,
+        tokenizer,
+        sources,
+        targets,
+        args.batches.tokens_per_batch,
+        show_progress=sys.stderr.isatty(),
+        target_lang=args.data.target_language_for(tokenizer),
+    )
     is_json = args.score.format == "jsonl"
     with open_output(args.score.output) as file:
         for source, target, result in zip(sources, targets, scores, strict=True):

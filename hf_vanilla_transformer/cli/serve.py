@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..model.target_language import codes_of
 from ..serving.limits import ServingSettings
 from ..serving.model_card_facts import CardFacts, read_card
 from ..serving.page.hub_space import write_space
@@ -25,6 +26,9 @@ from .parser import parse, program
 from .shared_options import EngineArguments, load_given, load_terms
 
 
+_ONE_IS_MISSING = "one of source_lang and target_lang is missing; give both, or none."
+
+
 @dataclass
 class ServeArguments:
     """Where to serve, and what."""
@@ -37,15 +41,18 @@ class ServeArguments:
     glossary: str | None = option(None, "A file of terms, as of translate, for requests that do not give others.")
     threads: int | None = option(None, "Threads of the model; by default torch's.")
     source_lang: str | None = option(None, "Code of the source language; by default of the model's card.")
-    target_lang: str | None = option(None, "The same of the target language.")
+    target_lang: str | None = option(
+        None,
+        "The same of the target language; or of a model of several, the one of requests that name none.",
+    )
 
     def __post_init__(self) -> None:
         check_optional(self, "threads")
         check_number("port", self.port, 0, 65535)
         if not self.host:
             raise InputError("host is empty; give an address, such as 127.0.0.1, or 0.0.0.0 for every network.")
-        if (self.source_lang is None) != (self.target_lang is None):
-            raise InputError("one of source_lang and target_lang is missing; give both, or none.")
+        if self.target_lang is None and self.source_lang is not None:
+            raise InputError(_ONE_IS_MISSING)
 
 
 class Arguments(NamedTuple):
@@ -87,8 +94,13 @@ def main(arguments: list[str]) -> None:
         torch.set_num_threads(asked.threads)
     tokenizer, model = load_given(args.model, args.engine)
     card = _card(asked, args.model)
+    has_target_codes = bool(codes_of(tokenizer))
+    if asked.target_lang is not None and asked.source_lang is None and not has_target_codes:
+        raise InputError(_ONE_IS_MISSING)
     splits = (card.source_language or True) if asked.split_sentences else False
     options = {"split_sentences": splits, **args.decoding.generate_kwargs()}
+    if has_target_codes:
+        options["target_lang"] = asked.target_lang
     if terms is not None:
         options["glossary"] = Glossary(terms, tokenizer)
         translate(model, tokenizer, [], **options)  # Checks settings before the first request.

@@ -67,6 +67,9 @@ class TranslationArguments:
         False, "Lines are texts: translate each of their sentences, and keep the white space between them."
     )
     source_lang: str | None = option(None, "Language code of the texts to split; by default that of the tokenizer.")
+    target_lang: str | None = option(
+        None, "Language to translate into, for a model of several target languages: fr for OPUS-MT's >>fr<<."
+    )
     markup: Literal["html", "xml"] | None = option(None, "Keep tags, and put them around the right words.")
     num_return_sequences: int | None = option(None, "Translations per sentence, best first; the output is JSON lines.")
     glossary: str | None = option(None, "A file of terms: in each line a term, a tab, and its translation.")
@@ -108,6 +111,7 @@ class TranslationArguments:
             "return_details": True if self.output_fields() is not None else "flags",
             "split_sentences": (self.source_lang or True) if self.split_sentences else False,
             "markup": self.markup,
+            "target_lang": self.target_lang,
             "num_return_sequences": self.num_return_sequences,
         }
         return {name: value for name, value in values.items() if value}
@@ -167,6 +171,7 @@ def main(arguments: list[str]) -> None:
     options = {**text.translate_kwargs(), **args.decoding.generate_kwargs()}
     if terms is not None:
         options["glossary"] = Glossary(terms, tokenizer)
+    if terms is not None or text.target_lang is not None:
         translate(model, tokenizer, [], **options)  # Checks settings before the work.
     options |= {"tokens_per_batch": args.batches.tokens_per_batch}
     if text.has_subtitles():

@@ -16,6 +16,7 @@ import transformers
 
 from ..hub.model_card import LIBRARIES, About, fill_model_card, location_of
 from ..hub.model_folder import check_holds_no_model, staged
+from ..model.target_language import codes_of
 from ..support.argument_checks import reason_of
 from ..support.atomic_files import are_same_file, locked
 from ..support.user_errors import InputError
@@ -85,11 +86,15 @@ def write_converted(
             for name, content in files.items():
                 (folder / name).write_bytes(content)
             settings = json.loads(files[TOKENIZER_CONFIG])
-            certificate = _certificate(folder, source, sentences, LIBRARIES.get(settings["tokenizer_class"]))
+            library = LIBRARIES.get(settings["tokenizer_class"])
+            certificate = _certificate(folder, source, sentences, library)
             check_equal(certificate, source.name, force)
             (folder / CERTIFICATE).write_text(json.dumps(certificate, indent=2) + "\n", encoding="utf-8")
             languages = settings.get("langs") or [settings.get(f"{side}_lang") for side in ("source", "target")]
             languages = [code if isinstance(code, str) else None for code in languages]
+            target_code = ""
+            if library is None or find_spec(library) is not None:
+                target_code = next(iter(codes_of(load_tokenizer(folder, source.name))), "")
             about = About(
                 output.resolve().name,
                 source_language=languages[0],
@@ -98,6 +103,7 @@ def write_converted(
                 license=source.license,
                 location=location_of(output),
                 tokenizer_class=settings["tokenizer_class"],
+                target_code=target_code,
             )
             card = fill_model_card(about, config, parameters, _facts(certificate), converted=True)
             (folder / CARD).write_text(card.content, encoding="utf-8")
@@ -118,7 +124,9 @@ def _certificate(folder: Path, source: Source, sentences: Sequence[str], library
             for token, number in tokenizer.get_vocab().items():
                 if type(number) is not int or not 0 <= number < size:
                     raise InputError(f"its vocabulary has the id {number!r} for {token!r}, but {size} embeddings")
-            translate(model, tokenizer, list(sentences[:1]), max_length=2)  # Reads the settings of the search.
+            # Reads the settings of the search. Any target language will do, if the model has several.
+            target_lang = next(iter(codes_of(tokenizer)), None)
+            translate(model, tokenizer, list(sentences[:1]), target_lang=target_lang, max_length=2)
             rows = tokenizer(list(sentences)).input_ids
             if expected is not None and expected != rows:
                 raise InputError("its tokenizer gives other tokens than that of the source")

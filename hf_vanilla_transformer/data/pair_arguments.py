@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model.language_codes import language_of
+from ..model.target_language import codes_of, matching_codes
 from ..support.argument_checks import check_optional
 from ..support.build_arguments import option
 from ..support.user_errors import InputError
@@ -16,6 +17,7 @@ from .text_lines import TABLES, suffix_of
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
+    from transformers import PreTrainedTokenizerBase
 
 
 _LANGUAGE_CODE = re.compile("[a-z]{2,3}([_-][A-Za-z0-9]{2,8})*")
@@ -63,7 +65,9 @@ class DataArguments:
     validation_file: list[str] | None = option(None, "The same for validation pairs.")
     test_file: list[str] | None = option(None, "The same for test pairs.")
     source_lang: str | None = option(None, "Language code of the sources, and the name of their column if not given.")
-    target_lang: str | None = option(None, "The same for the targets.")
+    target_lang: str | None = option(
+        None, "The same for the targets; a model of several target languages translates into it."
+    )
     source_column: str | None = option(None, 'Column of the sources; by default the language code, or else "source".')
     target_column: str | None = option(None, 'Column of the targets; by default the language code, or else "target".')
     delimiter: str | None = option(None, "What separates the cells of CSV and TSV; by default a comma or a tab.")
@@ -144,6 +148,20 @@ class DataArguments:
         """The languages that were given, or else those that the names of text files end in."""
         of_files = self._languages_of_files()
         return self.source_lang or of_files[0], self.target_lang or of_files[1]
+
+    def target_language_for(self, tokenizer: "PreTrainedTokenizerBase") -> str | None:
+        """Return the `target_lang` of `translate()` for a model's tokenizer.
+
+        It is the one that was given. For a model of several target languages, it may also be that of the files' names,
+        if the model has one code for it.
+        """
+        codes = codes_of(tokenizer)
+        if self.target_lang is not None or not codes:
+            return self.target_lang
+        language = self._languages_of_files()[1]
+        if language is None or len(matching_codes(codes, language)) != 1:
+            return None
+        return language
 
     def _languages_of_files(self) -> tuple[str | None, str | None]:
         return next(chain.from_iterable(map(languages_of, self._files().values())), (None, None))

@@ -42,6 +42,7 @@ def evaluate(
     tokenize: str | None = None,
     lowercase: bool = False,
     token_error_rate: bool = False,
+    target_lang: str | None = None,
     **translate_kwargs: Any,
 ) -> Evaluation:
     """Translate the sources of pairs, and compute the scores of the translations.
@@ -65,6 +66,8 @@ def evaluate(
             `"13a"` for others.
         lowercase (`bool`): ignore case.
         token_error_rate (`bool`): also compute the error rate of the tokens between spaces, by jiwer.
+        target_lang (`str`, *optional*): the language that a model of several target languages translates into, as in
+            `translate`; by default that of the files' names, if the model has one code for it.
         **translate_kwargs: arguments of `generate()`, such as `num_beams`; `tokens_per_batch=4096`, the maximum number
             of source tokens in a batch, padding included; and `show_progress=True`, whether to show a progress bar.
 
@@ -78,6 +81,8 @@ def evaluate(
         files = DataArguments(test_file=file_names(pairs))
         data, scoring = data or files.describe("test"), scoring.for_target(files.languages()[1])
         pairs = files.load("test")["test"]
+    else:
+        files = DataArguments()
     if isinstance(model, (str, Path)):
         tokenizer, model = load(str(model))
     facts = {"data": data or "the given data set"}
@@ -85,7 +90,10 @@ def evaluate(
         if tokenizer is None:
             raise InputError("a model was given without its tokenizer; give both, or the folder that holds them.")
         batches = translate_kwargs.pop("tokens_per_batch", 4096), translate_kwargs.pop("show_progress", True)
-        translations = translate(model, tokenizer, pairs["source"], *batches, **translate_kwargs)
+        target_lang = target_lang or files.target_language_for(tokenizer)
+        translations = translate(
+            model, tokenizer, pairs["source"], *batches, target_lang=target_lang, **translate_kwargs
+        )
         facts["decoding"] = describe_search(model, translate_kwargs)
     if references is None:
         references = pairs["references" if "references" in pairs.column_names else "target"]

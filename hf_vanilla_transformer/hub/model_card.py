@@ -36,6 +36,8 @@ class About:
             describe the pairs and the decoding in words.
         data: the training data in words.
         tokenizer_class: of the tokenizer; some need a library.
+        target_code: a code such as `">>fr<<"`, with which the example's source begins if the model has several target
+            languages.
         location, revision: what the example passes to `from_pretrained`; by default the title alone.
     """
 
@@ -52,6 +54,7 @@ class About:
     location: str | None = None
     revision: str | None = None
     example_source: str = "A sentence to translate."
+    target_code: str = ""
 
     def metadata(self) -> ModelCardData:
         """The card's metadata, limited to values that the Hub knows."""
@@ -101,6 +104,9 @@ def fill_model_card(
     """
     metrics, exact_match = _metrics_and_exact_match(about.scores)
     model_facts = _model_facts(config, parameters)
+    example_source = about.example_source
+    if about.target_code:
+        example_source = f"{about.target_code} {example_source}"
     if converted:  # Of further training, not of the model's.
         del model_facts["label smoothing"]
     return ModelCard.from_template(
@@ -115,7 +121,7 @@ def fill_model_card(
         scores=about.scores,
         metrics=metrics,
         exact_match=exact_match,
-        example_source=json.dumps(about.example_source, ensure_ascii=False),
+        example_source=json.dumps(example_source, ensure_ascii=False),
         model_facts=model_facts,
         training_facts=training_facts,
         base_model=name_of_base(about.base_model),

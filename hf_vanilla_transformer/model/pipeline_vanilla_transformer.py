@@ -11,7 +11,7 @@ from transformers import Pipeline, PreTrainedConfig, PreTrainedTokenizerBase
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .input_error import InputError
-from .language_codes import language_of
+from .target_language import TargetCodes, check_language
 from .tokenization_two_vocabularies import sides_of
 
 
@@ -26,10 +26,6 @@ LETTERLESS_SHARE_FIELD = "translated_letterless_share"
 # From this share on, a model has learned to translate texts without letters, for example numbers into words. Fewer such
 # pairs are noise, or only change the punctuation of a number.
 _TEACHING_SHARE = 0.01
-# Names under which tokenizers have their languages: Marian's and ours, FSMT's.
-_LANGUAGES = {"src_lang": ("source_lang", "src_lang"), "tgt_lang": ("target_lang", "tgt_lang")}
-# Languages whose texts may have the code of another one.
-_WIDER = {"nb": "no", "nn": "no", "fil": "tl"}
 # Tokenizers with a mode for targets, and those that truncate, change themselves while they encode.
 _encoding = threading.RLock()
 # Of modules that evaluating() has set to evaluation mode: how often, and the mode before.
@@ -40,7 +36,8 @@ _switching = threading.Lock()
 class TranslationPipeline(Pipeline):
     """Translates sentences: `pipeline("translation", model=...)`.
 
-    It also works with other encoder-decoder models of transformers that need no language tokens or prefixes.
+    It also works with other encoder-decoder models of transformers that need no language tokens or prefixes, and with
+    OPUS-MT's models of several target languages.
 
     Args:
         model (`PreTrainedModel`): a model with `generate()`.
@@ -84,7 +81,9 @@ class TranslationPipeline(Pipeline):
             return_type (`int`, *optional*): 0 for token ids, 1 for text, in the place of `return_tensors`.
             clean_up_tokenization_spaces (`bool`, *optional*), truncation (`bool` or `str`, *optional*): of the
                 tokenizer.
-            src_lang, tgt_lang (`str`, *optional*): checked, because a model has one direction.
+            src_lang (`str`, *optional*): checked, because a model has one source language.
+            tgt_lang (`str`, *optional*): checked if the model has one target language. If it has several, as some of
+                OPUS-MT, the code of this one, such as `>>fr<<`, is put before each sentence that has none.
             stop_sequence (`str`, *optional*): text that ends a translation.
             batch_size (`int`, *optional*): number of sentences per batch.
             **kwargs: arguments of `generate()`.
@@ -98,7 +97,8 @@ class TranslationPipeline(Pipeline):
         Raises:
             TypeError: if a sentence is not a string.
             ValueError: if a sentence has lone surrogates, a translation is empty because weights are NaN or infinite,
-                the tokenizer names another language, or neither text nor token ids are to be returned.
+                the tokenizer names another language, the model has several target languages and gets none, or neither
+                text nor token ids are to be returned.
         """
         if isinstance(inputs, str):
             translations = super().__call__(inputs, **kwargs)
@@ -123,8 +123,12 @@ class TranslationPipeline(Pipeline):
         def given(*names: str) -> dict[str, Any]:
             return {name: value for name in names if (value := kwargs.pop(name, None)) is not None}
 
-        for name, code in given(*_LANGUAGES).items():
-            check_language(self.tokenizer, name, code)
+        if (source_language := kwargs.pop("src_lang", None)) is not None:
+            check_language(self.tokenizer, "src_lang", source_language)
+        target_language = kwargs.pop("tgt_lang", None)
+        if target_language is not None:
+            # Raises for another language than the model's.
+            TargetCodes(self.tokenizer, target_language, "tgt_lang")
         decoding = given("return_tensors", "return_text", "clean_up_tokenization_spaces")
         if return_type is not None:
             return_type = getattr(return_type, "value", return_type)  # transformers 4 had an Enum.
@@ -132,13 +136,15 @@ class TranslationPipeline(Pipeline):
                 raise InputError(f"return_type is {return_type!r}; give 0 for token ids, or 1 for text.")
             decoding["return_tensors"] = return_type == 0
         encoding = given("truncation")
+        if target_language is not None:
+            encoding["target_language"] = target_language
         if stop_sequence == "":
             raise InputError("stop_sequence is empty, which ends every text; give a text, or leave it out.")
         if stop_sequence is not None:
             kwargs |= {"stop_strings": [stop_sequence], "tokenizer": sides_of(self.tokenizer)[1]}
         return encoding, kwargs, decoding
 
-    def preprocess(self, input_: Any, **kwargs: Any) -> dict[str, Any]:
+    def preprocess(self, input_: Any, target_language: str | None = None, **kwargs: Any) -> dict[str, Any]:
         """Tokenize a sentence into tensors `(1, source)`, and keep one that is its own translation in `copied`."""
         if not isinstance(input_, str):
             raise TypeError(
@@ -147,11 +153,16 @@ class TranslationPipeline(Pipeline):
             )
         if any("\ud800" <= character <= "\udfff" for character in input_):
             raise InputError(f"the input is {input_!r}, which is not UTF-8 text; decode it with its encoding.")
-        encoded = encode(self.tokenizer, input_, return_tensors="pt", **kwargs)
-        is_copied = is_blank(input_)
-        if copies_letterless(self.tokenizer, otherwise=False) and not has_letters(input_):
+        codes = TargetCodes(self.tokenizer, target_language, "tgt_lang")
+        source = codes.read(input_)
+        is_copied = is_blank(source.text)
+        if copies_letterless(self.tokenizer, otherwise=False) and not has_letters(source.text):
             is_copied = True
-        return {**encoded, "copied": input_ if is_copied else None}
+        if is_copied:
+            encoded = encode(self.tokenizer, source.text, return_tensors="pt", **kwargs)
+            return {**encoded, "copied": source.text}
+        encoded = encode(self.tokenizer, codes.join(source), return_tensors="pt", **kwargs)
+        return {**encoded, "copied": None}
 
     def _forward(self, input_tensors: dict[str, Any], **generate_kwargs: Any) -> dict[str, Any]:
         # Of one sentence, or a list for those of a batch.
@@ -229,26 +240,6 @@ def encode(tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a tokenizer, one thread at a time, without its warning of texts that are longer than those of a training."""
     with _encoding:
         return tokenizer(*args, verbose=False, **kwargs)
-
-
-def tokenizer_language(tokenizer: Any, side: str) -> str | None:
-    """The language code that a tokenizer has for its sources, `"src_lang"`, or its targets, `"tgt_lang"`."""
-    saved = getattr(tokenizer, "init_kwargs", {})
-    codes = [getattr(tokenizer, name, None) or saved.get(name) for name in _LANGUAGES[side]]
-    return next((code for code in codes if code and isinstance(code, str)), None)
-
-
-def are_same_language(code: str, other: str) -> bool:
-    """Whether two codes may name one language, such as "eng_Latn" and "en"; unknown codes may."""
-    one, two = (language_of(each.lower()) for each in (code, other))
-    return not (one and two) or _WIDER.get(one, one) == _WIDER.get(two, two)
-
-
-def check_language(tokenizer: Any, side: str, code: str) -> None:
-    """Raise ValueError if a tokenizer has another language than `code`; an unknown language may be the same."""
-    known = tokenizer_language(tokenizer, side)
-    if not are_same_language(code, known or code):
-        raise InputError(f'{side} is "{code}", but the model has "{known}"; leave it out, or load another model.')
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.pipeline_vanilla_transformer import check_generated, check_vocabulary, encode, evaluating, is_blank
+from ..model.target_language import TargetCodes
 from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError
 from ..translation.engine import Engine
@@ -181,7 +182,8 @@ def _token_ids(
     if not sources or any(map(is_blank, sources)):
         raise InputError("a sentence is empty; give sentences with words.")
     check_vocabulary(model.config, tokenizer)
-    ids = encode(tokenizer, sources).input_ids
+    codes = TargetCodes(tokenizer)
+    ids = encode(tokenizer, [codes.put_before(source) for source in sources]).input_ids
     if targets is None:
         return ids, [_best_hypothesis(model, tokenizer, row, generate_kwargs) for row in ids]
     _, _, _, target_ids = Inference(model, tokenizer, tokens_per_batch=1).tokenize_pairs(sources, targets)

@@ -10,14 +10,15 @@ from typing import Any, Literal, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from ..model.generation_limits import Interruption
-from ..model.pipeline_vanilla_transformer import are_same_language, copies_letterless, encode, is_blank
+from ..model.language_codes import language_of
+from ..model.pipeline_vanilla_transformer import copies_letterless, encode, is_blank
+from ..model.target_language import TargetCodes, are_same_language, find_code, short_name, tokenizer_language
 from ..model.tokenization_two_vocabularies import longest_training_source
 from ..support.argument_checks import check_strings
 from ..translation.engine import Engine
 from ..translation.glossary import Glossary
-from ..translation.markup_document import Document
 from ..translation.sentence_splitting import Piece, join, pieces_of
-from ..translation.translate import translate
+from ..translation.translate import read_document, translate
 from ..translation.translation_details import Translation, untranslated
 from .batcher import Batch, Batcher
 from .errors import OtherLanguageError, RequestError, UntranslatableError
@@ -52,6 +53,10 @@ class Service:
         self.metrics = Metrics()
         self.is_failing = False
         self._generate_kwargs = generate_kwargs or {}
+        codes = self._codes({})
+        # Of a model of several target languages, else empty; the second is that of requests that name none.
+        self.target_codes = codes.codes
+        self.default_target_code = codes.default
         self._batcher: Batcher | None = None
         self._limits = TextLimits(settings, self.metrics.in_flight.set)
 
@@ -88,13 +93,50 @@ class Service:
         return "failing" if self.is_failing else "ok"
 
     def check_languages(self, source: str | None, target: str | None) -> None:
-        """Raise OtherLanguageError for a language that is not the model's, if its card names it; "auto" is any."""
-        for given, own in ((source, self.card.source_language), (target, self.card.target_language)):
+        """Raise OtherLanguageError for a language that is not the model's, if its card names it; "auto" is any.
+
+        Of a model of several target languages, the codes in its vocabulary say which these are.
+        """
+        own_target = None if self.target_codes else self.card.target_language
+        for given, own in ((source, self.card.source_language), (target, own_target)):
             if given and own and given != "auto" and not are_same_language(given, own):
                 pair = f'"{self.card.source_language}" to "{self.card.target_language}"'
                 raise OtherLanguageError(
                     f'the request names "{given[:100]}", but the model translates from {pair}; send these languages.'
                 )
+
+    def languages(self) -> dict[str, list[str]]:
+        """Return the languages that requests may name, each with those that it is translated into.
+
+        The source language comes first; without one, as of a model of many source languages, there are only targets.
+        """
+        source, target = self.card.source_language, self.card.target_language
+        if self.target_codes:
+            source = source or language_of(tokenizer_language(self.tokenizer, "src_lang"))
+            targets = [short_name(self.target_codes, code) for code in self.target_codes]
+        elif source is None or target is None:
+            return {}
+        else:
+            targets = [target]
+        languages: dict[str, list[str]] = {}
+        if source is not None:
+            languages[source] = targets
+        for code in targets:
+            languages.setdefault(code, [])
+        return languages
+
+    def target_options(self, target: str | None) -> dict[str, Any]:
+        """Return the arguments of `translate()` for the target language of a request.
+
+        Raises OtherLanguageError if the model has several target languages, and this is none of them.
+        """
+        if not self.target_codes or not target or target == "auto":
+            return {}
+        try:
+            # The code, so that requests for one language share batches, however they spell it.
+            return {"target_lang": find_code(self.target_codes, target[:100], "the target language of the request")}
+        except ValueError as error:
+            raise OtherLanguageError(str(error)) from error
 
     @property
     def split_sentences(self) -> bool:
@@ -132,15 +174,18 @@ class Service:
         Without `split`, each text is one sentence.
         """
         with self._admitted(texts):
-            tokens = await asyncio.to_thread(self._count, texts, split)
-            pieces = [[Piece(text, "")] for text in texts]
+            codes = self._codes(options)
+            tokens = await asyncio.to_thread(self._count, texts, codes, split)
+            pieces = [[Piece(_coded(text, codes), "")] for text in texts]
             if split:
                 # Splitting takes time, too.
                 self._check_work(tokens, options)
-                pieces = await asyncio.to_thread(self._split, texts)
+                pieces = await asyncio.to_thread(self._split, texts, codes)
             sentences = [piece.text for each in pieces for piece in each if not is_blank(piece.text)]
             options = await asyncio.to_thread(self._with_glossary, {**options, "split_sentences": False})
-            tokens, work = await asyncio.to_thread(self._measure, sentences, options)
+            # Each sentence has its code now, so sentences of several target languages may share a batch.
+            options.pop("target_lang", None)
+            tokens, work = await asyncio.to_thread(self._measure, sentences, codes, options)
             found = iter(await self.batcher.submit(sentences, tokens, options, work))
             return [
                 (each, [untranslated(text) if is_blank(text) else next(found) for text, *_ in each]) for each in pieces
@@ -154,27 +199,31 @@ class Service:
     def _measure_documents(self, documents: Sequence[str], options: dict[str, Any]) -> tuple[list[int], int]:
         """The number of tokens of each document, and the work of all of them."""
         self._limits.check_markup(documents)
-        texts = [Document(options["markup"], document).texts for document in check_strings("the request", documents)]
+        codes = self._codes(options)
+        texts = []
+        for document in check_strings("the request", documents):
+            _, sources = read_document(options["markup"], document, codes)
+            texts.append([_coded(source.written, codes, source.code) for source in sources])
         if self.split_sentences:
             # Splitting takes time, too.
-            tokens_of_texts = [self._count(texts_of_document, may_be_long=True) for texts_of_document in texts]
+            tokens_of_texts = [self._count(texts_of_document, codes, may_be_long=True) for texts_of_document in texts]
             self._check_work(_flatten(tokens_of_texts), options)
-        sentences = [self._sentences(texts_of_document) for texts_of_document in texts]
-        tokens = [self._count(sentences_of_document) for sentences_of_document in sentences]
-        work = self._check_work(_flatten(tokens), options, _flatten(sentences))
+        sentences = [self._sentences(texts_of_document, codes) for texts_of_document in texts]
+        tokens = [self._count(sentences_of_document, codes) for sentences_of_document in sentences]
+        work = self._check_work(_flatten(tokens), options, _without_codes(_flatten(sentences), codes))
         return [sum(counts) for counts in tokens], work
 
-    def _sentences(self, texts: Sequence[str]) -> list[str]:
+    def _sentences(self, texts: Sequence[str], codes: TargetCodes) -> list[str]:
         """The sentences of some texts of a document that are translated."""
         if not self.split_sentences:
             return list(texts)
-        pieces = _flatten([pieces_of(self.tokenizer, text, self.card.source_language) for text in texts])
+        pieces = _flatten([self._split_text(text, codes) for text in texts])
         return [piece.text for piece in pieces if not is_blank(piece.text)]
 
-    def _measure(self, sentences: Sequence[str], options: dict[str, Any]) -> tuple[list[int], int]:
+    def _measure(self, sentences: Sequence[str], codes: TargetCodes, options: dict[str, Any]) -> tuple[list[int], int]:
         """The number of tokens of each sentence, and the work of all of them."""
-        tokens = self._count(sentences)
-        return tokens, self._check_work(tokens, options, sentences)
+        tokens = self._count(sentences, codes)
+        return tokens, self._check_work(tokens, options, _without_codes(sentences, codes))
 
     def _with_glossary(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options with a [`Glossary`] in the place of its terms, so that it is made once for a request."""
@@ -183,9 +232,21 @@ class Service:
             return options
         return {**options, "glossary": Glossary(terms, self.tokenizer)}
 
-    def _split(self, texts: Sequence[str]) -> list[list[Piece]]:
+    def _split(self, texts: Sequence[str], codes: TargetCodes) -> list[list[Piece]]:
         most = min(longest_training_source(self.tokenizer), self.settings.max_source_tokens)
-        return [pieces_of(self.tokenizer, text, self.card.source_language, most) for text in texts]
+        return [self._split_text(text, codes, most) for text in texts]
+
+    def _split_text(self, text: str, codes: TargetCodes, most: int | None = None) -> list[Piece]:
+        """The sentences of a text, each with the code of the text's target language if the model needs one."""
+        code = codes.read(text).code
+        pieces = pieces_of(self.tokenizer, text, self.card.source_language, most, code)
+        return [piece._replace(text=_coded(piece.text, codes, code)) for piece in pieces]
+
+    def _codes(self, options: dict[str, Any]) -> TargetCodes:
+        """Return what puts the codes of target languages before texts; the options are arguments of `translate()`."""
+        target_lang = options.get("target_lang", self._generate_kwargs.get("target_lang"))
+        # The names of the fields for clients of LibreTranslate and of the Hub.
+        return TargetCodes(self.tokenizer, target_lang, "target or tgt_lang")
 
     def _check_work(
         self, tokens: Sequence[int], options: dict[str, Any], sentences: Sequence[str] | None = None
@@ -218,9 +279,9 @@ class Service:
             self.is_failing = True
             raise
 
-    def _count(self, texts: Sequence[str], may_be_long: bool = False) -> list[int]:
+    def _count(self, texts: Sequence[str], codes: TargetCodes, may_be_long: bool = False) -> list[int]:
         """The number of tokens of each text."""
-        checked = list(check_strings("the request", texts))
+        checked = [_coded(text, codes) for text in check_strings("the request", texts)]
         tokens = [len(ids) for ids in encode(self.tokenizer, checked).input_ids] if checked else []
         if not may_be_long:
             self._limits.check_tokens(tokens)
@@ -242,6 +303,17 @@ class Service:
 
 def _flatten(lists: Sequence[Sequence[_Item]]) -> list[_Item]:
     return [item for items in lists for item in items]
+
+
+def _coded(text: str, codes: TargetCodes, default: str = "") -> str:
+    """Return a text with the code of its target language, unless it is blank; see `TargetCodes.read`."""
+    source = codes.read(text, default)
+    return source.text if is_blank(source.text) else codes.join(source)
+
+
+def _without_codes(sentences: Sequence[str], codes: TargetCodes) -> list[str]:
+    """Return the texts of sentences; in their codes there are no terms."""
+    return [codes.read(sentence).text for sentence in sentences]
 
 
 def _end_the_process(task: "asyncio.Task[None]") -> None:

@@ -92,6 +92,8 @@ def align(
     targets: Iterable[str],
     tokens_per_batch: int = 4096,
     show_progress: bool = False,
+    *,
+    target_lang: str | None = None,
 ) -> list[Links]:
     """Align the words of sentences and their translations, from the cross-attention of one forward pass per batch.
 
@@ -101,23 +103,24 @@ def align(
     Args:
         model (`VanillaTransformerForConditionalGeneration`, or an `Engine` as of `load_engine`): runs in evaluation
             mode; its mode is restored afterwards.
-        tokenizer, sources, targets, tokens_per_batch, show_progress: as in `score`.
+        tokenizer, sources, targets, tokens_per_batch, show_progress, target_lang: as in `score`.
 
     Returns:
         `list` of `list` of pairs of `int`: of each sentence pair the linked words, as their indices from 0 in the
-        source and the target, in order.
+        source and the target, in order. A code such as `>>fr<<` with which a source begins is its word 0, and has no
+        links.
 
     Raises:
         TypeError: if a side is one string, or contains anything but strings.
-        ValueError: if the numbers of sources and targets differ, the tokenizer belongs to another model, or the model
-            gives no attention.
+        ValueError: if the numbers of sources and targets differ, the tokenizer belongs to another model, the model
+            gives no attention, or it does not translate into `target_lang` or needs one.
     """
     aligner = Aligner(model, tokenizer)
     if not aligner.heads:
         is_engine = isinstance(model, Engine)
         reason = "CTranslate2 averages heads of one layer only" if is_engine else "it is no model of this package"
         raise InputError(f"a {type(model).__name__} gives no attention to align words by: {reason}.")
-    inference = Inference(model, tokenizer, tokens_per_batch, show_progress)
+    inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
     rows = {row: aligner(*each) for row, *each in attention_of_pairs(inference, sources, targets, aligner.heads)}
     return [rows[row] for row in range(len(rows))]
 

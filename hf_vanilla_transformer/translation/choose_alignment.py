@@ -66,6 +66,8 @@ def choose_alignment(
     gold: Sequence[GoldLinks] | None = None,
     tokens_per_batch: int = 4096,
     show_progress: bool = False,
+    *,
+    target_lang: str | None = None,
 ) -> list[AlignmentChoice]:
     """Choose the attention that `align` reads, on held-out pairs; `model.config.update(choices[0].fields())` sets it.
 
@@ -80,7 +82,7 @@ def choose_alignment(
         tokenizer (`PreTrainedTokenizerBase`): of the model.
         sources, targets (`Iterable[str]`): some hundreds of held-out pairs.
         gold (`list[GoldLinks]`, *optional*): their true alignments.
-        tokens_per_batch, show_progress: as in `align`.
+        tokens_per_batch, show_progress, target_lang: as in `align`.
 
     Returns:
         `list[AlignmentChoice]`: all candidates, best first.
@@ -101,7 +103,7 @@ def choose_alignment(
     candidates = [(group, shift) for group in groups for shift in (False, True)]
     found: list[list[Links]] = [[[] for _ in sources] for _ in candidates]
     aligner = Aligner(model, tokenizer)
-    inference = Inference(model, tokenizer, tokens_per_batch, show_progress)
+    inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
     for row, source, target, attention in attention_of_pairs(inference, sources, targets, heads):
         words = aligner.words(source, target)
         for index, (group, shift) in enumerate(candidates):

@@ -10,6 +10,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..model.pipeline_vanilla_transformer import check_vocabulary, encode
+from ..model.target_language import TargetCodes
 from ..support.argument_checks import check_number, check_strings
 from ..support.user_errors import InputError
 from .engine import Engine
@@ -22,27 +23,40 @@ _Forced = tuple[list[float], torch.Tensor | None]
 
 @dataclass(frozen=True)
 class Inference:
-    """A model with its tokenizer, and the size of the batches that it gets; a longer sentence is its own batch."""
+    """A model with its tokenizer, and the size of the batches that it gets; a longer sentence is its own batch.
+
+    `target_lang` is the target language of sources without a code, for a model of several target languages.
+    """
 
     model: Any
     tokenizer: PreTrainedTokenizerBase
     tokens_per_batch: int
     show_progress: bool = False
+    target_lang: str | None = None
 
     def __post_init__(self) -> None:
         check_number("tokens_per_batch", self.tokens_per_batch, 1)
         check_vocabulary(self.model.config, self.tokenizer)
+        self.codes()  # Raises for a language that the model does not have.
+
+    def codes(self) -> TargetCodes:
+        """Return what puts the codes of target languages before sources."""
+        return TargetCodes(self.tokenizer, self.target_lang)
 
     def tokenize_pairs(
         self, sources: Iterable[str], targets: Iterable[str]
     ) -> tuple[list[str], list[str], list[list[int]], list[list[int]]]:
-        """Sentences and their translations, and the token ids of each of them."""
+        """Sentences and their translations, and the token ids of each of them.
+
+        The ids of a source begin with the code of its target language if the model needs one.
+        """
         sources, targets = list(check_strings("sources", sources)), list(check_strings("targets", targets))
         if len(sources) != len(targets):
             raise InputError(f"there are {len(sources)} sources and {len(targets)} targets; give a target per source.")
         if not sources:
             return [], [], [], []
-        source_ids = encode(self.tokenizer, sources).input_ids
+        codes = self.codes()
+        source_ids = encode(self.tokenizer, [codes.put_before(source) for source in sources]).input_ids
         return sources, targets, source_ids, encode(self.tokenizer, text_target=targets).input_ids
 
     def batches(self, lengths: list[int], task: str, unit: str) -> Iterator[list[int]]:

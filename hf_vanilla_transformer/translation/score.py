@@ -37,6 +37,8 @@ def score(
     targets: Iterable[str],
     tokens_per_batch: int = 4096,
     show_progress: bool = False,
+    *,
+    target_lang: str | None = None,
 ) -> list[Score]:
     """Log-probabilities of given translations (forced decoding), from one forward pass per batch.
 
@@ -48,6 +50,7 @@ def score(
         tokens_per_batch (`int`): maximum number of tokens per batch on each side, padding included; a longer pair is
             its own batch.
         show_progress (`bool`): whether to show a progress bar, in pairs.
+        target_lang (`str`, *optional*): as in `translate`.
 
     Returns:
         `list[Score]`: one per pair, in their order.
@@ -55,10 +58,10 @@ def score(
     Raises:
         TypeError: if a side is one string, or contains anything but strings.
         ValueError: if the numbers of sources and targets differ, the `length_penalty_type` of the model's
-            `generation_config` is unknown, the tokenizer belongs to another model, or log-probabilities are NaN because
-            weights are NaN or infinite.
+            `generation_config` is unknown, the tokenizer belongs to another model, the model does not translate into
+            `target_lang` or needs one, or log-probabilities are NaN because weights are NaN or infinite.
     """
-    inference = Inference(model, tokenizer, tokens_per_batch, show_progress)
+    inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
     _, _, source_ids, target_ids = inference.tokenize_pairs(sources, targets)
     penalty, target_side = length_penalty_of(model.generation_config), sides_of(tokenizer)[1]
     scores: dict[int, Score] = {}

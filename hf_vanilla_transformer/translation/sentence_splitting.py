@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from ..model.language_codes import language_of
-from ..model.pipeline_vanilla_transformer import encode, tokenizer_language
+from ..model.pipeline_vanilla_transformer import encode
+from ..model.target_language import tokenizer_language
 from ..model.tokenization_two_vocabularies import longest_training_source
 from ..support.user_errors import needing
 from .sentence_ends import is_sentence_end
@@ -42,20 +43,36 @@ class Piece(NamedTuple):
 
 
 def pieces_of(
-    tokenizer: PreTrainedTokenizerBase, text: str, language: str | None = None, most: int | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    language: str | None = None,
+    most: int | None = None,
+    code: str = "",
 ) -> list[Piece]:
     """The sentences of a text in a language, by default the tokenizer's or else English; at least one.
 
     Sentences with more than `most` tokens are split at clauses, but not inside numbers and URLs; by default `most` are
     those that the model was trained on (`longest_training_source` of the tokenizer's configuration, or else
     `model_max_length`; `</s>` included).
+
+    `code` is that of the target language, which each piece gets before it is tokenized. If the text begins with it, the
+    first piece does.
     """
     most = longest_training_source(tokenizer) if most is None else most
 
     def fits(sentence: str) -> bool:
-        return len(encode(tokenizer, sentence).input_ids) <= most
+        coded = f"{code} {sentence}" if code else sentence
+        return len(encode(tokenizer, coded).input_ids) <= most
 
-    return split_text(text, language or tokenizer_language(tokenizer, "src_lang"), fits) or [Piece("", "")]
+    language = language or tokenizer_language(tokenizer, "src_lang")
+    written_code = re.match(rf"(\s*)({re.escape(code)}\s*)", text) if code else None
+    if written_code is None:
+        return split_text(text, language, fits) or [Piece("", "")]
+    first, *others = split_text(text[written_code.end() :], language, fits) or [Piece("", "")]
+    pieces = [first._replace(text=written_code[2] + first.text), *others]
+    if written_code[1]:
+        pieces.insert(0, Piece("", written_code[1]))
+    return pieces
 
 
 def split_text(text: str, language: str | None, fits: Callable[[str], bool]) -> list[Piece]:

@@ -25,6 +25,7 @@ from ..model.pipeline_vanilla_transformer import (
     has_letters,
     is_blank,
 )
+from ..model.target_language import Source, TargetCodes
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError, input_errors
@@ -35,7 +36,7 @@ from .inference import Inference
 from .markup_document import KINDS, Document
 from .sentence_splitting import Piece, join, joined, pieces_of
 from .translation_details import Translation, describe, untranslated
-from .words_of_tokens import WORDS, WORDS_AND_LETTERS
+from .words_of_tokens import WORDS, WORDS_AND_LETTERS, word_at
 
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ def translate(
     glossary: Mapping[str, str | Sequence[str]] | Glossary | None = None,
     markup: str | None = None,
     copy_letterless: bool | None = None,
+    target_lang: str | None = None,
     **generate_kwargs: Any,
 ) -> list[Any]:
     """Translate sentences in batches of similar length; the translations keep the order of the sentences.
@@ -125,6 +127,11 @@ def translate(
             own translations if they have no letter, such as `"2024"`, and no term of a glossary. By default they are if
             under 1 % of the model's training pairs translate such a text into a different one
             (`translated_letterless_share` in `tokenizer_config.json`), and with `markup` if the folder does not say.
+        target_lang (`str`, *optional*): the language to translate into, such as `"fr"`, for a model of several target
+            languages, as some of OPUS-MT are. Its code in the vocabulary, such as `>>fr<<`, is put before each
+            sentence, each part of a split one, and each block of a document. By default it is the language that `train`
+            saved with the tokenizer. A text that begins with a code keeps it for all of its parts. For a model of one
+            target language it is checked.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
             sentence, the first is the translation, and the others are alternatives in its details; if they request
             scores, these are dropped. `forced_phrases` has a list of phrases for each of `sentences`.
@@ -137,9 +144,10 @@ def translate(
         TypeError: if `sentences` is one string, or contains anything but strings, or so does `glossary`.
         ValueError: if a sentence has lone surrogates, the tokenizer belongs to another model, or a translation is empty
             because weights are NaN or infinite; or if `glossary` has an entry that no translation can have, or the
-            model cannot be forced; or with `markup`, if XML is not well-formed, or the model gives no alignments.
+            model cannot be forced; or with `markup`, if XML is not well-formed, or the model gives no alignments; or if
+            the model does not translate into `target_lang`, or needs one and a text has no code.
     """
-    inference = Inference(model, tokenizer, tokens_per_batch, show_progress)
+    inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
     documents = list(check_strings("sentences", sentences))
     forced_phrases = generate_kwargs.pop("forced_phrases", None)
     if markup not in (None, *KINDS):
@@ -161,7 +169,11 @@ def translate(
         split_sentences,
         copy_letterless,
     )
-    found = _translate_documents(documents, markup, options) if markup else _translate_texts(documents, options)
+    if markup:
+        found = _translate_documents(documents, markup, options)
+    else:
+        codes = inference.codes()
+        found = _translate_texts([codes.read(document) for document in documents], options)
     return found if return_details else [translation.text for translation in found]
 
 
@@ -179,9 +191,30 @@ class _Options:
 
 def _translate_documents(documents: list[str], kind: str, options: _Options) -> list[Translation]:
     """Translate the texts of documents, block by block, and write them with these."""
-    parsed = [Document(kind, document) for document in documents]
-    found = iter(_translate_texts([text for document in parsed for text in document.texts], options))
+    codes = options.inference.codes()
+    parsed = []
+    sources = []
+    for document in documents:
+        document_with_texts, sources_of_document = read_document(kind, document, codes)
+        parsed.append(document_with_texts)
+        sources += sources_of_document
+    found = iter(_translate_texts(sources, options))
     return [_write(document, list(islice(found, len(document.texts)))) for document in parsed]
+
+
+def read_document(kind: str, markup: str, codes: TargetCodes) -> tuple[Document, list[Source]]:
+    """Parse a document of HTML or XML, and read its texts with the codes of their target languages.
+
+    A code at the beginning of the document, before its tags or in its first text, is that of all texts that do not
+    begin with another one.
+    """
+    # The code is no markup; XML would not be well-formed with it.
+    whole = codes.read(markup)
+    document = Document(kind, whole.text)
+    code_of_document = whole.code
+    if document.texts and whole.text == markup:
+        code_of_document = codes.read(document.texts[0]).code
+    return document, [codes.read(text, code_of_document) for text in document.texts]
 
 
 def _write(document: Document, translations: list[Translation]) -> Translation:
@@ -204,23 +237,28 @@ def _write(document: Document, translations: list[Translation]) -> Translation:
     return found[0]._replace(alternatives=tuple(found[1:]))
 
 
-def _translate_texts(texts: list[str], options: _Options) -> list[Translation]:
+def _translate_texts(texts: list[Source], options: _Options) -> list[Translation]:
     """Translate texts, as a whole or sentence by sentence; white space and line breaks stay."""
     if not options.split_sentences:
         return _translate_sentences(texts, options)
+    tokenizer, codes = options.inference.tokenizer, options.inference.codes()
     language = options.split_sentences if isinstance(options.split_sentences, str) else None
-    pieces = [pieces_of(options.inference.tokenizer, text, language) for text in texts]
-    translations = iter(_translate_sentences([piece.text for each in pieces for piece in each], options))
+    pieces = [pieces_of(tokenizer, text.written, language, code=text.code) for text in texts]
+    sentences = []
+    for text, pieces_of_text in zip(texts, pieces, strict=True):
+        sentences += [codes.read(piece.text, text.code) for piece in pieces_of_text]
+    translations = iter(_translate_sentences(sentences, options))
     return [join(each, list(islice(translations, len(each))), options.words) for each in pieces]
 
 
-def _translate_sentences(sentences: list[str], options: _Options) -> list[Translation]:
+def _translate_sentences(sentences: list[Source], options: _Options) -> list[Translation]:
     """Translate sentences, each with the phrases that its translation must have."""
     model, tokenizer = options.inference.model, options.inference.tokenizer
     glossary = options.glossary
     if glossary is not None and not isinstance(glossary, Glossary):
         glossary = Glossary(glossary, tokenizer)
-    phrases = phrases_of(sentences, glossary, options.forced_phrases)
+    texts = [sentence.text for sentence in sentences]
+    phrases = phrases_of(texts, glossary, options.forced_phrases)
     if glossary is not None or any(phrases):
         kind = model.config.model_type
         if isinstance(model, Engine) or kind != VanillaTransformerConfig.model_type:
@@ -231,24 +269,25 @@ def _translate_sentences(sentences: list[str], options: _Options) -> list[Transl
     if glossary is not None:
         edges = letter_edges(tokenizer, model.config.vocab_size)
         options.generate_kwargs.setdefault("letter_edges", edges)
-        sizes = [glossary.sizes(sentence) for sentence in sentences]
+        sizes = [glossary.sizes(text) for text in texts]
     return _translate_batches(sentences, phrases, sizes, options)
 
 
 def _translate_batches(
-    sentences: list[str], phrases: list[list], sizes: list[PhraseSizes], options: _Options
+    sentences: list[Source], phrases: list[list], sizes: list[PhraseSizes], options: _Options
 ) -> list[Translation]:
     """Translate sentences in batches of similar length, which are smaller where their phrases are many or long."""
     inference, generate_kwargs = options.inference, options.generate_kwargs
     model, tokenizer = inference.model, inference.tokenizer
-    translations = [untranslated(sentence, options.words) for sentence in sentences]
+    codes = inference.codes()
+    translations = [_untranslated(sentence, options.words) for sentence in sentences]
     indices = []
     for index, sentence in enumerate(sentences):
         # A glossary may have terms such as "24/7".
-        is_copied = options.copy_letterless and not has_letters(sentence) and not phrases[index]
-        if not is_blank(sentence) and not is_copied:
+        is_copied = options.copy_letterless and not has_letters(sentence.text) and not phrases[index]
+        if not is_blank(sentence.text) and not is_copied:
             indices.append(index)
-    encoded = encode(tokenizer, [sentences[index] for index in indices]).input_ids if indices else []
+    encoded = encode(tokenizer, [codes.join(sentences[index]) for index in indices]).input_ids if indices else []
     settings = _search_settings(model, generate_kwargs)
     if settings.stop_strings and not isinstance(model, Engine):
         generate_kwargs = {**generate_kwargs, "tokenizer": sides_of(tokenizer)[1]}
@@ -267,11 +306,19 @@ def _translate_batches(
             output = _generate(model, inputs.to(model.device), inference.show_progress, arguments)
             sequences = getattr(output, "sequences", output).unflatten(0, (len(batch), -1))
             check_generated(model, tokenizer, sequences[:, 0])
-            sources = [(sentences[indices[row]], encoded[row]) for row in batch]
+            sources = [(sentences[indices[row]].written, encoded[row]) for row in batch]
             found = describe(replace(inference, show_progress=False), aligner, sources, sequences, settings)
             for row, translation in zip(batch, found, strict=True):
                 translations[indices[row]] = translation
     return translations
+
+
+def _untranslated(sentence: Source, words: re.Pattern[str]) -> Translation:
+    """Return a sentence that the model does not get as its own translation, without a code with which it begins."""
+    translation = untranslated(sentence.text, words)
+    first_word = word_at(sentence.written, len(sentence.written) - len(sentence.text), words)
+    links = [(first_word + source_word, target_word) for source_word, target_word in translation.alignment or ()]
+    return translation._replace(alignment=links)
 
 
 def _split_by_phrases(batch: list[int], sizes: list[PhraseSizes], most_cells: int) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from bisect import bisect_right
 from difflib import SequenceMatcher
 from functools import lru_cache
 from html import unescape
@@ -10,6 +11,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from ..model.target_language import TargetCodes, codes_of
 from ..model.tokenization_two_vocabularies import sides_of
 
 
@@ -47,6 +49,10 @@ class TokenTexts:
             # MarianTokenizer and FSMTTokenizer have the target's vocabulary here, if there are two.
             self.names = {**side.decoder, **{token: str(name) for token, name in side.added_tokens_decoder.items()}}
         self._special, self._unknown = set(side.all_special_ids), side.unk_token_id
+        # Only sources have codes of target languages.
+        self._codes = None if is_target or not codes_of(tokenizer) else TargetCodes(tokenizer)
+        if self._codes is not None:
+            self._special.update(token for token, name in self.names.items() if name in self._codes.codes)
         self._added = set(side.get_added_vocab().values())
         backend = getattr(side, "backend_tokenizer", None)
         self._normalizer = getattr(backend, "normalizer", None)
@@ -59,7 +65,19 @@ class TokenTexts:
         return [b"".join(self._bytes(token).split()) for token in ids]
 
     def words(self, text: str, ids: list[int], pattern: re.Pattern[str] = WORDS) -> list[list[int]]:
-        """The indices of the words of a text that each of its tokens belongs to; see [`words_of_tokens`]."""
+        """The indices of the words of a text that each of its tokens belongs to; see [`words_of_tokens`].
+
+        The code of a target language, such as `>>fr<<`, belongs to none, whether the text begins with it or only the
+        tokens do.
+        """
+        if self._codes is None:
+            return self._words(text, ids, pattern)
+        text_without_code = self._codes.read(text).text
+        first_word = word_at(text, len(text) - len(text_without_code), pattern)
+        words_of_rest = self._words(text_without_code, ids, pattern)
+        return [[first_word + index for index in indices] for indices in words_of_rest]
+
+    def _words(self, text: str, ids: list[int], pattern: re.Pattern[str]) -> list[list[int]]:
         words, tokens = pattern.findall(text), self(ids)
         if self._normalizer is not None and "".join(words).encode() != b"".join(tokens):
             words = ["".join(self._normalizer.normalize_str(word).split()) for word in words]
@@ -81,6 +99,12 @@ class TokenTexts:
         for marker in _MARKERS:
             name = name.replace(marker, " ")
         return name.encode()
+
+
+def word_at(text: str, place: int, pattern: re.Pattern[str] = WORDS) -> int:
+    """The index of the first word of a text that ends after a place."""
+    ends = [word.end() for word in pattern.finditer(text)]
+    return bisect_right(ends, place)
 
 
 def words_of_tokens(words: list[str], tokens: list[bytes]) -> list[list[int]]:

@@ -46,7 +46,7 @@ def test_json_lines_into_a_file(decisive, files, tmp_path, capsys):
 def test_the_built_in_corpus_and_small_batches(decisive, monkeypatch):
     batches = []
 
-    def note(model, tokenizer, sources, targets, tokens_per_batch, show_progress):
+    def note(model, tokenizer, sources, targets, tokens_per_batch, **options):
         batches.append((len(sources), tokens_per_batch))
         return [Score([], [], 0.0, 0.0)] * len(sources)
 

@@ -83,6 +83,15 @@ def write_opus_mt(
     return folder
 
 
+def convert_several(folder: Path) -> tuple[Path, Path]:
+    """Write a model of the target languages German and French, and its conversion into a model of this package."""
+    from hf_vanilla_transformer.conversion import from_hf_marian
+
+    opus = write_opus_mt(folder / f"opus-mt-en-{SEVERAL}", "en", SEVERAL)
+    # Random weights may write up to the limit of length, so comparing more sentences would take long.
+    return opus, from_hf_marian(str(opus), str(folder / "converted"), sentences=TEXTS["en"][:1])
+
+
 def _write_vocabulary(folder: Path, source: str, target: str) -> int:
     """Write two models of SentencePiece and the ids of their pieces together; returns the id of `<pad>`."""
     import sentencepiece

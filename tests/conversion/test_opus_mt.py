@@ -64,6 +64,8 @@ def test_the_layout_of_helsinki_nlp(tmp_path, capsys, monkeypatch, source, targe
     assert certificate["equal"]
     assert set(certificate["log_probs"]) == {"random", "real"}
     assert list(certificate["sha256"]) == [weights]
+    code = ">>de<< " if target == SEVERAL else ""
+    assert read_card("converted").examples == (f"{code}A sentence to translate.",)
     languages = read_card("converted")[1:3]
     assert languages == ((None, None) if target == SEVERAL else (source, target))
 

@@ -78,9 +78,11 @@ def _add_hub(app: FastAPI, service: Service) -> None:
     @app.post("/", responses=ERRORS, response_model_exclude_none=True)
     async def translate(request: Request, body: HubRequest) -> list[HubTranslation]:
         """Translate, as `huggingface_hub.InferenceClient(model=URL).translation(text)` asks for it."""
+        options = body.options()
         if body.parameters is not None:
             service.check_languages(body.parameters.src_lang, body.parameters.tgt_lang)
-        found = await _answer(service, request, as_list(body.inputs), body.options())
+            options |= service.target_options(body.parameters.tgt_lang)
+        found = await _answer(service, request, as_list(body.inputs), options)
         return [
             HubTranslation(translation_text=each.text, score=finite_score(each), flags=sorted(each.flags) or None)
             for each in found
@@ -101,7 +103,8 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         """Translate, as clients of LibreTranslate ask for it."""
         body = await read_libre_request(request)
         service.check_languages(body.source, body.target)
-        found = await _answer(service, request, as_list(body.q), body.options(service.num_beams))
+        options = {**body.options(service.num_beams), **service.target_options(body.target)}
+        found = await _answer(service, request, as_list(body.q), options)
         answer: dict[str, list[Any]] = {"translatedText": [each.text for each in found]}
         if body.source == "auto" and service.card.source_language is not None:
             answer["detectedLanguage"] = [DetectedLanguage(language=service.card.source_language)] * len(found)
@@ -116,12 +119,11 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
 
     @app.get(_LIBRE_TRANSLATE[1])
     async def languages() -> list[LibreLanguage]:
-        """The source language, if the model's card states its languages."""
-        source, target = service.card.source_language, service.card.target_language
-        if source is None or target is None:
-            return []
-        targets: dict[str, list[str]] = {source: [target], target: []}
-        return [LibreLanguage(code=code, name=_english_name(code), targets=targets[code]) for code in targets]
+        """The source language with those that it is translated into, if the model or its card states them."""
+        return [
+            LibreLanguage(code=code, name=_english_name(code), targets=targets)
+            for code, targets in service.languages().items()
+        ]
 
 
 def _english_name(code: str) -> str:

@@ -10,6 +10,7 @@ from fastapi import FastAPI, HTTPException
 from fastapi.responses import RedirectResponse
 
 from ...model.pipeline_vanilla_transformer import encode, is_blank
+from ...model.target_language import short_name
 from ...model.tokenization_two_vocabularies import sides_of
 from ...pictures.attention import plot_attention
 from ...pictures.forward_pass import KINDS
@@ -93,6 +94,9 @@ def build_page(service: Service) -> gr.Blocks:
                 terms.visible = has_attention
                 beams = gr.Slider(1, _MOST_BEAMS, service.num_beams, step=1, label="Beams")
                 splits = gr.Checkbox(service.split_sentences, label="Split into sentences")
+                inputs = [source, terms, beams, splits]
+                if service.target_codes:
+                    inputs.append(_target_menu(service))
                 button = gr.Button("Translate", variant="primary")
             with gr.Column(min_width=280):
                 label = _label("Translation", service.card.target_language)
@@ -107,8 +111,10 @@ def build_page(service: Service) -> gr.Blocks:
             tokens = gr.HTML("<p>The probability of each token given the tokens before it.</p>")
         sentences = gr.State([])
 
-        async def translate(text: str, lines: str, count: int, split: bool) -> tuple[Any, ...]:
-            options = _options(lines, int(count))
+        async def translate(
+            text: str, lines: str, count: int, split: bool, target_code: str | None = None
+        ) -> tuple[Any, ...]:
+            options = {**_options(lines, int(count)), **service.target_options(target_code)}
             ((pieces, found),) = await _asking(service, service.translate_sentences([text], options, split))
             whole = join(pieces, found)
             # The model did not get blank pieces, nor numbers that are copied; these have no tokens to show.
@@ -124,7 +130,7 @@ def build_page(service: Service) -> gr.Blocks:
 
         outputs = [target, notes, chosen, hypotheses, tokens, sentences]
         events = [button.click, source.submit, terms.submit]
-        gr.on(events, translate, [source, terms, beams, splits], outputs, api_name="translate")
+        gr.on(events, translate, inputs, outputs, api_name="translate")
         chosen.input(show, [sentences, chosen], [hypotheses, tokens], api_name="sentence")
         if has_attention:
             _add_attention(service, page, sentences, chosen)
@@ -133,6 +139,12 @@ def build_page(service: Service) -> gr.Blocks:
     page.queue(max_size=most, default_concurrency_limit=most)
     page.state_session_capacity = _MOST_SESSIONS
     return page
+
+
+def _target_menu(service: Service) -> gr.Dropdown:
+    """The menu of the languages that a model of several translates into."""
+    choices = [(short_name(service.target_codes, code), code) for code in service.target_codes]
+    return gr.Dropdown(choices, value=service.default_target_code or service.target_codes[0], label="Into")
 
 
 def _add_attention(service: Service, page: gr.Blocks, sentences: gr.State, chosen: gr.Dropdown) -> None:
