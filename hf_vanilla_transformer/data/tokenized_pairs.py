@@ -7,6 +7,8 @@ from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
+from ..model.pipeline_vanilla_transformer import is_blank
+from ..model.target_language import TargetCodes
 from ..model.tokenization_two_vocabularies import sides_of
 from ..support.user_errors import InputError
 
@@ -18,7 +20,11 @@ _PAIRS_PER_BATCH = 2_000
 
 
 def tokenize_pairs(
-    pairs: DatasetDict | Dataset, tokenizer: PreTrainedTokenizerBase, num_proc: int | None = None
+    pairs: DatasetDict | Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    num_proc: int | None = None,
+    *,
+    target_lang: str | None = None,
 ) -> DatasetDict | Dataset:
     """Token ids of sentence pairs, for a Trainer with `DataCollatorForSeq2Seq`.
 
@@ -29,6 +35,8 @@ def tokenize_pairs(
         pairs (`DatasetDict` or `Dataset`): columns `source` and `target`; others are dropped.
         tokenizer (`PreTrainedTokenizerBase`): the model's tokenizer.
         num_proc (`int`, *optional*): number of processes.
+        target_lang (`str`, *optional*): the language of the targets, such as `"fr"`, for a model of several target
+            languages: its code, such as `>>fr<<`, is put before each source that does not begin with a code.
 
     Returns:
         The same splits with columns `input_ids` and `labels`, lists of token ids of varying lengths that end with
@@ -36,21 +44,29 @@ def tokenize_pairs(
 
     Raises:
         TypeError: if `pairs` is neither, for example a stream.
-        ValueError: if a column is missing.
+        ValueError: if a column is missing, or the model does not translate into `target_lang`, or needs one and a
+            source has no code.
     """
     if isinstance(pairs, DatasetDict):
-        return DatasetDict({name: tokenize_pairs(split, tokenizer, num_proc) for name, split in pairs.items()})
+        tokenized = {}
+        for name, split in pairs.items():
+            tokenized[name] = tokenize_pairs(split, tokenizer, num_proc, target_lang=target_lang)
+        return DatasetDict(tokenized)
     check_are_texts(pairs)
+    codes = TargetCodes(tokenizer, target_lang)
+    determines_tokens = [pairs._fingerprint, describe_tokenizer(tokenizer), FEATURES]
+    if codes.codes:
+        determines_tokens.append(codes.default)
     return pairs.map(
         _tokenize,
         batched=True,
         batch_size=_PAIRS_PER_BATCH,
         writer_batch_size=_PAIRS_PER_BATCH,
         remove_columns=pairs.column_names,
-        fn_kwargs={"tokenizer": tokenizer},
+        fn_kwargs={"tokenizer": tokenizer, "codes": codes},
         features=FEATURES,
         num_proc=num_proc,
-        new_fingerprint=Hasher.hash([pairs._fingerprint, describe_tokenizer(tokenizer), FEATURES]),
+        new_fingerprint=Hasher.hash(determines_tokens),
         desc="tokenizing",
     )
 
@@ -90,7 +106,14 @@ def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Any:
     return type(tokenizer).__qualname__, json.dumps(models, sort_keys=True), json.dumps(settings, sort_keys=True)
 
 
-def _tokenize(batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
+def _tokenize(
+    batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, codes: TargetCodes
+) -> dict[str, list[list[int]]]:
+    sources = []
+    for text in batch["source"]:
+        source = codes.read(text)
+        # A pair with a blank source is removed by its tokens, among which there must be no code.
+        sources.append(source.text if is_blank(source.text) else codes.join(source))
     # verbose=False, because a warning would say that this model has a limit of length.
-    tokens = tokenizer(batch["source"], text_target=batch["target"], return_attention_mask=False, verbose=False)
+    tokens = tokenizer(sources, text_target=batch["target"], return_attention_mask=False, verbose=False)
     return {"input_ids": tokens["input_ids"], "labels": tokens["labels"]}

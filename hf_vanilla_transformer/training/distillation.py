@@ -25,13 +25,14 @@ from ..engines.ctranslate2_engine import load_engine
 from ..evaluation.evaluate import spread
 from ..hub.model_card import name_of_base
 from ..model.pipeline_vanilla_transformer import is_blank
+from ..model.target_language import TargetCodes
 from ..support.user_errors import InputError
 from ..translation.model_loading import load_ensemble
 from ..translation.translate import translate
 from .plan import spoken_duration
 from .run_arguments import TRAINED, Settings
 from .run_checks import check_tokenizer
-from .run_setup import log_removed
+from .run_setup import log_removed, target_language_of
 
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,10 @@ class Teacher:
         beams = self._arguments.teacher_num_beams
         self._search: dict[str, Any] = {} if beams is None else {"num_beams": beams}
         facts = {**self._search, "engine": self._arguments.teacher_engine, "all": self._arguments.nearest_to_reference}
+        tokenizer = AutoTokenizer.from_pretrained(self.folders[0])
+        self._target_code = TargetCodes(tokenizer, target_language_of(settings.data, tokenizer)).default
+        if self._target_code:
+            facts["target"] = self._target_code
         self._cache = CACHE / f"{result_key(self.folders, facts)}-translations"
 
     def with_tokenizer(self, settings: Settings) -> Settings:
@@ -245,6 +250,8 @@ class Teacher:
     ) -> Iterator[tuple[str, list[Hypothesis]]]:
         """Each source with its hypotheses, best first; all of the search if one of them is chosen."""
         search: dict[str, Any] = {**self._search, "return_details": "flags"}
+        if self._target_code:
+            search["target_lang"] = self._target_code
         if self._arguments.nearest_to_reference:
             beams = self._search.get("num_beams") or model.generation_config.num_beams
             search |= {"num_return_sequences": beams, "return_details": True}

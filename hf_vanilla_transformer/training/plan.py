@@ -15,7 +15,7 @@ from ..support.user_errors import InputError
 from .plan_costs import Corpus, Costs, estimate
 from .run_arguments import Settings
 from .run_checks import check_numbers
-from .run_setup import tokenizer_of
+from .run_setup import target_language_of, tokenizer_of
 
 
 # Recipes, and the fewest training pairs of each. The last two bounds are the geometric means of the 30,000, 200,000
@@ -111,7 +111,7 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
     row["vocab_size"] = min(row["vocab_size"], max(_SMALLEST_VOCABULARY, size // _BYTES_PER_TOKEN))
     of_tokenizer = {"vocab_size": row["vocab_size"]} if chooses and not settings.model.tokenizer_name else {}
     tokenizer = tokenizer_of(Settings.from_arguments(**{**of_tokenizer, **given}).model, sample)
-    data = tokenize_pairs(sample, tokenizer)
+    data = tokenize_pairs(sample, tokenizer, target_lang=target_language_of(settings.data, tokenizer))
     validation, test = (len(pairs.get(split, [])) for split in ("validation", "test"))
     corpus = Corpus(len(train), validation, test, *pair_lengths(data["train"]))
     arguments = choose(row, corpus, settings.args.world_size, given, targets) if chooses else {}

@@ -18,6 +18,7 @@ from ..hub.model_card import BUILT_IN, About, argument_facts, average_facts, fil
 from ..hub.model_folder import INT8, NOT_TO_SHARE, staged
 from ..hub.push_to_hub import describe_error, prepare_repository, push_run
 from ..model.int8_quantization import Int8Config
+from ..model.target_language import TargetCodes
 from ..support.atomic_files import write_text
 from ..support.machine_and_versions import describe_environment
 from ..translation.model_loading import load
@@ -71,7 +72,10 @@ def report(
         **search,
         **int8,
     }
-    save_card(model, settings, pairs, scores, card_facts, compared)
+    tokenizer: Any = trainer.processing_class
+    codes = TargetCodes(tokenizer)
+    target_code = codes.default or next(iter(codes.codes), "")
+    save_card(model, settings, pairs, scores, card_facts, compared, target_code)
     for line in describe_scores(scores) if scores is not None else []:
         logger.info(line)
     logger.info("the model is in %s", settings.output)
@@ -204,6 +208,7 @@ def save_card(
     scores: dict[str, Any] | None,
     facts: dict[str, Any],
     compared: dict[str, Any],
+    target_code: str = "",
 ) -> None:
     """Write the model card, with a table of facts, and the scores on test and on validation pairs."""
     args, output = settings.args, settings.output
@@ -211,6 +216,7 @@ def save_card(
     location: dict[str, Any] = pushed if args.push_to_hub else {"location": location_of(output)}
     tokenizer = json.loads((output / "tokenizer_config.json").read_text(encoding="utf-8")).get("tokenizer_class")
     described = replace(about(settings, scores), data=facts["data"], tokenizer_class=tokenizer, **location)
+    described = replace(described, target_code=target_code)
     if settings.data.dataset_name in BUILT_IN:  # A sentence of the user's data may be private.
         described = replace(described, example_source=pairs["train"][0]["source"])
     card = fill_model_card(described, model.config, model.num_parameters(), facts)

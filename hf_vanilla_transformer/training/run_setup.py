@@ -44,6 +44,7 @@ from ..model.pipeline_vanilla_transformer import (
     saved_letterless_share,
     teaches_letterless,
 )
+from ..model.target_language import TargetCodes, codes_of
 from ..model.tokenization_two_vocabularies import TwoVocabularyTokenizer
 from ..support.process_memory import keep_freed_memory
 from ..support.user_errors import InputError
@@ -85,7 +86,7 @@ def build_trainer(
     tokenizer, model = make_model(model_args, pairs, checkpoint)
     keep_zero_start(model)
     model.generation_config.update(**settings.decoding.generate_kwargs())
-    data = tokenize(args, model_args, pairs, tokenizer)
+    data = tokenize(args, model_args, pairs, tokenizer, target_language_of(settings.data, tokenizer))
     set_languages(tokenizer, *settings.data.languages())
     set_letterless_share(tokenizer, pairs["train"], is_fine_tuned=model_args.model_name_or_path is not None)
     check_lengths(model.config, data)
@@ -228,13 +229,23 @@ def tokenizer_of(model_args: ModelArguments, pairs: DatasetDict) -> PreTrainedTo
     return TwoVocabularyTokenizer.of(*(train_tokenizer(texts, **options) for texts in sides))
 
 
+def target_language_of(data_args: TrainingDataArguments, tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Return the language whose code sources get; None if the tokenizer has no codes of target languages."""
+    # A model of one language may be fine-tuned for another one.
+    return data_args.target_language_for(tokenizer) if codes_of(tokenizer) else None
+
+
 def tokenize(
-    args: RunArguments, model_args: ModelArguments, pairs: DatasetDict, tokenizer: PreTrainedTokenizerBase
+    args: RunArguments,
+    model_args: ModelArguments,
+    pairs: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    target_lang: str | None = None,
 ) -> DatasetDict:
     """Token ids of all pairs, without the training pairs that are empty or too long; logs how many these are."""
     longest = model_args.max_tokens or args.tokens_per_batch
     with args.main_process_first(desc="tokenizing the pairs"):
-        data = tokenize_pairs(pairs, tokenizer, model_args.preprocessing_num_workers)
+        data = tokenize_pairs(pairs, tokenizer, model_args.preprocessing_num_workers, target_lang=target_lang)
         data["train"], dropped = filter_pairs(data["train"], tokenizer, longest)
     removed = {"empty on one side": dropped["empty"], f"longer than {longest} tokens": dropped["too long"]}
     log_removed(removed, len(pairs["train"]))
@@ -267,7 +278,7 @@ def set_letterless_share(tokenizer: PreTrainedTokenizerBase, pairs: Dataset, is_
     A fine-tuned model does not forget what its earlier training taught it. If that training is unknown, as of OPUS-MT,
     a small share of this one says nothing and is not saved.
     """
-    share = translated_letterless_share(pairs)
+    share = translated_letterless_share(pairs, TargetCodes(tokenizer))
     if is_fine_tuned:
         earlier = saved_letterless_share(tokenizer)
         if earlier is None and not teaches_letterless(share):
@@ -276,14 +287,16 @@ def set_letterless_share(tokenizer: PreTrainedTokenizerBase, pairs: Dataset, is_
     tokenizer.init_kwargs[LETTERLESS_SHARE_FIELD] = share
 
 
-def translated_letterless_share(pairs: Dataset) -> float:
+def translated_letterless_share(pairs: Dataset, codes: TargetCodes) -> float:
     """Compute the share of pairs whose source has no letter and whose target is a different text.
 
-    White space at the ends makes no difference, and pairs with a blank side do not count.
+    White space at the ends makes no difference, and pairs with a blank side do not count. The code of a target language
+    is no part of a source.
     """
     translated = 0
     for batch in pairs.select_columns(["source", "target"]).iter(batch_size=10_000):
-        for source, target in zip(batch["source"], batch["target"], strict=True):
+        sources = [codes.read(source).text for source in batch["source"]]
+        for source, target in zip(sources, batch["target"], strict=True):
             if has_letters(source) or source.strip() == target.strip():
                 continue
             if not is_blank(source) and not is_blank(target):

@@ -25,6 +25,7 @@ from transformers.trainer_utils import SaveStrategy
 
 from ..evaluation.evaluate import format_examples, spread
 from ..model.prepacked_weights import forget_packed
+from ..model.target_language import TargetCodes
 from ..support.process_memory import release_freed_memory
 from ..support.user_errors import Terminated
 from .paper_arguments import describe_precision
@@ -239,7 +240,9 @@ class LogExamples(TrainerCallback):
 
     def _translate(self, args: Any, model: Any) -> list[str]:
         """Not by `translate()`, whose inference mode makes tensors that training cannot use."""
-        ids = self.tokenizer(self.examples["source"][:], verbose=False).input_ids
+        codes = TargetCodes(self.tokenizer)
+        sources = [codes.put_before(source) for source in self.examples["source"]]
+        ids = self.tokenizer(sources, verbose=False).input_ids
         inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
         settings = {"num_beams": args.generation_num_beams, "max_length": args.generation_max_length}
         given = {name: value for name, value in settings.items() if value is not None}
