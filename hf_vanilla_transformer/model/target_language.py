@@ -106,7 +106,10 @@ class TargetCodes:
 
 
 def codes_of(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """The codes of target languages in the vocabulary of a tokenizer's sources, such as `">>fr<<"`, in order."""
+    """Return the codes of target languages in the vocabulary of a tokenizer's sources, such as `">>fr<<"`, in order.
+
+    A vocabulary with a single code has no choice of languages, so that its model is one of a single target language.
+    """
     # A user may add codes to a tokenizer before fine-tuning, so its added tokens are a part of the key.
     return _codes_in_vocabulary(tokenizer, tuple(getattr(tokenizer, "get_added_vocab", dict)()))
 
@@ -116,7 +119,8 @@ def codes_of(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
 def _codes_in_vocabulary(tokenizer: Any, added_tokens: tuple[str, ...]) -> tuple[str, ...]:
     source_side = sides_of(tokenizer)[0]
     vocabulary = {**source_side.get_vocab(), **dict.fromkeys(added_tokens)}
-    return tuple(sorted(token for token in vocabulary if _CODE.fullmatch(token)))
+    codes = sorted(token for token in vocabulary if _CODE.fullmatch(token))
+    return tuple(codes) if len(codes) > 1 else ()
 
 
 def find_code(codes: Sequence[str], target_lang: str, argument: str = "target_lang") -> str:

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, MarianTokenizer, pipeline
 
-from hf_vanilla_transformer import Ensemble, align, score, translate
+from hf_vanilla_transformer import Ensemble, align, score, train_tokenizer, translate
 from hf_vanilla_transformer.cli.main import main
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
-from hf_vanilla_transformer.model.target_language import TargetCodes, find_code, short_name
+from hf_vanilla_transformer.model.target_language import TargetCodes, codes_of, find_code, short_name
 from hf_vanilla_transformer.translation.alignment import GoldLinks
 from hf_vanilla_transformer.translation.choose_alignment import choose_alignment
 from hf_vanilla_transformer.translation.sentence_splitting import pieces_of
@@ -290,6 +290,14 @@ class TestTranslate:
     def test_a_language_that_the_model_lacks(self, model, tokenizer):
         with pytest.raises(ValueError, match=r'target_lang is "it".* one of >>de<<, >>fr<<'):
             translate(model, tokenizer, [], target_lang="it")
+
+    def test_a_vocabulary_with_a_single_code_has_no_choice(self):
+        tokenizer = train_tokenizer(["a house", "une maison"], vocab_size=280, show_progress=False)
+        tokenizer.add_tokens([">>fr<<"])
+        assert codes_of(tokenizer) == ()
+        assert TargetCodes(tokenizer).put_before("a house") == "a house"
+        tokenizer.add_tokens([">>de<<"])
+        assert codes_of(tokenizer) == (">>de<<", ">>fr<<")
 
     def test_a_model_of_one_language(self, tmp_path):
         folder = write_opus_mt(tmp_path / "opus-mt-en-de")
