@@ -15,7 +15,6 @@ from .markup_tree import (
     READINGS,
     Kind,
     Node,
-    collapse_spaces,
     escape_html,
     escape_xml,
     read_html,
@@ -102,7 +101,7 @@ class Document:
 
     def _add_attributes(self, node: Node) -> None:
         for name in node.text_attributes():
-            run = _Run([collapse_spaces(node.attributes[name] or "").strip()])
+            run = _Run([node.attributes[name] or ""])
             if run.text:
                 self._attributes.append(_Attribute(node, name, run))
 

@@ -119,7 +119,7 @@ INLINE_TAGS = st.sampled_from(
             ("code", ""),
             ("kbd", ""),
             ("samp", ""),
-            ("q", ' title="one {0}, two %s"'),
+            ("q", ' title=" one {0}, two %s  "'),
             ("span", ' translate="no"'),
             ("bdi", ""),
         ),

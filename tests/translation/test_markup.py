@@ -506,7 +506,7 @@ def test_attributes_with_text(model, tokenizer):
     )
     (found,) = translate(model, tokenizer, [source], markup="html")
     assert found == (
-        '<p title="zwei und vierzig">sechs <img alt="ein und zwanzig" src="x"></p>'
+        '<p title="zwei und vierzig">sechs <img alt=" ein und zwanzig " src="x"></p>'
         '<input placeholder="zehn" value="ten" aria-label="">'
     )
     assert identical("html", "<p translate=no title=a>b</p>")[1] == []
@@ -553,7 +553,7 @@ def test_placeholders_of_attributes_are_protected():
     document = Document("html", '<img alt="{0}"><input title=" one  %s two. " placeholder="find {name}" value="x">')
     assert document.texts == ["one two.", "find"]
     found = document.render(["zwei eins.", "suche"], [[(0, 1), (1, 0)], [(0, 0)]])
-    assert found == '<img alt="{0}"><input title="%s zwei eins." placeholder="suche {name}" value="x">'
+    assert found == '<img alt="{0}"><input title=" %s zwei eins. " placeholder="suche {name}" value="x">'
     assert document.has_tags
     assert not Document("html", '<img alt="one">').has_tags
 
