@@ -34,8 +34,9 @@ SETTINGS = {"batches": [], "one at a time": ["--tokens_per_batch", "1", "--max_w
 WARM_UP = 50
 # Requests that take nearly all the work that one may: many texts of many beams, and few that may become very long.
 COSTLY = {"many texts": (90, {}), "long translations": (5, {"max_new_tokens": 2048})}
-# Beams of further costly requests: a text with as many terms, of the longest translations, as the server allows.
-BEAMS_WITH_TERMS = (2, 16)
+# Beams of further costly requests, with as many terms of the longest translations as the server allows, and whether
+# they are in one text.
+WITH_TERMS = {"one text, 2 beams": (2, True), "one text, 16 beams": (16, True), "100 texts, 16 beams": (16, False)}
 # Limits of a request, see docs/serving.md.
 MOST_TERMS, MOST_FORMS, MOST_CHARACTERS = 100, 10, 200
 
@@ -85,8 +86,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
                 inputs = sorted(sentences, key=len)[-texts:]
                 request = as_request(inputs, {"generate_parameters": {"num_beams": 16, **settings}})
                 figures["load"][f"beside {costly}, 1"] = asyncio.run(send_beside(address, sentences, args, request))
-    for num_beams in BEAMS_WITH_TERMS if args.terms else ():
-        figures["terms"].append(measure_beside_terms(args, sentences, num_beams))
+    for name in WITH_TERMS if args.terms else ():
+        figures["terms"].append(measure_beside_terms(args, sentences, name))
     if args.memory_requests:
         with server(args, []) as (address, _):
             figures["memory"] = list(memory(address, sentences, args.memory_requests, max(args.clients)))
@@ -152,16 +153,15 @@ async def send_beside(
     return figures
 
 
-def measure_beside_terms(args: ServingArguments, sentences: Sequence[str], num_beams: int) -> dict[str, float]:
+def measure_beside_terms(args: ServingArguments, sentences: Sequence[str], name: str) -> dict[str, Any]:
     """Send short requests beside one with terms, to a server of its own, whose memory shows what the terms take."""
     with server(args, []) as (address, process):
         alone = asyncio.run(send(address, sentences, args.requests // 4, 1))
         memory_before = peak_megabytes(process)
-        terms, request = asyncio.run(costliest_terms(address, num_beams))
+        request = asyncio.run(costliest_terms(address, *WITH_TERMS[name]))
         beside = asyncio.run(send_beside(address, sentences, args, request))
         return {
-            "beams": num_beams,
-            "terms": terms,
+            "name": name,
             "bytes": len(request),
             "p50_alone": alone["p50"],
             "p95_alone": alone["p95"],
@@ -172,32 +172,40 @@ def measure_beside_terms(args: ServingArguments, sentences: Sequence[str], num_b
         }
 
 
-async def costliest_terms(address: tuple[str, int], num_beams: int) -> tuple[int, bytes]:
-    """The most terms that a text may have, each with the longest translations that it may have, and that request.
+async def costliest_terms(address: tuple[str, int], num_beams: int, is_one_text: bool) -> bytes:
+    """The largest request with terms that the server allows, each with the longest translations that it may have.
 
-    One translation of each term is short, so that all of them fit into the translation of the text.
+    One text has as many terms as possible. Several texts have a term each, and as long translations as possible.
     """
-    names = ["".join(letters) for letters in product("bcdfghklmnprstvwxz", "aeiou", "lmnrs")]
-    draws = random.Random(0)
     reader, writer = await asyncio.open_connection(*address)
-    fewest, most = 0, MOST_TERMS + 1
+    smallest, too_large = 0, MOST_TERMS + 1
     request = b""
-    while fewest + 1 < most:
-        count = (fewest + most) // 2
-        glossary = {}
-        for name in names[:count]:
-            forms = ["".join(draws.choices(ascii_lowercase, k=MOST_CHARACTERS)) for _ in range(MOST_FORMS - 1)]
-            glossary[name] = ["a", *forms]
-        # Enough tokens for the short translations, and no more, because each of them makes the work larger.
-        settings = {"num_beams": num_beams, "max_new_tokens": 3 * count + 1, "glossary": glossary}
-        tried = as_request(" ".join(names[:count]), {"generate_parameters": settings})
+    while smallest + 1 < too_large:
+        size = (smallest + too_large) // 2
+        tried = request_with_terms(size, num_beams, is_one_text)
         try:
             await exchange(reader, writer, tried)
-            fewest, request = count, tried
+            smallest, request = size, tried
         except OSError:
-            most = count
+            too_large = size
     writer.close()
-    return fewest, request
+    return request
+
+
+def request_with_terms(size: int, num_beams: int, is_one_text: bool) -> bytes:
+    """A request with as many terms as `size` in one text, or with as many new tokens for each of many texts."""
+    names = ["".join(letters) for letters in product("bcdfghklmnprstvwxz", "aeiou", "lmnrs")]
+    names = names[: size if is_one_text else MOST_TERMS]
+    draws = random.Random(0)
+    glossary = {}
+    for name in names:
+        forms = ["".join(draws.choices(ascii_lowercase, k=MOST_CHARACTERS)) for _ in range(MOST_FORMS - 1)]
+        # One is short, so that all terms fit into the translation.
+        glossary[name] = ["a", *forms]
+    # Enough for the short translations, and no more, because each new token makes the work of all terms larger.
+    max_new_tokens = 3 * size + 1 if is_one_text else size
+    settings = {"num_beams": num_beams, "max_new_tokens": max_new_tokens, "glossary": glossary}
+    return as_request(" ".join(names) if is_one_text else names, {"generate_parameters": settings})
 
 
 def peak_megabytes(process: int) -> float:
@@ -245,10 +253,10 @@ def tables(figures: dict[str, Any]) -> str:
         for name, row in figures["load"].items()
     ]
     if figures["terms"]:
-        lines += ["", "| beams, terms, kB of the request | p50 alone; beside it, ms | p95 | most | memory, MB |"]
+        lines += ["", "| terms in, kB of the request | p50 alone; beside it, ms | p95 | most | memory, MB |"]
         lines += ["|---|---|---|---|---|"]
         lines += [
-            f"| {row['beams']}, {row['terms']}, {row['bytes'] / 1000:.0f} | {row['p50_alone']:.0f}; {row['p50']:.0f} | "
+            f"| {row['name']}, {row['bytes'] / 1000:.0f} | {row['p50_alone']:.0f}; {row['p50']:.0f} | "
             f"{row['p95_alone']:.0f}; {row['p95']:.0f} | {row['most']:.0f} | {row['megabytes']:.0f} |"
             for row in figures["terms"]
         ]

@@ -46,8 +46,8 @@ _USUAL_BEAMS = 8
 # From this many source tokens on, most of the time of base goes to attention, and grows with the square of the length.
 _LONG = 2_000
 # Numbers that the search with phrases may compute in each step, for each beam and each source token that fits a batch.
-# With 8 beams and the usual 4,096 tokens they take 100 MB, and 0.1 s a step on one thread.
-_CELLS_PER_SOURCE_TOKEN = 100
+# With 8 beams and the usual 4,096 tokens they take 25 MB, and 25 ms per step on one thread.
+_CELLS_PER_SOURCE_TOKEN = 25
 # Settings of a search that say how to read its result.
 _SETTINGS = (
     *("num_beams", "do_sample", "length_penalty", "length_penalty_type", "eos_token_id", "forced_eos_token_id"),
