@@ -613,8 +613,9 @@ def test_costs_of_glossaries(model, tokenizer, terms, words, num_beams, max_new_
     # The time that it takes to make the glossary: four contexts for each form, and few calls of the tokenizer.
     assert len(encoded) <= 2 + 4 * len(forms) // 256
     assert sum(len(text) for batch in encoded for text in batch) <= 4 * sum(len(form) + 2 for form in forms) + 10
-    _, work = service._measure(texts, with_glossary)
-    _, work_of_texts = service._measure(texts, options)
+    codes = service._codes(options)
+    _, work = service._measure(texts, codes, with_glossary)
+    _, work_of_texts = service._measure(texts, codes, options)
     with counting_work(model) as done, contextlib.suppress(ValueError):
         translate_sentences(model, tokenizer, texts, **with_glossary)
     assert done["hypotheses"] <= work_of_texts <= work
