@@ -4,7 +4,14 @@ import torch
 from tokenizers import Regex, normalizers
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.model import attention_kernels, fast_path_checks, linear_kernels, prepacked_weights
+from hf_vanilla_transformer.model import (
+    attention_kernels,
+    fast_path_checks,
+    input_checks,
+    linear_kernels,
+    position_kernels,
+    prepacked_weights,
+)
 
 
 VOCAB_SIZE = 60
@@ -82,6 +89,14 @@ def normalizer() -> normalizers.Normalizer:
 
 def patch_everywhere(monkeypatch, name, value):
     """Replace a function of the model's files wherever one of them has imported it."""
-    for module in (attention_kernels, fast_path_checks, linear_kernels, prepacked_weights):
+    modules = (
+        attention_kernels,
+        fast_path_checks,
+        input_checks,
+        linear_kernels,
+        position_kernels,
+        prepacked_weights,
+    )
+    for module in modules:
         if hasattr(module, name):
             monkeypatch.setattr(module, name, value)
