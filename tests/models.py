@@ -9,6 +9,7 @@ from hf_vanilla_transformer.model import (
     fast_path_checks,
     input_checks,
     linear_kernels,
+    loss_kernels,
     position_kernels,
     prepacked_weights,
 )
@@ -94,6 +95,7 @@ def patch_everywhere(monkeypatch, name, value):
         fast_path_checks,
         input_checks,
         linear_kernels,
+        loss_kernels,
         position_kernels,
         prepacked_weights,
     )

@@ -6,6 +6,7 @@ model's file.
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import (
     ALL_MASK_ATTENTION_FUNCTIONS,
+    bidirectional_mask_function,
     create_causal_mask,
     flash_attention_mask,
     flex_attention_mask,
@@ -227,6 +229,48 @@ def look_ahead_mask(
     return create_causal_mask(config, x, attention_mask, cache)
 
 
+def attention_mask_without_sync(
+    *,
+    mask_function: Callable,
+    attention_mask: torch.Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    **kwargs: Any,
+) -> torch.Tensor | None:
+    """The mask that transformers makes for [`attention`], without reading values of tensors on accelerators.
+
+    transformers leaves a mask out if it masks nothing. To find that out, Python must wait until the device has computed
+    everything before, which takes longer than attention with a mask. On CPUs there is nothing to wait for.
+
+    Args:
+        mask_function (`Callable`): of transformers, says where a query may attend: everywhere, or to earlier keys only.
+        attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): True for real tokens, False for padding.
+        allow_is_causal_skip, allow_is_bidirectional_skip (`bool`): whether a mask without padding may be left out.
+        **kwargs: other arguments of transformers' `sdpa_mask`, among them the lengths.
+
+    Returns:
+        `torch.Tensor` of shape `(batch, 1, target, source)`: True where a query may attend; None if it is left out.
+    """
+    if attention_mask is None or is_plain_cpu_tensor(attention_mask) or is_traced():
+        return sdpa_mask(
+            mask_function=mask_function,
+            attention_mask=attention_mask,
+            allow_is_causal_skip=allow_is_causal_skip,
+            allow_is_bidirectional_skip=allow_is_bidirectional_skip,
+            **kwargs,
+        )
+    if mask_function is bidirectional_mask_function and attention_mask.shape[-1] == kwargs["kv_length"]:
+        # One view, where transformers launches ten kernels to compute the same mask.
+        return attention_mask[:, None, None, :].expand(-1, -1, kwargs["q_length"], -1)
+    return sdpa_mask(
+        mask_function=mask_function,
+        attention_mask=attention_mask,
+        allow_is_causal_skip=False,
+        allow_is_bidirectional_skip=False,
+        **kwargs,
+    )
+
+
 # At import, because unpickling a model does not run its constructor. Repeating it changes nothing.
 AttentionInterface.register(ATTENTION, attention)
-AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+AttentionMaskInterface.register(ATTENTION, attention_mask_without_sync)

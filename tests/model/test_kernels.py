@@ -11,10 +11,11 @@ from torch._dynamo.testing import CompileCounter
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForSeq2SeqLM
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
 from hf_vanilla_transformer.model import attention_kernels as attention_module
 from hf_vanilla_transformer.model import fast_path_checks, linear_kernels, loss_kernels
-from hf_vanilla_transformer.model.attention_kernels import attention
+from hf_vanilla_transformer.model.attention_kernels import attention, attention_mask_without_sync
 from hf_vanilla_transformer.model.linear_kernels import drop, linear
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
@@ -216,6 +217,41 @@ def ones():
     return torch.ones(36_000_001)
 
 
+class TestMaskWithoutSync:
+    @pytest.fixture
+    def masks(self):
+        """`(batch, keys)`: with padding on both sides, and without padding."""
+        padded = torch.tensor([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
+        return [padded, torch.ones_like(padded)]
+
+    @pytest.mark.parametrize("queries", [1, 5, 7])
+    @pytest.mark.parametrize("mask_function", [causal_mask_function, bidirectional_mask_function])
+    def test_it_is_the_mask_of_transformers(self, monkeypatch, masks, mask_function, queries):
+        patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: False)
+        for mask in masks:
+            sizes = {"batch_size": 3, "q_length": queries, "kv_length": 5, "mask_function": mask_function}
+            expected = sdpa_mask(attention_mask=mask, allow_is_causal_skip=False, **sizes)
+            skips = {"allow_is_causal_skip": True, "allow_is_bidirectional_skip": True}
+            assert torch.equal(attention_mask_without_sync(attention_mask=mask, **skips, **sizes), expected)
+
+    def test_longer_keys_than_the_mask(self, monkeypatch, masks):
+        """As of a static cache."""
+        patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: False)
+        sizes = {"batch_size": 3, "q_length": 5, "kv_length": 9, "mask_function": bidirectional_mask_function}
+        expected = sdpa_mask(attention_mask=masks[0], allow_is_causal_skip=False, **sizes)
+        assert torch.equal(attention_mask_without_sync(attention_mask=masks[0], **sizes), expected)
+
+    @pytest.mark.parametrize("on_cpu", [True, False])
+    @pytest.mark.parametrize("mask_function", [causal_mask_function, bidirectional_mask_function])
+    def test_a_mask_is_left_out_where_no_value_is_read(self, monkeypatch, masks, mask_function, on_cpu):
+        patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: on_cpu)
+        options = {"batch_size": 3, "q_length": 5, "kv_length": 5, "mask_function": mask_function}
+        options["allow_is_causal_skip"] = mask_function is causal_mask_function
+        options["allow_is_bidirectional_skip"] = mask_function is bidirectional_mask_function
+        assert attention_mask_without_sync(attention_mask=None, **options) is None
+        assert (attention_mask_without_sync(attention_mask=masks[1], **options) is None) == on_cpu
+
+
 class TestDropout:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     @pytest.mark.parametrize("rate", [0.1, 0.3, 1 / 3, 0.001, 0.999])
@@ -355,6 +391,12 @@ def loss_of_states(*args, **kwargs):
 
 
 class TestLossOfStates:
+    @pytest.fixture(params=["CPU", "accelerator"], autouse=True)
+    def way(self, request, monkeypatch):
+        """Compute it as on each kind of device, with tensors on the CPU."""
+        if request.param == "accelerator":
+            patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: False)
+
     @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
     @pytest.mark.parametrize("rows_by_d_model", [0, 1, 2])
     def test_it_is_torch_s_cross_entropy(self, monkeypatch, label_smoothing, rows_by_d_model):
