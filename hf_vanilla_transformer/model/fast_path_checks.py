@@ -13,11 +13,13 @@ logger = logging.getLogger(__name__)
 
 def is_plain_cpu_tensor(x: torch.Tensor) -> bool:
     """Whether x is an ordinary tensor on a CPU, in eager mode, outside `torch.func`."""
+    return x.device.type == "cpu" and is_plain_tensor(x)
+
+
+def is_plain_tensor(x: torch.Tensor) -> bool:
+    """Whether x is an ordinary tensor on any device, in eager mode, outside `torch.func`."""
     return (
-        x.device.type == "cpu"
-        and type(x) in (torch.Tensor, nn.Parameter)
-        and not is_traced()
-        and not torch._C._are_functorch_transforms_active()
+        type(x) in (torch.Tensor, nn.Parameter) and not is_traced() and not torch._C._are_functorch_transforms_active()
     )
 
 

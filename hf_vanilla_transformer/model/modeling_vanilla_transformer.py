@@ -43,7 +43,7 @@ from .key_value_cache import either_cache, encoder_decoder_cache, keys_values_of
 from .linear_kernels import cast_for_matmul, drop, linear
 from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
 from .model_outputs import VanillaTransformerLMOutput, as_encoder_output, model_output, with_cache
-from .position_kernels import once_per_position
+from .position_kernels import computed_positions
 from .pretrained_model import (
     DECODER_TP_PLAN,
     STACK_FSDP_PLAN,
@@ -319,15 +319,26 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         except IndexError as error:
             raise outside_vocabulary(self, input_ids) from error
 
-    def add_positions(self, inputs_embeds: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        """Sections 3.4, 3.5 and 5.4: Dropout(sqrt(d_model) E + PE), `(batch, length, d_model)`."""
+    def add_positions(
+        self, inputs_embeds: torch.Tensor, position_ids: torch.Tensor, bound: int | None = None
+    ) -> torch.Tensor:
+        """Sections 3.4, 3.5 and 5.4: Dropout(sqrt(d_model) E + PE), `(batch, length, d_model)`.
+
+        Args:
+            inputs_embeds (`torch.Tensor` of shape `(batch, length, d_model)`): E.
+            position_ids (`torch.LongTensor` of shape `(batch, length)`, or `(1, length)`): positions, from 0.
+            bound (`int`, *optional*): a number greater than every position, if it is known without reading a tensor.
+        """
         d_model, kind = self.config.d_model, self.config.position_embedding_type
         if kind == "learned":
             positions = self._learned_positions(position_ids)
         else:
             exponent_divisor = d_model - 2 if kind == "sinusoidal_tensor2tensor" else d_model
-            position_ids = position_ids + self.config.position_offset
-            positions = once_per_position(sinusoidal_positions, position_ids, d_model, exponent_divisor)
+            offset = self.config.position_offset
+            if bound is not None:
+                bound += offset
+            position_ids = position_ids + offset
+            positions = computed_positions(sinusoidal_positions, position_ids, bound, d_model, exponent_divisor)
         # At least in float32, so that half precision rounds once, after the sum.
         scaled = inputs_embeds.to(torch.promote_types(inputs_embeds.dtype, torch.float32)) * math.sqrt(d_model)
         x = (scaled + positions).to(inputs_embeds.dtype)
@@ -380,8 +391,9 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             ValueError: if a token id is outside the vocabulary, or a sentence is longer than a learned table.
         """
         embeds = self.look_up(input_ids, inputs_embeds)
-        position_ids = count_positions(attention_mask, embeds.shape[1], 0, embeds.device)
-        x = self.add_positions(embeds, position_ids)
+        length = embeds.shape[1]
+        position_ids = count_positions(attention_mask, length, 0, embeds.device)
+        x = self.add_positions(embeds, position_ids, bound=length)
         config = mask_config(self.config, kwargs.get("output_attentions"), attention_mask)
         mask = create_bidirectional_mask(config, x, attention_mask)
         for layer in self.layers:
@@ -442,8 +454,11 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         embeds = self.look_up(input_ids, inputs_embeds)
         cache = encoder_decoder_cache(self, either_cache(cache, past_key_values), use_cache)
         past_length = 0 if cache is None else cache.get_seq_length()
-        position_ids = count_positions(attention_mask, embeds.shape[1], past_length, embeds.device)
-        x = self.add_positions(embeds, position_ids)
+        length = embeds.shape[1]
+        position_ids = count_positions(attention_mask, length, past_length, embeds.device)
+        # A static cache counts in a tensor.
+        bound = past_length + length if isinstance(past_length, int) else None
+        x = self.add_positions(embeds, position_ids, bound)
 
         config = mask_config(self.config, kwargs.get("output_attentions"), attention_mask, encoder_attention_mask)
         mask = look_ahead_mask(config, x, attention_mask, None if cache is None else cache.self_attention_cache)

@@ -3,24 +3,26 @@
 import copy
 import itertools
 import math
+import pickle
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForSeq2SeqLM
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
 from hf_vanilla_transformer.model import attention_kernels as attention_module
-from hf_vanilla_transformer.model import fast_path_checks, linear_kernels, loss_kernels
+from hf_vanilla_transformer.model import fast_path_checks, linear_kernels, loss_kernels, position_kernels
 from hf_vanilla_transformer.model.attention_kernels import attention, attention_mask_without_sync
 from hf_vanilla_transformer.model.linear_kernels import drop, linear
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
-from hf_vanilla_transformer.model.position_kernels import once_per_position
-from tests.models import VOCAB_SIZE, pad, patch_everywhere, sentences, small_model
+from hf_vanilla_transformer.model.position_kernels import computed_positions
+from tests.models import IMPORTED, VOCAB_SIZE, decisive_model, pad, patch_everywhere, sentences, small_model
 from tests.rounding import RandomRounding, explained
 
 
@@ -739,28 +741,117 @@ class TestLinear:
         torch.testing.assert_close(gradient, torch.autograd.grad(loss(embeds), embeds)[0])
 
 
-class TestOncePerPosition:
+@pytest.fixture
+def position_tables(monkeypatch):
+    """The tables of a process that has made none, on an accelerator that is the CPU."""
+    patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: False)
+    monkeypatch.setattr(position_kernels, "_tables", {})
+    return position_kernels._tables
+
+
+class TestComputedPositions:
     @pytest.mark.parametrize("first", [0, 1, 99_000])
     @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (3, 1), (5, 7), (64, 32)])
-    def test_it_is_the_formula(self, first, shape):
+    @pytest.mark.parametrize("on_cpu", [True, False])
+    def test_it_is_the_formula(self, monkeypatch, position_tables, first, shape, on_cpu):
+        patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: on_cpu)
         positions = torch.randint(first, first + shape[1], shape, generator=torch.Generator().manual_seed(0))
+        bound = first + shape[1]
         for divisor in (64, 62):
-            found = once_per_position(sinusoidal_positions, positions, 64, divisor)
+            found = computed_positions(sinusoidal_positions, positions, bound, 64, divisor)
             assert torch.equal(found, sinusoidal_positions(positions, 64, divisor))
+        assert bool(position_tables) == (first < 9000 and not on_cpu)
 
     @pytest.mark.parametrize(
         ("positions", "rows"),
         [([[0, 1, 2], [0, 1, 2]], 3), ([[0, 0, 1], [7, 8, 9]], 6), ([[4], [4], [5]], 2), ([[3]], 1)],
     )
-    def test_each_position_is_computed_once(self, positions, rows):
+    def test_on_cpus_each_position_is_computed_once(self, positions, rows):
         computed = []
 
         def formula(position_ids):
             computed.append(position_ids.numel())
             return sinusoidal_positions(position_ids, 8)
 
-        once_per_position(formula, torch.tensor(positions))
+        computed_positions(formula, torch.tensor(positions), 10)
         assert computed == [rows]
+
+    @pytest.mark.usefixtures("position_tables")
+    def test_a_table_is_computed_once_and_doubles(self):
+        computed = []
+
+        def formula(position_ids, d_model):
+            computed.append(position_ids.numel())
+            return sinusoidal_positions(position_ids, d_model)
+
+        position_ids = torch.arange(9)[None]
+        for bound in (9, 512, 513, 1500, 9, 8192):
+            computed_positions(formula, position_ids, bound, 8)
+        assert computed == [512, 1024, 2048, 8192]
+        computed_positions(formula, position_ids, 9, 16)
+        assert computed == [512, 1024, 2048, 8192, 512]
+        # Beyond the largest table, and where only a tensor holds the bound.
+        for bound in (8193, None):
+            computed_positions(formula, position_ids, bound, 8)
+        assert computed[5:] == [9, 9]
+
+    def test_a_table_of_inference_serves_training(self, position_tables):
+        position_ids = torch.arange(9)[None]
+        with torch.inference_mode():
+            computed_positions(sinusoidal_positions, position_ids, 9, 8)
+        assert len(position_tables) == 1
+        x = torch.zeros(1, 9, 8, requires_grad=True)
+        (x + computed_positions(sinusoidal_positions, position_ids, 9, 8)).square().sum().backward()
+        torch.testing.assert_close(x.grad, 2 * sinusoidal_positions(position_ids, 8))
+
+    def test_a_mode_around_the_first_call_does_not_change_the_table(self, position_tables):
+        position_ids = torch.arange(9)[None]
+        with RandomRounding(torch.bfloat16):
+            computed_positions(sinusoidal_positions, position_ids, 9, 8)
+        found = computed_positions(sinusoidal_positions, position_ids, 9, 8)
+        assert torch.equal(found, sinusoidal_positions(position_ids, 8))
+
+    def test_no_table_where_operations_are_recorded(self, position_tables):
+        position_ids = torch.arange(9)[None]
+
+        def compute(position_ids):
+            return computed_positions(sinusoidal_positions, position_ids, 9, 8)
+
+        compiled = torch.compile(compute, backend="aot_eager", fullgraph=True)
+        assert torch.equal(compiled(position_ids), sinusoidal_positions(position_ids, 8))
+        with FakeTensorMode():
+            assert compute(torch.arange(9)[None]).shape == (1, 9, 8)
+        assert position_tables == {}
+
+    def test_a_table_for_each_device(self, position_tables):
+        for device in ("cpu", "meta"):
+            position_ids = torch.arange(9, device=device)[None]
+            assert computed_positions(sinusoidal_positions, position_ids, 9, 8).device.type == device
+        assert len(position_tables) == 2
+
+    def test_no_table_belongs_to_a_model(self, position_tables):
+        model = small_model()
+        source = torch.stack(sentences(5, 5))
+        before = pickle.dumps(model)
+        logits = model(input_ids=source, decoder_input_ids=source).logits
+        assert len(position_tables) == 1
+        assert len(pickle.dumps(model)) == len(before)
+        assert {*model.state_dict()} == {*pickle.loads(before).state_dict()}
+        again = copy.deepcopy(model)(input_ids=source, decoder_input_ids=source).logits
+        assert torch.equal(again, logits)
+
+    def test_every_position_while_decoding(self, position_tables, monkeypatch):
+        """With the cache of each kind, and an offset of the first position."""
+        model = decisive_model(**IMPORTED)
+        source = torch.stack(sentences(5, 5))
+        settings = {"num_beams": 1, "max_new_tokens": 12}
+        found = model.generate(source, **settings)
+        static = model.generate(source, cache_implementation="static", disable_compile=True, **settings)
+        assert len(position_tables) == 1
+        patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: True)
+        expected = model.generate(source, **settings)
+        assert torch.equal(found, expected)
+        assert torch.equal(static, expected)
 
 
 class TestHalfPrecision:
