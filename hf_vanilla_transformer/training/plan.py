@@ -200,6 +200,9 @@ def choose(
             chosen["eval_strategy"] = given["save_strategy"]
     if not merged.get("average_last"):
         del chosen["keep_better"]
+    if given.get("num_beams") == 1:
+        # A greedy search has neither a length penalty nor a stopping rule.
+        del chosen["choose_search"]
     if not corpus.validation:
         chosen = {name: value for name, value in chosen.items() if name not in _OF_VALIDATION}
     return {name: value for name, value in chosen.items() if name not in given}

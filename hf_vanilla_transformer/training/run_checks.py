@@ -44,6 +44,7 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
         check_schedule(args)
         check_validation(args)
         check_average(model_args, args)
+        check_chosen_search(settings)
     if model_args.average_last and checkpoint is not None and not resumes and is_finished(args, checkpoint):
         raise InputError(
             f"{checkpoint} is the end of the run, so {args.output_dir} would get no checkpoints to average; "
@@ -66,6 +67,15 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
         path = Path(args.results)
         if path.absolute().parent.resolve() == folder and any(map(path.match, FILES_OF_A_RUN)):
             raise InputError(f"{path} is a file of the trained model; write the results to another file.")
+
+
+def check_chosen_search(settings: Settings) -> None:
+    """Raise ValueError if the settings of a search are to be chosen, and the search is greedy."""
+    if settings.model.choose_search and settings.decoding.num_beams == 1:
+        raise InputError(
+            "choose_search is set, but num_beams is 1, and a greedy search has neither a length penalty nor a stopping "
+            "rule; leave one of them out."
+        )
 
 
 def check_holds_no_run(folder: Path) -> None:

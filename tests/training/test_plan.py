@@ -108,6 +108,7 @@ def test_more_pairs_never_get_a_smaller_model():
         {"load_best_model_at_end": True, "save_steps": 50},
         {"load_best_model_at_end": True, "logging_steps": 300},
         {"load_best_model_at_end": True, "eval_strategy": "epoch"},
+        {"num_beams": 1},
         {"average_last": 20},
         {"tokenizer_name": "tests/fixtures/numbers_tiny"},
         {"dropout": 0.0, "vocab_size": 400, "learning_rate": 1e-4, "warmup_steps": 7, "max_tokens": 30},

@@ -117,6 +117,13 @@ def test_a_search_that_is_given_is_not_chosen(tmp_path, capsys):
     assert "the best of 2" in (folder / "README.md").read_text()
 
 
+def test_choose_search_of_a_greedy_search(tmp_path, capsys):
+    with pytest.raises(SystemExit) as error:
+        train_verb.main(recipe(tmp_path, **evaluated(tmp_path), choose_search=True, num_beams=1))
+    for word in ("choose_search", "num_beams is 1"):
+        assert word in str(error.value)
+
+
 @pytest.mark.parametrize("rule", [True, False, "never"])
 def test_choose_search_keeps_a_given_stopping_rule(monkeypatch, rule):
     tokenizer, model = load("tests/fixtures/numbers_tiny")
