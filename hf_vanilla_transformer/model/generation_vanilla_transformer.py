@@ -31,6 +31,7 @@ from .generation_settings import (
 )
 from .input_error import InputError
 from .key_value_cache import CACHE, either_cache, tokens_to_read
+from .linear_kernels import cast_weights_once
 from .model_outputs import as_encoder_output, with_cache
 
 
@@ -310,9 +311,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         settings = generation_config
         decoder = self._cpu_decoder(input_ids, settings, synced_gpus, model_kwargs)
         if decoder is None:
-            return super()._sample(
-                input_ids, logits_processor, stopping_criteria, settings, synced_gpus, streamer, **model_kwargs
-            )
+            with cast_weights_once(self):
+                return super()._sample(
+                    input_ids, logits_processor, stopping_criteria, settings, synced_gpus, streamer, **model_kwargs
+                )
         pads = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
         # Logits processors and sampling depend on the rows of the whole batch.
         can_prune = pads and not (logits_processor or settings.do_sample)
@@ -360,26 +362,27 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         steps: Any = ModuleCalls(self, settings, model_kwargs) if decoder is None else decoder
         can_prune = decoder is not None and stops.are_plain and not (logits_processor or settings.do_sample)
         is_done = False
-        while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
-            logits = steps(input_ids).to(dtype=torch.float32, device=input_ids.device)
-            if is_done:  # Other processes are still decoding.
-                continue
-            # In place, unless the logits are an output: a large vocabulary takes much memory.
-            log_probs = self.log_probabilities(logits, out=None if "logits" in record else logits)
-            log_probs = logits_processor(input_ids, log_probs).float()
-            outputs = {**steps.outputs, "scores": log_probs, "logits": logits}
-            for name in record:
-                record[name] += (outputs[name],)
-            parents, candidates = search.extend(log_probs, do_sample=settings.do_sample)
-            search.prune(*stops(input_ids, parents, candidates, search.are_full, record.get("scores")))
-            steps.reorder(search.rows)
-            input_ids = torch.cat([input_ids[search.rows], search.tokens], dim=1)
-            running = search.num_running
-            is_done = running == 0
-            if can_prune and pays_to_prune(running, search.num_active):
-                kept = search.drop_finished()
-                steps.select(kept)
-                input_ids = input_ids.unflatten(0, (-1, settings.num_beams))[kept].flatten(0, 1)
+        with cast_weights_once(self):
+            while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
+                logits = steps(input_ids).to(dtype=torch.float32, device=input_ids.device)
+                if is_done:  # Other processes are still decoding.
+                    continue
+                # In place, unless the logits are an output: a large vocabulary takes much memory.
+                log_probs = self.log_probabilities(logits, out=None if "logits" in record else logits)
+                log_probs = logits_processor(input_ids, log_probs).float()
+                outputs = {**steps.outputs, "scores": log_probs, "logits": logits}
+                for name in record:
+                    record[name] += (outputs[name],)
+                parents, candidates = search.extend(log_probs, do_sample=settings.do_sample)
+                search.prune(*stops(input_ids, parents, candidates, search.are_full, record.get("scores")))
+                steps.reorder(search.rows)
+                input_ids = torch.cat([input_ids[search.rows], search.tokens], dim=1)
+                running = search.num_running
+                is_done = running == 0
+                if can_prune and pays_to_prune(running, search.num_active):
+                    kept = search.drop_finished()
+                    steps.select(kept)
+                    input_ids = input_ids.unflatten(0, (-1, settings.num_beams))[kept].flatten(0, 1)
         generated, scores, rows = search.best()
         missing = int((~exists(scores[:: settings.num_return_sequences])).sum())
         if missing:

@@ -4,6 +4,8 @@ Device, dtype and size decide which computation is the fastest; there is no opti
 model's file.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from .fast_path_checks import (
     has_avx512,
     is_plain_cpu_tensor,
     is_plain_linear,
+    is_traced,
     warn_of_slow_matmuls,
 )
 
@@ -140,3 +143,26 @@ def cast_for_matmul(x: torch.Tensor) -> torch.Tensor:
     if device == "meta" or not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
         return x
     return x.to(torch.get_autocast_dtype(device))
+
+
+@contextmanager
+def cast_weights_once(model: nn.Module) -> Iterator[None]:
+    """Have autocast cast each weight once within this context, although the model's `forward` enters and leaves it.
+
+    The Trainer enters autocast within `forward`, and torch drops its casts of weights where the outermost autocast
+    ends: without this context, after each decoding step. Nothing is cast where the model computes without autocast.
+
+    Args:
+        model (`nn.Module`): with weights that do not change within the context.
+    """
+    # Offloaded and sharded weights are loaded anew for each forward pass, and all of their casts would stay in memory.
+    weights_stay = all(type(weight) is nn.Parameter and weight.device.type != "meta" for weight in model.parameters())
+    if is_traced() or not weights_stay:
+        yield
+        return
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()

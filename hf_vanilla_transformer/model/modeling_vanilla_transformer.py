@@ -463,6 +463,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         config = mask_config(self.config, kwargs.get("output_attentions"), attention_mask, encoder_attention_mask)
         mask = look_ahead_mask(config, x, attention_mask, None if cache is None else cache.self_attention_cache)
         encoder_mask = create_bidirectional_mask(config, x, encoder_attention_mask, encoder_hidden_states)
+        has_source_in_cache = cache is not None and any(cache.is_updated.values())
+        if encoder_hidden_states is not None and not has_source_in_cache:
+            # Once for all layers.
+            encoder_hidden_states = cast_for_matmul(encoder_hidden_states)
         for layer in self.layers:
             x = layer(x, encoder_hidden_states, mask, encoder_mask, cache=cache, **kwargs)
         states = self.normalize_output(x)
