@@ -1,7 +1,11 @@
-"""Entry point of the command line: it limits the spinning of OpenMP's threads before torch is imported.
+"""Entry point of the command line: it sets environment variables that torch reads once per process.
 
-If another process has the core of one thread, the other threads spin until that thread gets it again. This module lies
-outside of the package, because importing the package imports torch.
+One limits the spinning of OpenMP's threads, and must be set before torch is imported: if another process has the core
+of one thread, the other threads spin until that thread gets it again. This module lies outside of the package, because
+importing the package imports torch.
+
+The other has torch prefer its own attention on GPUs to that of cuDNN, which builds an execution plan for every new
+shape of a batch.
 """
 
 import gc
@@ -11,6 +15,8 @@ from collections.abc import Sequence
 
 
 VARIABLE, VALUE = "GOMP_SPINCOUNT", "3000"
+# torch 2.11 and later read it when they first compute attention on a GPU.
+CUDNN_VARIABLE = "TORCH_CUDNN_SDPA_DEPRIORITIZED"
 _OF_MODELS = ("translate", "evaluate", "score", "align", "average", "convert", "plot", "serve")
 COMPUTING = ("demo", "train", "distill", "plan", *_OF_MODELS)
 # scikit-learn sets these in the environment, and they do not concern waiting.
@@ -22,9 +28,21 @@ def is_about_waiting(name: str) -> bool:
     return name in ("OMP_WAIT_POLICY", VARIABLE) or (name.startswith("KMP_") and name not in _SCIKIT_LEARN_VARIABLES)
 
 
+def computes(arguments: Sequence[str]) -> bool:
+    """Whether the arguments of the command line name a verb that computes, and do not only ask for help."""
+    asks_for_help = {"-h", "--help", "--help_all", "--version"} & {*arguments}
+    return bool(arguments) and arguments[0] in COMPUTING and not asks_for_help
+
+
+def avoid_cudnn_attention(arguments: Sequence[str]) -> None:
+    """Set the variable of cuDNN for verbs that compute, unless the user has set it."""
+    if computes(arguments):
+        os.environ.setdefault(CUDNN_VARIABLE, "1")
+
+
 def reason_against(arguments: Sequence[str]) -> str:
-    """Why the command line does not set the variable; empty if it does."""
-    if not {*arguments[:1]} & {*COMPUTING} or {"-h", "--help", "--help_all", "--version"} & {*arguments}:
+    """Why the command line does not set the variable of OpenMP; empty if it does."""
+    if not computes(arguments):
         return "the command does not compute"
     if sys.platform != "linux":
         return "torch has GNU's OpenMP on Linux only"
@@ -34,8 +52,9 @@ def reason_against(arguments: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Set the variable if it helps, and run the verb that the first argument names."""
+    """Set the variables that help, and run the verb that the first argument names."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    avoid_cudnn_attention(arguments)
     if not reason_against(arguments):
         os.environ[VARIABLE] = VALUE
     # To traverse again and again what imports make, and keep, would be a quarter of their time.

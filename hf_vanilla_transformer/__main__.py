@@ -26,6 +26,8 @@ def restart() -> None:
 
 if __name__ == "__main__":
     restart()
+    # torch, which has been imported, reads this variable later.
+    launcher.avoid_cudnn_attention(sys.argv[1:])
     from .cli.main import main
 
     main()

@@ -15,7 +15,7 @@ import hf_vanilla_transformer.__main__ as module
 import hf_vanilla_transformer_launcher as launcher
 from hf_vanilla_transformer.cli import main as cli
 from hf_vanilla_transformer.engines.ctranslate2_process import CTranslate2Process, Setting
-from hf_vanilla_transformer_launcher import VALUE, VARIABLE, is_about_waiting, reason_against
+from hf_vanilla_transformer_launcher import CUDNN_VARIABLE, VALUE, VARIABLE, is_about_waiting, reason_against
 
 
 ROOT = Path(__file__).parents[1]
@@ -122,8 +122,9 @@ class TestMain:
     def test_a_child_process_inherits_it(self, two_threads, monkeypatch, tmp_path):
         children = []
         # Restores the variable after the test.
-        monkeypatch.setenv(VARIABLE, "")
-        monkeypatch.delenv(VARIABLE)
+        for name in (VARIABLE, CUDNN_VARIABLE):
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
         monkeypatch.setattr(
             cli, "main", lambda arguments: children.append(CTranslate2Process(tmp_path, "float32", Setting(1, 2)))
         )
@@ -136,11 +137,58 @@ class TestMain:
         assert f"{VARIABLE}={VALUE}".encode() in environment
 
     def test_python_code_sets_nothing(self, two_threads, monkeypatch):
+        monkeypatch.delenv(CUDNN_VARIABLE, raising=False)
         monkeypatch.setattr(os, "execve", None)
         monkeypatch.setattr("hf_vanilla_transformer.cli.train.main", lambda arguments: None)
         monkeypatch.setattr(sys, "argv", ["program.py", "train"])
         cli.main(["train"])
         assert VARIABLE not in os.environ
+        assert CUDNN_VARIABLE not in os.environ
+
+
+class TestCuDNN:
+    @pytest.mark.parametrize(
+        ("arguments", "users", "value"),
+        [
+            (["train"], None, "1"),
+            (["translate"], None, "1"),
+            (["train"], "0", "0"),
+            (["train", "--help"], None, None),
+            (["info"], None, None),
+            ([], None, None),
+        ],
+    )
+    def test_verbs_that_compute_set_the_variable(self, monkeypatch, arguments, users, value):
+        # Restores the variables after the test.
+        for name in (VARIABLE, CUDNN_VARIABLE):
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+        if users is not None:
+            monkeypatch.setenv(CUDNN_VARIABLE, users)
+        values = []
+        monkeypatch.setattr(cli, "main", lambda arguments: values.append(os.environ.get(CUDNN_VARIABLE)))
+        launcher.main(arguments)
+        assert values == [value]
+
+    @pytest.mark.parametrize("start", [["-m", "hf_vanilla_transformer"], [str(ROOT / "scripts" / "command_line.py")]])
+    def test_both_starts_of_a_verb_set_it(self, environment, start):
+        """Whether or not the process restarts; one thread prevents that."""
+        environment.pop(CUDNN_VARIABLE, None)
+        report = f"import atexit, os; atexit.register(lambda: print('variable', os.environ.get({CUDNN_VARIABLE!r})))"
+        Path(environment["STARTS"]).with_name("site").joinpath("sitecustomize.py").write_text(report)
+        result = subprocess.run(
+            [sys.executable, *start, *TRANSLATE, "seven"],
+            env={**environment, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+        )
+        assert result.stdout == "sieben\nvariable 1\n", result.stderr
+
+    def test_an_import_sets_nothing(self, environment):
+        environment.pop(CUDNN_VARIABLE, None)
+        code = f"import os, hf_vanilla_transformer; print(os.environ.get({CUDNN_VARIABLE!r}))"
+        result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        assert result.stdout == "None\n", result.stderr
 
 
 class TestRestart:
