@@ -1,9 +1,9 @@
-"""The smoothed loss of section 5.4 with few kernel launches, and without waiting for the device.
+"""The smoothed loss of section 5.4 with fewer kernel launches, and fewer passes over the logits.
 
-The package's loss selects the rows that have a label, which makes the CPU wait for the GPU. It computes the others in
-chunks of 1,024 rows, with seven passes over the logits of each chunk. This candidate computes all rows, with a gradient
-of 0 where there is no label. Its chunks are as large as memory allows, and one function replaces the logits of a chunk
-by their gradient in place.
+The package's loss computes logits in chunks of 1,024 rows, with seven passes over the logits of each chunk. The chunks
+of this candidate are as large as memory allows, and one function replaces the logits of a chunk by their gradient in
+place. Like the package's, it computes rows without a label, too, with a gradient of 0, because selecting rows would
+wait for the device.
 """
 
 from collections.abc import Callable

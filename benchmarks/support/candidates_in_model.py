@@ -18,7 +18,6 @@ from benchmarks.candidates.fused_loss import (
     fused_smoothed_cross_entropy,
     replace_logits_by_gradient,
 )
-from benchmarks.candidates.position_table import positions_from_table
 from benchmarks.candidates.sublayer_end import BoundEnd, compiled_end, plain_end
 from benchmarks.candidates.triton_support import missing_for_triton
 from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
@@ -75,18 +74,6 @@ def use_loss(replace_logits: ReplaceLogits) -> AbstractContextManager[object]:
     """Compute training losses by `fused_smoothed_cross_entropy`."""
     loss = partial(fused_smoothed_cross_entropy, replace_logits=replace_logits)
     return mock.patch.object(modeling, "smoothed_cross_entropy_of_states", loss)
-
-
-def use_position_table() -> AbstractContextManager[object]:
-    """Look positions up in a table, in training: without a cache, and with positions that begin at 0."""
-
-    def look_up(
-        formula: Callable[..., torch.Tensor], position_ids: torch.Tensor, d_model: int, exponent_divisor: int
-    ) -> torch.Tensor:
-        bound = position_ids.shape[1]
-        return positions_from_table(formula, position_ids, bound, d_model, exponent_divisor)
-
-    return mock.patch.object(modeling, "once_per_position", look_up)
 
 
 @contextmanager
@@ -159,7 +146,6 @@ def changes_for(device: torch.device) -> list[Change]:
         changes.append(Change(f"loss, {name}", "loss", partial(use_loss, replace_logits)))
     for name, make_end in makers_of_ends(device).items():
         changes.append(Change(f"ends of sub-layers, {name}", "ends", partial(use_ends, make_end)))
-    changes.append(Change("table of positions", "positions", use_position_table))
     changes.append(
         Change("attention by cuDNN", "attention", partial(cudnn_attention, enabled=True), is_candidate=False)
     )

@@ -59,7 +59,7 @@ def test_the_ends_of_all_sublayers_are_replaced_and_their_narrow_copies_read():
     assert read == [torch.bfloat16] * (ENDS - 1)
 
 
-def test_the_loss_and_the_positions_are_replaced():
+def test_the_loss_is_replaced():
     sizes = []
 
     def replace_logits(logits, labels, label_probability):
@@ -71,16 +71,11 @@ def test_the_loss_and_the_positions_are_replaced():
         loss_and_gradients(model)
     assert sizes == [(3 * 7, model.config.vocab_size)]
 
-    candidates_in_model.positions_from_table.__globals__["_tables"].clear()
-    with using([Change("positions", "positions", candidates_in_model.use_position_table)]):
-        loss_and_gradients(model)
-    assert candidates_in_model.positions_from_table.__globals__["_tables"]
-
 
 def test_nothing_stays_replaced():
     changes = [change for change in changes_for(torch.device("cpu")) if change.missing is None]
     modeling = candidates_in_model.modeling
-    names = ("smoothed_cross_entropy_of_states", "once_per_position", "cast_for_matmul", "linear")
+    names = ("smoothed_cross_entropy_of_states", "cast_for_matmul", "linear")
     before = [getattr(modeling, name) for name in names] + [modeling.VanillaTransformerLayer.add_and_norm]
     is_enabled = torch.backends.cuda.cudnn_sdp_enabled()
     with using(changes):
