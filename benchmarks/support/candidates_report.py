@@ -192,8 +192,14 @@ def _decisions_of_ladder(figures: dict[str, Any]) -> Iterator[list[str]]:
     for rung in figures["rungs"]:
         if not rung.get("is_candidate"):
             continue
-        is_chosen = rung["name"] in figures["chosen"]
-        decision = "move into the package" if is_chosen and rung["saves_enough"] else "delete"
+        if "error" in rung:
+            decision = "none, because it raised an error"
+        elif rung["subject"] not in figures["decided"]:
+            decision = "none, because its subject was not measured to the end"
+        elif rung["name"] in figures["chosen"] and rung["saves_enough"]:
+            decision = "move into the package"
+        else:
+            decision = "delete"
         saved = f"{1 - 1 / rung['speedup']:.1%}" if "speedup" in rung else ""
         yield [rung["name"], saved, _verdict(rung), decision]
 

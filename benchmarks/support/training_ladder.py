@@ -72,12 +72,15 @@ class Ladder:
         not_measured: list[dict[str, str]] = []
         chosen: list[Change] = []
         names_of_chosen: list[str] = []
+        decided_subjects: list[str] = []
         self.figures = {
             "device": self.device.type,
             "config": self.config.to_diff_dict(),
             "tokens_per_update": self.tokens / self.steps,
             "rungs": rungs,
             "chosen": names_of_chosen,
+            # Of these subjects, all changes were measured that fit into the budget.
+            "decided": decided_subjects,
             "not_measured": not_measured,
         }
         rungs.append(self._measure(TODAY, [], []))
@@ -101,6 +104,7 @@ class Ladder:
             if fastest is not None and fastest[0] > 1:
                 chosen.append(fastest[1])
                 names_of_chosen.append(fastest[1].name)
+            decided_subjects.append(subject)
             yield self.figures
         if chosen and not budget.is_spent():
             rungs.append(self._measure("all chosen, over today", chosen, []))

@@ -33,7 +33,7 @@ class EvaluationArguments:
     references_file: list[str] | None = option(None, "One or more files with another reference of each pair per line.")
     against: str | None = option(None, "Compare with another model, or a file of translations, by a paired bootstrap.")
     against_revision: str | None = option(
-        None, "Branch, tag or commit of the model of --against on the Hub, which --revision is not."
+        None, "Branch, tag or commit of the model of --against on the Hub; --revision does not apply to it."
     )
     output: str | None = option(None, "Write the scores to this JSON file, too.")
     translations: str | None = option(None, "Write the translations to this text file.")
@@ -120,6 +120,11 @@ def _others(args: Arguments, pairs: Any, search: dict[str, Any]) -> list[str] | 
     if other is None:
         return None
     if Path(other).exists() and not Path(other).is_dir():
+        if args.evaluation.against_revision is not None:
+            raise InputError(
+                f"against_revision is {args.evaluation.against_revision}, but has no effect on the file {other}; leave "
+                "it out."
+            )
         return read_lines(Path(other), len(pairs))
     revision = args.evaluation.against_revision
     tokenizer, model = load_given(replace(args.model, model_name_or_path=[other], revision=revision), args.engine)

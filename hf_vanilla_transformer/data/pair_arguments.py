@@ -66,11 +66,11 @@ class DataArguments:
     test_file: list[str] | None = option(None, "The same for test pairs.")
     source_lang: str | None = option(None, "Language code of the sources, and the name of their column if not given.")
     target_lang: str | None = option(
-        None, "The same for the targets; a model of several target languages translates into it."
+        None, "The same for the targets; the language that a model of several is to translate into."
     )
     source_column: str | None = option(None, 'Column of the sources; by default the language code, or else "source".')
     target_column: str | None = option(None, 'Column of the targets; by default the language code, or else "target".')
-    delimiter: str | None = option(None, "What separates the cells of CSV and TSV; by default a comma or a tab.")
+    delimiter: str | None = option(None, "Cell separator; by default a comma, or a tab for TSV.")
     quoting: int | None = option(None, "3 if no cell of CSV or TSV is quoted, the default of TSV; 0 if cells are.")
     encoding: str | None = option(None, "Encoding of CSV and TSV; by default UTF-8.")
     max_digits: int = option(9, "Digits of the longest numbers of the built-in corpus; validation needs 5 or more.")
@@ -150,10 +150,10 @@ class DataArguments:
         return self.source_lang or of_files[0], self.target_lang or of_files[1]
 
     def target_language_for(self, tokenizer: "PreTrainedTokenizerBase") -> str | None:
-        """Return the `target_lang` of `translate()` for a model's tokenizer.
+        """Return the language to pass to `translate()` as `target_lang`, or None to leave the choice to the model.
 
-        It is the one that was given. For a model of several target languages, it may also be that of the files' names,
-        if the model has one code for it.
+        A given `target_lang` comes first. Otherwise, a model of several target languages gets the language in which the
+        files' names end, if the model has exactly one code for it.
         """
         codes = codes_of(tokenizer)
         if self.target_lang is not None or not codes:

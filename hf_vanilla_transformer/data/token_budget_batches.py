@@ -107,8 +107,8 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         logits in memory. It does not if the loss is customized, by `compute_loss_func`, `label_smoothing_factor` or a
         `compute_loss` of a subclass, because those may read the logits.
 
-        If the Trainer gets another `train_dataset` or seed later, as in the trials of a hyperparameter search, its next
-        training builds another sampler for them; the returned one does not change.
+        If the Trainer gets another `train_dataset` or seed later, as in the trials of a hyperparameter search, the next
+        training builds a new sampler for it. The sampler that this call returned is then no longer used.
 
         Args:
             trainer (`Trainer`): with its `train_dataset`, before `trainer.train()`.
@@ -124,13 +124,13 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
                 raises the same errors for another `train_dataset`, and ValueError if `lengths` were given for the
                 earlier one.
         """
-        batches = _BatchesOfTrainer(trainer, tokens_per_batch, lengths)
+        batches = _SamplerOfTrainer(trainer, tokens_per_batch, lengths)
         trainer._get_train_sampler = batches.get_sampler  # type: ignore[method-assign]
         trainer.get_train_dataloader = partial(  # type: ignore[method-assign]
             _with_uneven_batches, trainer, trainer.get_train_dataloader
         )
-        trainer.remove_callback(_Epochs)
-        trainer.add_callback(_Epochs(batches))
+        trainer.remove_callback(_SetEpochAndLogPadding)
+        trainer.add_callback(_SetEpochAndLogPadding(batches))
         skip_unused_logits(trainer)
         return batches.sampler
 
@@ -157,7 +157,7 @@ class TokenBudgetBatchSampler(BatchRebalanceSampler):
         return self._padding_share
 
 
-class _BatchesOfTrainer:
+class _SamplerOfTrainer:
     """Holds a Trainer's sampler, and replaces it when the Trainer has got other training data or another seed."""
 
     def __init__(
@@ -167,7 +167,7 @@ class _BatchesOfTrainer:
         self.tokens_per_batch = tokens_per_batch
         self.lengths = lengths
         self.data: object = trainer.train_dataset
-        self.sampler = self._make_sampler()
+        self.sampler = self._make_sampler(trainer.train_dataset)
 
     def get_sampler(self, train_dataset: object = None) -> TokenBudgetBatchSampler:
         """Return the sampler of the Trainer's present data and seed.
@@ -175,20 +175,22 @@ class _BatchesOfTrainer:
         The Trainer passes its data without unused columns, which may be the columns with the lengths, so the data are
         read from the Trainer itself.
         """
-        has_other_data = self.trainer.train_dataset is not self.data
+        data = self.trainer.train_dataset
+        has_other_data = data is not self.data
         if has_other_data and self.lengths is not None:
             raise InputError(
                 "train_dataset was replaced after TokenBudgetBatchSampler.use_in() had got the lengths of the earlier "
                 "one; call use_in() again with the lengths of the new one."
             )
         if has_other_data or self.sampler.seed != self._seed():
-            self.data = self.trainer.train_dataset
-            self.sampler = self._make_sampler()
+            # Made first: if this raises, a second training must raise again, and not use the sampler of other data.
+            sampler = self._make_sampler(data)
+            self.sampler = sampler
+            self.data = data
         return self.sampler
 
-    def _make_sampler(self) -> TokenBudgetBatchSampler:
+    def _make_sampler(self, data: Any) -> TokenBudgetBatchSampler:
         _check_arguments(self.trainer)
-        data: Any = self.data
         sampler = TokenBudgetBatchSampler(
             data if self.lengths is None else self.lengths,
             self.tokens_per_batch,
@@ -208,13 +210,13 @@ class _BatchesOfTrainer:
         return args.seed if args.data_seed is None else args.data_seed
 
 
-class _Epochs(TrainerCallback):
+class _SetEpochAndLogPadding(TrainerCallback):
     """Sets the sampler's epoch, and logs the share of padding.
 
     After a resume in several processes, neither the Trainer nor accelerate finds the sampler to set its epoch.
     """
 
-    def __init__(self, batches: _BatchesOfTrainer) -> None:
+    def __init__(self, batches: _SamplerOfTrainer) -> None:
         self.batches = batches
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:

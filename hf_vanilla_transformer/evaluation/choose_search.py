@@ -46,7 +46,13 @@ def choose_search(
 
     alphas = [given["length_penalty"]] if "length_penalty" in given else ALPHAS
     stopping_rules = [given["early_stopping"]] if "early_stopping" in given else STOPPING_RULES
-    first_rule = stopping_rules[0]
-    best = max(({**given, "length_penalty": alpha, "early_stopping": first_rule} for alpha in alphas), key=bleu)
-    best = max(({**best, "early_stopping": rule} for rule in stopping_rules), key=bleu)
-    return {name: best[name] for name in ("length_penalty", "early_stopping")}, scores
+    searches = []
+    for alpha in alphas:
+        searches.append({**given, "length_penalty": alpha, "early_stopping": stopping_rules[0]})
+    # Of equal scores, `max` takes the first one.
+    best_alpha = max(searches, key=bleu)["length_penalty"]
+    searches = []
+    for rule in stopping_rules:
+        searches.append({**given, "length_penalty": best_alpha, "early_stopping": rule})
+    best_rule = max(searches, key=bleu)["early_stopping"]
+    return {"length_penalty": best_alpha, "early_stopping": best_rule}, scores

@@ -40,8 +40,8 @@ _UNSPACED = re.compile(
 )
 # Characters of Japanese: kana and their marks. sacrebleu's TER divides kanji only, and takes a run of kana for a word.
 _KANA = re.compile("[\u3041-\u3096\u309d-\u309f\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f]")
-# References that tell which script a test set has.
-_ENOUGH_FOR_SCRIPT = 1_000
+# The script of a test set is found from this many references; more would take longer and hardly change it.
+ENOUGH_FOR_SCRIPT = 1_000
 _TEXT = datasets.Value("string")
 # A prediction has one reference, or several.
 _FEATURES = [
@@ -181,21 +181,26 @@ class Ter(SacreBleuMetric):
     def _compute(self, predictions: Sequence[str], references: Sequence[Any], **options: Any) -> dict[str, Any]:
         is_split = options.pop("split_characters", True)
         patterns = [_UNSPACED, _KANA] if options.get("asian_support") else [_UNSPACED]
-        texts = [*predictions, *(options.get("against") or []), *_flat(references)]
-        if not is_split or not any(pattern.search(text) for pattern in patterns for text in texts):
+        # By the references alone, so that scores of several systems have the same signature.
+        has_unspaced_text = any(pattern.search(text) for pattern in patterns for text in _flat(references))
+        if not is_split or not has_unspaced_text:
             return super()._compute(predictions, references, **options)
 
-        def split(text: str) -> str:
+        def put_spaces_around_characters(text: str) -> str:
             for pattern in patterns:
                 text = pattern.sub(r" \g<0> ", text)
             return text
 
         if options.get("against") is not None:
-            options["against"] = [split(text) for text in options["against"]]
-        divided_references = [
-            split(reference) if isinstance(reference, str) else list(map(split, reference)) for reference in references
-        ]
-        scores = super()._compute([split(text) for text in predictions], divided_references, **options)
+            options["against"] = [put_spaces_around_characters(text) for text in options["against"]]
+        split_references: list[str | list[str]] = []
+        for reference in references:
+            if isinstance(reference, str):
+                split_references.append(put_spaces_around_characters(reference))
+            else:
+                split_references.append([put_spaces_around_characters(text) for text in reference])
+        split_predictions = [put_spaces_around_characters(text) for text in predictions]
+        scores = super()._compute(split_predictions, split_references, **options)
         scores["signature"] += "|chars:yes"
         if "against" in scores:
             scores["against"]["signature"] += "|chars:yes"
@@ -247,7 +252,7 @@ def default_tokenization(references: Sequence[Any]) -> str:
     """
     letters = 0
     unspaced_letters = 0
-    for text in _flat(references[:_ENOUGH_FOR_SCRIPT]):
+    for text in _flat(references[:ENOUGH_FOR_SCRIPT]):
         letters += sum(map(str.isalpha, text))
         unspaced_letters += sum(map(str.isalpha, _UNSPACED.findall(text)))
     return "char" if 2 * unspaced_letters > letters else "13a"

@@ -20,8 +20,8 @@ class ScoringArguments:
     bleu_tokenize: str | None = option(
         None,
         '"13a" for running text, "none" for tokenized text, "char" for single words. By default "char" for '
-        "the built-in corpus, the tokenization that sacrebleu has for a target language without spaces between "
-        'words ("char" for Thai, Lao, Khmer, Burmese and Tibetan), and "13a" for others.',
+        "the built-in corpus, Thai, Lao, Khmer, Burmese and Tibetan, what sacrebleu has for other languages without "
+        'spaces, or else "13a".',
     )
     lowercase: bool = option(False, "Ignore case.")
     token_error_rate: bool = option(False, "Edits per token, too (extra g2p).")
@@ -63,10 +63,11 @@ class ScoringArguments:
 
 def _tokenization_of_pairs(pairs: "Dataset") -> str:
     """Return BLEU's tokenization for pairs whose target language is unknown."""
-    from .metrics import default_tokenization
+    from .metrics import ENOUGH_FOR_SCRIPT, default_tokenization
 
     if "number" in pairs.column_names:
         return "char"
-    if "target" not in pairs.column_names:
+    column = "references" if "references" in pairs.column_names else "target"
+    if column not in pairs.column_names:
         return "13a"
-    return default_tokenization(pairs[:1000]["target"])
+    return default_tokenization(pairs[:ENOUGH_FOR_SCRIPT][column])

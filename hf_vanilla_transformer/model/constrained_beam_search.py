@@ -208,8 +208,13 @@ class PhraseStates:
 
     def start(self) -> States:
         """The states of empty hypotheses, one for each sentence."""
-        nothing = torch.zeros_like(self._tables.required)
-        states = (self._tables.tokens < _NO_TOKEN, self._tables.required, nothing, nothing.sum(dim=1) > 0)
+        required = self._tables.required
+        states = States(
+            begun=torch.zeros_like(self._tables.tokens, dtype=torch.bool),
+            missing=required,
+            open_ends=torch.zeros_like(required),
+            ends_in_letter=torch.zeros(len(required), dtype=torch.bool, device=required.device),
+        )
         return States(*(state[:, None] for state in states))
 
     def follow(self, states: States, tokens: torch.Tensor) -> States:
@@ -255,7 +260,7 @@ class PhraseStates:
         return self._count_needed(begun, missing, open_ends, self._tables.columns)
 
     def needed_after_other_tokens(self, states: States, tokens: torch.Tensor) -> torch.Tensor:
-        """Compute [`needed`] after tokens that no phrase has; they are, and it is, `(active, hypotheses, others)`."""
+        """Compute [`needed`] after tokens that are in no phrase; both are of shape `(active, hypotheses, others)`."""
         touches = states.ends_in_letter[..., None] & self._begins[tokens]
         untouched = self._tokens_of_missing(states.missing)[..., None]
         touched = self._tokens_of_missing(states.missing + states.open_ends)[..., None]

@@ -147,15 +147,16 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         if is_ignored is not None:
             log_sums.masked_fill_(is_ignored, 0)
             of_labels.masked_fill_(is_ignored, 0)
+            # So that no row without a label counts as predicted.
             largest.masked_fill_(is_ignored, math.inf)
             # One sum over all rows launches fewer kernels than a sum for each chunk.
             rows_per_sum = max(len(x), 1)
         plain, highest = total.new_zeros(2)
-        chunks = zip(*(values.split(rows_per_sum) for values in (log_sums, of_labels, largest)), strict=True)
-        for log_sum, of_label, largest_of_row in chunks:
-            total += log_sum.sum() - right * of_label.sum()
-            plain += (log_sum - of_label).sum()
-            highest += (of_label >= largest_of_row).sum()
+        for begin in range(0, len(x), rows_per_sum):
+            part = slice(begin, begin + rows_per_sum)
+            total += log_sums[part].sum() - right * of_labels[part].sum()
+            plain += (log_sums[part] - of_labels[part]).sum()
+            highest += (of_labels[part] >= largest[part]).sum()
         gradients = zip((grad_states, grad_weight, grad_bias), needs, strict=True)
         ctx.save_for_backward(*(gradient if needed else None for gradient, needed in gradients))
         ctx.dtypes = states.dtype, weight.dtype, None if bias is None else bias.dtype

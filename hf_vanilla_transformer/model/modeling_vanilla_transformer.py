@@ -465,7 +465,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         encoder_mask = create_bidirectional_mask(config, x, encoder_attention_mask, encoder_hidden_states)
         has_source_in_cache = cache is not None and any(cache.is_updated.values())
         if encoder_hidden_states is not None and not has_source_in_cache:
-            # Once for all layers.
+            # Once for all layers, whose gradients are then added up in the dtype of autocast.
             encoder_hidden_states = cast_for_matmul(encoder_hidden_states)
         for layer in self.layers:
             x = layer(x, encoder_hidden_states, mask, encoder_mask, cache=cache, **kwargs)

@@ -141,7 +141,11 @@ def find_code(codes: Sequence[str], target_lang: str, argument: str = "target_la
 
 
 def matching_codes(codes: Sequence[str], language: str) -> list[str]:
-    """Return the codes that a language may mean: that of its spelling, or else of its variety, or else all of it."""
+    """Return the codes that a name of a language may mean.
+
+    These are the one that is spelled so; or else those of the same language, script and region; or else those of the
+    language without script and region; or else all of the language.
+    """
     name = language.removeprefix(">>").removesuffix("<<")
     if f">>{name}<<" in codes:
         return [f">>{name}<<"]
@@ -149,7 +153,9 @@ def matching_codes(codes: Sequence[str], language: str) -> list[str]:
     of_language = [code for code in codes if _subtags(code[2:-2])[0] == wanted[0]]
     # "zh_Hans" is ">>cmn_Hans<<", not ">>cmn_Hant<<".
     of_variety = [code for code in of_language if _subtags(code[2:-2]) == wanted]
-    return of_variety or of_language
+    # "fr_BE" is ">>fr<<", not ">>fr_CA<<".
+    of_plain_language = [code for code in of_language if len(_subtags(code[2:-2])) == 1]
+    return of_variety or of_plain_language or of_language
 
 
 def short_name(codes: Sequence[str], code: str) -> str:

@@ -38,7 +38,9 @@ class ServingSettings:
     max_source_tokens: int = option(1024, "Maximum number of tokens of a text.")
     max_texts: int = option(128, "Maximum number of texts of a request.")
     max_work: int = option(
-        200_000, "Maximum of beams x (source tokens + most new tokens), summed over the texts of a request."
+        200_000,
+        "Maximum of beams x (source tokens + most new tokens), summed over the texts of a request, and the work of its "
+        "terms.",
     )
     max_in_flight: int = option(512, "Maximum number of texts that wait or are translated.")
     max_body_bytes: int = option(1_000_000, "Maximum length of a request's body.")

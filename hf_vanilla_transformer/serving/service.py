@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..model.generation_limits import Interruption
 from ..model.language_codes import language_of
-from ..model.pipeline_vanilla_transformer import copies_letterless, encode, is_blank
+from ..model.pipeline_vanilla_transformer import copies_letterless, encode, has_letters, is_blank
 from ..model.target_language import TargetCodes, are_same_language, find_code, short_name, tokenizer_language
 from ..model.tokenization_two_vocabularies import longest_training_source
 from ..support.argument_checks import check_strings
@@ -52,9 +52,11 @@ class Service:
         self.model, self.tokenizer, self.settings, self.card = model, tokenizer, settings, card
         self.metrics = Metrics()
         self.is_failing = False
-        self._generate_kwargs = generate_kwargs or {}
-        codes = self._codes({})
-        # Of a model of several target languages, else empty; the second is that of requests that name none.
+        self._generate_kwargs = self._with_glossary(generate_kwargs or {})
+        # Requests often hold numbers, such as the cells of a table, that a model of unknown training would change.
+        self._copies_letterless = copies_letterless(tokenizer, otherwise=True)
+        codes = TargetCodes(tokenizer, self._generate_kwargs.get("target_lang"))
+        # The codes of a model of several target languages, or nothing; and the code for requests that name no language.
         self.target_codes = codes.codes
         self.default_target_code = codes.default
         self._batcher: Batcher | None = None
@@ -100,9 +102,12 @@ class Service:
         own_target = None if self.target_codes else self.card.target_language
         for given, own in ((source, self.card.source_language), (target, own_target)):
             if given and own and given != "auto" and not are_same_language(given, own):
-                pair = f'"{self.card.source_language}" to "{self.card.target_language}"'
+                languages = f'"{self.card.source_language}"'
+                if own_target is not None:
+                    languages += f' to "{own_target}"'
                 raise OtherLanguageError(
-                    f'the request names "{given[:100]}", but the model translates from {pair}; send these languages.'
+                    f'the request names "{given[:100]}", but the model translates from {languages}; send these '
+                    "languages."
                 )
 
     def languages(self) -> dict[str, list[str]]:
@@ -176,7 +181,7 @@ class Service:
         with self._admitted(texts):
             codes = self._codes(options)
             tokens = await asyncio.to_thread(self._count, texts, codes, split)
-            pieces = [[Piece(_coded(text, codes), "")] for text in texts]
+            pieces = [[Piece(self._coded(text, codes), "")] for text in texts]
             if split:
                 # Splitting takes time, too.
                 self._check_work(tokens, options)
@@ -203,7 +208,7 @@ class Service:
         texts = []
         for document in check_strings("the request", documents):
             _, sources = read_document(options["markup"], document, codes)
-            texts.append([_coded(source.written, codes, source.code) for source in sources])
+            texts.append([self._coded(source.written, codes, source.code) for source in sources])
         if self.split_sentences:
             # Splitting takes time, too.
             tokens_of_texts = [self._count(texts_of_document, codes, may_be_long=True) for texts_of_document in texts]
@@ -226,9 +231,9 @@ class Service:
         return tokens, self._check_work(tokens, options, _without_codes(sentences, codes))
 
     def _with_glossary(self, options: dict[str, Any]) -> dict[str, Any]:
-        """The options with a [`Glossary`] in the place of its terms, so that it is made once for a request."""
+        """Return the options with a [`Glossary`] in the place of its terms, so that it is made once for a request."""
         terms = options.get("glossary")
-        if terms is None:
+        if terms is None or isinstance(terms, Glossary):
             return options
         return {**options, "glossary": Glossary(terms, self.tokenizer)}
 
@@ -240,13 +245,21 @@ class Service:
         """The sentences of a text, each with the code of the text's target language if the model needs one."""
         code = codes.read(text).code
         pieces = pieces_of(self.tokenizer, text, self.card.source_language, most, code)
-        return [piece._replace(text=_coded(piece.text, codes, code)) for piece in pieces]
+        return [piece._replace(text=self._coded(piece.text, codes, code)) for piece in pieces]
 
     def _codes(self, options: dict[str, Any]) -> TargetCodes:
         """Return what puts the codes of target languages before texts; the options are arguments of `translate()`."""
         target_lang = options.get("target_lang", self._generate_kwargs.get("target_lang"))
         # The names of the fields for clients of LibreTranslate and of the Hub.
         return TargetCodes(self.tokenizer, target_lang, "target or tgt_lang")
+
+    def _coded(self, text: str, codes: TargetCodes, default: str = "") -> str:
+        """Return a text with the code of its target language, see `TargetCodes.read`; a copied text needs none."""
+        source = codes.read(text, default)
+        is_copied = self._copies_letterless and not has_letters(source.text)
+        if is_blank(source.text) or (is_copied and not source.code):
+            return source.text
+        return codes.join(source)
 
     def _check_work(
         self, tokens: Sequence[int], options: dict[str, Any], sentences: Sequence[str] | None = None
@@ -281,16 +294,14 @@ class Service:
 
     def _count(self, texts: Sequence[str], codes: TargetCodes, may_be_long: bool = False) -> list[int]:
         """The number of tokens of each text."""
-        checked = [_coded(text, codes) for text in check_strings("the request", texts)]
+        checked = [self._coded(text, codes) for text in check_strings("the request", texts)]
         tokens = [len(ids) for ids in encode(self.tokenizer, checked).input_ids] if checked else []
         if not may_be_long:
             self._limits.check_tokens(tokens)
         return tokens
 
     def _translate(self, texts: list[str], options: dict[str, Any], step: Callable[[], bool]) -> list[Translation]:
-        # Requests often hold numbers, such as the cells of a table, that a model of unknown training would change.
-        copy_letterless = copies_letterless(self.tokenizer, otherwise=True)
-        defaults = {"return_details": "flags", "copy_letterless": copy_letterless}
+        defaults = {"return_details": "flags", "copy_letterless": self._copies_letterless}
         kwargs = {**defaults, **self._generate_kwargs, **options}
         if not isinstance(self.model, Engine):
             kwargs["stopping_criteria"] = [Interruption(step)]
@@ -303,12 +314,6 @@ class Service:
 
 def _flatten(lists: Sequence[Sequence[_Item]]) -> list[_Item]:
     return [item for items in lists for item in items]
-
-
-def _coded(text: str, codes: TargetCodes, default: str = "") -> str:
-    """Return a text with the code of its target language, unless it is blank; see `TargetCodes.read`."""
-    source = codes.read(text, default)
-    return source.text if is_blank(source.text) else codes.join(source)
 
 
 def _without_codes(sentences: Sequence[str], codes: TargetCodes) -> list[str]:

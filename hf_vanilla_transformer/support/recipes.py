@@ -27,7 +27,7 @@ _STRING_TAG = "tag:yaml.org,2002:str"
 _AMBIGUOUS_TAG = "!ambiguous"
 # Truth values of YAML 1.1 that the command line does not know.
 _TRUTH_VALUES = {"on": "true", "off": "false"}
-# Python's float() has no point in them.
+# YAML writes .inf and .nan, which Python's float() reads without the point.
 _INFINITY_OR_NAN = re.compile(r"([-+]?)\.(inf|nan)", re.IGNORECASE)
 
 
@@ -64,10 +64,11 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         names = set()
         for key, _ in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else None
-            if name in names:
-                raise yaml.composer.ComposerError(None, None, f'"{name}" stands in it twice', key.start_mark)
-            names.add(name)
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in names:
+                raise yaml.composer.ComposerError(None, None, f'"{key.value}" stands in it twice', key.start_mark)
+            names.add(key.value)
         return node
 
     def construct_text(self, node: yaml.ScalarNode) -> str:
@@ -103,7 +104,7 @@ class _Dumper(yaml.SafeDumper):
 
 _Loader.yaml_implicit_resolvers = {}
 _Loader.add_implicit_resolver(*_NULL)
-# It merges mappings where it is a name; a value `<<` is text.
+# "<<" as a key merges another mapping into this one. As a value it is ordinary text.
 _Loader.add_implicit_resolver(*_MERGE)
 _Loader.add_constructor(_MERGE.tag, _Loader.construct_text)
 for _resolver in (_BOOLEAN, _INTEGER, _FLOAT, _AMBIGUOUS):
@@ -111,8 +112,9 @@ for _resolver in (_BOOLEAN, _INTEGER, _FLOAT, _AMBIGUOUS):
 _ValueLoader.add_constructor(_INTEGER.tag, _Loader.construct_integer)
 _ValueLoader.add_constructor(_FLOAT.tag, _Loader.construct_number)
 _ValueLoader.add_constructor(_AMBIGUOUS.tag, _Loader.construct_ambiguous_word)
-# In addition to the types of YAML 1.1: a string that has the form of a value is quoted.
-for _resolver in (_INTEGER, _FLOAT):
+# PyYAML quotes strings that YAML 1.1 would read as another type. These are the forms that it does not know: numbers of
+# YAML 1.2, such as 5e-4, and words in any case, such as yEs.
+for _resolver in (_INTEGER, _FLOAT, _AMBIGUOUS):
     _Dumper.add_implicit_resolver(*_resolver)
 _Dumper.add_representer(str, _Dumper.represent_text)
 
@@ -130,7 +132,7 @@ def recipes() -> list[str]:
     return sorted(name.stem for name in names if name.suffix == ".yaml")
 
 
-def read_recipe(config: str, kind: type) -> dict[str, Any]:
+def read_recipe(config: str | Path, kind: type) -> dict[str, Any]:
     """Read the arguments of a recipe, each converted to its type as the command line converts it.
 
     A value `null` leaves an argument whose default is None out. Only in an argument that is a mapping itself, such as
@@ -144,6 +146,7 @@ def read_recipe(config: str, kind: type) -> dict[str, Any]:
         FileNotFoundError: if there is no such file.
         InputError: if no recipe has this name, the file holds no names and values, or a name or a value is wrong.
     """
+    config = str(config)
     content = _read(config)
     arguments = _arguments_of(kind)
     converted = {}
@@ -221,8 +224,17 @@ def _arguments_of(kind: type) -> dict[str, tuple[Field[Any], Any]]:
 
 
 def _convert(argument: Field[Any], annotation: Any, texts: object, value: object) -> object:
-    """Convert what a file holds for an argument, which is there with each scalar as its text, and as a value."""
-    members = set(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else {annotation}
+    """Convert one entry of a file to the type of its argument.
+
+    Args:
+        argument, annotation: the argument's field, and its type.
+        texts: the entry in which every scalar is its text: a string, or a list of strings.
+        value: the same entry in which numbers, truth values and null have their types.
+    """
+    # The types of a union, or the only type.
+    members = {annotation}
+    if get_origin(annotation) in (Union, UnionType):
+        members = set(get_args(annotation))
     if argument.metadata.get("positional"):
         if not isinstance(texts, list):
             raise InputError("give a list")
@@ -262,7 +274,8 @@ def _convert_text(name: str, annotation: Any, members: set[Any], text: str) -> o
         text = _TRUTH_VALUES.get(text.lower(), text)
     if float in members:
         text = _python_float(text)
-    # The parser of the command line, for this argument alone.
+    # The same parser as on the command line, so that both convert alike. It knows only this argument, so that its text
+    # cannot be taken for another one.
     only_argument: Any = make_dataclass("OnlyArgument", [(name, annotation, field(default=None))])
     parser = HfArgumentParser([only_argument], exit_on_error=False, allow_abbrev=False)
     try:

@@ -15,7 +15,8 @@ def skip_unused_logits(trainer: Trainer) -> None:
     It is customized if a subclass or an instance has a `compute_loss` of its own; this function changes nothing then,
     because that method may read the logits. See [`with_skip_logits`] for the other conditions.
     """
-    # By module, because a method that was put into transformers' own class is not the stock one, either.
+    # The module of the function is compared, not the class: a program may have replaced `Trainer.compute_loss` itself,
+    # and its function may read the logits. A second call changes nothing, because a partial has another module.
     is_stock = getattr(trainer.compute_loss, "__module__", None) == Trainer.__module__
     if is_stock:
         trainer.compute_loss = partial(_compute_loss, trainer, trainer.compute_loss)  # type: ignore[method-assign]

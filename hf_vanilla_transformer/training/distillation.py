@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 500
 # Sentences that are translated to tell how long all of them will take.
 _SAMPLE = 100
-# Why sources are left out that have no target yet.
+# The reason, in the log and in the card, why a monolingual source is not translated.
 _EVALUATED = "in the test or validation pairs"
 # Rules that remove a translation, by the flag that it has.
 _FLAGS = {"truncated": "truncated at the length limit", "repetition": "caught in a loop"}
@@ -63,16 +63,18 @@ class Teacher:
     def __init__(self, settings: Settings):
         self._arguments, self._device, self._scoring = settings.teacher, settings.args.device, settings.scoring
         self._names = settings.teacher.teacher or []
-        revision = settings.model.revision
-        if revision is not None and settings.model.model_name_or_path is None:
+        model_revision = settings.model.revision
+        if model_revision is not None and settings.model.model_name_or_path is None:
             raise InputError(
-                f"revision is {revision}, which is for --model_name_or_path; give --teacher_revision for a teacher."
+                f"revision is {model_revision}, which is for --model_name_or_path; give --teacher_revision for a "
+                "teacher."
             )
-        revisions: Sequence[str | None] = settings.teacher.teacher_revision or [None] * len(self._names)
-        self.folders = [
-            native_folder(name, revision, settings.model.token)
-            for name, revision in zip(self._names, revisions, strict=True)
-        ]
+        revisions: Sequence[str | None] = [None] * len(self._names)
+        if settings.teacher.teacher_revision is not None:
+            revisions = settings.teacher.teacher_revision
+        self.folders = []
+        for name, revision in zip(self._names, revisions, strict=True):
+            self.folders.append(native_folder(name, revision, settings.model.token))
         for folder in self.folders:
             if folder.resolve().is_relative_to(settings.output.resolve()):
                 raise InputError(
@@ -174,7 +176,7 @@ class Teacher:
         return [line for file in files for line in iterate_lines(Path(file)) if not is_blank(line)]
 
     def _new_sources(self, pairs: DatasetDict) -> list[str]:
-        """The monolingual sources that are not in validation or test pairs, where they would be seen before."""
+        """Return the monolingual sources, without those of validation and test pairs, which training must not see."""
         evaluated = set[str]()
         for name in ("validation", "test"):
             if name in pairs:
@@ -224,9 +226,13 @@ class Teacher:
         return hypotheses
 
     def _exchange(self, sources: Sequence[str], found: dict[str, list[Hypothesis]]) -> dict[str, list[Hypothesis]]:
-        """Add the hypotheses that other processes have and this one lacks; nothing is sent if all share one cache."""
-        lacked = set(gather_object([row for row, source in enumerate(sources) if source not in found]))
-        offered = [(sources[row], found[sources[row]]) for row in lacked if sources[row] in found]
+        """Return the hypotheses of this process, and those that it lacks and another process has.
+
+        If all processes share one cache, none lacks any, so only empty lists are exchanged.
+        """
+        own_missing_rows = [row for row, source in enumerate(sources) if source not in found]
+        missing_rows = set(gather_object(own_missing_rows))
+        offered = [(sources[row], found[sources[row]]) for row in missing_rows if sources[row] in found]
         received = gather_object(offered)
         return {**dict(received), **found}
 

@@ -196,7 +196,8 @@ def choose(
         chosen["save_steps"] = given.get("eval_steps", chosen["eval_steps"])
         if "eval_strategy" in given:
             chosen["save_strategy"] = given["eval_strategy"]
-        if "save_strategy" in given:
+        # With "best" the Trainer saves when it evaluates, and the plan says when that is.
+        if given.get("save_strategy", "best") != "best":
             chosen["eval_strategy"] = given["save_strategy"]
     if not merged.get("average_last"):
         del chosen["keep_better"]

@@ -8,6 +8,7 @@ processes none waits for another.
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -185,9 +186,13 @@ def _measure(
         if found.returncode:
             lines = found.stderr.decode(errors="replace").split("\n")
             last_line = next(filter(None, reversed(lines)), "")
-            # The number of a signal. What a killed process wrote before is not the reason.
-            was_killed = found.returncode < 0 or not last_line
-            reason = "it was killed, perhaps because the memory is full" if was_killed else last_line
+            # What a process wrote before a signal ended it is not the reason.
+            if found.returncode == -signal.SIGKILL or not last_line:
+                reason = "it was killed, perhaps because the memory is full"
+            elif found.returncode < 0:
+                reason = f"it was ended by {signal.Signals(-found.returncode).name}"
+            else:
+                reason = last_line
             raise UserError(f"a trial of some updates failed ({reason}); give a smaller --tokens_per_batch.")
         return json.loads((Path(folder) / "result.json").read_text(encoding="utf-8"))
 

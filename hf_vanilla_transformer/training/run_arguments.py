@@ -417,14 +417,21 @@ class Settings(NamedTuple):
 
 
 def _steps_of_best(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Steps that are not given of a run that is to end with its best model: it saves each model that it evaluates."""
+    """Return `eval_steps` and `save_steps` for `load_best_model_at_end`: one that is not given equals the other.
+
+    They must be equal, because the Trainer can only load a model that it has saved. Without this option, return {}.
+    """
     if not arguments.get("load_best_model_at_end"):
         return {}
     eval_steps = arguments.get("eval_steps")
     save_steps = arguments.get("save_steps")
     if save_steps is None:
-        # The Trainer evaluates when it logs if nothing else is given.
-        save_steps = eval_steps or arguments.get("logging_steps") or RunArguments.save_steps
+        save_steps = eval_steps
+    if save_steps is None:
+        # If neither is given, the Trainer evaluates when it logs.
+        save_steps = arguments.get("logging_steps")
+    if save_steps is None:
+        save_steps = RunArguments.save_steps
     if eval_steps is None:
         eval_steps = save_steps
     return {"eval_steps": eval_steps, "save_steps": save_steps}

@@ -74,7 +74,7 @@ def check_chosen_search(settings: Settings) -> None:
     if settings.model.choose_search and settings.decoding.num_beams == 1:
         raise InputError(
             "choose_search is set, but num_beams is 1, and a greedy search has neither a length penalty nor a stopping "
-            "rule; leave one of them out."
+            "rule; give more beams, or --choose_search false."
         )
 
 

@@ -24,6 +24,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import SaveStrategy
 
 from ..evaluation.evaluate import format_examples, spread
+from ..model.pipeline_vanilla_transformer import is_blank
 from ..model.prepacked_weights import forget_packed
 from ..model.target_language import TargetCodes
 from ..support.process_memory import release_freed_memory
@@ -241,7 +242,8 @@ class LogExamples(TrainerCallback):
     def _translate(self, args: Any, model: Any) -> list[str]:
         """Not by `translate()`, whose inference mode makes tensors that training cannot use."""
         codes = TargetCodes(self.tokenizer)
-        sources = [codes.put_before(source) for source in self.examples["source"]]
+        # A blank source has no code in training, either.
+        sources = [source if is_blank(source) else codes.put_before(source) for source in self.examples["source"]]
         ids = self.tokenizer(sources, verbose=False).input_ids
         inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
         settings = {"num_beams": args.generation_num_beams, "max_length": args.generation_max_length}

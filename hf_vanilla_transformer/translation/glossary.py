@@ -38,14 +38,18 @@ _APOSTROPHES = "[\u2018\u2019\u02bc\uff07]"
 _CONTEXTS = {"": "", "a ": "a", "(": "(", "-": "-"}
 # Texts that are tokenized at once. Other threads wait meanwhile, because a tokenizer serves one thread at a time.
 _TEXTS_AT_ONCE = 256
-# Cells, see `PhraseSizes`, for which the search takes 0.03 ms on one thread. A small model takes longer for a token.
+# This many cells (see `PhraseSizes`) count as one more token: the search computes them in 0.03 ms on one thread, and
+# even a small model takes longer for a token.
 CELLS_PER_TOKEN = 1_000
 
 
 class PhraseSizes(NamedTuple):
-    """How much the search must compare for the phrases of a sentence, at least as much as it does.
+    """Upper bounds for the sizes of the tables that the search keeps for the phrases of a sentence.
 
-    `positions` are the tokens of all of their alternatives, `tokens` the distinct ones, `phrases` their number.
+    Args:
+        positions (`int`): tokens of all alternatives of all phrases.
+        tokens (`int`): distinct tokens of each phrase, summed over the phrases.
+        phrases (`int`): number of distinct phrases.
     """
 
     positions: int = 0
@@ -123,9 +127,10 @@ class Glossary:
         return [self._phrases[term] for term in self._terms(sentence)]
 
     def sizes(self, sentence: str) -> PhraseSizes:
-        """The sizes of a sentence's phrases. It takes no longer where they are large."""
-        positions = tokens = 0
-        # `generate()` reads a phrase as often as its term occurs, but the search has it once.
+        """Compute the sizes of a sentence's phrases from those of each term, so long translations cost no time."""
+        positions = 0
+        tokens = 0
+        # A term that occurs twice is one phrase of the search, but `generate()` reads its alternatives twice.
         occurrences = Counter(self._terms(sentence))
         for term, times in occurrences.items():
             positions += times * self._sizes[term].positions

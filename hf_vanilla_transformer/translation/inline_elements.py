@@ -161,12 +161,14 @@ def _join(parts: list[str | Element]) -> list[str | Element]:
     # The last group that was made here, to which further parts are added.
     group: Element | None = None
     for part in parts:
+        # The protected part before this one, and the text between them.
         separator = ""
-        if joined and isinstance(joined[-1], str):
-            separator = joined[-1]
-        before = joined[-2:-1] if separator else joined[-1:]
-        is_joined = bool(before) and _is_visible(before[0]) and _is_visible(part) and _JOINING.fullmatch(separator)
-        if not is_joined:
+        neighbor: str | Element | None = joined[-1] if joined else None
+        if isinstance(neighbor, str):
+            separator = neighbor
+            neighbor = joined[-2] if len(joined) > 1 else None
+        are_visible = neighbor is not None and _is_visible(neighbor) and _is_visible(part)
+        if not are_visible or _JOINING.fullmatch(separator) is None:
             joined.append(part)
             continue
         if separator:

@@ -282,7 +282,7 @@ def _is_html(text: str) -> bool:
     text_without_comments, comments = _COMMENT.subn("", text)
     if "<!--" in text_without_comments:
         return False
-    is_markup = comments > 0 or _ENTITY.search(text) is not None
+    is_markup = comments > 0 or _has_entity(text)
     open_names: list[str] = []
     for tag in _TAG.finditer(text_without_comments):
         is_markup = True
@@ -296,6 +296,11 @@ def _is_html(text: str) -> bool:
         elif not open_names or open_names.pop() != name:
             return False
     return is_markup and not open_names
+
+
+def _has_entity(text: str) -> bool:
+    """Return True if a text has an entity that HTML knows, such as "&amp;"; the "&D;" of "R&D;" is none."""
+    return any(html.unescape(entity[0]) != entity[0] for entity in _ENTITY.finditer(text))
 
 
 def write_escaped_html(node: Node, html: str) -> str:

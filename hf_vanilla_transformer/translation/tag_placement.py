@@ -46,7 +46,7 @@ class _Place:
 
 
 class TagPlacement:
-    """Where elements go in the translation of a text whose words are linked, in words first, then in characters.
+    """Place elements in the translation of a text whose words are linked: around words, then around their characters.
 
     A word that an element begins or ends inside of is divided there, and so is its translation, as far as both have
     the same characters: "H", "2" and "O" of "H2O". Names and numbers, which both texts have equally often, are linked
@@ -150,7 +150,8 @@ class TagPlacement:
             if is_translated_base and element.is_reading:
                 self.dropped_readings.append(element.node)
                 continue
-            inside = self._characters(element, place, characters)
+            # Not before the end of the last element: punctuation that is inside of it would be written twice.
+            inside = self._characters(element, place, _Span(start, characters.end))
             tokens.append(self._target[start : inside.start])
             start = inside.end
             if element.is_protected:
@@ -260,7 +261,10 @@ class TagPlacement:
         return (links_inside - links_outside) / len(links)
 
     def _word_after(self, covered: range, element: Element, words: _Place) -> int:
-        """The word before which an element without words goes: the one linked with the word after it in the source.
+        """Find the word of the translation before which an element without words goes.
+
+        It goes before the translation of the next source word, or, if that has no links, after that of the previous
+        one. A mark that belongs to the previous word follows its translation.
 
         Args:
             covered: the words of the source that its parent covers.
@@ -312,7 +316,10 @@ class TagPlacement:
         return _Span(start, end)
 
     def _end_of_word(self, word: int, element: Element) -> int:
-        """The character after which an element without words goes that goes after a word, or at the start for -1."""
+        """Return where a word of the translation ends, because an element without words goes there; 0 for the word -1.
+
+        The mark of a footnote goes before punctuation at the end of the word.
+        """
         if word < 0:
             return 0
         start = self._target_words[word].start

@@ -211,8 +211,10 @@ def read_document(kind: str, markup: str, codes: TargetCodes) -> tuple[Document,
     # The code is no markup; XML would not be well-formed with it.
     whole = codes.read(markup)
     document = Document(kind, whole.text)
+    has_code_before_tags = whole.text != markup
     code_of_document = whole.code
-    if document.texts and whole.text == markup:
+    if document.texts and not has_code_before_tags:
+        # If the first text has no code either, this is the default again.
         code_of_document = codes.read(document.texts[0]).code
     return document, [codes.read(text, code_of_document) for text in document.texts]
 
@@ -276,7 +278,7 @@ def _translate_sentences(sentences: list[Source], options: _Options) -> list[Tra
 def _translate_batches(
     sentences: list[Source], phrases: list[list], sizes: list[PhraseSizes], options: _Options
 ) -> list[Translation]:
-    """Translate sentences in batches of similar length, which are smaller where their phrases are many or long."""
+    """Translate sentences in batches of similar length; they are smaller where terms have many or long translations."""
     inference, generate_kwargs = options.inference, options.generate_kwargs
     model, tokenizer = inference.model, inference.tokenizer
     codes = inference.codes()
@@ -314,7 +316,10 @@ def _translate_batches(
 
 
 def _untranslated(sentence: Source, words: re.Pattern[str]) -> Translation:
-    """Return a sentence that the model does not get as its own translation, without a code with which it begins."""
+    """Return a sentence as its own translation, because the model does not get it.
+
+    A code at its beginning is left out; it counts as a word of the source.
+    """
     translation = untranslated(sentence.text, words)
     first_word = word_at(sentence.written, len(sentence.written) - len(sentence.text), words)
     links = [(first_word + source_word, target_word) for source_word, target_word in translation.alignment or ()]
@@ -322,25 +327,30 @@ def _untranslated(sentence: Source, words: re.Pattern[str]) -> Translation:
 
 
 def _split_by_phrases(batch: list[int], sizes: list[PhraseSizes], most_cells: int) -> list[list[int]]:
-    """Split the rows of a batch so that each part has at most `most_cells`, and few of them for padding.
+    """Split a batch so that no part computes more than `most_cells`, and little of that for padding.
 
-    A row with more cells is a part of its own. Padding may double the cells, and may in any case take as long as the
-    model takes for a token of each row, so that batches with short phrases stay whole.
+    A row that has more cells than that is a part of its own. Padding may double the cells of a part. It may also take
+    as long as the model takes for one token of each row, so that batches with short phrases stay whole.
     """
     parts: list[list[int]] = []
-    padded, cells = PhraseSizes(), 0
+    # Of the last part: the sizes to which its rows are padded, and its cells without padding.
+    padded = PhraseSizes()
+    cells = 0
     # Rows with phrases of similar sizes are next to each other; the others keep their order.
     for row in sorted(batch, key=lambda row: -sizes[row].cells):
-        if parts:
-            rows = len(parts[-1]) + 1
-            new_padded = padded.pad(sizes[row])
-            new_cells = cells + sizes[row].cells
-            if rows * new_padded.cells <= min(most_cells, 2 * new_cells + rows * CELLS_PER_TOKEN):
-                parts[-1].append(row)
-                padded, cells = new_padded, new_cells
-                continue
-        parts.append([row])
-        padded, cells = sizes[row], sizes[row].cells
+        num_rows = len(parts[-1]) + 1 if parts else 1
+        padded_with_row = padded.pad(sizes[row])
+        cells_with_row = cells + sizes[row].cells
+        most_with_padding = 2 * cells_with_row + num_rows * CELLS_PER_TOKEN
+        fits = num_rows * padded_with_row.cells <= min(most_cells, most_with_padding)
+        if parts and fits:
+            parts[-1].append(row)
+            padded = padded_with_row
+            cells = cells_with_row
+        else:
+            parts.append([row])
+            padded = sizes[row]
+            cells = sizes[row].cells
     return parts
 
 

@@ -42,7 +42,10 @@ class Translation(NamedTuple):
 
 
 def untranslated(text: str, words: re.Pattern[str] = WORDS) -> Translation:
-    """Return a text that the model does not get as its own translation, each word of a pattern linked with itself."""
+    """Return a text as its own translation, because the model does not get it.
+
+    Each word that the pattern finds is linked with itself.
+    """
     count = len(words.findall(text))
     return Translation(text, 0.0, [], [], [(word, word) for word in range(count)])
 

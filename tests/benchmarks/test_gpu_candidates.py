@@ -51,9 +51,7 @@ def test_every_candidate_of_a_rehearsal_passes_its_check(rehearsal):
         rungs = parts[name]["ladder"]["rungs"]
         assert all(rung["passes"] for rung in rungs)
         assert rungs[0]["name"] == "today"
-        assert {"loss, compiled", "ends of sub-layers, compiled", "table of positions"} <= {
-            rung["name"] for rung in rungs
-        }
+        assert {"loss, compiled", "ends of sub-layers, compiled"} <= {rung["name"] for rung in rungs}
 
 
 def test_what_a_rehearsal_cannot_measure_is_named(rehearsal):
@@ -152,8 +150,10 @@ def test_decisions():
         rung("too little", 1.02),
         rung("only measured", 1.3, is_candidate=False),
         {"name": "broken", "subject": "loss", "is_candidate": True, "passes": False, "error": "RuntimeError: no"},
+        {**rung("cut off", 1.3), "subject": "ends"},
     ]
     figures = {"device": "cuda", "rungs": rungs, "chosen": ["fastest", "too little"], "not_measured": []}
+    figures["decided"] = ["loss"]
     outcome = {"name": "ladder_base", "result": "ok", "seconds": 1.0, "ladder": figures}
     *_, decisions = candidates_report.tables([outcome])
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in decisions.splitlines()[2:]]
@@ -162,7 +162,8 @@ def test_decisions():
         ("fastest", "16.7%", "move into the package"),
         ("wrong", "28.6%", "delete"),
         ("too little", "2.0%", "delete"),
-        ("broken", "", "delete"),
+        ("broken", "", "none, because it raised an error"),
+        ("cut off", "23.1%", "none, because its subject was not measured to the end"),
     ]
 
 

@@ -200,7 +200,7 @@ def test_pairs_longer_than_a_batch(tmp_path, capsys):
 def test_pairs_that_do_not_fit_are_left_out(tmp_path, tokenizer, monkeypatch, caplog):
     caplog.set_level("INFO")
     data = Dataset.from_dict({"input_ids": [[2], [50, 2], [50, 51, 52, 2]], "labels": [[50, 2]] * 3})
-    monkeypatch.setattr(run_setup, "tokenize_pairs", lambda pairs, *_: dict(pairs))
+    monkeypatch.setattr(run_setup, "tokenize_pairs", lambda pairs, *_, **__: dict(pairs))
     settings = Settings.from_arguments(max_tokens=3)
     kept = run_setup.tokenize(settings.args, settings.model, {"train": data}, copy.deepcopy(tokenizer))["train"]
     assert kept.to_list() == [{"input_ids": [50, 2], "labels": [50, 2]}]

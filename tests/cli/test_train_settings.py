@@ -313,9 +313,9 @@ def test_no_sentence_of_a_data_set_is_in_the_card(tmp_path):
 def test_tokens_cut_by_several_processes_are_the_same(trained, tmp_path, monkeypatch):
     asked, tokenize = [], run_setup.tokenize_pairs
 
-    def note(pairs, tokenizer, num_proc=None):
+    def note(pairs, tokenizer, num_proc=None, **options):
         asked.append(num_proc)
-        return tokenize(pairs, tokenizer, num_proc)
+        return tokenize(pairs, tokenizer, num_proc, **options)
 
     monkeypatch.setattr(run_setup, "tokenize_pairs", note)
     changes = {"preprocessing_num_workers": 2, "output_dir": str(tmp_path / "run")}

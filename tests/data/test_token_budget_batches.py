@@ -432,8 +432,10 @@ def test_use_in_checks_another_data_set(tmp_path, tokenizer):
     trainer = make_trainer(tmp_path, tokenizer, num_train_epochs=1)
     TokenBudgetBatchSampler.use_in(trainer, BUDGET)
     trainer.train_dataset = copy_task(tokenizer, 4, longest=3 * BUDGET)
-    with pytest.raises(ValueError, match="longer than tokens_per_batch"):
-        trainer.train()
+    # A second attempt must not train with the batches of the earlier data.
+    for _ in range(2):
+        with pytest.raises(ValueError, match="longer than tokens_per_batch"):
+            trainer.train()
 
 
 def test_the_later_of_two_budgets_counts(tmp_path, tokenizer):

@@ -475,6 +475,25 @@ def test_html_in_xml(content, texts):
     assert identical("xml", f'<d><e translate="no">{content}</e></d>')[1] == []
 
 
+@pytest.mark.parametrize("text", ["R&amp;D; sales", "Q&amp;A;", "&amp;foo; one"])
+def test_an_ampersand_and_a_semicolon_are_no_html(text):
+    """Otherwise the text would be HTML that is escaped, and its ampersand would be escaped twice."""
+    source = f"<d><e>{text}</e></d>"
+    assert identical("xml", source)[0] == source
+
+
+def test_punctuation_inside_of_a_tag_is_written_once():
+    """Also if a mark follows whose word, in the translation, ends in the same punctuation."""
+    source = "Das <i>Haus</i><code>x</code> steht"
+    assert render("html", source, "Stands the house.", (0, 1), (1, 2), (2, 0))[1] == (
+        "Stands the <i>house.</i><code>x</code>"
+    )
+    source = 'Das <i>Haus</i><a href="#a">[1]</a> steht'
+    links = [(0, 0), (1, 1), (2, 2)]
+    found = render("html", source, "The “house”. stands", *links)[1]
+    assert re.sub("<.*?>", "", found).replace("[1]", "").replace("  ", " ") == "The “house”. stands"
+
+
 def test_escaped_html_in_xhtml_is_shown():
     source = "<html><body><p>use &lt;b&gt;two&lt;/b&gt; or &lt;p&gt;</p></body></html>"
     assert identical("xml", source) == (source, ["use two or"])

@@ -98,6 +98,8 @@ class TestCodes:
             (["cmn_Hans", "cmn_Hant"], "zh_Hant", "cmn_Hant"),
             (["cmn_Hans", "lzh"], "zh", "cmn_Hans"),
             (["ast", "xx1"], "xx1", "xx1"),
+            (["pt", "pt_br", "fr"], "pt_PT", "pt"),
+            (["fr", "fr_CA", "de"], "fr-BE", "fr"),
         ],
     )
     def test_find_code(self, codes, language, code):
@@ -108,7 +110,6 @@ class TestCodes:
         ("codes", "language", "named"),
         [
             (["cmn_Hans", "cmn_Hant", "fr"], "zh", ">>cmn_Hans<<, >>cmn_Hant<<"),
-            (["pt", "pt_br", "fr"], "pt_PT", ">>pt<<, >>pt_br<<"),
             (["pt_br", "pt_BR"], "pt-br", ">>pt_br<<, >>pt_BR<<"),
         ],
     )
