@@ -154,14 +154,22 @@ class DataArguments:
 
         A given `target_lang` comes first. Otherwise, a model of several target languages gets the language in which the
         files' names end, if the model has exactly one code for it.
+
+        Raises ValueError if the model has no code for that language.
         """
         codes = codes_of(tokenizer)
         if self.target_lang is not None or not codes:
             return self.target_lang
         language = self._languages_of_files()[1]
-        if language is None or len(matching_codes(codes, language)) != 1:
+        if language is None:
             return None
-        return language
+        matching = matching_codes(codes, language)
+        if not matching:
+            raise InputError(
+                f'the targets\' files end in "{language}", but the model has no code for this language, only '
+                f"{', '.join(codes)}; give files that end in one of its languages, or in none, and --target_lang."
+            )
+        return language if len(matching) == 1 else None
 
     def _languages_of_files(self) -> tuple[str | None, str | None]:
         return next(chain.from_iterable(map(languages_of, self._files().values())), (None, None))

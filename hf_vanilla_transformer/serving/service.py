@@ -94,15 +94,23 @@ class Service:
             return "hanging"
         return "failing" if self.is_failing else "ok"
 
+    @property
+    def source_language(self) -> str | None:
+        """The language of the sources; None if it is unknown."""
+        if self.card.source_language is not None or not self.target_codes:
+            return self.card.source_language
+        # The card of a model of several target languages seldom names exactly two languages.
+        return language_of(tokenizer_language(self.tokenizer, "src_lang"))
+
     def check_languages(self, source: str | None, target: str | None) -> None:
         """Raise OtherLanguageError for a language that is not the model's, if its card names it; "auto" is any.
 
         Of a model of several target languages, the codes in its vocabulary say which these are.
         """
         own_target = None if self.target_codes else self.card.target_language
-        for given, own in ((source, self.card.source_language), (target, own_target)):
+        for given, own in ((source, self.source_language), (target, own_target)):
             if given and own and given != "auto" and not are_same_language(given, own):
-                languages = f'"{self.card.source_language}"'
+                languages = f'"{self.source_language}"'
                 if own_target is not None:
                     languages += f' to "{own_target}"'
                 raise OtherLanguageError(
@@ -115,9 +123,8 @@ class Service:
 
         The source language comes first; without one, as of a model of many source languages, there are only targets.
         """
-        source, target = self.card.source_language, self.card.target_language
+        source, target = self.source_language, self.card.target_language
         if self.target_codes:
-            source = source or language_of(tokenizer_language(self.tokenizer, "src_lang"))
             targets = [short_name(self.target_codes, code) for code in self.target_codes]
         elif source is None or target is None:
             return {}

@@ -124,6 +124,15 @@ class TestRequests:
         assert 'is "it"' in answer["error"]
         assert ">>de<<, >>fr<<" in answer["error"]
 
+    def test_the_source_language_is_that_of_the_tokenizer(self, call):
+        """The card has one language, or more than two."""
+        status, _, answer = call("POST", "/translate", {"q": "2024", "source": "da", "target": "fr"})
+        assert status == 400
+        assert '"da"' in answer["error"]
+        assert '"en"' in answer["error"]
+        answer = call("POST", "/translate", {"q": "2024", "source": "auto", "target": "fr"})[2]
+        assert answer["detectedLanguage"]["language"] == "en"
+
     @pytest.mark.parametrize("markup", [{}, {"format": "html"}])
     def test_no_language(self, call, markup):
         if markup:

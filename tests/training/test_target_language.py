@@ -8,6 +8,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, tokenize_pairs, translate
 from hf_vanilla_transformer.conversion import user_cache
+from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.model.target_language import TargetCodes
 from hf_vanilla_transformer.training import distillation
 from hf_vanilla_transformer.training.distillation import Teacher
@@ -127,7 +128,7 @@ def test_train_on_sources_with_codes(folder, tmp_path, first_tokens):
     ("target", "options", "message"),
     [
         ("txt", {}, r"--target_lang.* >>de<<, >>fr<<"),
-        ("it", {}, r"--target_lang.* >>de<<, >>fr<<"),
+        ("it", {}, r'"it".* >>de<<, >>fr<<.*--target_lang'),
         ("txt", {"target_lang": "it"}, r'target_lang is "it".* >>de<<, >>fr<<'),
     ],
 )
@@ -171,3 +172,14 @@ def test_a_teacher(folder, tmp_path, first_tokens, monkeypatch):
         assert set(first_tokens) == {f">>{code}<<"}
     # Translations into one language are not taken for those into another one.
     assert len(caches) == 2
+
+
+def test_files_of_another_language_do_not_get_the_default_code(folder, tmp_path):
+    """A fine-tuned model has a default, and its code must not stand before sources of another language."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.init_kwargs["target_lang"] = "fr"
+    arguments = DataArguments(train_file=["mine.en", "mine.it"])
+    with pytest.raises(ValueError, match=r'"it".* >>de<<, >>fr<<'):
+        arguments.target_language_for(tokenizer)
+    assert DataArguments(train_file=["mine.txt", "mine.tok"]).target_language_for(tokenizer) is None
+    assert DataArguments(train_file=["mine.en", "mine.de"]).target_language_for(tokenizer) == "de"

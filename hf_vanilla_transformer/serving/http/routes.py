@@ -106,8 +106,8 @@ def _add_libre_translate(app: FastAPI, service: Service) -> None:
         options = {**body.options(service.num_beams), **service.target_options(body.target)}
         found = await _answer(service, request, as_list(body.q), options)
         answer: dict[str, list[Any]] = {"translatedText": [each.text for each in found]}
-        if body.source == "auto" and service.card.source_language is not None:
-            answer["detectedLanguage"] = [DetectedLanguage(language=service.card.source_language)] * len(found)
+        if body.source == "auto" and service.source_language is not None:
+            answer["detectedLanguage"] = [DetectedLanguage(language=service.source_language)] * len(found)
         if body.alternatives:
             answer["alternatives"] = [[other.text for other in each.alternatives] for each in found]
         if body.return_scores:

@@ -87,7 +87,7 @@ def build_page(service: Service) -> gr.Blocks:
         gr.Markdown(f"# {service.card.title}")
         with gr.Row():
             with gr.Column(min_width=280):
-                label = _label("Text", service.card.source_language)
+                label = _label("Text", service.source_language)
                 source = gr.Textbox(label=label, lines=4, max_lines=12, autofocus=True)
                 terms = gr.Textbox(label="Glossary", lines=2, info=_HELP, placeholder="machine = Maschine")
                 # CTranslate2 cannot be forced.
