@@ -165,7 +165,7 @@ def test_a_wrong_conversion_is_not_written(tmp_path, monkeypatch, change):
     if change == "positions":
         add = VanillaTransformerEncoder.add_positions
         # The table has two dimensions, batches have three.
-        shifted = lambda self, x, positions: add(self, x, positions + (x.ndim == 2))  # noqa: E731
+        shifted = lambda self, x, positions, bound=None: add(self, x, positions + (x.ndim == 2), bound)  # noqa: E731
         monkeypatch.setattr(VanillaTransformerEncoder, "add_positions", shifted)
     with pytest.raises(ValueError, match="the converted model is not equal to"):
         to_ctranslate2(str(FIXTURE), str(tmp_path / "ct2"), sentences=NUMBERS)
