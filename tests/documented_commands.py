@@ -121,7 +121,7 @@ def prepare(folder: Path, needed: set[str], model: Path) -> None:
         file.write(json.dumps({"text": "forty-two"}) + "\n")
     for name in needed:
         if name.startswith("Helsinki-NLP"):
-            write_opus_mt(folder / name)
+            write_opus_mt(folder / name, target=name.rpartition("-")[2])
         else:
             shutil.copytree(model if name == "runs/numbers" else FIXTURE, folder / name)
     for name in ("docs", "tests"):

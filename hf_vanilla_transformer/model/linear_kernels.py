@@ -145,6 +145,15 @@ def cast_for_matmul(x: torch.Tensor) -> torch.Tensor:
     return x.to(torch.get_autocast_dtype(device))
 
 
+def cast_once_for_layers(x: torch.Tensor) -> torch.Tensor:
+    """Cast the encoder's output as autocast does, once for all decoder layers, if it is on an accelerator.
+
+    This saves a kernel for each layer, but adds up the gradients of the layers in the dtype of autocast. On CPUs a cast
+    costs little, so each layer casts, and gradients are added up in float32.
+    """
+    return x if is_plain_cpu_tensor(x) else cast_for_matmul(x)
+
+
 @contextmanager
 def cast_weights_once(model: nn.Module) -> Iterator[None]:
     """Have autocast cast each weight once within this context, although the model's `forward` enters and leaves it.

@@ -40,7 +40,7 @@ from .input_checks import (
 )
 from .input_error import InputError
 from .key_value_cache import either_cache, encoder_decoder_cache, keys_values_of_source
-from .linear_kernels import cast_for_matmul, drop, linear
+from .linear_kernels import cast_for_matmul, cast_once_for_layers, drop, linear
 from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
 from .model_outputs import VanillaTransformerLMOutput, as_encoder_output, model_output, with_cache
 from .position_kernels import computed_positions
@@ -465,8 +465,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         encoder_mask = create_bidirectional_mask(config, x, encoder_attention_mask, encoder_hidden_states)
         has_source_in_cache = cache is not None and any(cache.is_updated.values())
         if encoder_hidden_states is not None and not has_source_in_cache:
-            # Once for all layers, whose gradients are then added up in the dtype of autocast.
-            encoder_hidden_states = cast_for_matmul(encoder_hidden_states)
+            encoder_hidden_states = cast_once_for_layers(encoder_hidden_states)
         for layer in self.layers:
             x = layer(x, encoder_hidden_states, mask, encoder_mask, cache=cache, **kwargs)
         states = self.normalize_output(x)

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_vanilla_transformer.model.linear_kernels import cast_weights_once
-from tests.models import decisive_model, pad, sentences
+from tests.models import decisive_model, pad, patch_everywhere, sentences
 
 
 SEARCHES = [{"num_beams": 1}, {"num_beams": 3}, {"num_beams": 1, "do_sample": True, "top_k": 1}]
@@ -92,7 +92,8 @@ def test_casts_of_offloaded_weights_do_not_pile_up(offloaded, expected):
     assert nesting == expected
 
 
-def test_the_encoder_s_output_is_cast_once_for_all_layers():
+def test_the_encoder_s_output_is_cast_once_for_all_layers_on_accelerators(monkeypatch):
+    patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: False)
     model = decisive_model().train()
     source = torch.stack(sentences(5, 5, 5))
     target = torch.stack(sentences(7, 7, 7))
