@@ -8,6 +8,7 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from hf_vanilla_transformer import Ensemble, score, translate
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
+from hf_vanilla_transformer.model.key_value_cache import CACHE
 from hf_vanilla_transformer.model.generation_vanilla_transformer import ModuleCalls
 from tests.generation.by_hand import BOS, EOS, forced_log_probabilities, gnmt_penalty
 from tests.generation.conftest import ending_model, until_end
@@ -122,7 +123,7 @@ def test_a_cache_of_the_caller_holds_earlier_tokens(make_cache):
     for tokens in (target[:2], target[2:3], target[3:4]):
         output = ensemble(source[None], decoder_input_ids=tokens[None], cache=cache)
         # As `generate()` does, continue from the cache of the output.
-        cache = output.cache
+        cache = output[CACHE]
         steps.append(output.logits[0])
     assert cache.get_seq_length() == 4
     log_probabilities = torch.cat(steps).gather(-1, target[1:, None])[:, 0]
@@ -137,7 +138,7 @@ def test_generation_fills_a_cache_of_the_caller(make_cache):
     ids, mask = pad(sentences(7, 4))
     expected = ensemble.generate(ids, attention_mask=mask, num_beams=1, max_new_tokens=5)
     cache = make_cache(ensemble)
-    found = ensemble.generate(ids, attention_mask=mask, num_beams=1, max_new_tokens=5, cache=cache)
+    found = ensemble.generate(ids, attention_mask=mask, num_beams=1, max_new_tokens=5, **{CACHE: cache})
     assert torch.equal(found, expected)
     assert cache.get_seq_length() == expected.shape[1] - 1
 
