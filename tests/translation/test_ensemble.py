@@ -8,8 +8,8 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from hf_vanilla_transformer import Ensemble, score, translate
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
-from hf_vanilla_transformer.model.key_value_cache import CACHE
 from hf_vanilla_transformer.model.generation_vanilla_transformer import ModuleCalls
+from hf_vanilla_transformer.model.key_value_cache import CACHE
 from tests.generation.by_hand import BOS, EOS, forced_log_probabilities, gnmt_penalty
 from tests.generation.conftest import ending_model, until_end
 from tests.models import decisive_model, pad, sentences, small_model
