@@ -304,8 +304,6 @@ def arguments_of(draw: st.DrawFn, kind: type) -> dict[str, Any]:
     annotations = annotations_of(kind)
     # A file cannot hold an object of this class.
     del annotations["parallelism_config"]
-    # A path, which Python normalizes: "" is ".", and "a/" is "a".
-    del annotations["generation_config"]
     names = draw(st.lists(st.sampled_from(list(annotations)), unique=True, max_size=12))
     return {name: draw(values_of(annotations[name])) for name in names}
 
