@@ -142,9 +142,9 @@ $(VENV)/triton/.ready: $(READY)
 	$(VENV)/bin/$(INSTALL) --no-deps --target $(VENV)/triton triton==3.6.0 numpy==2.3.5
 	@touch $@
 
-test-triton: $(VENV)/triton/.ready  ## Interpret and compile the candidates' Triton kernels, with Triton, which it installs (700 MB).
+test-triton: $(VENV)/triton/.ready  ## Interpret and compile the Triton kernels, with Triton, which it installs (700 MB).
 	PYTHONPATH=$(VENV)/triton TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(PYTEST) -k triton \
-	  tests/benchmarks/candidates tests/benchmarks/test_candidates_in_model.py
+	  tests/acceleration tests/benchmarks/candidates tests/benchmarks/test_candidates_in_model.py
 	PYTHONPATH=$(VENV)/triton OMP_NUM_THREADS=1 $(PYTEST) tests/benchmarks/candidates/test_triton_compilation.py
 
 $(VENV)/pymarian/.ready: $(EXTRAS)

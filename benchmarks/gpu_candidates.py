@@ -198,12 +198,12 @@ def _part(name: str, measure: Measure, seconds: int) -> Part:
 PARTS = [
     Part("environment", gpu_check.environment, 60),
     _part("plans", plans, 45),
-    _part("trainer", trainer, 120),
+    _part("trainer", trainer, 100),
     _part("ladder_base", partial(ladder, "base"), 110),
     _part("loss", loss, 45),
     _part("ends", ends, 40),
     _part("attention", attention, 80),
-    _part("ladder_big", partial(ladder, "big"), 70),
+    _part("ladder_big", partial(ladder, "big"), 100),
     _part("decoding", decoding, 60),
 ]
 

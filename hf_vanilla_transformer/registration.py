@@ -1,10 +1,13 @@
-"""The registrations of this package with transformers. Repeating them changes nothing.
+"""What importing this package changes: registrations with transformers, and fast operations in the model.
+
+Repeating them changes nothing.
 
 `model/attention_kernels.py` registers the attention implementation, because saved folders carry that file.
 """
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipelines
 
+from .acceleration.replacements import replace_operations
 from .data.tokenizer import VanillaTransformerTokenizer
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
@@ -14,7 +17,11 @@ from .model.tokenization_two_vocabularies import TwoVocabularyTokenizer
 
 
 def register() -> None:
-    """Register the model and its tokenizers with the Auto classes, and the pipeline with `pipeline("translation")`."""
+    """Register the model and its tokenizers with the Auto classes, and the pipeline with `pipeline("translation")`.
+
+    Fast operations take the place of the model's plain ones.
+    """
+    replace_operations()
     AutoConfig.register(VanillaTransformerConfig.model_type, VanillaTransformerConfig, exist_ok=True)
     AutoModel.register(VanillaTransformerConfig, VanillaTransformerModel, exist_ok=True)
     AutoModelForSeq2SeqLM.register(VanillaTransformerConfig, VanillaTransformerForConditionalGeneration, exist_ok=True)

@@ -22,14 +22,14 @@ MODULES = {
 # it imports no other room; `support` knows none.
 ORDER = (
     *("cli", "serving", "training", "engines", "conversion", "hub", "evaluation", "pictures", "translation", "data"),
-    "model",
+    *("acceleration", "model"),
 )
 ALLOWED = {room: {*ORDER[place:], "support"} for place, room in enumerate(ORDER)}
 ALLOWED |= {"model": {"model"}, "support": {"support"}}
 # The modules outside of the rooms.
 ALLOWED |= {
     "": {*ORDER, "support", "registration"} - {"cli"},
-    "registration": {"data", "model"},
+    "registration": {"acceleration", "data", "model"},
     "__main__": {"cli"},
 }
 

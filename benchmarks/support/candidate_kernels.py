@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.candidates.fused_loss import ReplaceLogits, fused_smoothed_cross_entropy
 from benchmarks.candidates.sublayer_end import plain_end
-from benchmarks.support.candidates_in_model import MakeEnd, makers_of_ends, replacements_of_logits
+from benchmarks.support.candidates_in_model import MakeEnd, makers_of_ends
 from benchmarks.support.gpu_timing import Budget, launches_of, milliseconds_of, relative_error
 from benchmarks.support.timing import synchronize
 from hf_vanilla_transformer.model.linear_kernels import drop
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
+from hf_vanilla_transformer.model.operations import plain
 
 
 SMOOTHING = 0.1
@@ -26,8 +26,6 @@ ALLOWED_EPS = 16
 ALLOWED_ERROR, ALLOWED_MASK_ERROR, ALLOWED_DEVIATIONS = 5e-6, 0.05, 4
 # Rows of the comparison with float64, whose logits must fit in memory.
 CHECKED_ROWS = 1500
-# GiB of logits in memory, the most likely first.
-CHUNKS = (1, 0.25, 4)
 EPS = 1e-6
 RATE = 0.1
 Loss = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -43,11 +41,11 @@ class Sizes:
 
 
 def measure_losses(sizes: Sizes, device: torch.device, budget: Budget) -> Iterator[dict[str, Any]]:
-    """Yield the figures of the losses after each: the package's, and candidates with several sizes of chunks."""
-    losses: dict[str, Loss] = {"today": smoothed_cross_entropy_of_states}
-    for gibibytes in CHUNKS:
-        for name, replace_logits in replacements_of_logits(device).items():
-            losses[f"{name}, chunks of {gibibytes} GiB"] = _candidate(replace_logits, gibibytes)
+    """Yield the figures of the losses after each: the plain operation, and what the package runs in its place."""
+    losses: dict[str, Loss] = {
+        "plain": plain(smoothed_cross_entropy_of_states),
+        "of the package": smoothed_cross_entropy_of_states,
+    }
     entries: list[dict[str, Any]] = []
     not_measured: list[str] = []
     figures = {**asdict(sizes), "entries": entries, "not_measured": not_measured}
@@ -58,10 +56,6 @@ def measure_losses(sizes: Sizes, device: torch.device, budget: Budget) -> Iterat
         entries.append(_safely(name, partial(_figures_of_loss, loss, sizes, device), device))
         yield figures
     yield figures
-
-
-def _candidate(replace_logits: ReplaceLogits, gibibytes: float) -> Loss:
-    return partial(fused_smoothed_cross_entropy, replace_logits=replace_logits, chunk_bytes=int(gibibytes * 2**30))
 
 
 def _safely(name: str, measure: Callable[[], dict[str, Any]], device: torch.device) -> dict[str, Any]:

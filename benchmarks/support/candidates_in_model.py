@@ -12,15 +12,10 @@ from unittest import mock
 import torch
 from torch import nn
 
-from benchmarks.candidates.fused_loss import (
-    ReplaceLogits,
-    compiled_replacement,
-    fused_smoothed_cross_entropy,
-    replace_logits_by_gradient,
-)
 from benchmarks.candidates.sublayer_end import BoundEnd, compiled_end, plain_end
 from benchmarks.candidates.triton_support import missing_for_triton
 from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
+from hf_vanilla_transformer.model.operations import plain
 
 
 # Makes a function from epsilon, dropout rate, and the dtype of matmuls.
@@ -70,9 +65,8 @@ def cudnn_attention(enabled: bool) -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(was_enabled)
 
 
-def use_loss(replace_logits: ReplaceLogits) -> AbstractContextManager[object]:
-    """Compute training losses by `fused_smoothed_cross_entropy`."""
-    loss = partial(fused_smoothed_cross_entropy, replace_logits=replace_logits)
+def use_loss(loss: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> AbstractContextManager[object]:
+    """Compute training losses by a function, such as the plain operation without its fast replacement."""
     return mock.patch.object(modeling, "smoothed_cross_entropy_of_states", loss)
 
 
@@ -115,16 +109,14 @@ def compiler_backend(device: torch.device) -> str:
     return "inductor" if device.type == "cuda" else "aot_eager"
 
 
-def replacements_of_logits(device: torch.device) -> dict[str, ReplaceLogits]:
-    """Return the ways to replace logits that run on a device, by name."""
-    ways: dict[str, ReplaceLogits] = {"compiled": compiled_replacement(compiler_backend(device))}
-    if device.type != "cuda":
-        ways["plain"] = replace_logits_by_gradient
-    if missing_for_triton(device) is None:
-        from benchmarks.candidates.triton_loss import replace_logits_by_gradient_in_triton
-
-        ways["Triton"] = replace_logits_by_gradient_in_triton
-    return ways
+@contextmanager
+def use_compiled_layers(backend: str) -> Iterator[None]:
+    """Compile the layers of both stacks, once for all layers of a stack and batches of any size."""
+    with ExitStack() as stack:
+        for layer in (modeling.VanillaTransformerEncoderLayer, modeling.VanillaTransformerDecoderLayer):
+            compiled = torch.compile(layer.forward, dynamic=True, backend=backend)
+            stack.enter_context(mock.patch.object(layer, "forward", compiled))
+        yield
 
 
 def makers_of_ends(device: torch.device) -> dict[str, MakeEnd]:
@@ -142,17 +134,16 @@ def makers_of_ends(device: torch.device) -> dict[str, MakeEnd]:
 def changes_for(device: torch.device) -> list[Change]:
     """Return all changes, those of one subject next to each other, in the order in which they are tried."""
     changes = []
-    for name, replace_logits in replacements_of_logits(device).items():
-        changes.append(Change(f"loss, {name}", "loss", partial(use_loss, replace_logits)))
     for name, make_end in makers_of_ends(device).items():
         changes.append(Change(f"ends of sub-layers, {name}", "ends", partial(use_ends, make_end)))
-    changes.append(
-        Change("attention by cuDNN", "attention", partial(cudnn_attention, enabled=True), is_candidate=False)
-    )
     missing = missing_for_triton(device)
     if missing is not None:
-        for name, subject in (("loss, Triton", "loss"), ("ends of sub-layers, Triton", "ends")):
-            changes.append(Change(name, subject, using_nothing, missing))
+        changes.append(Change("ends of sub-layers, Triton", "ends", using_nothing, missing))
+    # It fuses the ends, too.
+    compile_layers = partial(use_compiled_layers, compiler_backend(device))
+    changes.append(Change("layers, compiled", "ends", compile_layers, is_candidate=False))
+    plain_loss = plain(modeling.smoothed_cross_entropy_of_states)
+    changes.append(Change("loss without Triton", "loss", partial(use_loss, plain_loss), is_candidate=False))
     return changes
 
 

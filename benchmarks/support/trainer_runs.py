@@ -70,12 +70,11 @@ def ways_for(tokens: int, accumulation: int) -> list[Way]:
     part = tokens // accumulation
     return [
         Way(tokens, 1, "stock"),
-        Way(tokens, 1, "Arrow"),
-        Way(part, accumulation, "stock"),
         Way(tokens, 1, "Arrow", non_blocking=True),
-        Way(part, accumulation, "Arrow"),
+        Way(part, accumulation, "stock"),
+        Way(tokens, 1, "Arrow"),
+        Way(part, accumulation, "Arrow", non_blocking=True),
         Way(tokens, 1, "Arrow", cudnn=True),
-        Way(part, accumulation, "stock", cudnn=True),
     ]
 
 
@@ -157,8 +156,7 @@ class TrainerRuns:
         with tempfile.TemporaryDirectory() as folder, cudnn_attention(way.cudnn):
             trainer = self._trainer(way, folder, seed, timed)
             trainer.train()
-            # accelerate wraps `forward` for autocast; the next run would wrap it again.
-            trainer.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
+            # The model stays wrapped for autocast, because accelerate prepares it only once.
         # A Trainer and its callbacks refer to each other, so that its optimizer would stay in memory.
         del trainer
         gc.collect()

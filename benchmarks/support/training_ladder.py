@@ -28,6 +28,8 @@ from hf_vanilla_transformer import VanillaTransformerConfig
 TOLERANCE = 1.25
 # Target tokens of the batch of a check, and the length of its longest sentence.
 CHECKED_TOKENS, CHECKED_LENGTH = 2048, 32
+# Times that each round of batches is measured, because the time to launch kernels varies.
+REPEATS = 3
 # A change moves into the package if it saves at least this share of a step.
 WORTHWHILE = 0.03
 TODAY = "today"
@@ -130,7 +132,7 @@ class Ladder:
         own: list[float] = []
         others: list[float] = []
         host: list[float] = []
-        for batches in self.batches_on_device:
+        for batches in self.batches_on_device * REPEATS:
             with using(below):
                 seconds, _ = self._seconds_of(batches)
                 others.append(seconds)
@@ -139,17 +141,18 @@ class Ladder:
                 own.append(seconds)
                 host.append(seconds_to_launch)
         ratios = [other / seconds for other, seconds in zip(others, own, strict=True)]
-        rate = self.flops / sum(own)
+        steps = REPEATS * self.steps
+        rate = REPEATS * self.flops / sum(own)
         return {
             "name": name,
             "over": [change.name for change in below],
             **check,
-            "milliseconds": sum(own) / self.steps * 1e3,
-            "milliseconds_to_launch": sum(host) / self.steps * 1e3,
+            "milliseconds": sum(own) / steps * 1e3,
+            "milliseconds_to_launch": sum(host) / steps * 1e3,
             "speedup": median(ratios),
             "speedups": ratios,
             "saves_enough": 1 - 1 / median(ratios) >= WORTHWHILE,
-            "tokens_per_second": self.tokens / sum(own),
+            "tokens_per_second": REPEATS * self.tokens / sum(own),
             "utilization": None if self.peak_flops is None else rate / self.peak_flops,
             "launches": launches.count,
             "kernel_milliseconds": launches.milliseconds,

@@ -9,6 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from .fast_path_checks import is_plain_cpu_tensor
 from .linear_kernels import cast_for_matmul, onednn_linear, suits_onednn
+from .operations import replaceable
 
 
 # Rows of logits per chunk, at least, and in multiples of d_model: with smaller chunks, adding up the gradients of the
@@ -16,6 +17,7 @@ from .linear_kernels import cast_for_matmul, onednn_linear, suits_onednn
 _CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL = 512, 2
 
 
+@replaceable
 def smoothed_cross_entropy_of_states(
     states: torch.Tensor,
     weight: torch.Tensor,

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.candidates.fused_loss import fused_smoothed_cross_entropy, replace_logits_by_gradient
 from benchmarks.candidates.sublayer_end import end_of_sublayer, plain_end
 from benchmarks.support.candidate_kernels import Sizes, _figures_of_end, _figures_of_loss, _safely
+from hf_vanilla_transformer.acceleration.fused_loss import fused_smoothed_cross_entropy, replace_logits_by_gradient
 
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ def loss_with(change):
         terms = replace_logits_by_gradient(logits, labels, label_probability)
         return change(logits, terms)
 
-    return partial(fused_smoothed_cross_entropy, replace_logits=replace_logits)
+    return partial(fused_smoothed_cross_entropy, replace_logits=replace_logits, chunk_bytes=2**20)
 
 
 def wrong_gradient(logits, terms):

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from benchmarks.candidates.fused_loss import replace_logits_by_gradient
 from benchmarks.candidates.sublayer_end import plain_end
 from benchmarks.support import candidates_in_model
 from benchmarks.support.candidates_in_model import Change, changes_for, using
 from tests.models import pad, sentences, small_model
 
 
+modeling = candidates_in_model.modeling
 LAYERS = {"encoder_layers": 2, "decoder_layers": 3}
 # Two ends of sub-layers in a layer of the encoder, and three in one of the decoder.
 ENDS = 2 * 2 + 3 * 3
@@ -60,21 +60,21 @@ def test_the_ends_of_all_sublayers_are_replaced_and_their_narrow_copies_read():
 
 
 def test_the_loss_is_replaced():
-    sizes = []
+    shapes = []
+    plain_loss = modeling.smoothed_cross_entropy_of_states
 
-    def replace_logits(logits, labels, label_probability):
-        sizes.append(logits.shape)
-        return replace_logits_by_gradient(logits, labels, label_probability)
+    def loss(states, *args, **kwargs):
+        shapes.append(states.shape)
+        return plain_loss(states, *args, **kwargs)
 
     model = small_model().train()
-    with using([Change("loss", "loss", lambda: candidates_in_model.use_loss(replace_logits))]):
+    with using([Change("loss", "loss", lambda: candidates_in_model.use_loss(loss))]):
         loss_and_gradients(model)
-    assert sizes == [(3 * 7, model.config.vocab_size)]
+    assert shapes == [(3, 7, model.config.d_model)]
 
 
 def test_nothing_stays_replaced():
     changes = [change for change in changes_for(torch.device("cpu")) if change.missing is None]
-    modeling = candidates_in_model.modeling
     names = ("smoothed_cross_entropy_of_states", "cast_for_matmul", "linear")
     before = [getattr(modeling, name) for name in names] + [modeling.VanillaTransformerLayer.add_and_norm]
     is_enabled = torch.backends.cuda.cudnn_sdp_enabled()

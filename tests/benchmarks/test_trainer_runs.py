@@ -67,6 +67,17 @@ def test_both_collators_train_on_the_same_batches(runs):
             assert torch.equal(actual[name], expected[name])
 
 
+def test_every_run_trains_under_autocast(runs, monkeypatch):
+    dtypes = []
+    hook = runs.model.model.decoder.register_forward_hook(
+        lambda *args: dtypes.append(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None)
+    )
+    runs.run(Way(TOKENS, 1, "stock"), seed=1)
+    runs.run(Way(TOKENS, 1, "Arrow"), seed=1)
+    hook.remove()
+    assert dtypes == [torch.bfloat16] * 6
+
+
 def test_the_batches_of_the_collators_are_compared(runs, monkeypatch):
     assert runs.collators_agree(TOKENS)
     pad = arrow_collator.TokenColumn.pad

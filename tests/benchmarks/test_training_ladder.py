@@ -7,7 +7,6 @@ from unittest import mock
 import pytest
 import torch
 
-from benchmarks.candidates.fused_loss import replace_logits_by_gradient
 from benchmarks.gpu_check import SMALLEST
 from benchmarks.support import candidates_in_model, training_ladder
 from benchmarks.support.candidates_in_model import Change
@@ -15,6 +14,7 @@ from benchmarks.support.gpu_timing import Budget
 from benchmarks.support.random_batches import padded_batch, target_tokens
 from benchmarks.support.training_ladder import Ladder
 from hf_vanilla_transformer import VanillaTransformerConfig
+from hf_vanilla_transformer.acceleration.fused_loss import fused_smoothed_cross_entropy, replace_logits_by_gradient
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
 
 
@@ -61,14 +61,14 @@ def steps(monkeypatch):
     return steps
 
 
-def replace_in_half_a_second(steps):
+def wrong_loss_in_half_a_second(steps):
     def wrong_gradient(logits, labels, label_probability):
         steps.now += 0.5
         terms = replace_logits_by_gradient(logits, labels, label_probability)
         logits.mul_(1.1)
         return terms
 
-    return wrong_gradient
+    return partial(fused_smoothed_cross_entropy, replace_logits=wrong_gradient, chunk_bytes=2**20)
 
 
 def test_the_fastest_alternative_is_chosen(ladder, steps):
@@ -107,7 +107,7 @@ def test_the_next_subject_is_measured_on_top_of_what_is_chosen(ladder, steps):
 
 
 def test_a_change_with_wrong_gradients_is_not_chosen(ladder, steps):
-    change = Change("wrong", "loss", partial(candidates_in_model.use_loss, replace_in_half_a_second(steps)))
+    change = Change("wrong", "loss", partial(candidates_in_model.use_loss, wrong_loss_in_half_a_second(steps)))
     figures = climb(ladder, [change])
     rung = rungs_by_name(figures)["wrong"]
     assert rung["speedup"] == 2
@@ -117,7 +117,7 @@ def test_a_change_with_wrong_gradients_is_not_chosen(ladder, steps):
 
 
 def test_an_error_of_a_change_is_a_figure(ladder):
-    def fail(logits, labels, label_probability):
+    def fail(*args, **kwargs):
         raise RuntimeError("no kernel")
 
     figures = climb(ladder, [Change("broken", "loss", partial(candidates_in_model.use_loss, fail))])
@@ -158,8 +158,10 @@ def test_throughput_counts_target_tokens(ladder):
     figures = climb(ladder, [])
     (rung,) = figures["rungs"]
     tokens = sum(target_tokens(batch) for batches in ladder.rounds for batch in batches)
-    assert rung["tokens_per_second"] == pytest.approx(tokens / sum(rung["seconds"]))
-    assert rung["milliseconds"] == pytest.approx(sum(rung["seconds"]) / 3 * 1e3)
+    steps = len(rung["seconds"])
+    assert steps == training_ladder.REPEATS * len(ladder.rounds)
+    assert rung["tokens_per_second"] == pytest.approx(training_ladder.REPEATS * tokens / sum(rung["seconds"]))
+    assert rung["milliseconds"] == pytest.approx(sum(rung["seconds"]) / steps * 1e3)
     assert 0 < rung["utilization"] < 1
     marian = ladder.measure_marian()
     assert marian["tokens_per_second"] == pytest.approx(tokens / sum(marian["seconds"]))

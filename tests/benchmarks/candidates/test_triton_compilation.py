@@ -15,7 +15,8 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from benchmarks.candidates import triton_loss, triton_packed_attention, triton_sublayer_end  # noqa: E402
+from benchmarks.candidates import triton_packed_attention, triton_sublayer_end  # noqa: E402
+from hf_vanilla_transformer.acceleration import triton_loss  # noqa: E402
 
 
 H100 = GPUTarget("cuda", 90, 32)

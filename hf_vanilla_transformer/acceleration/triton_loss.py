@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from benchmarks.candidates.fused_loss import RowTerms
+from .fused_loss import RowTerms
 
 
 _COLUMNS_PER_BLOCK = 4096
@@ -96,17 +96,19 @@ def replace_logits_by_gradient_in_triton(
     log_sums, of_labels, are_highest = logits.new_empty((3, rows), dtype=torch.float32)
     row_stride = logits.stride(0)
     stride_multiple = _ALIGNED_COLUMNS if row_stride % _ALIGNED_COLUMNS == 0 else 1
-    _replace_row[(rows,)](
-        logits,
-        labels,
-        log_sums,
-        of_labels,
-        are_highest,
-        row_stride // stride_multiple,
-        vocabulary,
-        label_probability,
-        STRIDE_MULTIPLE=stride_multiple,
-        COLUMNS=_COLUMNS_PER_BLOCK,
-        num_warps=_WARPS,
-    )
+    # Triton launches on the current GPU, which may be another one than that of the logits.
+    with torch.cuda.device_of(logits):
+        _replace_row[(rows,)](
+            logits,
+            labels,
+            log_sums,
+            of_labels,
+            are_highest,
+            row_stride // stride_multiple,
+            vocabulary,
+            label_probability,
+            STRIDE_MULTIPLE=stride_multiple,
+            COLUMNS=_COLUMNS_PER_BLOCK,
+            num_warps=_WARPS,
+        )
     return RowTerms(log_sums, of_labels, are_highest)

@@ -1,24 +1,20 @@
-"""The smoothed loss of section 5.4 with fewer kernel launches, and fewer passes over the logits.
+"""The smoothed loss of section 5.4 with few kernel launches, and few passes over the logits.
 
-The package's loss computes logits in chunks of 1,024 rows, with seven passes over the logits of each chunk. The chunks
-of this candidate are as large as memory allows, and one function replaces the logits of a chunk by their gradient in
-place. Like the package's, it computes rows without a label, too, with a gradient of 0, because selecting rows would
-wait for the device.
+The plain operation computes logits in chunks of about 1,024 rows, with seven passes over the logits of each chunk. Here
+chunks are as large as memory allows, and one function replaces the logits of a chunk by their gradient in place. Rows
+without a label are computed, too, with a gradient of 0, because selecting rows would wait for the device.
 """
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from hf_vanilla_transformer.model.linear_kernels import cast_for_matmul
+from ..model.linear_kernels import cast_for_matmul
 
 
-# The logits of 14,500 rows in 16 bits with the paper's vocabulary of 37,000, so 25,000 tokens take two chunks.
-CHUNK_BYTES = 2**30
 # cuBLAS has fast kernels for matrices whose rows begin at multiples of 16 bytes.
 _ALIGNED_ROWS = 8
 _PADDED_ROWS = 64
@@ -70,25 +66,6 @@ def replace_logits_by_gradient(logits: torch.Tensor, labels: torch.Tensor, label
     )
 
 
-@cache
-def compiled_replacement(backend: str = "inductor") -> ReplaceLogits:
-    """Return `replace_logits_by_gradient` compiled for any number of rows, with the vocabulary's size fixed.
-
-    Args:
-        backend (`str`): of `torch.compile`.
-    """
-    compiled = torch.compile(replace_logits_by_gradient, fullgraph=True, backend=backend)
-
-    def replace(logits: torch.Tensor, labels: torch.Tensor, label_probability: float) -> RowTerms:
-        torch._dynamo.maybe_mark_dynamic(logits, 0)
-        torch._dynamo.maybe_mark_dynamic(labels, 0)
-        # Otherwise a second vocabulary in the same process would have slower code, for a vocabulary of any size.
-        torch._dynamo.mark_static(logits, 1)
-        return compiled(logits, labels, label_probability)
-
-    return replace
-
-
 def fused_smoothed_cross_entropy(
     states: torch.Tensor,
     weight: torch.Tensor,
@@ -96,12 +73,12 @@ def fused_smoothed_cross_entropy(
     label_smoothing: float,
     bias: torch.Tensor | None = None,
     *,
-    replace_logits: ReplaceLogits = replace_logits_by_gradient,
-    chunk_bytes: int = CHUNK_BYTES,
+    replace_logits: ReplaceLogits,
+    chunk_bytes: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum `cross_entropy(states @ weight.T + bias, labels, label_smoothing)` over the rows that have a label.
 
-    Arguments and results are those of the package's `smoothed_cross_entropy_of_states`.
+    Arguments and results are those of `smoothed_cross_entropy_of_states`, and two arguments more.
 
     Args:
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output; finite where there is a

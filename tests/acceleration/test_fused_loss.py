@@ -1,15 +1,12 @@
-"""benchmarks/candidates/fused_loss.py computes the loss of the formula, its gradients, and the sums over tokens."""
+"""acceleration/fused_loss.py computes the loss of the formula, its gradients, and the sums over tokens."""
 
 import pytest
 import torch
 
-from benchmarks.candidates.fused_loss import (
-    compiled_replacement,
-    fused_smoothed_cross_entropy,
-    replace_logits_by_gradient,
-)
 from benchmarks.candidates.triton_support import missing_for_triton
 from benchmarks.support.gpu_timing import launches_of
+from hf_vanilla_transformer.acceleration import fused_loss
+from hf_vanilla_transformer.acceleration.fused_loss import replace_logits_by_gradient
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states, token_sums
 from tests.rounding import rms
 
@@ -20,26 +17,23 @@ VOCABULARIES = [64, 61, 3]
 SMALL_CHUNK = 1024
 
 
+def fused_smoothed_cross_entropy(*args, replace_logits=replace_logits_by_gradient, chunk_bytes=2**30):
+    return fused_loss.fused_smoothed_cross_entropy(*args, replace_logits=replace_logits, chunk_bytes=chunk_bytes)
+
+
 def triton_replacement():
     reason = missing_for_triton(torch.device("cpu"))
     if reason is not None:
         pytest.skip(reason)
-    from benchmarks.candidates.triton_loss import replace_logits_by_gradient_in_triton
+    from hf_vanilla_transformer.acceleration.triton_loss import replace_logits_by_gradient_in_triton
 
     return replace_logits_by_gradient_in_triton
 
 
 REPLACEMENTS = {
     "plain": lambda: replace_logits_by_gradient,
-    "compiled": lambda: compiled_replacement("aot_eager"),
     "triton": triton_replacement,
 }
-
-
-@pytest.fixture(autouse=True)
-def compilations_of_one_test():
-    """torch refuses to compile one function more than eight times."""
-    torch._dynamo.reset()
 
 
 @pytest.fixture(params=REPLACEMENTS)
@@ -218,20 +212,3 @@ def test_the_cpu_never_reads_a_value():
 
     assert launches_of(run, torch.device("cpu")).syncs == 0
     assert launches_of(lambda: labels.nonzero(), torch.device("cpu")).syncs == 1
-
-
-def test_one_compilation_serves_all_numbers_of_rows():
-    graphs = []
-
-    def backend(graph, example_inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    replace_logits = compiled_replacement(backend)
-    for rows in (9, 4, 100, 2):
-        replace_logits(torch.randn(rows, 64), torch.randint(64, (rows,)), 0.9)
-    assert len(graphs) == 1
-    # A different vocabulary is compiled for its own size, which makes faster code.
-    for rows in (9, 4):
-        replace_logits(torch.randn(rows, 72), torch.randint(72, (rows,)), 0.9)
-    assert len(graphs) == 2

@@ -1,0 +1,151 @@
+"""acceleration/gpu_loss.py runs Triton's kernel where it works, and the plain operation elsewhere."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from hf_vanilla_transformer.acceleration import gpu_loss
+from hf_vanilla_transformer.acceleration.fused_loss import replace_logits_by_gradient
+from hf_vanilla_transformer.acceleration.gpu_loss import chunk_bytes_for, smoothed_cross_entropy_on_gpus
+from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
+from hf_vanilla_transformer.model.operations import plain
+from tests.models import pad, sentences, small_model
+
+
+GIBIBYTE = 2**30
+
+
+class GpuTensor(torch.Tensor):
+    """A tensor that says that it is on a GPU."""
+
+    device = torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def as_with_cuda(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    # The subclass stands for a plain tensor here.
+    monkeypatch.setattr(gpu_loss, "is_plain_tensor", lambda tensor: True)
+
+
+def on_gpu(*shape, dtype=torch.float32):
+    return torch.zeros(shape, dtype=dtype).as_subclass(GpuTensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_triton_computes_with_three_dtypes(dtype):
+    states, weight, bias = on_gpu(1, 2, 8, dtype=dtype), on_gpu(5, 8, dtype=dtype), on_gpu(5, dtype=dtype)
+    assert gpu_loss._suits_triton(states, weight, None)
+    assert gpu_loss._suits_triton(states, weight, bias)
+
+
+def test_what_triton_leaves_to_the_plain_operation(monkeypatch):
+    states, weight = on_gpu(1, 2, 8), on_gpu(5, 8)
+    assert not gpu_loss._suits_triton(torch.zeros(1, 2, 8), torch.zeros(5, 8), None)
+    assert not gpu_loss._suits_triton(states.double(), weight.double(), None)
+    assert not gpu_loss._suits_triton(states, weight.half(), None)
+    assert not gpu_loss._suits_triton(states, weight, torch.zeros(5))
+    monkeypatch.setattr(gpu_loss, "is_plain_tensor", lambda tensor: tensor is not weight)
+    assert not gpu_loss._suits_triton(states, weight, None)
+    # AMD's GPUs are called cuda, too, and nobody has tried the kernel there.
+    monkeypatch.setattr(gpu_loss, "is_plain_tensor", lambda tensor: True)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert not gpu_loss._suits_triton(states, weight, None)
+
+
+def losses_and_gradients(function, model, states, labels):
+    weight = model.lm_head.weight
+    total, sums = function(states, weight, labels, 0.1)
+    return [total.detach(), sums, *torch.autograd.grad(total, [states, weight])]
+
+
+def test_the_fused_loss_takes_the_place_of_the_plain_one(monkeypatch):
+    """With Triton's function replaced by its formula, the rest of the way is the one on a GPU."""
+    chunks = []
+
+    def replace_logits(logits, labels, label_probability):
+        chunks.append(len(logits))
+        return replace_logits_by_gradient(logits, labels, label_probability)
+
+    model = small_model().train()
+    states = torch.randn(3, 7, model.config.d_model, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    labels, real = pad(sentences(5, 7, 2))
+    labels = labels.masked_fill(real == 0, -100)
+    expected = losses_and_gradients(plain(smoothed_cross_entropy_of_states), model, states, labels)
+
+    monkeypatch.setattr(gpu_loss, "_suits_triton", lambda states, weight, bias: True)
+    monkeypatch.setattr(gpu_loss, "triton_works", lambda: True)
+    monkeypatch.setattr(gpu_loss, "_replacement_in_triton", lambda: replace_logits)
+    row_bytes = nn.Parameter(torch.zeros(64)).numel() * 4
+    monkeypatch.setattr(gpu_loss, "chunk_bytes_for", lambda device: 8 * row_bytes)
+    actual = losses_and_gradients(smoothed_cross_entropy_of_states, model, states, labels)
+    # Rows of 60 logits, padded to 64.
+    assert chunks == [8, 8, 5]
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("memory", "expected"), [(8, 1 / 8), (16, 1 / 4), (80, 1), (141, 1)])
+def test_small_gpus_hold_small_chunks(monkeypatch, memory, expected):
+    class Properties:
+        total_memory = memory * GIBIBYTE
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    assert chunk_bytes_for(torch.device("cuda")) == expected * GIBIBYTE
+
+
+@pytest.fixture
+def without_gpu(monkeypatch):
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda *args, device=None, **kwargs: zeros(*args, **kwargs))
+    gpu_loss.triton_works.cache_clear()
+    yield
+    gpu_loss.triton_works.cache_clear()
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_triton_is_tried_once(monkeypatch):
+    calls = []
+
+    def replace_logits(logits, labels, label_probability):
+        calls.append(logits.shape)
+        return replace_logits_by_gradient(logits, labels, label_probability)
+
+    monkeypatch.setattr(gpu_loss, "_replacement_in_triton", lambda: replace_logits)
+    assert gpu_loss.triton_works()
+    assert gpu_loss.triton_works()
+    assert len(calls) == 1
+
+
+def no_compiler():
+    raise RuntimeError("Failed to find C compiler.")
+
+
+def wrong_kernel():
+    return lambda logits, labels, label_probability: None
+
+
+@pytest.mark.usefixtures("without_gpu")
+@pytest.mark.parametrize(
+    ("replacement", "reason"),
+    [(no_compiler, "RuntimeError: Failed to find C compiler."), (wrong_kernel, "it computes")],
+)
+def test_where_triton_does_not_work_a_warning_says_why(monkeypatch, caplog, replacement, reason):
+    monkeypatch.setattr(gpu_loss, "_replacement_in_triton", replacement)
+    with caplog.at_level(logging.WARNING):
+        assert not gpu_loss.triton_works()
+        assert not gpu_loss.triton_works()
+    (record,) = caplog.records
+    assert "training takes longer" in record.getMessage()
+    assert reason in record.getMessage()
+
+
+def test_without_triton_the_plain_operation_runs(monkeypatch):
+    monkeypatch.setattr(gpu_loss, "_suits_triton", lambda states, weight, bias: True)
+    monkeypatch.setattr(gpu_loss, "triton_works", lambda: False)
+    states, weight = torch.randn(1, 3, 8), torch.randn(5, 8)
+    labels = torch.tensor([[1, 4, -100]])
+    actual = smoothed_cross_entropy_on_gpus(states, weight, labels, 0.1)
+    expected = plain(smoothed_cross_entropy_of_states)(states, weight, labels, 0.1)
+    assert all(map(torch.equal, actual, expected))

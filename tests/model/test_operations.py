@@ -1,0 +1,46 @@
+"""model/operations.py: another implementation takes the place of an operation, and the formula stays at hand."""
+
+import pytest
+import torch
+
+from hf_vanilla_transformer.acceleration.gpu_loss import smoothed_cross_entropy_on_gpus
+from hf_vanilla_transformer.model import operations
+from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
+from hf_vanilla_transformer.model.operations import plain, replace, replaceable
+
+
+@pytest.fixture(autouse=True)
+def replacements(monkeypatch):
+    monkeypatch.setattr(operations, "_REPLACEMENTS", dict(operations._REPLACEMENTS))
+    return operations._REPLACEMENTS
+
+
+@replaceable
+def double(x: torch.Tensor) -> torch.Tensor:
+    """Return 2 x."""
+    return x * 2
+
+
+def test_the_formula_runs_unless_it_is_replaced():
+    x = torch.arange(3)
+    assert double(x).tolist() == [0, 2, 4]
+    replace(double, lambda x: x + 100)
+    assert double(x).tolist() == [100, 101, 102]
+    assert plain(double)(x).tolist() == [0, 2, 4]
+    assert double.__doc__ == "Return 2 x."
+
+
+def test_the_last_replacement_counts():
+    replace(double, lambda x: x + 1)
+    replace(double, lambda x: x + 2)
+    assert double(torch.tensor(0)) == 2
+
+
+def test_a_replaced_operation_is_compiled_as_one_graph():
+    replace(double, lambda x: x * 3)
+    compiled = torch.compile(lambda x: double(x) + 1, backend="aot_eager", fullgraph=True)
+    assert compiled(torch.arange(3)).tolist() == [1, 4, 7]
+
+
+def test_importing_the_package_replaces_operations(replacements):
+    assert replacements[smoothed_cross_entropy_of_states.__name__] is smoothed_cross_entropy_on_gpus
