@@ -1,4 +1,4 @@
-"""The loss and the ends of sub-layers alone, of the package and of candidates: errors against float64, then time."""
+"""The loss, and residual sums with norms, by formula and by Triton: errors against float64, then time."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.candidates.sublayer_end import plain_end
-from benchmarks.support.candidates_in_model import MakeEnd, makers_of_ends
+from benchmarks.candidates.triton_support import missing_for_triton
 from benchmarks.support.gpu_timing import Budget, launches_of, milliseconds_of, relative_error
 from benchmarks.support.timing import synchronize
 from hf_vanilla_transformer.model.linear_kernels import drop
@@ -29,6 +28,13 @@ CHECKED_ROWS = 1500
 EPS = 1e-6
 RATE = 0.1
 Loss = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+# Takes x, the sub-layer's output, and the norm's weight and bias; returns the normalized sum, and it in 16 bits.
+BoundEnd = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+    tuple[torch.Tensor, torch.Tensor],
+]
+# Makes such a function from epsilon, dropout rate, and the dtype of matmuls.
+MakeEnd = Callable[[float, float, torch.dtype], BoundEnd]
 
 
 @dataclass(frozen=True)
@@ -132,8 +138,10 @@ def _error_of_loss(loss: Loss, sizes: Sizes, vocab_size: int, device: torch.devi
 
 
 def measure_ends(all_sizes: list[Sizes], device: torch.device, budget: Budget) -> Iterator[dict[str, Any]]:
-    """Yield the figures of the ends of sub-layers after each: the package's, and candidates."""
-    makers: dict[str, MakeEnd] = {"today": _todays_end, **makers_of_ends(device)}
+    """Yield the figures of the ends of sub-layers after each: residual sum, norm and cast, plain and by Triton."""
+    makers: dict[str, MakeEnd] = {"plain": plain_end}
+    if missing_for_triton(device) is None:
+        makers["Triton"] = triton_end
     entries: list[dict[str, Any]] = []
     not_measured: list[str] = []
     figures = {"entries": entries, "not_measured": not_measured}
@@ -148,8 +156,8 @@ def measure_ends(all_sizes: list[Sizes], device: torch.device, budget: Budget) -
     yield figures
 
 
-def _todays_end(eps: float, rate: float, narrow_dtype: torch.dtype) -> Any:
-    """Return what the package's layers compute, with the cast that follows before the next matmul."""
+def plain_end(eps: float, rate: float, narrow_dtype: torch.dtype) -> BoundEnd:
+    """Return the formula that the package's layers compute, with the cast that follows before the next matmul."""
 
     def end(
         x: torch.Tensor, sublayer_x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
@@ -159,6 +167,13 @@ def _todays_end(eps: float, rate: float, narrow_dtype: torch.dtype) -> Any:
         return normalized, normalized.to(narrow_dtype)
 
     return end
+
+
+def triton_end(eps: float, rate: float, narrow_dtype: torch.dtype) -> BoundEnd:
+    """Return Triton's kernel of the package, for any number of tokens."""
+    from hf_vanilla_transformer.acceleration.triton_add_and_norm import add_and_norm_in_triton
+
+    return partial(add_and_norm_in_triton, eps=eps, rate=rate, narrow_dtype=narrow_dtype)
 
 
 def _figures_of_end(make_end: MakeEnd, sizes: Sizes, device: torch.device) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Use candidates in models of this package for a while, by replacing functions of the package.
-
-When a candidate moves into the package, its replacement here goes.
-"""
+"""Change how models of this package compute, for a while, by replacing functions of the package."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -10,20 +7,16 @@ from functools import partial
 from unittest import mock
 
 import torch
-from torch import nn
 
-from benchmarks.candidates.sublayer_end import BoundEnd, compiled_end, plain_end
-from benchmarks.candidates.triton_support import missing_for_triton
 from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
 from hf_vanilla_transformer.model.operations import plain
 
 
-# Makes a function from epsilon, dropout rate, and the dtype of matmuls.
-MakeEnd = Callable[[float, float, torch.dtype], BoundEnd]
-
-
-# The attribute of a tensor that holds it in 16 bits.
-_NARROW_COPY = "copy_for_matmuls"
+# The formulas of operations that the package replaces on GPUs, by names for people.
+PLAIN_OPERATIONS = {
+    "loss": plain(modeling.smoothed_cross_entropy_of_states),
+    "add and norm": plain(modeling.add_and_norm),
+}
 
 
 @dataclass(frozen=True)
@@ -65,43 +58,14 @@ def cudnn_attention(enabled: bool) -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(was_enabled)
 
 
-def use_loss(loss: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> AbstractContextManager[object]:
-    """Compute training losses by a function, such as the plain operation without its fast replacement."""
-    return mock.patch.object(modeling, "smoothed_cross_entropy_of_states", loss)
+def use_operation(name: str, operation: Callable[..., object]) -> AbstractContextManager[object]:
+    """Compute an operation of the model by another function.
 
-
-@contextmanager
-def use_ends(make_end: MakeEnd) -> Iterator[None]:
-    """Compute the ends of sub-layers by one function, whose 16-bit result the next matmuls read.
-
-    The 16-bit result travels as an attribute of the wide one, because the layers pass on a single tensor.
+    Args:
+        name: of the operation in the model's file.
+        operation: such as `plain(...)` of it, its formula without its fast replacement.
     """
-    cast_for_matmul = modeling.cast_for_matmul
-    linear = modeling.linear
-
-    def narrow_copy(x: torch.Tensor) -> torch.Tensor:
-        copy = getattr(x, _NARROW_COPY, None)
-        return cast_for_matmul(x) if copy is None else copy
-
-    def linear_of_narrow_copy(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        return linear(layer, narrow_copy(x))
-
-    def add_and_norm(
-        layer: modeling.VanillaTransformerLayer, x: torch.Tensor, sublayer_x: torch.Tensor, layer_norm: nn.LayerNorm
-    ) -> torch.Tensor:
-        rate = layer.dropout if layer.training else 0.0
-        end = make_end(layer_norm.eps, rate, sublayer_x.dtype)
-        normalized, narrow = end(x, sublayer_x, layer_norm.weight, layer_norm.bias)
-        if narrow.dtype != normalized.dtype:
-            setattr(normalized, _NARROW_COPY, narrow)
-        return normalized
-
-    with (
-        mock.patch.object(modeling, "cast_for_matmul", narrow_copy),
-        mock.patch.object(modeling, "linear", linear_of_narrow_copy),
-        mock.patch.object(modeling.VanillaTransformerLayer, "add_and_norm", add_and_norm),
-    ):
-        yield
+    return mock.patch.object(modeling, name, operation)
 
 
 def compiler_backend(device: torch.device) -> str:
@@ -119,31 +83,16 @@ def use_compiled_layers(backend: str) -> Iterator[None]:
         yield
 
 
-def makers_of_ends(device: torch.device) -> dict[str, MakeEnd]:
-    """Return the ways to compute the end of a sub-layer on a device, by name."""
-    ways: dict[str, MakeEnd] = {"compiled": partial(compiled_end, backend=compiler_backend(device))}
-    if device.type != "cuda":
-        ways["plain"] = plain_end
-    if missing_for_triton(device) is None:
-        from benchmarks.candidates.triton_sublayer_end import triton_end
-
-        ways["Triton"] = triton_end
-    return ways
-
-
 def changes_for(device: torch.device) -> list[Change]:
-    """Return all changes, those of one subject next to each other, in the order in which they are tried."""
-    changes = []
-    for name, make_end in makers_of_ends(device).items():
-        changes.append(Change(f"ends of sub-layers, {name}", "ends", partial(use_ends, make_end)))
-    missing = missing_for_triton(device)
-    if missing is not None:
-        changes.append(Change("ends of sub-layers, Triton", "ends", using_nothing, missing))
-    # It fuses the ends, too.
+    """Return all changes, those of one subject next to each other, in the order in which they are tried.
+
+    These are no candidates: they show what the package's own Triton kernels save, and what a compiler would.
+    """
     compile_layers = partial(use_compiled_layers, compiler_backend(device))
-    changes.append(Change("layers, compiled", "ends", compile_layers, is_candidate=False))
-    plain_loss = plain(modeling.smoothed_cross_entropy_of_states)
-    changes.append(Change("loss without Triton", "loss", partial(use_loss, plain_loss), is_candidate=False))
+    changes = [Change("layers, compiled", "layers", compile_layers, is_candidate=False)]
+    for name, operation in PLAIN_OPERATIONS.items():
+        use = partial(use_operation, operation.__name__, operation)
+        changes.append(Change(f"{name} without Triton", name, use, is_candidate=False))
     return changes
 
 

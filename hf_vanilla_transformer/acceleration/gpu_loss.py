@@ -4,19 +4,16 @@ On an H200 with 25,000 tokens, d_model 512 and a vocabulary of 37,000, it takes 
 plain operation 18.2 ms: `python -m benchmarks.gpu_candidates --parts loss`.
 """
 
-import logging
 from functools import cache
 
 import torch
 
-from ..model.fast_path_checks import is_plain_tensor
 from ..model.linear_kernels import cast_for_matmul
 from ..model.loss_kernels import smoothed_cross_entropy_of_states
 from ..model.operations import plain
 from .fused_loss import ReplaceLogits, fused_smoothed_cross_entropy
+from .gpu_conditions import are_on_one_nvidia_gpu, triton_works
 
-
-logger = logging.getLogger(__name__)
 
 # Of the logits that are in memory at the same time. The limit is that of 14,500 rows in 16 bits with the paper's
 # vocabulary of 37,000; larger chunks are not faster.
@@ -56,37 +53,13 @@ def chunk_bytes_for(device: torch.device) -> int:
     return min(MOST_CHUNK_BYTES, memory // MEMORY_PER_CHUNK)
 
 
-@cache
-def triton_works() -> bool:
-    """Return whether Triton computes the gradient of two rows of logits on the current GPU.
-
-    It needs a C compiler, and is not installed with torch on Windows. If it does not work, this warns once.
-    """
-    logits = torch.zeros(2, 16, dtype=torch.float32, device="cuda")
-    labels = torch.zeros(2, dtype=torch.long, device="cuda")
-    try:
-        _replacement_in_triton()(logits, labels, 1.0)
-        # The softmax of equal logits is 1/16, and less by 1 at the label.
-        works = logits[0].tolist() == [1 / 16 - 1] + [1 / 16] * 15
-        reason = f"it computes {logits[0].tolist()}"
-    except Exception as error:
-        works = False
-        reason = f"{type(error).__name__}: {error}"
-    if not works:
-        logger.warning("Triton does not work here, so that training takes longer (%s).", reason)
-    return works
-
-
 def _suits_triton(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     """Return whether these are ordinary tensors on a GPU of NVIDIA, in dtypes that the kernel computes with."""
-    if states.device.type != "cuda" or torch.version.cuda is None:
-        return False
     tensors = [states, weight]
     if bias is not None:
         tensors.append(bias)
-    for tensor in tensors:
-        if not is_plain_tensor(tensor) or tensor.device != states.device:
-            return False
+    if not are_on_one_nvidia_gpu(tensors):
+        return False
     dtypes = {cast_for_matmul(tensor[:0]).dtype for tensor in tensors}
     return len(dtypes) == 1 and dtypes <= set(_DTYPES)
 

@@ -1,7 +1,5 @@
 """acceleration/gpu_loss.py runs Triton's kernel where it works, and the plain operation elsewhere."""
 
-import logging
-
 import pytest
 import torch
 from torch import nn
@@ -11,48 +9,26 @@ from hf_vanilla_transformer.acceleration.fused_loss import replace_logits_by_gra
 from hf_vanilla_transformer.acceleration.gpu_loss import chunk_bytes_for, smoothed_cross_entropy_on_gpus
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
 from hf_vanilla_transformer.model.operations import plain
+from tests.acceleration.gpu_tensors import on_gpu
 from tests.models import pad, sentences, small_model
 
 
 GIBIBYTE = 2**30
 
 
-class GpuTensor(torch.Tensor):
-    """A tensor that says that it is on a GPU."""
-
-    device = torch.device("cuda")
-
-
-@pytest.fixture(autouse=True)
-def as_with_cuda(monkeypatch):
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    # The subclass stands for a plain tensor here.
-    monkeypatch.setattr(gpu_loss, "is_plain_tensor", lambda tensor: True)
-
-
-def on_gpu(*shape, dtype=torch.float32):
-    return torch.zeros(shape, dtype=dtype).as_subclass(GpuTensor)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_triton_computes_with_three_dtypes(dtype):
+def test_triton_computes_with_three_dtypes(dtype, as_with_cuda):
     states, weight, bias = on_gpu(1, 2, 8, dtype=dtype), on_gpu(5, 8, dtype=dtype), on_gpu(5, dtype=dtype)
     assert gpu_loss._suits_triton(states, weight, None)
     assert gpu_loss._suits_triton(states, weight, bias)
 
 
-def test_what_triton_leaves_to_the_plain_operation(monkeypatch):
+def test_what_triton_leaves_to_the_plain_operation(as_with_cuda):
     states, weight = on_gpu(1, 2, 8), on_gpu(5, 8)
     assert not gpu_loss._suits_triton(torch.zeros(1, 2, 8), torch.zeros(5, 8), None)
     assert not gpu_loss._suits_triton(states.double(), weight.double(), None)
     assert not gpu_loss._suits_triton(states, weight.half(), None)
     assert not gpu_loss._suits_triton(states, weight, torch.zeros(5))
-    monkeypatch.setattr(gpu_loss, "is_plain_tensor", lambda tensor: tensor is not weight)
-    assert not gpu_loss._suits_triton(states, weight, None)
-    # AMD's GPUs are called cuda, too, and nobody has tried the kernel there.
-    monkeypatch.setattr(gpu_loss, "is_plain_tensor", lambda tensor: True)
-    monkeypatch.setattr(torch.version, "cuda", None)
-    assert not gpu_loss._suits_triton(states, weight, None)
 
 
 def losses_and_gradients(function, model, states, labels):
@@ -93,52 +69,6 @@ def test_small_gpus_hold_small_chunks(monkeypatch, memory, expected):
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     assert chunk_bytes_for(torch.device("cuda")) == expected * GIBIBYTE
-
-
-@pytest.fixture
-def without_gpu(monkeypatch):
-    zeros = torch.zeros
-    monkeypatch.setattr(torch, "zeros", lambda *args, device=None, **kwargs: zeros(*args, **kwargs))
-    gpu_loss.triton_works.cache_clear()
-    yield
-    gpu_loss.triton_works.cache_clear()
-
-
-@pytest.mark.usefixtures("without_gpu")
-def test_triton_is_tried_once(monkeypatch):
-    calls = []
-
-    def replace_logits(logits, labels, label_probability):
-        calls.append(logits.shape)
-        return replace_logits_by_gradient(logits, labels, label_probability)
-
-    monkeypatch.setattr(gpu_loss, "_replacement_in_triton", lambda: replace_logits)
-    assert gpu_loss.triton_works()
-    assert gpu_loss.triton_works()
-    assert len(calls) == 1
-
-
-def no_compiler():
-    raise RuntimeError("Failed to find C compiler.")
-
-
-def wrong_kernel():
-    return lambda logits, labels, label_probability: None
-
-
-@pytest.mark.usefixtures("without_gpu")
-@pytest.mark.parametrize(
-    ("replacement", "reason"),
-    [(no_compiler, "RuntimeError: Failed to find C compiler."), (wrong_kernel, "it computes")],
-)
-def test_where_triton_does_not_work_a_warning_says_why(monkeypatch, caplog, replacement, reason):
-    monkeypatch.setattr(gpu_loss, "_replacement_in_triton", replacement)
-    with caplog.at_level(logging.WARNING):
-        assert not gpu_loss.triton_works()
-        assert not gpu_loss.triton_works()
-    (record,) = caplog.records
-    assert "training takes longer" in record.getMessage()
-    assert reason in record.getMessage()
 
 
 def test_without_triton_the_plain_operation_runs(monkeypatch):

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.candidates.sublayer_end import end_of_sublayer, plain_end
-from benchmarks.support.candidate_kernels import Sizes, _figures_of_end, _figures_of_loss, _safely
+from benchmarks.support.candidate_kernels import Sizes, _figures_of_end, _figures_of_loss, _safely, plain_end
 from hf_vanilla_transformer.acceleration.fused_loss import fused_smoothed_cross_entropy, replace_logits_by_gradient
 
 
@@ -50,7 +49,7 @@ def end_with(wrong_rate=None, scale=1.0):
             rate = wrong_rate
 
         def end(x, sublayer_x, weight, bias):
-            return end_of_sublayer(x, sublayer_x, weight * scale, bias, eps, rate, narrow_dtype)
+            return plain_end(eps, rate, narrow_dtype)(x, sublayer_x, weight * scale, bias)
 
         return end
 

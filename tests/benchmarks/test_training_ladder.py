@@ -19,6 +19,7 @@ from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_
 
 
 modeling = candidates_in_model.modeling
+LOSS = "smoothed_cross_entropy_of_states"
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ class Steps:
 def steps(monkeypatch):
     steps = Steps()
     monkeypatch.setattr(training_ladder, "time", SimpleNamespace(perf_counter=lambda: steps.now))
-    monkeypatch.setattr(modeling, "smoothed_cross_entropy_of_states", steps.take)
+    monkeypatch.setattr(modeling, LOSS, steps.take)
     return steps
 
 
@@ -107,7 +108,9 @@ def test_the_next_subject_is_measured_on_top_of_what_is_chosen(ladder, steps):
 
 
 def test_a_change_with_wrong_gradients_is_not_chosen(ladder, steps):
-    change = Change("wrong", "loss", partial(candidates_in_model.use_loss, wrong_loss_in_half_a_second(steps)))
+    change = Change(
+        "wrong", "loss", partial(candidates_in_model.use_operation, LOSS, wrong_loss_in_half_a_second(steps))
+    )
     figures = climb(ladder, [change])
     rung = rungs_by_name(figures)["wrong"]
     assert rung["speedup"] == 2
@@ -120,7 +123,7 @@ def test_an_error_of_a_change_is_a_figure(ladder):
     def fail(*args, **kwargs):
         raise RuntimeError("no kernel")
 
-    figures = climb(ladder, [Change("broken", "loss", partial(candidates_in_model.use_loss, fail))])
+    figures = climb(ladder, [Change("broken", "loss", partial(candidates_in_model.use_operation, LOSS, fail))])
     rung = rungs_by_name(figures)["broken"]
     assert not rung["passes"]
     assert rung["error"] == "RuntimeError: no kernel"

@@ -15,8 +15,8 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from benchmarks.candidates import triton_packed_attention, triton_sublayer_end  # noqa: E402
-from hf_vanilla_transformer.acceleration import triton_loss  # noqa: E402
+from benchmarks.candidates import triton_packed_attention  # noqa: E402
+from hf_vanilla_transformer.acceleration import triton_add_and_norm, triton_loss  # noqa: E402
 
 
 H100 = GPUTarget("cuda", 90, 32)
@@ -74,11 +74,11 @@ def test_loss(logits, tmp_path):
     assert "st.global.v4.b32" in compiled.asm["ptx"]
 
 
-def test_end_of_a_sublayer(tmp_path):
+def test_add_and_norm(tmp_path):
     common = {"x": FLOAT, "sublayer_x": BFLOAT, "weight": FLOAT, "means": FLOAT, "inverse_deviations": FLOAT}
     forward = compile_kernel(
-        triton_sublayer_end._forward,
-        triton_sublayer_end._WARPS,
+        triton_add_and_norm._forward,
+        triton_add_and_norm._WARPS,
         {"RATE": 0.1, "WRITES_NARROW": True, "COLUMNS": D_MODEL},
         **common,
         bias=FLOAT,
@@ -89,8 +89,8 @@ def test_end_of_a_sublayer(tmp_path):
         eps="fp32",
     )
     backward = compile_kernel(
-        triton_sublayer_end._backward,
-        triton_sublayer_end._WARPS,
+        triton_add_and_norm._backward,
+        triton_add_and_norm._WARPS,
         {"RATE": 0.1, "HAS_NORMALIZED": True, "HAS_NARROW": True, "COLUMNS": D_MODEL},
         **common,
         grad_normalized=FLOAT,

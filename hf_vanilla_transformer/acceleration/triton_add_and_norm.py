@@ -1,18 +1,15 @@
-"""`end_of_sublayer` in Triton: one kernel forward and one backward, which draws the same dropout mask again.
+"""LayerNorm(x + Dropout(Sublayer(x))) in Triton: one kernel forward, and one backward, which draws the mask again.
 
 The backward pass reads x and the sub-layer's output again instead of a stored mask and sum. Per element it moves 20
 bytes under autocast, and the forward pass 12.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch.autograd.function import once_differentiable
-
-from benchmarks.candidates.sublayer_end import BoundEnd
 
 
 _WARPS = 4
@@ -149,7 +146,7 @@ def _backward(
     tl.store(grad_biases + program * width + columns, grad_bias, mask=is_inside)
 
 
-class _SublayerEnd(torch.autograd.Function):
+class _AddAndNorm(torch.autograd.Function):
     """LayerNorm(x + Dropout(Sublayer(x))) of rows, `(rows, d_model)`, in the dtype of x and in a second one."""
 
     @staticmethod
@@ -171,23 +168,25 @@ class _SublayerEnd(torch.autograd.Function):
         writes_narrow = narrow_dtype != x.dtype
         narrow = x.new_empty(x.shape, dtype=narrow_dtype) if writes_narrow else None
         means, inverse_deviations = x.new_empty((2, rows), dtype=torch.float32)
-        _forward[(rows,)](
-            x,
-            sublayer_x,
-            weight,
-            bias,
-            normalized,
-            normalized if narrow is None else narrow,
-            means,
-            inverse_deviations,
-            seed,
-            width,
-            eps,
-            RATE=rate,
-            WRITES_NARROW=writes_narrow,
-            COLUMNS=triton.next_power_of_2(width),
-            num_warps=_WARPS,
-        )
+        # Triton launches on the current GPU, which may be another one than that of x.
+        with torch.cuda.device_of(x):
+            _forward[(rows,)](
+                x,
+                sublayer_x,
+                weight,
+                bias,
+                normalized,
+                normalized if narrow is None else narrow,
+                means,
+                inverse_deviations,
+                seed,
+                width,
+                eps,
+                RATE=rate,
+                WRITES_NARROW=writes_narrow,
+                COLUMNS=triton.next_power_of_2(width),
+                num_warps=_WARPS,
+            )
         ctx.save_for_backward(x, sublayer_x, weight, means, inverse_deviations)
         ctx.seed, ctx.rate, ctx.bias_dtype = seed, rate, bias.dtype
         # Otherwise torch would fill and read zeros for a result that nothing uses.
@@ -210,27 +209,28 @@ class _SublayerEnd(torch.autograd.Function):
         programs = min(rows, _programs(x.device))
         grads_of_programs = x.new_empty((2, programs, width), dtype=torch.float32)
         grad_weights, grad_biases = grads_of_programs
-        _backward[(programs,)](
-            x,
-            sublayer_x,
-            weight,
-            means,
-            inverse_deviations,
-            x if grad_normalized is None else grad_normalized,
-            x if grad_narrow is None else grad_narrow,
-            grad_x,
-            grad_sublayer_x,
-            grad_weights,
-            grad_biases,
-            ctx.seed,
-            rows,
-            width,
-            RATE=ctx.rate,
-            HAS_NORMALIZED=grad_normalized is not None,
-            HAS_NARROW=grad_narrow is not None,
-            COLUMNS=triton.next_power_of_2(width),
-            num_warps=_WARPS,
-        )
+        with torch.cuda.device_of(x):
+            _backward[(programs,)](
+                x,
+                sublayer_x,
+                weight,
+                means,
+                inverse_deviations,
+                x if grad_normalized is None else grad_normalized,
+                x if grad_narrow is None else grad_narrow,
+                grad_x,
+                grad_sublayer_x,
+                grad_weights,
+                grad_biases,
+                ctx.seed,
+                rows,
+                width,
+                RATE=ctx.rate,
+                HAS_NORMALIZED=grad_normalized is not None,
+                HAS_NARROW=grad_narrow is not None,
+                COLUMNS=triton.next_power_of_2(width),
+                num_warps=_WARPS,
+            )
         # In one launch.
         grad_weight, grad_bias = grads_of_programs.sum(dim=1)
         return grad_x, grad_sublayer_x, grad_weight.to(weight.dtype), grad_bias.to(ctx.bias_dtype), None, None, None
@@ -242,7 +242,7 @@ def _programs(device: torch.device) -> int:
     return _PROGRAMS_PER_MULTIPROCESSOR * torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def end_of_sublayer_in_triton(
+def add_and_norm_in_triton(
     x: torch.Tensor,
     sublayer_x: torch.Tensor,
     weight: torch.Tensor,
@@ -251,19 +251,26 @@ def end_of_sublayer_in_triton(
     rate: float,
     narrow_dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute what `end_of_sublayer` does, in float32 or 16 bits, where d_model is a multiple of 4.
+    """Compute LayerNorm(x + Dropout(Sublayer(x))), and its cast for the next matmuls.
 
-    It takes and returns what `end_of_sublayer` does. The gradient cannot be differentiated again.
+    The gradient cannot be differentiated again.
+
+    Args:
+        x (`torch.Tensor` of shape `(..., d_model)`): the sub-layer's input, in float32 or 16 bits; d_model is a
+            multiple of 4.
+        sublayer_x (`torch.Tensor` of shape `(..., d_model)`): its output, in float32 or 16 bits.
+        weight, bias (`torch.Tensor` of shape `(d_model,)`): of the norm.
+        eps (`float`): of the norm.
+        rate (`float`): dropout rate.
+        narrow_dtype (`torch.dtype`): of the second result.
+
+    Returns:
+        `tuple[torch.Tensor, torch.Tensor]`: the normalized sum in the dtype of x, and in `narrow_dtype`.
     """
     rows = x.flatten(0, -2).contiguous()
     sublayer_rows = sublayer_x.flatten(0, -2).contiguous()
-    normalized, narrow = _SublayerEnd.apply(rows, sublayer_rows, weight, bias, eps, rate, narrow_dtype)
+    normalized, narrow = _AddAndNorm.apply(rows, sublayer_rows, weight, bias, eps, rate, narrow_dtype)
     normalized = normalized.view_as(x)
     if narrow is None:
         return normalized, normalized
     return normalized, narrow.view_as(x)
-
-
-def triton_end(eps: float, rate: float, narrow_dtype: torch.dtype) -> BoundEnd:
-    """Return `end_of_sublayer_in_triton` with fixed numbers."""
-    return partial(end_of_sublayer_in_triton, eps=eps, rate=rate, narrow_dtype=narrow_dtype)
