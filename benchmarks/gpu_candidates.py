@@ -22,7 +22,6 @@ import torch
 
 from benchmarks import gpu_check
 from benchmarks.support import (
-    attention_candidates,
     attention_plans,
     candidate_kernels,
     candidates_report,
@@ -44,7 +43,6 @@ GRACE = 40
 # Of an update, as in the paper; and the number of batches into which the recipe of base splits it.
 TOKENS, SPLIT = 25_000, 8
 SMALLEST_TOKENS = 128
-LENGTHS = (16, 32, 64, 128)
 # Pairs of random tokens for the Trainer, and those of a rehearsal.
 PAIRS, SMALLEST_PAIRS = 200_000, 400
 NEEDED_BY_TRAINER = ("datasets", "accelerate", "pyarrow")
@@ -147,18 +145,6 @@ def ladder(name: str, budget: Budget, args: GpuCandidatesArguments) -> Iterator[
         yield {"ladder": figures}
 
 
-def attention(budget: Budget, args: GpuCandidatesArguments) -> Iterator[Outcome]:
-    """Check and time attention alone, of padded and of packed sentences."""
-    if args.smallest:
-        sizes = attention_candidates.Sizes(SMALLEST_TOKENS, heads=2, head_dim=16)
-        lengths = LENGTHS[:2]
-    else:
-        sizes = attention_candidates.Sizes(TOKENS, heads=8, head_dim=64)
-        lengths = LENGTHS
-    for figures in attention_candidates.measure_attention(sizes, lengths, torch.device(args.device), budget):
-        yield {"attention": figures}
-
-
 def decoding(budget: Budget, args: GpuCandidatesArguments) -> Outcome:
     """Measure the decoding of gpu_check."""
     names = ["ours-fp32", "ours-bf16", "marian-fp32", "marian-bf16"]
@@ -202,7 +188,6 @@ PARTS = [
     _part("ladder_base", partial(ladder, "base"), 110),
     _part("loss", loss, 45),
     _part("ends", ends, 40),
-    _part("attention", attention, 80),
     _part("ladder_big", partial(ladder, "big"), 100),
     _part("decoding", decoding, 60),
 ]

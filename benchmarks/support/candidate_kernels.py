@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.candidates.triton_support import missing_for_triton
 from benchmarks.support.gpu_timing import Budget, launches_of, milliseconds_of, relative_error
 from benchmarks.support.timing import synchronize
+from benchmarks.support.triton_support import missing_for_triton
 from hf_vanilla_transformer.model.linear_kernels import drop
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
 from hf_vanilla_transformer.model.operations import plain

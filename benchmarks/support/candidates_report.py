@@ -21,7 +21,7 @@ def latest(outcome: Outcome) -> str:
     if "ladder" in outcome:
         rung = outcome["ladder"]["rungs"][-1]
         return f"{rung['name']}: {_number(rung.get('milliseconds'), 1)} ms per step, {_verdict(rung)}"
-    for name in ("loss", "ends", "attention"):
+    for name in ("loss", "ends"):
         if name in outcome and outcome[name]["entries"]:
             entry = outcome[name]["entries"][-1]
             return f"{entry['name']}: {_number(entry.get('milliseconds'), 3)} ms, {_verdict(entry)}"
@@ -145,29 +145,6 @@ def _ends(figures: dict[str, Any]) -> Iterator[str]:
     yield table(headings, rows)
 
 
-def _attention(figures: dict[str, Any]) -> Iterator[str]:
-    entries = figures["entries"]
-    columns = list(dict.fromkeys((entry["kind"], entry["longest"]) for entry in entries))
-    rows = []
-    for name in dict.fromkeys(entry["name"] for entry in entries):
-        cells = {}
-        for entry in entries:
-            if entry["name"] == name:
-                cells[entry["kind"], entry["longest"]] = _attention_cell(entry)
-        rows.append([name, *(cells.get(column, "") for column in columns)])
-    yield "ms of kernels, forward and backward, by kind and longest sentence; on CPUs ms."
-    yield table(["", *(f"{kind}, {longest}" for kind, longest in columns)], rows)
-
-
-def _attention_cell(entry: dict[str, Any]) -> str:
-    if "relative_error" not in entry:
-        return "error"
-    milliseconds = entry["kernel_milliseconds"]
-    if milliseconds is None:
-        milliseconds = entry["milliseconds"]
-    return f"{milliseconds:.3f}" if entry["passes"] else f"{milliseconds:.3f} (check failed)"
-
-
 def _decoding(figures: dict[str, Any]) -> Iterator[str]:
     _, *rest = generation_report.tables(figures, BASELINE)
     yield from rest
@@ -249,6 +226,5 @@ _WRITERS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "ladder": _ladder,
     "loss": _loss,
     "ends": _ends,
-    "attention": _attention,
     "decoding": _decoding,
 }

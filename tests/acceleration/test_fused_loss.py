@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from benchmarks.candidates.triton_support import missing_for_triton
 from benchmarks.support.gpu_timing import launches_of
+from benchmarks.support.triton_support import missing_for_triton
 from hf_vanilla_transformer.acceleration import fused_loss
 from hf_vanilla_transformer.acceleration.fused_loss import replace_logits_by_gradient
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states, token_sums

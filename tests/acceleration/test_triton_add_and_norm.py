@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.candidates.triton_support import missing_for_triton
 from benchmarks.support.candidate_kernels import plain_end, triton_end
+from benchmarks.support.triton_support import missing_for_triton
 from tests.rounding import rms
 
 

@@ -43,7 +43,7 @@ def test_every_part_of_a_rehearsal_succeeds(rehearsal):
 def test_every_candidate_of_a_rehearsal_passes_its_check(rehearsal):
     _, parts, _ = rehearsal
     assert parts["trainer"]["trainer"]["collators_agree"]
-    for name in ("loss", "ends", "attention"):
+    for name in ("loss", "ends"):
         entries = parts[name][name]["entries"]
         assert entries
         assert all(entry["passes"] for entry in entries)
@@ -67,7 +67,7 @@ def test_the_tables_of_a_rehearsal_have_its_figures(rehearsal):
 
 
 def test_torch_and_transformers_are_enough(bare, tmp_path):
-    parts = ["environment", "plans", "trainer", "ladder_base", "loss", "ends", "attention"]
+    parts = ["environment", "plans", "trainer", "ladder_base", "loss", "ends"]
     result = run_bare(bare, "-m", "benchmarks.gpu_candidates", *OPTIONS, "--output", str(tmp_path), "--parts", *parts)
     assert result.returncode == 0, result.stdout + result.stderr
     outcomes = json.loads((tmp_path / "gpu_candidates.json").read_text(encoding="utf-8"))["parts"]
@@ -87,7 +87,6 @@ def test_the_whole_takes_at_most_nine_minutes():
         gpu_candidates.plans,
         gpu_candidates.loss,
         gpu_candidates.ends,
-        gpu_candidates.attention,
     ],
     ids=lambda measure: measure.__name__,
 )

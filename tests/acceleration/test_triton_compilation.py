@@ -15,7 +15,6 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from benchmarks.candidates import triton_packed_attention  # noqa: E402
 from hf_vanilla_transformer.acceleration import triton_add_and_norm, triton_loss  # noqa: E402
 
 
@@ -106,37 +105,3 @@ def test_add_and_norm(tmp_path):
     for compiled in (forward, backward):
         assert_nothing_is_spilled(compiled, tmp_path)
         assert "ld.global.v4.b32" in compiled.asm["ptx"]
-
-
-def test_packed_attention(tmp_path):
-    constants = {
-        "D": HEAD_DIM,
-        "QUERIES": triton_packed_attention._QUERIES,
-        "KEYS": triton_packed_attention._KEYS,
-    }
-    common = {
-        "queries": BFLOAT,
-        "keys": BFLOAT,
-        "values": BFLOAT,
-        "log_sums": FLOAT,
-        "num_queries": "i32",
-        "num_keys": "i32",
-        "heads": "i32",
-        "scaling_log2": "fp32",
-    }
-    keys = {"first_keys": INT, "last_keys": INT}
-    queries = {"first_queries": INT, "last_queries": INT}
-    backward = {"dots": FLOAT, "grad_outputs": BFLOAT, "scaling": "fp32"}
-    kernels = [
-        (triton_packed_attention._forward, {**common, **keys, "outputs": BFLOAT}),
-        (triton_packed_attention._backward_queries, {**common, **keys, **backward, "grad_queries": BFLOAT}),
-        (
-            triton_packed_attention._backward_keys,
-            {**common, **queries, **backward, "grad_keys": BFLOAT, "grad_values": BFLOAT},
-        ),
-    ]
-    for kernel, types in kernels:
-        compiled = compile_kernel(kernel, triton_packed_attention._WARPS, constants, **types)
-        assert_nothing_is_spilled(compiled, tmp_path)
-        # The matmul instruction of Hopper GPUs.
-        assert "wgmma" in compiled.asm["ptx"]
