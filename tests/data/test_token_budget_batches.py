@@ -148,6 +148,59 @@ def test_long_and_short_batches_come_in_any_order():
     assert abs(np.corrcoef(mean_lengths, np.arange(len(mean_lengths)))[0, 1]) < 0.2
 
 
+def test_one_process_has_the_order_of_earlier_versions():
+    """A run that an earlier version started must resume as if it had not been interrupted."""
+    # The budget has room for 10 pairs of 10 tokens, so a batch has 8 rows, and the last one has 4.
+    data = [[9] * 16 + [10] * 60] * 2
+    ends = [8, 16, 24, 32, 40, 48, 56, 64, 72, 76]
+    generator = np.random.default_rng((3, 4))
+    order = np.arange(76)
+    generator.shuffle(order[:16])
+    generator.shuffle(order[16:])
+    in_order_of_lengths = np.split(order, ends[:-1])
+    expected = [in_order_of_lengths[number].tolist() for number in generator.permutation(10)]
+    assert batches(data, seed=3, epoch=4) == expected
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    """Lengths of 300,000 pairs, `(2, pairs)`, distributed as in corpora of translations."""
+    generator = np.random.default_rng(0)
+    source = np.exp(generator.normal(3.2, 0.6, 300_000))
+    target = source * np.exp(generator.normal(0.02, 0.2, 300_000))
+    return np.clip(np.round([source, target]), 2, 256).astype(int)
+
+
+def padded_tokens_of_steps(data, tokens, processes, epoch):
+    """Padded tokens of both sides, `(steps, processes)`."""
+    work = []
+    for rank in range(processes):
+        plan = batches(data, tokens, epoch=epoch, processes=processes, rank=rank)
+        work.append([padded(data, batch).sum() for batch in plan])
+    return np.array(work).T
+
+
+@pytest.mark.parametrize(("tokens", "processes"), [(25_000, 2), (25_000, 7), (25_000, 8), (3125, 8)])
+def test_processes_have_equal_work_in_every_step(corpus, tokens, processes):
+    """All processes wait for the slowest one, which must have little more work than the mean."""
+    work = padded_tokens_of_steps(corpus, tokens, processes, epoch=1)
+    assert work.max(axis=1).sum() < 1.01 * work.mean(axis=1).sum()
+
+
+def test_no_process_always_has_the_most_work(corpus):
+    work_of_epoch = padded_tokens_of_steps(corpus, 3125, 4, epoch=1).sum(axis=0)
+    assert np.ptp(work_of_epoch) < 0.001 * work_of_epoch.mean()
+
+
+def test_steps_of_several_processes_mix_lengths(corpus):
+    """If equal work meant equal lengths, the steps would differ in length as much as their batches do."""
+    plans = [batches(corpus, 3125, processes=8, rank=rank) for rank in range(8)]
+    mean_lengths = np.array([[np.log(corpus[:, batch].mean()) for batch in plan] for plan in plans])
+    assert mean_lengths.mean(axis=0).var() < 0.5 * mean_lengths.var()
+    numbers_of_steps = np.arange(mean_lengths.shape[1])
+    assert abs(np.corrcoef(mean_lengths[0], numbers_of_steps)[0, 1]) < 0.2
+
+
 def test_equal_pairs_meet_by_chance():
     """Two of 60 equal pairs in batches of 10 share a batch with probability 9/59."""
     data, epochs = np.full((2, 60), 10), 400
