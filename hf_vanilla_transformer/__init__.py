@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .training.paper_arguments import PaperTrainingArguments as PaperTrainingArguments
     from .training.plan import Plan as Plan
     from .training.plan import plan as plan
+    from .training.process_seeds import ProcessSeeds as ProcessSeeds
     from .training.r_drop import RDropTrainer as RDropTrainer
     from .training.token_metrics import TokenMetricsTrainer as TokenMetricsTrainer
     from .training.trainer_callbacks import DivergedError as DivergedError
@@ -83,6 +84,7 @@ _NAMES_OF = {
     "training.optimizer_and_schedule": ["paper_optimizers"],
     "training.paper_arguments": ["PaperTrainingArguments"],
     "training.plan": ["Plan", "plan"],
+    "training.process_seeds": ["ProcessSeeds"],
     "training.r_drop": ["RDropTrainer"],
     "training.token_metrics": ["TokenMetricsTrainer"],
     "training.trainer_callbacks": ["DivergedError", "ReleaseMemory", "StopWhenDiverged"],

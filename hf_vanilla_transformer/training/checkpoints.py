@@ -13,14 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import PartialState
 from transformers import TrainerCallback, TrainerState, TrainingArguments
-from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..support.checkpoint_marks import MARK, checkpoints_in, complete_checkpoints, fault_of, mark_complete, step_of
 from ..support.user_errors import InputError
+from .process_seeds import seed_order_of_lengths
 from .trainer_callbacks import RecordFacts, evaluations_without_improvement
 
 
@@ -67,13 +66,7 @@ class CompleteCheckpoints(TrainerCallback):
             args.save_total_limit = -abs(args.save_total_limit)
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        batches = getattr(kwargs["train_dataloader"], "batch_sampler", None)
-        # With several processes accelerate wraps the sampler of batches.
-        batches = getattr(batches, "batch_sampler", batches)
-        sampler = getattr(batches, "sampler", None)
-        if isinstance(sampler, LengthGroupedSampler):
-            seed = args.seed if args.data_seed is None else args.data_seed
-            sampler.generator = torch.Generator().manual_seed(seed + int(state.epoch or 0))
+        seed_order_of_lengths(args, state, kwargs["train_dataloader"])
 
     def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if args.save_only_model:

@@ -51,6 +51,7 @@ from ..support.user_errors import InputError
 from ..translation.model_loading import explaining_missing_files, load_model
 from .checkpoints import CompleteCheckpoints
 from .optimizer_and_schedule import paper_optimizers
+from .process_seeds import ProcessSeeds
 from .r_drop import RDropTrainer
 from .run_arguments import ModelArguments, RunArguments, Settings
 from .run_checks import check_lengths, check_space, check_tokenizer
@@ -101,7 +102,8 @@ def build_trainer(
         )
     scored = pairs.get("validation", pairs["train"])
     trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(scored))
-    callbacks = [facts, LogRunSizes(model.num_parameters(), len(data["train"])), StopWhenDiverged()]
+    log_run_sizes = LogRunSizes(model.num_parameters(), len(data["train"]))
+    callbacks = [facts, log_run_sizes, StopWhenDiverged(), ProcessSeeds(trainer)]
     if args.eval_strategy != "no":
         callbacks.append(LogExamples(trainer, tokenizer, pairs["validation"]))
     if keeps_freed_memory:
