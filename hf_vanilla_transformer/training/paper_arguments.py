@@ -1,11 +1,20 @@
 """Section 5 of the paper as defaults of `Seq2SeqTrainingArguments`."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
+from accelerate import PartialState
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
+from ..support.argument_checks import check_number
 from ..support.build_arguments import option
+
+
+# In seconds. The first process may tokenize a large corpus while the others wait.
+_A_DAY = 24 * 60 * 60
+# Python and torch cannot represent much longer times.
+_A_YEAR = 365 * _A_DAY
 
 
 @dataclass
@@ -25,6 +34,9 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
 
     With [`CompleteCheckpoints`] among the callbacks, a run that resumes in the middle of an epoch reads the sentences
     in the order of an uninterrupted run. Without it transformers draws the order of `group_by_length` anew.
+
+    Processes that train together wait for each other for at most `ddp_timeout` seconds. The default is 24 hours instead
+    of the Trainer's 30 minutes, because the first process may tokenize a large corpus while the others wait.
     """
 
     _argument_group_name = "training"
@@ -40,6 +52,16 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
     train_sampling_strategy: str = option("group_by_length", "Batch sentences of approximately equal length.")
 
     logging_nan_inf_filter: bool = option(False, "Replace non-finite losses in the log.")
+
+    ddp_timeout: int = option(_A_DAY, "Seconds that processes wait for each other, on GPUs and CPUs.")
+
+    def __post_init__(self) -> None:
+        check_number("ddp_timeout", self.ddp_timeout, 1, _A_YEAR)
+        if self.use_cpu:
+            # On CPUs the Trainer ignores `ddp_timeout`, but it keeps a process group that exists already.
+            timeout = timedelta(seconds=self.ddp_timeout)
+            PartialState(cpu=True, backend=self.ddp_backend, timeout=timeout)
+        super().__post_init__()
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without the Hub token, which the Trainer would pickle into folders that it pushes."""

@@ -450,6 +450,8 @@ def test_the_tokenization_of_a_language_is_needed_only_for_scores(tmp_path, monk
         ({"weight_decay": -0.1}, r"weight_decay is -0\.1; it must be a number of at least 0"),
         ({"neftune_noise_alpha": -5.0}, r"neftune_noise_alpha is -5\.0; it must be a number of at least 0"),
         ({"save_steps": -3.0}, "save_steps is -3.*; it must be a number of at least 0"),
+        ({"ddp_timeout": 0}, "ddp_timeout is 0; it must lie between 1 and"),
+        ({"ddp_timeout": 10**30}, "ddp_timeout is 1000000000000000000000000000000; it must lie between 1 and"),
         ({"seed": -1}, "Seed must be between 0 and"),
         ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps is 0; it must be at least 1"),
         ({"save_total_limit": -2}, "save_total_limit is -2; it must be a number of at least 0"),

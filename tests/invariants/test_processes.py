@@ -3,16 +3,18 @@
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import last_complete_checkpoint
+from hf_vanilla_transformer import PaperTrainingArguments, last_complete_checkpoint
 from hf_vanilla_transformer.cli import train
 from hf_vanilla_transformer.training import run_setup
 from tests.invariants.checkpoints import assert_same_checkpoint, assert_same_weights
-from tests.invariants.killed import MAX_STEPS, exit_code, start, two_ranks
+from tests.invariants.killed import MAX_STEPS, exit_code, run_as_two, start, two_ranks
 
 
 LAST = f"checkpoint-{MAX_STEPS}"
@@ -99,3 +101,18 @@ def test_a_process_that_dies_leaves_no_checkpoint_that_looks_complete(tmp_path, 
     assert "it has no mark" not in logs[1].read_text()
     assert_same_checkpoint(run / LAST, launched[0] / LAST)
     assert_same_weights(run, launched[0])
+
+
+def check_timeout(folder, expected, arguments):
+    """Raise AssertionError if the processes do not wait for each other as long as the arguments say."""
+    PaperTrainingArguments(output_dir=str(folder), use_cpu=True, **arguments)
+    group = torch.distributed.group.WORLD
+    assert group._get_backend(torch.device("cpu")).options._timeout == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [({}, timedelta(hours=24)), ({"ddp_timeout": 77}, timedelta(seconds=77))]
+)
+def test_processes_wait_a_day_for_the_first_one_unless_told_otherwise(tmp_path, arguments, expected):
+    """The first process may tokenize, plan, or translate with a teacher for hours."""
+    run_as_two(check_timeout, tmp_path / "run", expected, arguments, folder=tmp_path)
