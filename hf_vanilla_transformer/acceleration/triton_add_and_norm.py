@@ -16,6 +16,8 @@ _WARPS = 4
 # Programs of the backward pass for each multiprocessor. Each adds up the norm's gradients over its rows.
 _PROGRAMS_PER_MULTIPROCESSOR = 8
 _PROGRAMS_WITHOUT_GPU = 3
+# Seeds of Philox are drawn below this number.
+_SEEDS = 2**31 - 1
 # Philox passes statistical tests from 7 rounds on; Triton's default is 10.
 _RANDOM_ROUNDS: tl.constexpr = tl.constexpr(7)
 
@@ -161,9 +163,7 @@ class _AddAndNorm(torch.autograd.Function):
         narrow_dtype: torch.dtype,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         rows, width = x.shape
-        # The CPU's generator, because reading a number from the GPU would wait for it. Gradient checkpointing restores
-        # the state of this generator, too.
-        seed = int(torch.randint(2**31 - 1, ()))
+        seed = _draw_seed(x.device)
         normalized = torch.empty_like(x)
         writes_narrow = narrow_dtype != x.dtype
         narrow = x.new_empty(x.shape, dtype=narrow_dtype) if writes_narrow else None
@@ -234,6 +234,19 @@ class _AddAndNorm(torch.autograd.Function):
         # In one launch.
         grad_weight, grad_bias = grads_of_programs.sum(dim=1)
         return grad_x, grad_sublayer_x, grad_weight.to(weight.dtype), grad_bias.to(ctx.bias_dtype), None, None, None
+
+
+def _draw_seed(device: torch.device) -> int:
+    """Return a seed that differs between calls and, like torch's dropout, between seeds of the device's generator.
+
+    The number is drawn from the CPU's generator, because reading one from the GPU would wait for it. Gradient
+    checkpointing restores the state of that generator, too. The seed of the device's generator is added to it, because
+    processes that train together differ in it alone.
+    """
+    seed_of_device = torch.initial_seed()
+    if device.type == "cuda":
+        seed_of_device = torch.cuda.default_generators[device.index].initial_seed()
+    return (int(torch.randint(_SEEDS, ())) + seed_of_device) % _SEEDS
 
 
 def _programs(device: torch.device) -> int:

@@ -132,3 +132,24 @@ def test_gradient_checkpointing_replays_the_mask(make_end):
     expected = gradients(lambda: end(x, sublayer_x, weight, bias))
     replayed = gradients(lambda: checkpoint(end, x, sublayer_x, weight, bias, use_reentrant=False))
     assert all(map(torch.equal, replayed, expected))
+
+
+def test_triton_draws_other_masks_where_the_device_has_another_seed(monkeypatch):
+    """Processes that train together have one state of the CPU's generator, and differ in the seed of their GPU."""
+    pytest.importorskip("triton")
+    from hf_vanilla_transformer.acceleration import triton_add_and_norm
+
+    class Generator:
+        def __init__(self, seed):
+            self.seed = seed
+
+        def initial_seed(self):
+            return self.seed
+
+    monkeypatch.setattr(torch.cuda, "default_generators", [Generator(7), Generator(8)])
+    seeds = []
+    for device in ("cuda:0", "cuda:1", "cuda:0"):
+        torch.manual_seed(0)
+        seeds.append(triton_add_and_norm._draw_seed(torch.device(device)))
+    assert seeds[0] != seeds[1]
+    assert seeds[0] == seeds[2]
