@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .training.checkpoint_averaging import average_checkpoints as average_checkpoints
     from .training.checkpoints import CompleteCheckpoints as CompleteCheckpoints
     from .training.checkpoints import last_complete_checkpoint as last_complete_checkpoint
+    from .training.optimizer_and_schedule import PaperSchedule as PaperSchedule
     from .training.optimizer_and_schedule import paper_optimizers as paper_optimizers
     from .training.paper_arguments import PaperTrainingArguments as PaperTrainingArguments
     from .training.plan import Plan as Plan
@@ -81,7 +82,7 @@ _NAMES_OF = {
     "support.process_memory": ["keep_freed_memory"],
     "training.checkpoint_averaging": ["average_checkpoints"],
     "training.checkpoints": ["CompleteCheckpoints", "last_complete_checkpoint"],
-    "training.optimizer_and_schedule": ["paper_optimizers"],
+    "training.optimizer_and_schedule": ["PaperSchedule", "paper_optimizers"],
     "training.paper_arguments": ["PaperTrainingArguments"],
     "training.plan": ["Plan", "plan"],
     "training.process_seeds": ["ProcessSeeds"],

@@ -29,8 +29,7 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
 
     Arguments cannot express Eq. 3: it depends on d_model, and transformers' `inverse_sqrt` schedule lags it by one
     update (its first update has learning rate 0). `learning_rate` is therefore the peak for the base model,
-    512^-0.5 4000^-0.5. For exactly Eq. 3 with any model, pass `optimizers=paper_optimizers(model, args)` to the
-    Trainer.
+    512^-0.5 4000^-0.5. For exactly Eq. 3 with any model, call [`PaperSchedule.use_in`] before the training.
 
     With [`CompleteCheckpoints`] among the callbacks, a run that resumes in the middle of an epoch reads the sentences
     in the order of an uninterrupted run. Without it transformers draws the order of `group_by_length` anew.

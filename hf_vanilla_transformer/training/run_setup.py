@@ -50,7 +50,7 @@ from ..support.process_memory import keep_freed_memory
 from ..support.user_errors import InputError
 from ..translation.model_loading import explaining_missing_files, load_model
 from .checkpoints import CompleteCheckpoints
-from .optimizer_and_schedule import paper_optimizers
+from .optimizer_and_schedule import PaperSchedule
 from .process_seeds import ProcessSeeds
 from .r_drop import RDropTrainer
 from .run_arguments import ModelArguments, RunArguments, Settings
@@ -326,7 +326,6 @@ def make_trainer(
     args.dataloader_pin_memory = args.dataloader_pin_memory and args.device.type != "cpu"
     if args.ddp_find_unused_parameters is None:
         args.ddp_find_unused_parameters = False  # Every weight gets a gradient in every update.
-    optimizers = paper_optimizers(model, args, args.rate_factor) if args.uses_paper_schedule else None
     kind: Any = partial(RDropTrainer, r_drop_alpha=args.r_drop_alpha) if args.r_drop_alpha else TokenMetricsTrainer
     trainer = kind(
         model=model,
@@ -338,14 +337,8 @@ def make_trainer(
         compute_metrics=make_compute_metrics(tokenizer, **(scoring or {})) if args.predict_with_generate else None,
         callbacks=[CompleteCheckpoints()],
     )
-    if optimizers is not None:
-        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-            raise InputError(
-                f"{'FSDP' if trainer.is_fsdp_enabled else 'DeepSpeed'} needs an optimizer that the Trainer makes, so "
-                "the learning rate of Eq. 3 is not available; give --learning_rate, and --lr_scheduler_type and "
-                "--warmup_steps as you like."
-            )
-        trainer.optimizer, trainer.lr_scheduler = optimizers
+    if args.uses_paper_schedule:
+        PaperSchedule.use_in(trainer, args.rate_factor)
     if args.tokens_per_batch is not None:
         TokenBudgetBatchSampler.use_in(trainer, args.tokens_per_batch)
     if args.push_to_hub and args.hub_strategy != HubStrategy.END:

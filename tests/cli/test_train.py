@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -366,26 +367,34 @@ class StubTrainer:
     """Stands for `TokenMetricsTrainer` with an engine that cannot be started here."""
 
     is_deepspeed_enabled = is_fsdp_enabled = False
+    optimizer = lr_scheduler = None
+    deepspeed_config = {"zero_optimization": {"stage": 2}}
 
-    def __init__(self, **kwargs):
-        pass
-
-
-def test_deepspeed_is_not_given_the_paper_s_schedule(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(run_setup, "TokenMetricsTrainer", type("Stub", (StubTrainer,), {"is_deepspeed_enabled": True}))
-    model, data = small_model(vocab_size=300), {"train": None}
-    with pytest.raises(ValueError, match=r"DeepSpeed needs an optimizer that the Trainer makes.* give --learning_rate"):
-        run_setup.make_trainer(RunArguments(str(tmp_path)), tokenizer, model, data)
-    run_setup.make_trainer(RunArguments(str(tmp_path), learning_rate=0.1), tokenizer, model, data)
+    def __init__(self, model, args, **kwargs):
+        self.model, self.args = model, args
+        plugin = SimpleNamespace(hf_ds_config=SimpleNamespace(config=self.deepspeed_config))
+        self.accelerator = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=plugin))
 
 
-def test_fsdp_is_given_one_module_for_a_matrix(tmp_path, tokenizer, monkeypatch):
+@pytest.mark.parametrize("engine", ["deepspeed", "fsdp"])
+def test_engines_get_the_learning_rate_of_the_paper(tmp_path, tokenizer, monkeypatch, engine):
+    stub = type("Stub", (StubTrainer,), {f"is_{engine}_enabled": True})
+    monkeypatch.setattr(run_setup, "TokenMetricsTrainer", stub)
+    model = small_model(vocab_size=300)
+    args = RunArguments(str(tmp_path), rate_factor=0.5)
+    trainer = run_setup.make_trainer(args, tokenizer, model, {"train": None})
+    trainer.optimizer = torch.optim.Adam(model.parameters(), lr=0.5)
+    rate = 0.5 * learning_rate(1, model.config.d_model, 4000)
+    assert trainer.create_scheduler(100).get_last_lr() == [pytest.approx(rate)]
+    args = RunArguments(str(tmp_path), learning_rate=0.1)
+    assert not hasattr(run_setup.make_trainer(args, tokenizer, model, {"train": None}), "create_scheduler")
+
+
+def test_fsdp_gets_one_module_for_a_matrix(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(run_setup, "TokenMetricsTrainer", type("Stub", (StubTrainer,), {"is_fsdp_enabled": True}))
     model = small_model(vocab_size=300)
     assert model.model.encoder.embed_tokens is not model.model.shared
-    with pytest.raises(ValueError, match=r"FSDP needs an optimizer that the Trainer makes.* give --learning_rate"):
-        run_setup.make_trainer(RunArguments(str(tmp_path)), tokenizer, model, {"train": None})
-    run_setup.make_trainer(RunArguments(str(tmp_path), learning_rate=0.1), tokenizer, model, {"train": None})
+    run_setup.make_trainer(RunArguments(str(tmp_path)), tokenizer, model, {"train": None})
     assert model.model.encoder.embed_tokens is model.model.decoder.embed_tokens is model.model.shared
 
 

@@ -24,6 +24,9 @@ PARAMETERS = {
         "get_tp_size": "",
         "get_cp_size": "",
         "get_sp_size": "",
+        # PaperSchedule.use_in replaces these two.
+        "create_optimizer": "model",
+        "create_scheduler": "num_training_steps, optimizer",
         # Of a run that is resumed after its end.
         "_load_best_model": "",
         # Replaced where it pushes during the training.
@@ -38,7 +41,14 @@ PARAMETERS = {
 # Attributes and classes that this package sets for the Trainer or reads from it, by the class that has or reads them.
 ATTRIBUTES = {
     # The Trainer takes whole batches from a BatchRebalanceSampler, and leaves each process its own.
-    "transformers:Trainer": ("BatchRebalanceSampler", "callback_handler", "compute_loss_func"),
+    "transformers:Trainer": (
+        "BatchRebalanceSampler",
+        "callback_handler",
+        "compute_loss_func",
+        # PaperSchedule sets these, and the Trainer creates the optimizer and the next schedule by them.
+        "optimizer_cls_and_kwargs",
+        "_created_lr_scheduler",
+    ),
     # The Trainer looks up the name of every stateful callback here when it saves.
     "transformers:TrainerState": ("stateful_callbacks", "best_global_step", "best_model_checkpoint", "log_history"),
     # CompleteCheckpoints makes it negative during a run, which the Trainer takes for no limit.
