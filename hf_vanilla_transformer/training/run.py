@@ -13,7 +13,6 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from datasets import DatasetDict, disable_progress_bars
 from transformers import Seq2SeqTrainer, TrainerState, set_seed
-from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..data.cleaning import held_out_size
 from ..data.pair_arguments import Files, TrainingDataArguments, with_recipe
@@ -247,9 +246,8 @@ def run_updates(trainer: Seq2SeqTrainer, checkpoint: Path | None) -> Exception |
         # From the last checkpoint the Trainer would make one more update. The model has its weights already.
         logger.info("%s is the end of the run, so no updates are left", checkpoint)
         trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        if not is_deepspeed_zero3_enabled():
-            # No engine was started that would hold the weights or save them.
-            trainer.is_deepspeed_enabled = trainer.is_fsdp_enabled = False
+        # No engine was started that would hold the weights or save them.
+        trainer.is_deepspeed_enabled = trainer.is_fsdp_enabled = False
         if trainer.is_world_process_zero():
             remove_later_marks(output, trainer.state.global_step)
         find_best(trainer.state, output)

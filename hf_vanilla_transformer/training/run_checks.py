@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from datasets import DatasetDict
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, Seq2SeqTrainer
+from transformers.integrations import is_deepspeed_zero3_enabled
 
 from ..data.length_filter import pair_lengths
 from ..evaluation.metrics import METRICS
@@ -40,6 +41,7 @@ def check_settings(settings: Settings, checkpoint: Path | None, resumes: bool) -
         raise InputError("output_dir is empty; name a folder for the trained model.")
     check_numbers(args)
     check_device(model_args.device, args)
+    check_engine()
     if not settings.plans:  # A plan may give what is missing.
         check_schedule(args)
         check_validation(args)
@@ -180,6 +182,15 @@ def check_device(given: str | None, args: Any) -> None:
         raise InputError(
             f"device is {given}, but the Trainer uses {args.device}; choose a GPU with CUDA_VISIBLE_DEVICES, such as "
             "CUDA_VISIBLE_DEVICES=1, or give --device cpu."
+        )
+
+
+def check_engine() -> None:
+    """Raise ValueError with ZeRO 3, which leaves a process a part of each matrix before `train` has initialized it."""
+    if is_deepspeed_zero3_enabled():
+        raise InputError(
+            "DeepSpeed's zero_stage is 3, with which `train` can neither initialize nor save a model; set it to 2, or "
+            "use accelerate's FSDP2 (recipes/accelerate/fsdp2.yaml) if the model does not fit on one GPU."
         )
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, IntervalStrategy
+from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 
 from hf_vanilla_transformer import train_tokenizer
 from hf_vanilla_transformer.cli import train
@@ -73,6 +74,21 @@ def test_one_process_does_not_take_several_gpus():
     with pytest.raises(ValueError, match=r"4 GPUs for one process; .*--nproc-per-node 4 .* CUDA_VISIBLE_DEVICES=0"):
         run_checks.check_device(None, args)
     run_checks.check_device(None, SimpleNamespace(n_gpu=1, device=torch.device("cuda:0")))
+
+
+def test_zero_3_is_refused_before_any_work(tmp_path):
+    class Zero3:
+        def is_zero3(self):
+            return True
+
+    config = Zero3()
+    set_hf_deepspeed_config(config)
+    try:
+        with pytest.raises(SystemExit, match=r"error: .*zero_stage is 3.* set it to 2"):
+            train.main(recipe(tmp_path))
+    finally:
+        unset_hf_deepspeed_config()
+    assert not (tmp_path / "run").exists()
 
 
 def test_more_of_the_configuration(tmp_path, capsys):
