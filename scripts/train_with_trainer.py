@@ -1,0 +1,193 @@
+"""Train a translation model with the stock `Seq2SeqTrainer`, on one GPU, on several, or on a CPU.
+
+This script is made to be copied and changed. On one device:
+
+    python scripts/train_with_trainer.py --train_file train.en train.de --validation_file val.en val.de \
+      --output_dir runs/base --bf16
+
+On 8 GPUs, one process for each:
+
+    torchrun --standalone --nproc-per-node 8 scripts/train_with_trainer.py (the same arguments)
+
+If the run stops, the same command with --resume continues from the last complete checkpoint.
+docs/distributed_training.md explains every step.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from datasets import DatasetDict
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    HfArgumentParser,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+    set_seed,
+)
+
+from hf_vanilla_transformer import (
+    CompleteCheckpoints,
+    PaperSchedule,
+    PaperTrainingArguments,
+    StopWhenDiverged,
+    TokenBudgetBatchSampler,
+    VanillaTransformerConfig,
+    VanillaTransformerForConditionalGeneration,
+    average_checkpoints,
+    filter_pairs,
+    last_complete_checkpoint,
+    load_pairs,
+    make_compute_metrics,
+    push_run,
+    tokenize_pairs,
+    train_tokenizer,
+)
+
+
+# Defaults of the Trainer's arguments; the command line overrides them, and `--help` lists all of them.
+DEFAULTS = {
+    "max_steps": 100_000,
+    "logging_steps": 100,
+    # The paper averages the last 5 checkpoints, which were written about every 1,500 updates.
+    "save_steps": 1_500,
+    "save_total_limit": 10,
+    # Greedy search is enough to compare the checkpoints of a run.
+    "eval_strategy": "steps",
+    "eval_steps": 5_000,
+    "per_device_eval_batch_size": 64,
+    "predict_with_generate": True,
+    "generation_num_beams": 1,
+    # Every weight gets a gradient in every update, so DDP need not search for those without.
+    "ddp_find_unused_parameters": False,
+    # The other processes wait while the first one trains the tokenizer and tokenizes, which may take hours.
+    "ddp_timeout": 24 * 3600,
+}
+
+
+@dataclass
+class ScriptArguments:
+    """The data, the model and the batches; `PaperTrainingArguments` has everything else."""
+
+    train_file: list[str] = field(
+        metadata={"help": "Two text files: line n of the second translates line n of the first."}
+    )
+    validation_file: list[str] = field(metadata={"help": "Two text files for BLEU during the training."})
+    tokenizer_name: str | None = field(
+        default=None, metadata={"help": "Folder of a tokenizer of this package; by default one is trained."}
+    )
+    vocab_size: int = field(
+        default=37_000, metadata={"help": "Maximum number of tokens of a tokenizer that is trained."}
+    )
+    preset: str = field(default="base", metadata={"help": 'Row of Table 3 of the paper: base, big, "C N=2", ...'})
+    tokens_per_batch: int = field(
+        default=25_000, metadata={"help": "Maximum tokens of one process's batch on each side, padding included."}
+    )
+    max_tokens: int = field(default=1_024, metadata={"help": "Pairs with more tokens on one side are left out."})
+    rate_factor: float = field(default=1.0, metadata={"help": "Factor before the learning rate of Eq. 3."})
+    average_last: int = field(default=5, metadata={"help": "Checkpoints to average at the end; 0 averages none."})
+    resume: bool = field(default=False, metadata={"help": "Continue from the last complete checkpoint."})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train as the command line says; every process of the run executes this function."""
+    # On recent GPUs torch prefers the attention of cuDNN, which builds an execution plan for each of the thousands of
+    # shapes that token-budget batches have. torch reads the variable once, at the first attention on a GPU.
+    os.environ.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+
+    args, training_args = parse(arguments)
+    # All processes start with the same weights.
+    set_seed(training_args.seed)
+    checkpoint = find_checkpoint(training_args.output_dir, args.resume)
+
+    # The first process of each machine reads and tokenizes; the others then read its files in the cache of `datasets`.
+    with training_args.main_process_first():
+        pairs = load_pairs(train_files=args.train_file, validation_files=args.validation_file)
+    tokenizer = load_tokenizer(args, checkpoint, pairs)
+    with training_args.main_process_first():
+        data = tokenize_pairs(pairs, tokenizer)
+        longest = min(args.max_tokens, args.tokens_per_batch)
+        train_data, _ = filter_pairs(data["train"], tokenizer, longest)
+
+    config = VanillaTransformerConfig.from_paper(args.preset, vocab_size=len(tokenizer))
+    model = VanillaTransformerForConditionalGeneration(config)
+    trainer = Seq2SeqTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=train_data,
+        eval_dataset=data["validation"],
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        processing_class=tokenizer,
+        compute_metrics=make_compute_metrics(tokenizer),
+        callbacks=[CompleteCheckpoints(), StopWhenDiverged()],
+    )
+    # Adam with the learning rate of section 5.3, also with FSDP2 and DeepSpeed.
+    PaperSchedule.use_in(trainer, factor=args.rate_factor)
+    # Batches by tokens instead of sentences, as in section 5.1.
+    TokenBudgetBatchSampler.use_in(trainer, tokens_per_batch=args.tokens_per_batch)
+    if trainer.is_fsdp_enabled:
+        # FSDP2 does not accept a matrix that two modules hold, such as the embeddings of encoder and decoder.
+        model.set_input_embeddings(model.get_input_embeddings())
+    # With --push_to_hub the Trainer has created the repository. It would push the last weights when it saves them; the
+    # script pushes their average instead.
+    pushes = training_args.push_to_hub
+    training_args.push_to_hub = False
+
+    trainer.train(resume_from_checkpoint=checkpoint)
+    # All processes take part in saving, because each may hold a part of the weights; the first one writes.
+    trainer.save_model()
+    if trainer.is_world_process_zero():
+        folder = average_last_checkpoints(training_args.output_dir, args.average_last)
+        print(f"the model is in {folder}")
+        if pushes:
+            push_run(folder, trainer.hub_model_id, message="Add the trained model", token=training_args.hub_token)
+    trainer.accelerator.end_training()
+
+
+def parse(arguments: list[str] | None) -> tuple[ScriptArguments, PaperTrainingArguments]:
+    """Read the command line, or a list of arguments."""
+    parser = HfArgumentParser((ScriptArguments, PaperTrainingArguments), description=__doc__.partition("\n")[0])
+    parser.set_defaults(**DEFAULTS)
+    args, training_args = parser.parse_args_into_dataclasses(arguments)
+    return args, training_args
+
+
+def find_checkpoint(output_dir: str, resume: bool) -> str | None:
+    """Return the checkpoint to resume from; None starts from scratch, which needs a folder without checkpoints."""
+    checkpoint = last_complete_checkpoint(output_dir)
+    if checkpoint is not None and not resume:
+        raise SystemExit(f"{output_dir} holds {Path(checkpoint).name}; give --resume, or another --output_dir.")
+    return checkpoint
+
+
+def load_tokenizer(args: ScriptArguments, checkpoint: str | None, pairs: DatasetDict) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of the checkpoint or of the arguments; without either, train one in the first process."""
+    name = checkpoint or args.tokenizer_name
+    if name is not None:
+        return AutoTokenizer.from_pretrained(name)
+    tokenizers: list[PreTrainedTokenizerBase | None] = [None]
+    if PartialState().is_main_process:
+        sentences = chain(pairs["train"]["source"], pairs["train"]["target"])
+        tokenizers = [train_tokenizer(sentences, vocab_size=args.vocab_size)]
+    (tokenizer,) = broadcast_object_list(tokenizers)
+    return tokenizer
+
+
+def average_last_checkpoints(output_dir: str, count: int) -> Path:
+    """Average the last checkpoints, and return the folder of the average, or of the last weights if `count` is 0."""
+    if count == 0:
+        return Path(output_dir)
+    checkpoints = sorted(Path(output_dir).glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    average = Path(output_dir, "average")
+    # A run that was stopped while it wrote the average and then resumed finds the old one.
+    shutil.rmtree(average, ignore_errors=True)
+    return average_checkpoints(checkpoints[-count:], average)
+
+
+if __name__ == "__main__":
+    main()
