@@ -35,6 +35,7 @@ from hf_vanilla_transformer import (
     CompleteCheckpoints,
     PaperSchedule,
     PaperTrainingArguments,
+    ProcessSeeds,
     StopWhenDiverged,
     TokenBudgetBatchSampler,
     VanillaTransformerConfig,
@@ -65,8 +66,6 @@ DEFAULTS = {
     "generation_num_beams": 1,
     # Every weight gets a gradient in every update, so DDP need not search for those without.
     "ddp_find_unused_parameters": False,
-    # The other processes wait while the first one trains the tokenizer and tokenizes, which may take hours.
-    "ddp_timeout": 24 * 3600,
 }
 
 
@@ -128,6 +127,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     # Adam with the learning rate of section 5.3, also with FSDP2 and DeepSpeed.
     PaperSchedule.use_in(trainer, factor=args.rate_factor)
+    # Different dropout masks in every process.
+    ProcessSeeds.use_in(trainer)
     # Batches by tokens instead of sentences, as in section 5.1.
     TokenBudgetBatchSampler.use_in(trainer, tokens_per_batch=args.tokens_per_batch)
     if trainer.is_fsdp_enabled:
