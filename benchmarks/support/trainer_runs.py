@@ -19,7 +19,6 @@ from transformers import (
     TrainerCallback,
 )
 
-from benchmarks.candidates.arrow_collator import from_arrow
 from benchmarks.support.candidates_in_model import cudnn_attention
 from benchmarks.support.gpu_timing import Budget
 from benchmarks.support.timing import synchronize
@@ -32,6 +31,7 @@ from hf_vanilla_transformer import (
     VanillaTransformerForConditionalGeneration,
     paper_optimizers,
 )
+from hf_vanilla_transformer.data.arrow_batches import from_arrow
 from hf_vanilla_transformer.data.length_filter import pair_lengths
 
 
@@ -114,6 +114,10 @@ class TimedUpdates(TrainerCallback):
             synchronize(self.device)
             self.seconds = time.perf_counter() - self.start
             control.should_training_stop = True
+
+
+class CollatorOfLists(DataCollatorForSeq2Seq):
+    """The stock collator, in a class of its own so that batches are not padded from Arrow's memory instead."""
 
 
 class TrainerRuns:
@@ -219,23 +223,15 @@ class TrainerRuns:
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
-            # Otherwise the Trainer removes columns from each pair, where a batch is a single object.
-            remove_unused_columns=way.collator == "stock",
             dataloader_pin_memory=self.device.type != "cpu",
             accelerator_config={"non_blocking": way.non_blocking},
         )
-        data: Any = self.corpus
-        collator: Any = DataCollatorForSeq2Seq(self.tokenizer, model=self.model)
-        if way.collator == "Arrow":
-            arrow = from_arrow(self.corpus, collator)
-            if arrow is None:
-                raise RuntimeError("the corpus or its collator is not one that can be padded from Arrow's memory.")
-            data, collator = arrow
+        collator_class = CollatorOfLists if way.collator == "stock" else DataCollatorForSeq2Seq
         trainer = TokenMetricsTrainer(
             model=self.model,
             args=args,
-            train_dataset=data,
-            data_collator=collator,
+            train_dataset=self.corpus,
+            data_collator=collator_class(self.tokenizer, model=self.model),
             processing_class=self.tokenizer,
             optimizers=paper_optimizers(self.model, args),
             callbacks=[timed],

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks.candidates import arrow_collator
 from benchmarks.gpu_check import SMALLEST
 from benchmarks.support import trainer_runs
 from benchmarks.support.gpu_timing import Budget
 from benchmarks.support.random_corpus import random_corpus
 from benchmarks.support.trainer_runs import RunLimits, TimedUpdates, TrainerRuns, Way, compare_ways, ways_for
 from hf_vanilla_transformer import VanillaTransformerConfig
+from hf_vanilla_transformer.data import arrow_batches
 
 
 TOKENS = 512
@@ -55,10 +55,15 @@ def test_a_run_times_its_updates_and_counts_their_target_tokens(runs):
     assert figures["name"] == "2 x 512 tokens, Arrow collator"
 
 
-def test_both_collators_train_on_the_same_batches(runs):
+def test_both_collators_train_on_the_same_batches(runs, monkeypatch):
+    padded = []
+    pad = arrow_batches.TokenColumn.pad
+    monkeypatch.setattr(arrow_batches.TokenColumn, "pad", lambda *args: padded.append(args) or pad(*args))
     with recorded_batches(runs.model) as batches:
         runs.run(Way(TOKENS, 1, "stock"), seed=1)
+        assert not padded
         runs.run(Way(TOKENS, 1, "Arrow"), seed=1)
+        assert padded
     assert len(batches) == 6
     # Otherwise the runs would not compute the loss that `train` computes.
     assert all(batch["skip_logits"] for batch in batches)
@@ -80,8 +85,8 @@ def test_every_run_trains_under_autocast(runs, monkeypatch):
 
 def test_the_batches_of_the_collators_are_compared(runs, monkeypatch):
     assert runs.collators_agree(TOKENS)
-    pad = arrow_collator.TokenColumn.pad
-    monkeypatch.setattr(arrow_collator.TokenColumn, "pad", lambda column, rows, value: pad(column, rows[::-1], value))
+    pad = arrow_batches.TokenColumn.pad
+    monkeypatch.setattr(arrow_batches.TokenColumn, "pad", lambda column, rows, value: pad(column, rows[::-1], value))
     assert not runs.collators_agree(TOKENS)
 
 

@@ -26,7 +26,12 @@ STEPS = (3, 4, 6, 9)
 
 
 def training_pairs(tokenizer, processes):
-    return copy_task(tokenizer, 40 * processes)
+    """Pairs that are padded from Arrow's memory; with a mask of their own they would not be."""
+    return copy_task(tokenizer, 40 * processes).remove_columns("attention_mask")
+
+
+class OwnCollator(DataCollatorForSeq2Seq):
+    """The stock collator under another name, which makes each batch from lists."""
 
 
 class SaveAt(TrainerCallback):
@@ -39,7 +44,7 @@ class SaveAt(TrainerCallback):
         control.should_save = state.global_step in self.steps
 
 
-def run_with_budget(folder, tokenizer_folder, saved_at=(MAX_STEPS,), workers=0):
+def run_with_budget(folder, tokenizer_folder, saved_at=(MAX_STEPS,), workers=0, collator_class=DataCollatorForSeq2Seq):
     """Train with `Seq2SeqTrainer`, resuming if possible; the last update of an epoch has one batch instead of two."""
     args = PaperTrainingArguments(
         output_dir=str(folder),
@@ -59,7 +64,7 @@ def run_with_budget(folder, tokenizer_folder, saved_at=(MAX_STEPS,), workers=0):
         model=model,
         args=args,
         train_dataset=training_pairs(tokenizer, args.world_size),
-        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        data_collator=collator_class(tokenizer, model=model),
         optimizers=paper_optimizers(model, args),
         callbacks=[CompleteCheckpoints(), SaveAt(saved_at)],
     )
@@ -112,6 +117,15 @@ def test_going_on_with_worker_processes(tmp_path, tokenizer_folder, whole, proce
     run = tmp_path / "run"
     stop_at(6, whole[processes], run)
     run_to_the_end(run, tokenizer_folder, (MAX_STEPS,), 2, processes=processes)
+    assert_same_checkpoint(run / LAST, whole[processes] / LAST)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_going_on_with_a_collator_of_lists(tmp_path, tokenizer_folder, whole, processes):
+    """The batches that NumPy pads are those of the stock collator, so the weights are, too."""
+    run = tmp_path / "run"
+    stop_at(3, whole[processes], run)
+    run_to_the_end(run, tokenizer_folder, (MAX_STEPS,), 0, OwnCollator, processes=processes)
     assert_same_checkpoint(run / LAST, whole[processes] / LAST)
 
 
