@@ -240,7 +240,13 @@ class RunArguments(PaperTrainingArguments):
         self.report_to = self.report_to or ["none"]
         if self.load_best_model_at_end:
             self._check_saves_what_it_evaluates()
+        accelerator_config = self.accelerator_config
         super().__post_init__()
+        # A batch is copied to a GPU while the update before it is computed. That takes effect from pinned memory only,
+        # which MPS does not have.
+        copies_from_pinned_memory = self.dataloader_pin_memory and self.device.type not in ("cpu", "mps")
+        if copies_from_pinned_memory and not _sets_non_blocking(accelerator_config):
+            self.accelerator_config.non_blocking = True  # type: ignore[union-attr]
 
     def _check_saves_what_it_evaluates(self) -> None:
         """Raise ValueError if a run that is to end with its best model would not save each model that it evaluates."""
@@ -283,6 +289,20 @@ class RunArguments(PaperTrainingArguments):
             return f"{'AdamW' if self.weight_decay else 'Adam'}, learning rate of Eq. 3{factor}{others}"
         optimizer, schedule = OptimizerNames(self.optim).value, SchedulerType(self.lr_scheduler_type).value
         return f"{optimizer}, learning rate {self.learning_rate:g}, schedule {schedule}{others}"
+
+
+def _sets_non_blocking(accelerator_config: object) -> bool:
+    """Return True if the `accelerator_config` of a user decides whether copies of batches to the device block.
+
+    A file and an `AcceleratorConfig` decide all of its settings.
+    """
+    if accelerator_config is None:
+        return False
+    if isinstance(accelerator_config, str) and accelerator_config.startswith("{"):
+        accelerator_config = json.loads(accelerator_config)
+    if isinstance(accelerator_config, dict):
+        return "non_blocking" in accelerator_config
+    return True
 
 
 @dataclass
