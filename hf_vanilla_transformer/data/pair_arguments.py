@@ -33,15 +33,20 @@ def with_recipe(recipe: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
     """Arguments of a recipe, overridden by those that are given.
 
     The recipe's languages are not those of given text files whose names end in no languages, or of given columns. Its
-    number of updates gives way to a number of epochs, and its held-out pairs to validation pairs.
+    number of updates gives way to a number of epochs, its held-out pairs to validation pairs, and its batches to the
+    tokens of an update.
     """
     names = ("train_file", "validation_file", "test_file")
     files = [] if any(map(recipe.get, names)) else [file_names(given[name]) for name in names if given.get(name)]
     is_unknown = any(len(each) > 1 and suffix_of(each[0]) not in TABLES and not languages_of(each) for each in files)
     others = {f"{side}_lang" for side in ("source", "target") if is_unknown or given.get(f"{side}_column")}
-    # The Trainer would prefer the recipe's number of updates; and pairs are not held out where some are given.
-    gives_way = {"num_train_epochs": "max_steps", "validation_file": "validation_size"}
-    others |= {name for argument, name in gives_way.items() if given.get(argument)}
+    if given.get("num_train_epochs"):
+        # The Trainer would prefer the recipe's number of updates.
+        others.add("max_steps")
+    if given.get("validation_file"):
+        others.add("validation_size")
+    if given.get("tokens_per_update"):
+        others |= {"tokens_per_batch", "gradient_accumulation_steps"}
     return {**{name: value for name, value in recipe.items() if name not in others}, **given}
 
 

@@ -1,21 +1,27 @@
 """The settings that `train` chooses for a corpus and a machine where none are given, and what the run will cost."""
 
 import math
+import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, NamedTuple
 
+import torch
 from datasets import Dataset, DatasetDict
+from transformers import PreTrainedTokenizerBase
 
 from ..data.length_filter import pair_lengths
 from ..data.tokenized_pairs import tokenize_pairs
 from ..evaluation.choose_search import PAIRS_OF_A_CHOICE
 from ..evaluation.evaluate import spread
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError
 from .plan_costs import Corpus, Costs, estimate
-from .run_arguments import Settings
+from .run_arguments import TOKENS_PER_PROCESS, ModelArguments, Settings
 from .run_checks import check_numbers
 from .run_setup import target_language_of, tokenizer_of
+from .update_batches import DeviceMemory, count_tokens_that_fit, device_memory, split_update, with_batches
 
 
 # Recipes, and the fewest training pairs of each. The last two bounds are the geometric means of the 30,000, 200,000
@@ -68,7 +74,14 @@ class Plan(NamedTuple):
         ]
 
 
-def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = True, **given: Any) -> Plan:
+def plan(
+    pairs: DatasetDict,
+    *,
+    tflops: float | None = None,
+    chooses: bool = True,
+    memory: DeviceMemory | None = None,
+    **given: Any,
+) -> Plan:
     """Choose the arguments of `train` for sentence pairs and this machine, and estimate what the run will cost.
 
     The number of training pairs selects a recipe; batches, updates and vocabulary follow from the texts. The costs are
@@ -81,9 +94,11 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
     Args:
         pairs (`DatasetDict`): columns `source` and `target`; the split `train`, and `validation` and `test` if any.
         tflops (`float`, *optional*): peak of a GPU that is not here, in TFLOP/s: the plan is for it, and its time and
-            memory are computed, not measured.
+            memory are computed, not measured. An update is one batch.
         chooses (`bool`): whether to choose what is not given; otherwise `train` has its defaults, and the plan has only
             costs.
+        memory (`DeviceMemory`, *optional*): of the device that has least of it free, if several train; by default that
+            of this process's GPU. The batches follow from it.
         **given: arguments of `train`, which the plan keeps.
 
     Raises:
@@ -114,20 +129,41 @@ def plan(pairs: DatasetDict, *, tflops: float | None = None, chooses: bool = Tru
     data = tokenize_pairs(sample, tokenizer, target_lang=target_language_of(settings.data, tokenizer))
     validation, test = (len(pairs.get(split, [])) for split in ("validation", "test"))
     corpus = Corpus(len(train), validation, test, *pair_lengths(data["train"]))
-    arguments = choose(row, corpus, settings.args.world_size, given, targets) if chooses else {}
+    if tflops is not None:
+        # The memory of a GPU that is not here is unknown. The plan says how much one batch needs.
+        tokens_that_fit = sys.maxsize
+    else:
+        memory = memory or device_memory(settings.args.device)
+        tokens_that_fit = _count_tokens_that_fit(row if chooses else {}, given, tokenizer, memory)
+    arguments = {}
+    if chooses:
+        arguments = choose(row, corpus, settings.args.world_size, given, targets, tokens_that_fit)
     planned = Settings.from_arguments(**{**arguments, **given})
-    per_epoch = updates_of_epoch(corpus, {**arguments, **given}, settings.args.world_size)
+    kept = corpus.up_to(planned.model.max_tokens or planned.args.tokens_per_batch)
+    planned = with_batches(planned, tokens_that_fit, int(max(kept.source.max(), kept.target.max())))
+    per_epoch = updates_of_epoch(corpus, planned.given, settings.args.world_size)
     # As the Trainer counts them.
     steps, epochs = planned.args.max_steps, planned.args.num_train_epochs
     updates = steps if steps > 0 else math.ceil(epochs * per_epoch)
     for kind in ("save", "eval"):
         if getattr(planned.args, f"{kind}_strategy") == "epoch":  # The same by steps, which the costs count.
             setattr(planned.args, f"{kind}_steps", per_epoch)
-    kept = corpus.up_to(planned.model.max_tokens or planned.args.tokens_per_batch)
     costs = estimate(planned, updates, kept, tokenizer, data, tflops)
     how = "measured by a trial of some updates" if tflops is None else f"computed for {tflops:g} TFLOP/s, not measured"
     reasons = _reasons(name, planned, corpus, updates / per_epoch) if chooses else []
     return Plan(arguments, [*reasons, f"time and memory: {how}"], costs)
+
+
+def _count_tokens_that_fit(
+    row: Mapping[str, Any], given: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, memory: DeviceMemory | None
+) -> int:
+    """Compute how many tokens of a batch fit into the memory of a device, for the model of a recipe."""
+    names = {field.name for field in fields(ModelArguments)} | {"r_drop_alpha"}
+    sizes = {name: value for name, value in _without_replaced(row, given).items() if name in names}
+    settings = Settings.from_arguments(**{**sizes, **given})
+    with torch.device("meta"):
+        model = VanillaTransformerForConditionalGeneration(settings.model.config(tokenizer))
+    return count_tokens_that_fit(model, settings.args, memory)
 
 
 def row_for(pairs: int, on_gpu: bool) -> str:
@@ -160,7 +196,12 @@ def updates_of_epoch(corpus: Corpus, arguments: Mapping[str, Any], processes: in
 
 
 def choose(
-    row: Mapping[str, Any], corpus: Corpus, processes: int, given: Mapping[str, Any], targets: int = 1
+    row: Mapping[str, Any],
+    corpus: Corpus,
+    processes: int,
+    given: Mapping[str, Any],
+    targets: int = 1,
+    tokens_that_fit: int = TOKENS_PER_PROCESS,
 ) -> dict[str, Any]:
     """Fit a recipe to a corpus.
 
@@ -169,13 +210,15 @@ def choose(
         processes: that train together; the recipe's update is of all of them.
         given: arguments that the choice keeps.
         targets: of each source.
+        tokens_that_fit: into the memory of a device, on each side of a batch.
 
     Returns:
         The arguments that were not given.
     """
-    replaced = {name for argument, names in _REPLACED.items() if given.get(argument) for name in names}
-    fitted = _fit_batches(row, corpus, processes, given)
-    chosen = {name: value for name, value in {**row, **fitted}.items() if name not in replaced}
+    fitted = _fit_batches(row, corpus, processes, given, tokens_that_fit)
+    chosen = _without_replaced({**row, **fitted}, given)
+    # The batches follow from it.
+    chosen.pop("tokens_per_update", None)
     merged = {**chosen, **given}
     per_epoch = updates_of_epoch(corpus, merged, processes)
     updates = math.ceil(merged["num_train_epochs"] * per_epoch)
@@ -209,17 +252,48 @@ def choose(
     return {name: value for name, value in chosen.items() if name not in given}
 
 
-def _fit_batches(row: Mapping[str, Any], corpus: Corpus, processes: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The size of batches: the update of the recipe over all processes, and evaluations that take no more memory."""
-    longest = int(max(corpus.source.max(), corpus.target.max()))
-    accumulated = row.get("gradient_accumulation_steps", 1)
-    of_update, accumulated = row["tokens_per_batch"] * accumulated, math.ceil(accumulated / processes)
-    accumulated = given.get("gradient_accumulation_steps") or accumulated
-    tokens = max(of_update // (accumulated * processes), min(longest, row["tokens_per_batch"]))
-    tokens = given.get("tokens_per_batch") or tokens
-    sentences = max(1, min(row["per_device_eval_batch_size"], 4 * row["tokens_per_batch"] // longest))
-    fitted = {"tokens_per_batch": tokens, "max_tokens": tokens, "gradient_accumulation_steps": accumulated}
-    return {**fitted, "per_device_eval_batch_size": sentences}
+def _without_replaced(row: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a recipe that no given argument replaces or excludes."""
+    replaced = {name for argument, names in _REPLACED.items() if given.get(argument) for name in names}
+    return {name: value for name, value in row.items() if name not in replaced}
+
+
+def _fit_batches(
+    recipe: Mapping[str, Any], corpus: Corpus, processes: int, given: Mapping[str, Any], tokens_that_fit: int
+) -> dict[str, Any]:
+    """Choose batches so that an update has as many tokens as the recipe says, whatever the number of processes."""
+    longest_sentence = int(max(corpus.source.max(), corpus.target.max()))
+    tokens_per_update = given.get("tokens_per_update") or recipe.get("tokens_per_update")
+    most_tokens = tokens_that_fit
+    if tokens_per_update is None:
+        # A recipe for fewer pairs has updates of one batch, which fits everywhere.
+        tokens_per_update = given.get("tokens_per_batch") or recipe["tokens_per_batch"]
+        most_tokens = tokens_per_update
+    elif given.get("per_device_train_batch_size"):
+        # The tokens of such a batch are not known, so the update is split as on CPUs.
+        most_tokens = TOKENS_PER_PROCESS
+    batches = split_update(
+        tokens_per_update,
+        processes,
+        most_tokens,
+        # Longer sentences are removed.
+        min(longest_sentence, recipe["max_tokens"]),
+        tokens_per_batch=given.get("tokens_per_batch"),
+        gradient_accumulation_steps=given.get("gradient_accumulation_steps"),
+    )
+    if given.get("tokens_per_batch"):
+        max_tokens = batches.tokens_per_batch
+    else:
+        # Which pairs are too long must not depend on the memory of a device.
+        max_tokens = min(batches.tokens_per_batch, recipe["max_tokens"])
+    # An evaluation keeps no activations, so its batch may have more tokens than a batch of the training.
+    evaluated_sentences = 4 * recipe["max_tokens"] // longest_sentence
+    return {
+        "tokens_per_batch": batches.tokens_per_batch,
+        "max_tokens": max_tokens,
+        "gradient_accumulation_steps": batches.gradient_accumulation_steps,
+        "per_device_eval_batch_size": max(1, min(recipe["per_device_eval_batch_size"], evaluated_sentences)),
+    }
 
 
 def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> list[str]:

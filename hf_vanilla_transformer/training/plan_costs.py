@@ -32,8 +32,9 @@ from ..evaluation.metrics import IGNORED_LABEL
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..support.process_memory import keep_freed_memory, limit_onednn_cache, peak_memory
 from ..support.user_errors import InputError, UserError
-from .run_arguments import TRAINED, RunArguments, Settings
+from .run_arguments import TRAINED, Settings
 from .run_setup import CHECKPOINTS_KEPT, make_model, make_trainer
+from .update_batches import TrainingMemory
 
 
 # Share of a GPU's peak that a training of base by the Trainer reaches, measured on an H200 with bfloat16 autocast by
@@ -124,7 +125,8 @@ def estimate(
         # 6 FLOPs for each token and weight, 2 forward and 4 backward; a token is of one side.
         weights = sum(each.weight.numel() for each in model.modules() if isinstance(each, nn.Linear)) / 2
         seconds = tokens * 6 * weights * (2 if args.r_drop_alpha else 1) / (tflops * 1e12 * UTILIZATION)
-        memory = _computed_memory(model, args, int(padded.max()) / 2)
+        # The precision is that of the other GPU, whose TFLOP/s are those of bfloat16.
+        memory = TrainingMemory.of(model, args, None, in_16_bits=True).of_batch(int(padded.max()) / 2)
     else:
         trial = _measure(settings, corpus, tokenizer, data, batches)
         seconds = tokens * trial["update"] + _seconds_of_searches(settings, corpus, updates, trial)
@@ -134,17 +136,6 @@ def estimate(
     kept = min(written, limit + 1)  # The oldest checkpoint is removed after a new one is written.
     of_targets = round(corpus.pairs * float(corpus.target.mean()))
     return Costs(parameters, of_targets, updates, seconds, memory, 4 * parameters * (1 + 3 * kept))
-
-
-def _computed_memory(model: Any, args: RunArguments, tokens: float) -> int:
-    """Bytes of weights, gradients and moments in float32, and of activations of so many tokens on each side in 16 bits.
-
-    Korthikanti et al. 2022 count 34 bytes for each token and channel of a layer; a decoder layer has half as many more.
-    """
-    config = model.config
-    layers = 34 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
-    activations = tokens * (layers + 6 * config.vocab_size) * (2 if args.r_drop_alpha else 1)
-    return int(16 * model.num_parameters() + activations)
 
 
 def _count(strategy: str, every: float | None, updates: int) -> int:

@@ -29,6 +29,7 @@ from .run_report import describe_run, prepare_push, report
 from .run_saving import RunStoppedError, how_to_resume, save_arguments, save_average, save_model
 from .run_setup import build_trainer, check_has_validation, load_training_pairs, prepare_pairs
 from .trainer_callbacks import DivergedError, EarlyStopping, RecordFacts
+from .update_batches import smallest_device_memory
 
 
 logger = logging.getLogger(__name__)
@@ -115,16 +116,19 @@ def prepared(settings: Settings) -> Iterator[Callable[[], Path]]:
             return
         with input_errors():
             set_seed(settings.args.seed)
-        # Before the training, because the Trainer changes its arguments. A resumed run has no total duration, because
-        # that of the run that wrote the checkpoint is unknown.
-        record = {**describe_run(settings), "started": None if checkpoint else started}
         with input_errors():
             check_has_validation(settings, pairs)
             if args.push_to_hub:
                 prepare_push(settings)
+            distillation: dict[str, str] = {}
             if teacher is not None:  # Which may translate for hours, so after the checks.
-                pairs, record["distillation"] = teacher.add_to(pairs)
-            trainer = build_trainer(settings, pairs, checkpoint, facts)
+                pairs, distillation = teacher.add_to(pairs)
+            settings, trainer = build_trainer(settings, pairs, checkpoint, facts)
+        # Before the training, because the Trainer changes its arguments. A resumed run has no total duration, because
+        # that of the run that wrote the checkpoint is unknown.
+        record = {**describe_run(settings), "started": None if checkpoint else started}
+        if teacher is not None:
+            record["distillation"] = distillation
         if args.process_index == 0 and not resumes:
             remove_checkpoints(output)
         yield partial(finish, settings, checkpoint, pairs, trainer, record)
@@ -141,7 +145,8 @@ def with_plan(settings: Settings, pairs: DatasetDict, teacher: Teacher | None) -
             given["validation_size"] = held_out_size(len(pairs["train"]))
             pairs = prepare_pairs(pairs, TrainingDataArguments(validation_size=given["validation_size"]))
         is_first, expected = settings.args.process_index == 0, pairs if teacher is None else teacher.expected(pairs)
-        planned: list[Any] = [plan(expected, chooses=settings.plans, **given) if is_first else None]
+        memory = smallest_device_memory(settings.args.device)
+        planned: list[Any] = [plan(expected, chooses=settings.plans, memory=memory, **given) if is_first else None]
     (chosen,) = broadcast_object_list(planned)
     for line in chosen.lines():
         logger.info(line)

@@ -34,6 +34,8 @@ from .teacher_arguments import TeacherArguments
 
 # Arguments of a tokenizer that is trained.
 TRAINED = ("vocab_size", "tokenizer_type", "joint_vocabulary", "whitespace_words", "normalization")
+# The paper's update of 25,000 tokens on 8 GPUs has 3,125 on each. On a CPU, a batch has at most as many.
+TOKENS_PER_PROCESS = 3125
 # Of these, what only a byte-level BPE has.
 _OF_BPE = ("joint_vocabulary", "whitespace_words", "normalization")
 
@@ -67,7 +69,7 @@ class ModelArguments(LoadingArguments):
     config_overrides: dict | str | None = option(
         None, "Other fields of VanillaTransformerConfig, as JSON: '{\"decoder_layers\": 2}'."
     )
-    attn_implementation: str | None = option(None, "Attention implementation of transformers, such as sdpa.")
+    attn_implementation: str | None = option(None, "Attention of transformers, such as sdpa.")
     license: str | None = option(None, "Licence of the weights, for the model card.", group="output")
     max_tokens: int | None = option(
         None, "Remove training pairs with no text or more tokens on one side (default: tokens_per_batch).", group="data"
@@ -204,8 +206,11 @@ class RunArguments(PaperTrainingArguments):
     tokens_per_batch: int | None = option(
         None, "Maximum tokens of a batch on each side, with padding; not --per_device_train_batch_size."
     )
-    r_drop_alpha: float = option(0.0, "Weight of the R-Drop loss, 2 for example.")
-    rate_factor: float = option(1.0, "Constant before Eq. 3; the paper's is 1.")
+    tokens_per_update: int | None = option(
+        None, "Tokens of an update per side, over all processes; its batches follow from the memory of the device."
+    )
+    r_drop_alpha: float = option(0.0, "Weight of the R-Drop loss, such as 2.")
+    rate_factor: float = option(1.0, "Constant before Eq. 3 (paper: 1).")
     bf16: bool | None = option(  # type: ignore[assignment]
         None, "bfloat16 autocast, true or false (default: true where the device computes in it)."
     )
@@ -393,6 +398,9 @@ class Settings(NamedTuple):
         for name in sorted(arguments.keys() & REJECTED.keys()):
             raise InputError(REJECTED[name])
         earlier = _arguments_of_resumed(arguments)
+        if "tokens_per_batch" in earlier:
+            # A checkpoint counts batches, so a resumed run keeps its own, whatever would fit into memory now.
+            arguments.pop("tokens_per_update", None)
         arguments = with_recipe(earlier, arguments)
         if arguments.get("device") == "cpu":  # The Trainer chooses its device by `use_cpu`.
             arguments["use_cpu"] = True
@@ -409,6 +417,9 @@ class Settings(NamedTuple):
         plans = may_plan and not earlier and not any(arguments.get(name) for name in _SWITCH_OFF)
         if plans:
             arguments.setdefault("clean", True)
+        elif _is_split_by_memory(arguments):
+            # Otherwise the memory of the device would decide which pairs are too long.
+            arguments.setdefault("max_tokens", min(arguments["tokens_per_update"], TOKENS_PER_PROCESS))
         if arguments.get("load_best_model_at_end"):
             save_strategy = arguments.get("save_strategy", "steps")
             arguments.setdefault("eval_strategy", "steps" if save_strategy == "best" else save_strategy)
@@ -434,6 +445,13 @@ class Settings(NamedTuple):
         if not (scores or model.average_last or model.choose_search):
             return self
         return self._replace(scoring=self.scoring.for_target(data.languages()[1]))
+
+
+def _is_split_by_memory(arguments: Mapping[str, Any]) -> bool:
+    """Return True if the tokens of an update are given, and not those of a batch."""
+    tokens_per_update = arguments.get("tokens_per_update")
+    is_valid = isinstance(tokens_per_update, int) and tokens_per_update >= 1
+    return is_valid and not arguments.get("tokens_per_batch")
 
 
 def _steps_of_best(arguments: Mapping[str, Any]) -> dict[str, Any]:

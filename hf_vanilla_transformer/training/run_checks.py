@@ -25,7 +25,7 @@ from .run_arguments import ModelArguments, RunArguments, Settings
 # Numbers that the Trainer accepts, and then trains nothing, or fails at the first batch or evaluation.
 _AT_LEAST_1 = ["gradient_accumulation_steps", "per_device_train_batch_size", "per_device_eval_batch_size"]
 _AT_LEAST_1 += ["eval_accumulation_steps", "generation_max_length", "generation_num_beams"]
-_AT_LEAST_1 += ["tokens_per_batch", "early_stopping_patience"]
+_AT_LEAST_1 += ["tokens_per_batch", "tokens_per_update", "early_stopping_patience"]
 _AT_LEAST_0 = ["learning_rate", "max_grad_norm", "num_train_epochs", "save_steps", "eval_steps", "logging_steps"]
 _AT_LEAST_0 += ["save_total_limit", "weight_decay", "adam_epsilon", "warmup_steps", "dataloader_num_workers"]
 _AT_LEAST_0 += ["neftune_noise_alpha"]

@@ -66,6 +66,7 @@ from .trainer_callbacks import (
     ReleaseMemory,
     StopWhenDiverged,
 )
+from .update_batches import count_tokens_that_fit, longest_sentence_of, smallest_device_memory, with_batches
 
 
 # The default of save_total_limit, because the checkpoints of a long run would fill a disk.
@@ -76,8 +77,11 @@ logger = logging.getLogger(__name__)
 
 def build_trainer(
     settings: Settings, pairs: DatasetDict, checkpoint: Path | None, facts: RecordFacts
-) -> Seq2SeqTrainer:
-    """Build tokenizer, model and Trainer."""
+) -> tuple[Settings, Seq2SeqTrainer]:
+    """Build tokenizer, model and Trainer.
+
+    Returns the settings, with the batches that fit into the memory of the device, and the Trainer.
+    """
     model_args, args = settings.model, settings.args
     if args.save_total_limit is None:
         args.save_total_limit = max(CHECKPOINTS_KEPT, (model_args.average_last or 0) + 1)
@@ -100,6 +104,9 @@ def build_trainer(
             "give the same files, or fine-tune with --model_name_or_path.",
             checkpoint,
         )
+    if args.tokens_per_update is not None:
+        tokens_that_fit = count_tokens_that_fit(model, args, smallest_device_memory(args.device))
+        settings = with_batches(settings, tokens_that_fit, longest_sentence_of(data["train"]))
     scored = pairs.get("validation", pairs["train"])
     trainer = make_trainer(args, tokenizer, model, data, settings.scoring.options(scored))
     log_run_sizes = LogRunSizes(model.num_parameters(), len(data["train"]))
@@ -116,7 +123,7 @@ def build_trainer(
         trainer.add_callback(callback)
     if args.process_index == 0:
         check_space(trainer, settings.output)
-    return trainer
+    return settings, trainer
 
 
 def load_training_pairs(args: RunArguments, data_args: TrainingDataArguments) -> DatasetDict:

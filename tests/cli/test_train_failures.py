@@ -92,9 +92,9 @@ def test_a_sharded_run_that_resumes_at_its_end(tmp_path, monkeypatch, engine):
     build = run.build_trainer
 
     def with_engine(*args):
-        trainer = build(*args)
+        settings, trainer = build(*args)
         setattr(trainer, engine, True)
-        return trainer
+        return settings, trainer
 
     monkeypatch.setattr(run, "build_trainer", with_engine)
     train.main([*recipe(tmp_path), "--resume_from_checkpoint", "last"])

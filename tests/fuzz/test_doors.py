@@ -71,7 +71,14 @@ DOORS = 33
 SETTINGS = ("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping")
 # Arguments of `train` that a plan fits others to.
 PLANNED = ("num_train_epochs", "max_steps", "tokens_per_batch", "per_device_train_batch_size", "max_tokens")
-PLANNED += ("gradient_accumulation_steps", "warmup_steps", "average_last", "save_total_limit", "eval_strategy")
+PLANNED += (
+    "tokens_per_update",
+    "gradient_accumulation_steps",
+    "warmup_steps",
+    "average_last",
+    "save_total_limit",
+    "eval_strategy",
+)
 CASES = int(os.environ.get("FUZZ_CASES", "300"))
 # Errors of Python's functions for wrong values; those of the command line end in SystemExit.
 ERRORS = (ImportError, OSError, StrictDataclassError, TypeError, ValueError)
