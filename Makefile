@@ -8,7 +8,7 @@ FLOOR := .venv-floor
 LATEST := .venv-latest
 PROCESSES ?= 2
 # The tests for other versions; without test_wheel.py, which needs hatchling.
-FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/model tests/parity tests/pictures tests/support \
+FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/model tests/parity tests/apps/pictures tests/support \
 	tests/training tests/translation \
 	$(filter-out tests/test_wheel.py,$(wildcard tests/test_*.py))
 # Tests that depend on the processor's instruction set; -k omits slow tests of other subjects.
@@ -23,7 +23,7 @@ SLOW_TESTS := tests/torture tests/benchmarks/test_gpu_check.py tests/benchmarks/
 	tests/device/test_second_device.py tests/ecosystem/test_compile.py tests/parallel \
 	tests/ecosystem/test_checkpoints.py::test_a_killed_loop_of_accelerate_resumes_exactly \
 	tests/training/test_trainer.py::test_it_learns_from_scratch_to_reverse_the_source
-# Tests in tests/conversion that compare with pymarian, or compare tokenizers.
+# Tests in tests/apps/conversion that compare with pymarian, or compare tokenizers.
 BRIDGE_TESTS := -k "walk or marian_s or certificate or comes_in or tokenizer_is"
 TORCHAO_TESTS := tests/ecosystem/test_quantization.py tests/benchmarks/test_quantization.py tests/benchmarks/test_commands.py
 PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
@@ -97,7 +97,7 @@ dist: $(READY)  ## Build sdist and wheel into dist/, and check their metadata.
 # Most tests are too small for several threads, so worker processes run files in parallel, in the order of
 # tests/conftest.py. torch and oneDNN read the instructions that they may use from the environment at import.
 test: $(TORCHAO)/.ready $(BERTVIZ)/.ready  ## Run the tests.
-	OMP_NUM_THREADS=1 $(PYTEST) --ignore tests/apps $(addprefix --deselect ,$(SLOW_TESTS))
+	OMP_NUM_THREADS=1 $(PYTEST) --ignore tests/clients $(addprefix --deselect ,$(SLOW_TESTS))
 	PYTHONPATH=$(TORCHAO) OMP_NUM_THREADS=1 $(PYTEST) $(TORCHAO_TESTS)
 	PYTHONPATH=$(BERTVIZ) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --quiet tests/ecosystem/test_bertviz.py
 
@@ -157,11 +157,11 @@ $(VENV)/.apps: $(EXTRAS)
 
 # The page is tested in the Chromium of Debian, where that is installed.
 test-apps: $(VENV)/.apps  ## Call the server by its clients, and use its page in a browser.
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --quiet -rs tests/apps
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --quiet -rs tests/clients
 
 # Apart from the environment, because it takes 600 MB.
 test-bridges: $(VENV)/pymarian/.ready  ## Compare conversions with Marian itself, which it installs (600 MB).
-	TOKENIZER_SENTENCES=10000 PYTHONPATH=$(VENV)/pymarian OMP_NUM_THREADS=1 $(PYTEST) tests/conversion $(BRIDGE_TESTS)
+	TOKENIZER_SENTENCES=10000 PYTHONPATH=$(VENV)/pymarian OMP_NUM_THREADS=1 $(PYTEST) tests/apps/conversion $(BRIDGE_TESTS)
 
 lint: $(READY)  ## Check style, types and vocabulary.
 	$(VENV)/bin/ruff check .

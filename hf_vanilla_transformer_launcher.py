@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.environ[VARIABLE] = VALUE
     # To traverse again and again what imports make, and keep, would be a quarter of their time.
     gc.disable()
-    from hf_vanilla_transformer.cli.main import main as run
+    from hf_vanilla_transformer.apps.cli.main import main as run
 
     gc.enable()
     run(arguments)

@@ -11,7 +11,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer.cli.parser import parse, program
+from hf_vanilla_transformer.apps.cli.parser import parse, program
 from hf_vanilla_transformer.model.generation_settings import length_penalty_of
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text

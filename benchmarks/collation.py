@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, DataCollatorForSe
 
 from benchmarks.support.random_corpus import random_corpus
 from hf_vanilla_transformer import TokenBudgetBatchSampler
-from hf_vanilla_transformer.cli.parser import parse, program
+from hf_vanilla_transformer.apps.cli.parser import parse, program
 from hf_vanilla_transformer.data.arrow_batches import from_arrow
 from hf_vanilla_transformer.support.argument_checks import check_number
 

@@ -32,7 +32,7 @@ from benchmarks.support.gpu_timing import Budget
 from benchmarks.support.timed_parts import FAILED, RUNNING, Outcome, Part, run_parts
 from benchmarks.support.training_ladder import Ladder
 from hf_vanilla_transformer import VanillaTransformerConfig
-from hf_vanilla_transformer.cli.parser import parse, program
+from hf_vanilla_transformer.apps.cli.parser import parse, program
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.user_errors import InputError

@@ -18,8 +18,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from benchmarks.support.report_parts import table
 from hf_vanilla_transformer import score_translations, translate
-from hf_vanilla_transformer.cli.parser import parse, program
-from hf_vanilla_transformer.conversion import from_hf_marian, marian
+from hf_vanilla_transformer.apps.cli.parser import parse, program
+from hf_vanilla_transformer.apps.conversion import from_hf_marian, marian
 from hf_vanilla_transformer.data.text_lines import iterate_lines
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.user_errors import InputError

@@ -22,14 +22,14 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.cli.parser import parse, program
+from hf_vanilla_transformer.apps.cli.parser import parse, program
+from hf_vanilla_transformer.apps.documents.markup_document import Document
 from hf_vanilla_transformer.evaluation.metrics import score_translations
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
 from hf_vanilla_transformer.support.user_errors import InputError
 from hf_vanilla_transformer.translation.alignment import Aligner, attention_of_pairs
 from hf_vanilla_transformer.translation.inference import Inference
-from hf_vanilla_transformer.translation.markup_document import Document
 from hf_vanilla_transformer.translation.words_of_tokens import WORDS_AND_LETTERS
 
 

@@ -22,8 +22,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, 
 from benchmarks.support import report_parts
 from benchmarks.support.timing import Clock, in_turns
 from hf_vanilla_transformer import Int8Config, translate
-from hf_vanilla_transformer.cli.parser import parse, program
-from hf_vanilla_transformer.cli.shared_options import BatchArguments
+from hf_vanilla_transformer.apps.cli.parser import parse, program
+from hf_vanilla_transformer.apps.cli.shared_options import BatchArguments
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
 from hf_vanilla_transformer.evaluation.metrics import describe_exact_match

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from hf_vanilla_transformer.cli.parser import parse, program
+from hf_vanilla_transformer.apps.cli.parser import parse, program
 from hf_vanilla_transformer.translation.sentence_splitting import split_text
 
 

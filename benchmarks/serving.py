@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from hf_vanilla_transformer import load_pairs
-from hf_vanilla_transformer.cli.parser import parse, program
+from hf_vanilla_transformer.apps.cli.parser import parse, program
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.machine_and_versions import describe_environment

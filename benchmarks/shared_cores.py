@@ -25,7 +25,7 @@ from benchmarks.support.measurement_conditions import describe_conditions
 from benchmarks.support.report_parts import describe, describe_noise, table
 from benchmarks.support.training_implementations import Implementation
 from hf_vanilla_transformer import VanillaTransformerConfig, load_pairs, tokenize_pairs, train_tokenizer
-from hf_vanilla_transformer.cli.parser import parse, program
+from hf_vanilla_transformer.apps.cli.parser import parse, program
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.process_memory import keep_freed_memory
 from hf_vanilla_transformer.support.recipes import read_recipe

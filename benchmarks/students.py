@@ -19,7 +19,7 @@ from benchmarks.support import report_parts
 from benchmarks.support.measurement_conditions import describe_conditions
 from benchmarks.support.timing import Clock, in_turns
 from hf_vanilla_transformer import Int8Config, load_engine, translate
-from hf_vanilla_transformer.cli.parser import parse, program
+from hf_vanilla_transformer.apps.cli.parser import parse, program
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
 from hf_vanilla_transformer.support.argument_checks import check_number

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support.report_parts import table
-from hf_vanilla_transformer.cli.parser import parse, program
+from hf_vanilla_transformer.apps.cli.parser import parse, program
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
 from hf_vanilla_transformer.support.user_errors import InputError

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.cli.parser import parse, program
+from hf_vanilla_transformer.apps.cli.parser import parse, program
+from hf_vanilla_transformer.apps.terms.glossary import letter_edges, tokenizations
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.metrics import score_translations
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
-from hf_vanilla_transformer.translation.glossary import letter_edges, tokenizations
 
 
 FEWEST_LETTERS = 5

@@ -53,8 +53,8 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
 
 def help_of_verbs() -> str:
     """A section for each verb, and for each figure of `plot`, with its `--help`."""
-    from hf_vanilla_transformer.cli.main import VERBS
-    from hf_vanilla_transformer.cli.plot import FIGURES
+    from hf_vanilla_transformer.apps.cli.main import VERBS
+    from hf_vanilla_transformer.apps.cli.plot import FIGURES
 
     figures = [f"plot {figure}" for figure in FIGURES]
     return "".join(
@@ -68,7 +68,7 @@ def help_of(verb: str, *figure: str) -> str:
     """What `VERB --help` prints."""
     os.environ["COLUMNS"] = "100"
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
-        import_module(f"hf_vanilla_transformer.cli.{verb}").main([*figure, "--help"])
+        import_module(f"hf_vanilla_transformer.apps.cli.{verb}").main([*figure, "--help"])
     return printed.getvalue()
 
 

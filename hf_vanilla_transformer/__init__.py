@@ -14,13 +14,13 @@ from .support.version import __version__ as __version__
 # The public names for type checkers. Each is imported on first use, because inference needs no datasets, evaluate and
 # sacrebleu.
 if TYPE_CHECKING:
+    from .apps.conversion.ctranslate2_engine import load_engine as load_engine
     from .data.length_filter import filter_pairs as filter_pairs
     from .data.load_pairs import load_pairs as load_pairs
     from .data.token_budget_batches import TokenBudgetBatchSampler as TokenBudgetBatchSampler
     from .data.tokenized_pairs import tokenize_pairs as tokenize_pairs
     from .data.tokenizer import VanillaTransformerTokenizer as VanillaTransformerTokenizer
     from .data.tokenizer import train_tokenizer as train_tokenizer
-    from .engines.ctranslate2_engine import load_engine as load_engine
     from .evaluation.metrics import Bleu as Bleu
     from .evaluation.metrics import ChrF as ChrF
     from .evaluation.metrics import Ter as Ter
@@ -64,12 +64,12 @@ if TYPE_CHECKING:
 
 # The same names for the interpreter, as for transformers' `_LazyModule`, which hides the error of an import that fails.
 _NAMES_OF = {
+    "apps.conversion.ctranslate2_engine": ["load_engine"],
     "data.length_filter": ["filter_pairs"],
     "data.load_pairs": ["load_pairs"],
     "data.token_budget_batches": ["TokenBudgetBatchSampler"],
     "data.tokenized_pairs": ["tokenize_pairs"],
     "data.tokenizer": ["VanillaTransformerTokenizer", "train_tokenizer"],
-    "engines.ctranslate2_engine": ["load_engine"],
     "evaluation.metrics": ["Bleu", "ChrF", "Ter", "make_compute_metrics", "score_translations"],
     "hub.push_to_hub": ["push_run"],
     "model.configuration_vanilla_transformer": ["VanillaTransformerConfig"],

@@ -1,4 +1,4 @@
-"""`python -m hf_vanilla_transformer VERB ...`: the command line, see [`hf_vanilla_transformer.cli`]."""
+"""`python -m hf_vanilla_transformer VERB ...`: the command line, see [`hf_vanilla_transformer.apps.cli`]."""
 
 import os
 import sys
@@ -28,6 +28,6 @@ if __name__ == "__main__":
     restart()
     # torch, which has been imported, reads this variable later.
     launcher.avoid_cudnn_attention(sys.argv[1:])
-    from .cli.main import main
+    from .apps.cli.main import main
 
     main()

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from datasets import Dataset
 
 from hf_vanilla_transformer import VanillaTransformerConfig, score
-from hf_vanilla_transformer.cli.parser import parse, program
-from hf_vanilla_transformer.cli.train import run
+from hf_vanilla_transformer.apps.cli.parser import parse, program
+from hf_vanilla_transformer.apps.cli.train import run
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.model.configuration_vanilla_transformer import PAPER_ROWS

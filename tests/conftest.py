@@ -47,7 +47,7 @@ LONG = (
     "tests/benchmarks/",
     "tests/scripts/",
     "tests/ecosystem/test_export.py",
-    "tests/cli/",
+    "tests/apps/cli/",
 )
 
 

@@ -21,12 +21,12 @@ import pytest
 import yaml
 
 from hf_vanilla_transformer import load_pairs
-from hf_vanilla_transformer.cli.main import main
-from hf_vanilla_transformer.conversion import user_cache
+from hf_vanilla_transformer.apps.cli.main import main
+from hf_vanilla_transformer.apps.conversion import user_cache
 from hf_vanilla_transformer.data import pronunciation_corpus
 from hf_vanilla_transformer.data.number_corpus import number_pairs
 from hf_vanilla_transformer.training import distillation
-from tests.conversion.opus_mt import write_opus_mt
+from tests.apps.conversion.opus_mt import write_opus_mt
 from tests.test_docs import FIXTURE, PAGES, RECIPES, ROOT, blocks
 
 
@@ -35,9 +35,9 @@ PROGRAM = "hf-vanilla-transformer "
 ELSEWHERE = {
     "demo": "make demo",
     "serve --model_name_or_path runs/mine": "tests/walk.py",
-    "serve --model_name_or_path runs/numbers --port 8000": "tests/serving and tests/walk.py",
+    "serve --model_name_or_path runs/numbers --port 8000": "tests/apps/serving and tests/walk.py",
     "align --model_name_or_path runs/mine --choose --split validation --validation_file validation.en validation.de "
-    "--output validation.align": "tests/cli/test_align.py, because few pairs show no best heads",
+    "--output validation.align": "tests/apps/cli/test_align.py, because few pairs show no best heads",
     "convert --from marian --input runs/marian --output runs/imported": "make test-bridges",
 }
 SMALL = shlex.split("--num_layers 2 --d_model 16 --d_ff 16 --num_heads 4 --vocab_size 300 --bf16 false")

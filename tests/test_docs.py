@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_vanilla_transformer
-from hf_vanilla_transformer import conversion, pictures
-from hf_vanilla_transformer.cli.main import VERBS
-from hf_vanilla_transformer.cli.plot import FIGURES
+from hf_vanilla_transformer.apps import conversion, pictures
+from hf_vanilla_transformer.apps.cli.main import VERBS
+from hf_vanilla_transformer.apps.cli.plot import FIGURES
 from tests.models import small_model
 
 
@@ -43,13 +43,13 @@ RUN_HERE = {
     "translate.md": 4,
 }
 RUN_ELSEWHERE = {
-    "conversion.md": 2,  # tests/conversion/test_ctranslate2.py and tests/serving
+    "conversion.md": 2,  # tests/apps/conversion/test_ctranslate2.py and tests/apps/serving
     "distributed_training.md": 2,  # tests/parallel/test_docs.py
-    "distillation.md": 1,  # tests/cli/test_ensembles.py
-    "fine_tune_opus_mt.md": 1,  # tests/conversion/test_to_hf_marian.py
-    "explained.md": 17,  # tests/pictures/test_pages.py
+    "distillation.md": 1,  # tests/apps/cli/test_ensembles.py
+    "fine_tune_opus_mt.md": 1,  # tests/apps/conversion/test_to_hf_marian.py
+    "explained.md": 17,  # tests/apps/pictures/test_pages.py
     "ecosystem.md": 9,  # tests/ecosystem and tests/model/test_int8_quantization.py
-    "see_inside.md": 3,  # tests/pictures/test_pages.py and tests/ecosystem/test_bertviz.py
+    "see_inside.md": 3,  # tests/apps/pictures/test_pages.py and tests/ecosystem/test_bertviz.py
     "share.md": 6,  # tests/hub/test_docs.py and tests/model/test_remote_code.py
 }
 
@@ -68,13 +68,13 @@ def prose(page: Path) -> str:
 def commands() -> Iterator[tuple[str, list[str]]]:
     """The command lines on all pages and in the help of all verbs: a module's name, and its arguments."""
     texts = [block for page in PAGES for block in blocks(page, "bash")]
-    texts += [import_module(f"hf_vanilla_transformer.cli.{verb}").__doc__ or "" for verb in VERBS]
+    texts += [import_module(f"hf_vanilla_transformer.apps.cli.{verb}").__doc__ or "" for verb in VERBS]
     texts += [figure.__doc__ or "" for figure in FIGURES.values()]
     for text in texts:
         for line in text.replace("\\\n", " ").splitlines():
             if found := re.search(r"\b(?:hf-vanilla-transformer|-m hf_vanilla_transformer) ([a-z]\w*)(.*)", line):
                 module = found[1]
-                yield f"hf_vanilla_transformer.cli.{module}", shlex.split(found[2], comments=True)
+                yield f"hf_vanilla_transformer.apps.cli.{module}", shlex.split(found[2], comments=True)
             elif found := re.search(r"-m (benchmarks\.\w+)(.*)|\bscripts/(\w+)\.py(.*)", line):
                 name, arguments = (found[1], found[2]) if found[1] else (f"scripts.{found[3]}", found[4])
                 yield name, shlex.split(arguments, comments=True)
@@ -169,7 +169,7 @@ def test_install_md_has_every_extra_and_all_has_those_of_users():
 def test_python_api_md_has_every_public_name():
     text = (ROOT / "docs" / "python_api.md").read_text(encoding="utf-8")
     names = [f"hf_vanilla_transformer.{name}" for name in hf_vanilla_transformer.__all__]
-    names += [f"hf_vanilla_transformer.conversion.{name}" for name in conversion.__all__]
+    names += [f"hf_vanilla_transformer.apps.conversion.{name}" for name in conversion.__all__]
     names += [f"hf_vanilla_transformer.data.cleaning.{name}" for name in ("clean_pairs", "hold_out")]
     for name in ("training.run.train", "training.run_saving.RunStoppedError"):
         names.append(f"hf_vanilla_transformer.{name}")
@@ -181,7 +181,7 @@ def test_python_api_md_has_every_public_name():
 
 def test_python_api_md_has_every_picture():
     text = (ROOT / "docs" / "python_api.md").read_text(encoding="utf-8")
-    listed = re.findall(r"::: hf_vanilla_transformer\.pictures\.(plot_\w+)$", text, flags=re.MULTILINE)
+    listed = re.findall(r"::: hf_vanilla_transformer\.apps\.pictures\.(plot_\w+)$", text, flags=re.MULTILINE)
     assert sorted(listed) == sorted(name for name in pictures.__all__ if name.startswith("plot_"))
 
 
@@ -265,10 +265,10 @@ def test_command_lines_are_understood(name, arguments, monkeypatch):
 
 def test_there_are_command_lines():
     verbs = {
-        f"hf_vanilla_transformer.cli.{verb}"
+        f"hf_vanilla_transformer.apps.cli.{verb}"
         for verb in ("average", "convert", "demo", "evaluate", "info", "plot", "score")
     }
-    verbs |= {f"hf_vanilla_transformer.cli.{verb}" for verb in ("train", "translate")}
+    verbs |= {f"hf_vanilla_transformer.apps.cli.{verb}" for verb in ("train", "translate")}
     assert {name for name, _ in commands()} >= {*verbs, "scripts.reproduce_table3", "benchmarks.generation"}
 
 
@@ -278,7 +278,7 @@ def test_keeping_the_best_checkpoint_of_a_recipe(tmp_path, monkeypatch):
     del settings["average_last"]
     path = tmp_path / "best.yaml"
     path.write_text(yaml.safe_dump({**settings, **yaml.safe_load(block)}))
-    understand("hf_vanilla_transformer.cli.train", ["--config", str(path)], monkeypatch)
+    understand("hf_vanilla_transformer.apps.cli.train", ["--config", str(path)], monkeypatch)
 
 
 def run(page: str, name: str | None, names: dict[str, Any], *changes: tuple[str, str]) -> None:

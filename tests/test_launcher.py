@@ -13,8 +13,8 @@ import torch
 
 import hf_vanilla_transformer.__main__ as module
 import hf_vanilla_transformer_launcher as launcher
-from hf_vanilla_transformer.cli import main as cli
-from hf_vanilla_transformer.engines.ctranslate2_process import CTranslate2Process, Setting
+from hf_vanilla_transformer.apps.cli import main as cli
+from hf_vanilla_transformer.apps.conversion.ctranslate2_process import CTranslate2Process, Setting
 from hf_vanilla_transformer_launcher import CUDNN_VARIABLE, VALUE, VARIABLE, is_about_waiting, reason_against
 
 
@@ -103,12 +103,12 @@ class TestMain:
     def test_sets_the_variable_before_the_import(self, tmp_path, environment, verb, value):
         """The package is a stub that records the variable and the modules when it is imported."""
         package = tmp_path / "stub" / "hf_vanilla_transformer"
-        (package / "cli").mkdir(parents=True)
+        (package / "apps" / "cli").mkdir(parents=True)
         shutil.copy(launcher.__file__, package.parent)
         (package / "__init__.py").write_text(
             f"import os, sys; print(os.environ.get({VARIABLE!r}), 'torch' in sys.modules, flush=True)"
         )
-        (package / "cli" / "main.py").write_text("def main(arguments): print(arguments)")
+        (package / "apps" / "cli" / "main.py").write_text("def main(arguments): print(arguments)")
         if with_two_cores.args[0]:
             value = None
         command = [sys.executable, "-m", "hf_vanilla_transformer_launcher", verb, "--seed", "1"]
@@ -141,7 +141,7 @@ class TestMain:
     def test_python_code_sets_nothing(self, two_threads, monkeypatch):
         monkeypatch.delenv(CUDNN_VARIABLE, raising=False)
         monkeypatch.setattr(os, "execve", None)
-        monkeypatch.setattr("hf_vanilla_transformer.cli.train.main", lambda arguments: None)
+        monkeypatch.setattr("hf_vanilla_transformer.apps.cli.train.main", lambda arguments: None)
         monkeypatch.setattr(sys, "argv", ["program.py", "train"])
         cli.main(["train"])
         assert VARIABLE not in os.environ

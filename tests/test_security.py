@@ -18,13 +18,13 @@ from datasets import load_dataset
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartConfig, BartForConditionalGeneration
 
 from hf_vanilla_transformer import average_checkpoints, load_pairs
-from hf_vanilla_transformer.cli import train
-from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.apps.cli import train
+from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.hub.model_folder import check_links
 from hf_vanilla_transformer.hub.push_to_hub import push_run
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.checkpoint_marks import mark_complete, newest_complete
-from tests.cli.tiny_run import TINY_RUN, write_recipe
+from tests.apps.cli.tiny_run import TINY_RUN, write_recipe
 from tests.test_docs import FIXTURE
 
 

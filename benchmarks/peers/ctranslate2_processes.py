@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.conversion.ctranslate2 import specification
-from hf_vanilla_transformer.engines.ctranslate2_process import CTranslate2Process, Setting
+from hf_vanilla_transformer.apps.conversion.ctranslate2 import specification
+from hf_vanilla_transformer.apps.conversion.ctranslate2_process import CTranslate2Process, Setting
 
 
 def token_text(token_id: int, config: VanillaTransformerConfig) -> str:

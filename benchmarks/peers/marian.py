@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.conversion.hf_marian import copy_to_marian, new_marian
+from hf_vanilla_transformer.apps.conversion.hf_marian import copy_to_marian, new_marian
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import shift_right
 
 

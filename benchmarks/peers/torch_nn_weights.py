@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from hf_vanilla_transformer.conversion.weight_transforms import require
+from hf_vanilla_transformer.apps.conversion.weight_transforms import require
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 
 

@@ -7,7 +7,7 @@ from unittest import mock
 
 from transformers import MarianMTModel
 
-from hf_vanilla_transformer.engines.ctranslate2_process import CTranslate2Process
+from hf_vanilla_transformer.apps.conversion.ctranslate2_process import CTranslate2Process
 from hf_vanilla_transformer.model.beam_search import BeamSearch
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hf_vanilla_transformer.pictures.figure_style import check_matplotlib
+from hf_vanilla_transformer.apps.pictures.figure_style import check_matplotlib
 from hf_vanilla_transformer.support.atomic_files import whole_file
 
 

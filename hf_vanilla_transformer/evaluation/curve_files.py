@@ -9,8 +9,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from ..pictures.curves import plot_curve
-from ..pictures.figure_style import save_figure
+from ..apps.pictures.curves import plot_curve
+from ..apps.pictures.figure_style import save_figure
 from ..support.atomic_files import write_text
 from ..support.user_errors import InputError
 

@@ -18,10 +18,10 @@ from sacrebleu.metrics import BLEU
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..conversion.user_cache import CACHE, native_folder, result_key
+from ..apps.conversion.ctranslate2_engine import load_engine
+from ..apps.conversion.user_cache import CACHE, native_folder, result_key
 from ..data.cleaning import clean_pairs
 from ..data.text_lines import iterate_lines
-from ..engines.ctranslate2_engine import load_engine
 from ..evaluation.evaluate import spread
 from ..hub.model_card import name_of_base
 from ..model.pipeline_vanilla_transformer import is_blank

@@ -23,8 +23,8 @@ from transformers import (
 )
 from transformers.trainer_utils import HubStrategy
 
-from ..conversion.source_folder import MODEL_TYPES
-from ..conversion.user_cache import native_folder
+from ..apps.conversion.source_folder import MODEL_TYPES
+from ..apps.conversion.user_cache import native_folder
 from ..data.cleaning import clean_pairs, hold_out
 from ..data.length_filter import filter_pairs, pair_lengths
 from ..data.pair_arguments import TrainingDataArguments

@@ -15,6 +15,8 @@ import torch
 from tqdm.auto import tqdm
 from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
+from ..apps.documents.markup_document import KINDS, Document
+from ..apps.terms.glossary import CELLS_PER_TOKEN, Glossary, PhraseSizes, letter_edges, phrases_of
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.constrained_beam_search import check_is_beam_search
 from ..model.pipeline_vanilla_transformer import (
@@ -31,9 +33,7 @@ from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError, input_errors
 from .alignment import Aligner
 from .engine import Engine
-from .glossary import CELLS_PER_TOKEN, Glossary, PhraseSizes, letter_edges, phrases_of
 from .inference import Inference
-from .markup_document import KINDS, Document
 from .sentence_splitting import Piece, join, joined, pieces_of
 from .translation_details import Translation, describe, untranslated
 from .words_of_tokens import WORDS, WORDS_AND_LETTERS, word_at
@@ -117,7 +117,7 @@ def translate(
             (`longest_training_source` in `tokenizer_config.json`) is split at clauses. False for test sets, because it
             changes their scores.
         glossary (`Mapping[str, str | Sequence[str]]`, *optional*): from terms to the translations that they must have;
-            or a [`~hf_vanilla_transformer.translation.glossary.Glossary`], which is made once for many calls. Needs
+            or a [`~hf_vanilla_transformer.apps.terms.glossary.Glossary`], which is made once for many calls. Needs
             beam search, best with more beams than the translations of a sentence's terms have tokens.
         markup (`str`, *optional*): `"html"` or `"xml"`, if sentences are documents, or parts of them. Their text is
             translated block by block, and each tag inside of a block comes out around the words that are linked with

@@ -16,9 +16,8 @@ from benchmarks.support import generation_implementations, generation_profile, r
 from benchmarks.support.count_decoder_rows import counting_rows
 from benchmarks.support.generation_profile import PARTS, parts
 from hf_vanilla_transformer import score_translations, translate
-from hf_vanilla_transformer.conversion import user_cache
-from hf_vanilla_transformer.conversion.hf_marian import new_marian
-from hf_vanilla_transformer.engines import ctranslate2_engine
+from hf_vanilla_transformer.apps.conversion import ctranslate2_engine, user_cache
+from hf_vanilla_transformer.apps.conversion.hf_marian import new_marian
 from hf_vanilla_transformer.model import prepacked_weights
 from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
 from hf_vanilla_transformer.model.key_value_cache import CACHE

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.apps.pictures.attention_by_hand import attention_by_hand
 from tests.ecosystem.documentation import blocks, run
-from tests.pictures.attention_by_hand import attention_by_hand
 
 
 # `make test` installs it apart from the environment.

@@ -26,9 +26,11 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 from hf_vanilla_transformer import TwoVocabularyTokenizer, average_checkpoints, load_pairs, plan, score, train_tokenizer
 from hf_vanilla_transformer import align as align_words
 from hf_vanilla_transformer import translate as translate_sentences
-from hf_vanilla_transformer.cli import align, convert, evaluate, translate
-from hf_vanilla_transformer.cli.parser import given_arguments
-from hf_vanilla_transformer.conversion import user_cache
+from hf_vanilla_transformer.apps.cli import align, convert, evaluate, translate
+from hf_vanilla_transformer.apps.cli.parser import given_arguments
+from hf_vanilla_transformer.apps.conversion import user_cache
+from hf_vanilla_transformer.apps.documents.markup_document import Document
+from hf_vanilla_transformer.apps.terms import glossary as glossary_module
 from hf_vanilla_transformer.data.cleaning import clean_pairs, hold_out
 from hf_vanilla_transformer.model.beam_search import BeamSearch
 from hf_vanilla_transformer.model.constrained_beam_search import ConstrainedBeamSearch
@@ -36,11 +38,9 @@ from hf_vanilla_transformer.model.pipeline_vanilla_transformer import encode, is
 from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
 from hf_vanilla_transformer.support.recipes import format_recipe
 from hf_vanilla_transformer.training.run_arguments import Settings
-from hf_vanilla_transformer.translation import glossary as glossary_module
-from hf_vanilla_transformer.translation.markup_document import Document
 from hf_vanilla_transformer.translation.words_of_tokens import WORDS_AND_LETTERS, TokenTexts
-from tests.conversion.fsmt import fsmt_model, write_tokenizer
-from tests.conversion.opus_mt import write_opus_mt
+from tests.apps.conversion.fsmt import fsmt_model, write_tokenizer
+from tests.apps.conversion.opus_mt import write_opus_mt
 from tests.fuzz.values import (
     CELLS,
     FRAGMENTS,
@@ -608,7 +608,7 @@ TEXTS_WITH_TERMS = st.lists(
 def test_costs_of_glossaries(model, tokenizer, terms, words, num_beams, max_new_tokens):
     """The server computes a work before it translates that is at least half of what the search then takes."""
     pytest.importorskip("prometheus_client")
-    from hf_vanilla_transformer.serving.service import CardFacts, Service, ServingSettings
+    from hf_vanilla_transformer.apps.serving.service import CardFacts, Service, ServingSettings
 
     texts = [" ".join(words_of_text) for words_of_text in words]
     options = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}

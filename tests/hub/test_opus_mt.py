@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.conversion.opus_mt import TEXTS, write_opus_mt
+from tests.apps.conversion.opus_mt import TEXTS, write_opus_mt
 from tests.hub.conftest import ROOT
 from tests.hub.server import File
 

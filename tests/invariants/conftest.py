@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tests.cli.tiny_run import TINY_RUN
+from tests.apps.cli.tiny_run import TINY_RUN
 from tests.invariants.killed import MAX_STEPS, SAVE_STEPS
 
 

@@ -7,11 +7,11 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, Seq2SeqTrainer
 
 from hf_vanilla_transformer import Int8Config, PaperTrainingArguments, average_checkpoints
-from hf_vanilla_transformer.conversion import from_hf_marian, to_hf_marian
+from hf_vanilla_transformer.apps.conversion import from_hf_marian, to_hf_marian
 from hf_vanilla_transformer.hub.model_folder import staged
 from hf_vanilla_transformer.training.run import train
-from tests.cli.tiny_run import TINY
-from tests.conversion.opus_mt import write_opus_mt
+from tests.apps.cli.tiny_run import TINY
+from tests.apps.conversion.opus_mt import write_opus_mt
 from tests.ecosystem.documentation import FIXTURE
 from tests.models import small_model
 from tests.training.toy import copy_task

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import PaperTrainingArguments, last_complete_checkpoint
-from hf_vanilla_transformer.cli import train
+from hf_vanilla_transformer.apps.cli import train
 from hf_vanilla_transformer.training import run_setup
 from tests.invariants.checkpoints import assert_same_checkpoint, assert_same_weights
 from tests.invariants.killed import MAX_STEPS, exit_code, run_as_two, start, two_ranks

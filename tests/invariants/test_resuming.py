@@ -8,7 +8,7 @@ import pytest
 from transformers import TrainerState
 
 from hf_vanilla_transformer import PaperTrainingArguments, last_complete_checkpoint
-from hf_vanilla_transformer.cli import train
+from hf_vanilla_transformer.apps.cli import train
 from hf_vanilla_transformer.training.checkpoints import is_finished
 from tests.invariants.checkpoints import assert_same_checkpoint, assert_same_weights
 from tests.invariants.killed import MAX_STEPS, PLACES, SAVE_STEPS, TORN, exit_code, start, stock_run

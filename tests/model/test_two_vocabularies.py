@@ -189,8 +189,8 @@ def test_each_vocabulary_fits_its_side(tokenizer, fields):
 
 
 def test_training_with_two_vocabularies(tmp_path):
-    from hf_vanilla_transformer.cli import average, evaluate, train
-    from hf_vanilla_transformer.cli import translate as translate_verb
+    from hf_vanilla_transformer.apps.cli import average, evaluate, train
+    from hf_vanilla_transformer.apps.cli import translate as translate_verb
 
     files = [tmp_path / name for name in ("train.en", "train.de")]
     for path, lines in zip(files, (SOURCES, TARGETS), strict=True):

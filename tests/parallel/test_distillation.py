@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.conversion import user_cache
+from hf_vanilla_transformer.apps.conversion import user_cache
 from hf_vanilla_transformer.training import distillation
 from hf_vanilla_transformer.training.distillation import Teacher
 from hf_vanilla_transformer.training.run_arguments import Settings

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hf_vanilla_transformer import translate as translate_sentences
-from hf_vanilla_transformer.cli import translate
+from hf_vanilla_transformer.apps.cli import translate
 from hf_vanilla_transformer.translation.model_loading import load
 from tests.invariants.killed import run_as_two
 from tests.models import decisive_model

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_vanilla_transformer.conversion.hf_marian import copy_to_marian, new_marian
+from hf_vanilla_transformer.apps.conversion.hf_marian import copy_to_marian, new_marian
 from tests.models import pad, sentences, small_model
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from hf_vanilla_transformer.cli.parser import given_arguments
+from hf_vanilla_transformer.apps.cli.parser import given_arguments
 from hf_vanilla_transformer.support.build_arguments import option
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_saving import save_arguments

@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from hf_vanilla_transformer import average_checkpoints
-from hf_vanilla_transformer.cli import train, translate
+from hf_vanilla_transformer.apps.cli import train, translate
 
 
 MODEL = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"

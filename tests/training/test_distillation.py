@@ -13,8 +13,8 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import Int8Config, Translation, load_pairs, translate
-from hf_vanilla_transformer.cli import distill, train
-from hf_vanilla_transformer.conversion import user_cache
+from hf_vanilla_transformer.apps.cli import distill, train
+from hf_vanilla_transformer.apps.conversion import user_cache
 from hf_vanilla_transformer.support.user_errors import InputError
 from hf_vanilla_transformer.training import distillation, run
 from hf_vanilla_transformer.training.distillation import Teacher

@@ -10,14 +10,14 @@ import yaml
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_vanilla_transformer import load_pairs
-from hf_vanilla_transformer.cli import plan as plan_verb
-from hf_vanilla_transformer.cli import train as train_verb
+from hf_vanilla_transformer.apps.cli import plan as plan_verb
+from hf_vanilla_transformer.apps.cli import train as train_verb
 from hf_vanilla_transformer.training import run
 from hf_vanilla_transformer.training.plan_costs import Costs
 from hf_vanilla_transformer.training.run import train
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_saving import RunStoppedError
-from tests.cli.tiny_run import recipe, weights_of
+from tests.apps.cli.tiny_run import recipe, weights_of
 
 
 CHOSEN = {

@@ -8,15 +8,15 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_vanilla_transformer import load_pairs
-from hf_vanilla_transformer.cli import train as run_training
-from hf_vanilla_transformer.cli import train as verb
+from hf_vanilla_transformer.apps.cli import train as run_training
+from hf_vanilla_transformer.apps.cli import train as verb
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
 from hf_vanilla_transformer.support.recipes import read_recipe
 from hf_vanilla_transformer.training import run
 from hf_vanilla_transformer.training.run import train
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_saving import RunStoppedError
-from tests.cli.tiny_run import TINY, recipe, weights_of
+from tests.apps.cli.tiny_run import TINY, recipe, weights_of
 
 
 # Arguments of the tiny run without its data.

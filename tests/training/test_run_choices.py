@@ -9,7 +9,7 @@ import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import load_pairs, score_translations, translate
-from hf_vanilla_transformer.cli import train as train_verb
+from hf_vanilla_transformer.apps.cli import train as train_verb
 from hf_vanilla_transformer.evaluation import choose_search as search_choice
 from hf_vanilla_transformer.evaluation.choose_search import ALPHAS, choose_search
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
@@ -18,7 +18,7 @@ from hf_vanilla_transformer.training.run import train
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_saving import RunStoppedError
 from hf_vanilla_transformer.translation.model_loading import load
-from tests.cli.tiny_run import TINY, evaluated, recipe, weights_of, write_recipe
+from tests.apps.cli.tiny_run import TINY, evaluated, recipe, weights_of, write_recipe
 
 
 def saved_arguments(folder: Path) -> dict[str, Any]:

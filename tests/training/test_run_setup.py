@@ -5,12 +5,12 @@ import json
 import pytest
 from datasets import Dataset, DatasetDict
 
-from hf_vanilla_transformer.cli import train
+from hf_vanilla_transformer.apps.cli import train
 from hf_vanilla_transformer.data.cleaning import clean_pairs, hold_out
 from hf_vanilla_transformer.data.pair_arguments import TrainingDataArguments
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_setup import load_training_pairs, prepare_pairs
-from tests.cli.tiny_run import TINY, recipe
+from tests.apps.cli.tiny_run import TINY, recipe
 
 
 NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]

@@ -7,7 +7,7 @@ from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, tokenize_pairs, translate
-from hf_vanilla_transformer.conversion import user_cache
+from hf_vanilla_transformer.apps.conversion import user_cache
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.model.target_language import TargetCodes
 from hf_vanilla_transformer.training import distillation
@@ -15,7 +15,7 @@ from hf_vanilla_transformer.training.distillation import Teacher
 from hf_vanilla_transformer.training.run import train
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_setup import translated_letterless_share
-from tests.conversion.opus_mt import TEXTS, convert_several
+from tests.apps.conversion.opus_mt import TEXTS, convert_several
 
 
 pytest.importorskip("sentencepiece")

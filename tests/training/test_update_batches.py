@@ -28,7 +28,7 @@ from hf_vanilla_transformer.training.update_batches import (
     split_update,
     with_batches,
 )
-from tests.cli.tiny_run import TINY
+from tests.apps.cli.tiny_run import TINY
 from tests.invariants.killed import run_as_two
 from tests.training.test_plan import SMALL, corpus
 

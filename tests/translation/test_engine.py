@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import align, score, translate
-from hf_vanilla_transformer.pictures.forward_pass import forward_pass
+from hf_vanilla_transformer.apps.pictures.forward_pass import forward_pass
 from hf_vanilla_transformer.translation.engine import Engine
 from tests.constant_engine import PROBABILITY, ConstantEngine
 from tests.ecosystem.documentation import FIXTURE

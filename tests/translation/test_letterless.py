@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import Ensemble, Translation, TranslationPipeline, translate
-from hf_vanilla_transformer.cli import translate as translate_command
+from hf_vanilla_transformer.apps.cli import translate as translate_command
 from tests.constant_engine import ConstantEngine
 from tests.ecosystem.documentation import FIXTURE
 

@@ -10,14 +10,14 @@ import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, MarianTokenizer, pipeline
 
 from hf_vanilla_transformer import Ensemble, align, score, train_tokenizer, translate
-from hf_vanilla_transformer.cli.main import main
+from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
 from hf_vanilla_transformer.model.target_language import TargetCodes, codes_of, find_code, short_name
 from hf_vanilla_transformer.translation.alignment import GoldLinks
 from hf_vanilla_transformer.translation.choose_alignment import choose_alignment
 from hf_vanilla_transformer.translation.sentence_splitting import pieces_of
 from hf_vanilla_transformer.translation.words_of_tokens import WORDS_AND_LETTERS, TokenTexts
-from tests.conversion.opus_mt import convert_several, write_opus_mt
+from tests.apps.conversion.opus_mt import convert_several, write_opus_mt
 
 
 pytest.importorskip("sentencepiece")
@@ -251,7 +251,7 @@ class TestTranslate:
     def test_ctranslate2(self, folders, tokenizer, read, coded, monkeypatch, tmp_path):
         pytest.importorskip("ctranslate2")
         from hf_vanilla_transformer import load_engine
-        from hf_vanilla_transformer.conversion import user_cache
+        from hf_vanilla_transformer.apps.conversion import user_cache
 
         monkeypatch.setattr(user_cache, "CACHE", tmp_path)
         engine = load_engine(str(folders[1]), "ctranslate2")

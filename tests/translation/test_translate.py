@@ -7,7 +7,7 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import TranslationPipeline, align, score, translate
-from hf_vanilla_transformer.pictures.forward_pass import forward_pass
+from hf_vanilla_transformer.apps.pictures.forward_pass import forward_pass
 from hf_vanilla_transformer.translation.inference import Inference
 from tests.ecosystem.documentation import FIXTURE
 from tests.generation.by_hand import forced_log_probabilities, gnmt_penalty

@@ -94,7 +94,7 @@ def test_normalizers(monkeypatch, is_target):
 def test_sentencepiece(tmp_path, name, is_target):
     """Also normalized characters, and tokens that the vocabulary of one side lacks."""
     pytest.importorskip("sentencepiece")
-    from hf_vanilla_transformer.conversion.marian import from_marian
+    from hf_vanilla_transformer.apps.conversion.marian import from_marian
 
     tokenizer = AutoTokenizer.from_pretrained(from_marian(str(FIXTURES / "marian" / name), str(tmp_path / "model")))
     for text, word in (
@@ -116,7 +116,7 @@ def test_sentencepiece(tmp_path, name, is_target):
 def test_moses_and_byte_pair_encoding(tmp_path, name, is_target):
     """Moses splits off punctuation and escapes it: "don't" becomes "don &apos;t"."""
     pytest.importorskip("sacremoses")
-    from hf_vanilla_transformer.conversion.fairseq import from_fairseq
+    from hf_vanilla_transformer.apps.conversion.fairseq import from_fairseq
 
     tokenizer = AutoTokenizer.from_pretrained(from_fairseq(str(FIXTURES / "fairseq" / name), str(tmp_path / "model")))
     text = "Don't stop, two & twenty-two!"

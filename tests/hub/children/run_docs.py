@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
 
-from hf_vanilla_transformer.cli.main import main  # noqa: E402
+from hf_vanilla_transformer.apps.cli.main import main  # noqa: E402
 
 
 SMALL = (

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import torch
 
-from hf_vanilla_transformer.cli import train
-from tests.cli.tiny_run import TINY_RUN
+from hf_vanilla_transformer.apps.cli import train
+from tests.apps.cli.tiny_run import TINY_RUN
 
 
 TINY = {

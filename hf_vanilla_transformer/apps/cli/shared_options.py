@@ -1,0 +1,66 @@
+"""Options that several verbs share: the engine, the token budget, and what they load."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ...support.argument_checks import check_number
+from ...support.build_arguments import option
+from ...support.user_errors import InputError
+from ...translation.loading_arguments import LoadingArguments
+from ...translation.model_loading import explaining_missing_files, load_ensemble
+from ..terms.glossary import read_terms
+
+
+@dataclass
+class EngineArguments:
+    """The runtime that computes."""
+
+    _argument_group_name = "engine"
+
+    engine: Literal["torch", "ctranslate2"] = option("torch", "Runtime; ctranslate2 needs its extra and a CPU.")
+    compute_type: str | None = option(None, "Precision of ctranslate2: float32, the default, or bfloat16, int8, ...")
+
+    def __post_init__(self) -> None:
+        if self.compute_type is not None and self.engine == "torch":
+            raise InputError(f"compute_type is {self.compute_type}, but has no effect without --engine ctranslate2.")
+
+
+@dataclass
+class BatchArguments:
+    """The token budget of inference."""
+
+    _argument_group_name = "batches"
+
+    tokens_per_batch: int = option(4096, "Maximum number of tokens in a batch, with padding.")
+
+    def __post_init__(self) -> None:
+        check_number("tokens_per_batch", self.tokens_per_batch, 1)
+
+
+def load_given(args: LoadingArguments, engine: EngineArguments | None = None) -> tuple[PreTrainedTokenizerBase, Any]:
+    """Load the tokenizer and the model, or the engine, that the command line names."""
+    names = [args.model_name_or_path] if isinstance(args.model_name_or_path, str) else args.model_name_or_path
+    if engine is None or engine.engine == "torch":
+        return load_ensemble(names, args.device, **args.options())
+    from ..conversion.ctranslate2_engine import load_engine
+
+    if len(names) > 1:
+        raise InputError(f"--engine {engine.engine} has no ensembles; name one model, or use the engine torch.")
+    if args.device not in (None, "cpu"):
+        raise InputError(f"device is {args.device}, but --engine {engine.engine} runs on the CPU; leave out --device.")
+    with explaining_missing_files(names[0]):
+        tokenizer = AutoTokenizer.from_pretrained(names[0], **args.options())
+        options: Any = {"revision": args.revision, "token": args.token}
+        return tokenizer, load_engine(names[0], engine.engine, engine.compute_type, **options)
+
+
+def load_terms(path: str | None, engine: EngineArguments) -> dict[str, list[str]] | None:
+    """The terms of a file of `--glossary`; None without one."""
+    if path is None:
+        return None
+    if engine.engine != "torch":
+        raise InputError(f"--glossary does not work with --engine {engine.engine}; leave out one of the two.")
+    return read_terms(Path(path))

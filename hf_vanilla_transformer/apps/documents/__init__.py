@@ -1,0 +1,1 @@
+"""HTML and XML: sentences out of documents, and translations with their tags back into them."""

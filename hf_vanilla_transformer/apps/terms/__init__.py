@@ -1,0 +1,1 @@
+"""Glossaries: terms whose translation is fixed."""

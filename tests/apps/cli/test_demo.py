@@ -1,0 +1,55 @@
+"""`demo`."""
+
+import pytest
+
+from hf_vanilla_transformer.apps.cli import demo
+from hf_vanilla_transformer.support.user_errors import InputError
+from tests.apps.cli.tiny_run import recipe
+from tests.apps.pictures.test_curves import without_matplotlib
+from tests.models import decisive_model
+
+
+def test_the_demo_ends_with_a_picture_and_python_that_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    _, path = recipe(tmp_path, target_lang="de", max_steps=2)
+    monkeypatch.setattr(demo, "RECIPE", path)
+    arguments = ["--output_dir", str(tmp_path / "demo"), "--seed", "3"]
+    demo.main(arguments)
+    printed, python = capsys.readouterr().out.split("in Python:")
+    assert "exact match: " in printed
+    assert "BLEU: " in printed
+    assert printed.count("\n  -> ") == demo.EXAMPLES
+    assert f"the model is in {tmp_path / 'demo'}" in printed
+    assert f"the cross-attention of forty-two is in {tmp_path / 'demo' / 'attention.png'}" in printed
+    assert (tmp_path / "demo" / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert len(python.strip().splitlines()) == 3
+    exec(python, {})
+    assert capsys.readouterr().out.startswith("[")
+    with pytest.raises(SystemExit, match="already holds a model"):
+        demo.main(arguments)
+
+
+def test_the_demo_replaces_no_model(tmp_path, monkeypatch):
+    given = []
+
+    def stop(settings):
+        given.append(settings)
+        raise InputError("it would train now")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "run", stop)
+    for name in ("runs/numbers", "runs/numbers_2", "runs/numbers_3"):
+        with pytest.raises(SystemExit, match="it would train now"):
+            demo.main([])
+        assert str(given[-1].output) == name
+        assert not given[-1].model.overwrite
+        (tmp_path / name).mkdir(parents=True)
+
+
+def test_without_matplotlib_the_demo_names_the_extra(monkeypatch, capsys, tmp_path, tokenizer):
+    without_matplotlib(monkeypatch)
+    demo.draw_attention(decisive_model(vocab_size=len(tokenizer)), tokenizer, tmp_path / "attention.png")
+    printed = capsys.readouterr().out
+    assert printed.startswith("\nthe cross-attention of forty-two is not drawn: plots need matplotlib; install it")
+    assert "[plots]" in printed
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,69 @@
+"""`info`: what it prints about this machine, and reasons on machines that lack something."""
+
+import json
+from importlib.metadata import version
+
+import pytest
+import torch
+import transformers
+
+from hf_vanilla_transformer import __version__
+from hf_vanilla_transformer.apps.cli import info, machine_report
+
+
+def test_text(capsys):
+    found = info.main([])
+    printed = capsys.readouterr().out
+    for line in (
+        f"hf_vanilla_transformer {__version__}",
+        f"torch {version('torch')}",
+        f"transformers {transformers.__version__}",
+    ):
+        assert f"{line}\n" in printed
+    assert f"{torch.get_num_threads()} threads of torch" in printed
+    assert f"; torch uses {torch.backends.cpu.get_cpu_capability()}\n" in printed
+    assert "CPU capabilities: AVX2 " in printed
+    assert f"\nOpenMP: GOMP_SPINCOUNT={found['openmp']['GOMP_SPINCOUNT'] or 'default'}, because " in printed
+    assert "\nGPU: " in printed
+    assert printed.partition("fast paths:\n")[2].count("\n  ") == len(machine_report.fast_paths()) - 1
+
+
+def test_json(capsys):
+    found = info.main(["--json"])
+    assert json.loads(capsys.readouterr().out) == found
+    assert found["machine"]["threads"] == torch.get_num_threads()
+    assert all(state["on"] == (state["reason"] == "") for state in found["fast_paths"].values())
+
+
+@pytest.mark.parametrize(
+    ("environment", "value", "reason"),
+    [
+        ({}, "3000", "hf-vanilla-transformer sets it for verbs that compute"),
+        ({"GOMP_SPINCOUNT": "7"}, "7", "the user set GOMP_SPINCOUNT"),
+        ({"OMP_WAIT_POLICY": "passive"}, None, "the user set OMP_WAIT_POLICY"),
+        ({"OMP_NUM_THREADS": "1"}, None, "there is one thread"),
+    ],
+)
+def test_how_threads_wait(monkeypatch, two_threads, environment, value, reason):
+    for name, each in environment.items():
+        monkeypatch.setenv(name, each)
+    assert info.openmp() == {"GOMP_SPINCOUNT": value, "reason": reason}
+
+
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_reasons(monkeypatch, has_bfloat16):
+    monkeypatch.setattr(
+        machine_report, "cpu_supports_matmul_in", lambda dtype: has_bfloat16 and dtype == torch.bfloat16
+    )
+    monkeypatch.setattr(machine_report, "has_avx512", lambda: has_bfloat16)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    paths = machine_report.fast_paths()
+    assert (paths["bfloat16 matmuls on the CPU"] == "") == has_bfloat16
+    assert "no instructions for float16" in paths["float16 matmuls on the CPU"]
+    assert ("AVX-512" in paths["large float32 matmuls by oneDNN"]) == (not has_bfloat16)
+    assert paths["CPU decoder for one token at a time"] == ""
+
+
+def test_a_gpu_turns_the_paths_of_cpus_off(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert "--device cpu" in machine_report.fast_paths()["CPU decoder for one token at a time"]

@@ -1,0 +1,80 @@
+"""The way of docs/fine_tune_opus_mt.md on real text: a model in Helsinki-NLP's layout, another domain, and out again.
+
+It takes minutes, so only `make test-bridges` runs it.
+"""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.apps.cli.main import main
+from hf_vanilla_transformer.apps.conversion import to_hf_marian, user_cache
+from hf_vanilla_transformer.evaluation.evaluate import evaluate
+
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("pymarian") is None, reason="takes minutes; make test-bridges runs it"),
+    pytest.mark.skipif(
+        not {"MULTI30K_DIR", "LIBREOFFICE_HELP_DIR"} <= os.environ.keys(),
+        reason="needs Multi30k and LibreOffice's help",
+    ),
+]
+TRAINING = {"tokens_per_batch": 1024, "max_tokens": 64, "lr_scheduler_type": "linear", "warmup_steps": 50}
+TRAINING |= {"max_train_samples": 8000}
+SIZES = {"num_layers": 2, "d_model": 128, "d_ff": 256, "num_heads": 4, "dropout": 0.1, "vocab_size": 2000}
+
+
+def files(corpus: str, split: str) -> list[str]:
+    return [str(Path(os.environ[corpus]) / f"{split}.{code}") for code in ("en", "de")]
+
+
+def train(output: Path, corpus: str, **arguments) -> Path:
+    given = {**TRAINING, "output_dir": output, "save_strategy": "no", "eval_strategy": "no", **arguments}
+    main(["train", "--train_file", *files(corpus, "train"), *(f"--{name}={value}" for name, value in given.items())])
+    return output
+
+
+def scores_of(folder: Path, corpus: str, tmp_path: Path) -> dict[str, float]:
+    """Of 100 validation pairs, by greedy search."""
+    names = [tmp_path / f"few.{code}" for code in ("en", "de")]
+    for name, whole in zip(names, files(corpus, "val"), strict=True):
+        lines = Path(whole).read_text(encoding="utf-8").splitlines()[:100]
+        name.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return evaluate(folder, names, num_beams=1, show_progress=False).scores
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("MULTI30K_DIR", "LIBREOFFICE_HELP_DIR"), ("LIBREOFFICE_HELP_DIR", "MULTI30K_DIR")],
+    ids=["captions to software", "software to captions"],
+)
+def test_walk(tmp_path, monkeypatch, first, second):
+    pytest.importorskip("sentencepiece")
+    monkeypatch.setattr(user_cache, "CACHE", tmp_path / "cache")
+    ours = train(tmp_path / "ours", first, tokenizer_type="sentencepiece", max_steps=300, learning_rate=0.002, **SIZES)
+    # A model of transformers alone, as one of the Hub.
+    opus = to_hf_marian(str(ours), str(tmp_path / "opus-mt-en-de"))
+    tuned = train(tmp_path / "tuned", second, model_name_or_path=opus, max_steps=300, learning_rate=0.001)
+    before, after = (scores_of(folder, second, tmp_path) for folder in (opus, tuned))
+    for name in ("bleu", "chrf"):
+        print(f"{name} of {second}: {before[name]:.1f} before, {after[name]:.1f} after")
+    # BLEU of software documentation is near 0 after so few updates.
+    assert after["chrf"] > before["chrf"] + 1
+    out = to_hf_marian(str(tuned), str(tmp_path / "out"))
+    lines = Path(files(second, "val")[0]).read_text(encoding="utf-8").splitlines()[:20]
+    tokenizer = AutoTokenizer.from_pretrained(tuned)
+    models = [AutoModelForSeq2SeqLM.from_pretrained(folder) for folder in (tuned, out)]
+    texts = [translate(model, tokenizer, lines, num_beams=1, max_new_tokens=60) for model in models]
+    assert sum(one == other for one, other in zip(*texts, strict=True)) >= 19
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    ctranslate2.converters.TransformersConverter(str(out)).convert(str(tmp_path / "ct2"))
+    translator = ctranslate2.Translator(str(tmp_path / "ct2"))
+    sources = [tokenizer.convert_ids_to_tokens(row) for row in tokenizer(lines).input_ids]
+    found = translator.translate_batch(sources, beam_size=1, max_decoding_length=60)
+    rows = [tokenizer.convert_tokens_to_ids(each.hypotheses[0]) for each in found]
+    by_ctranslate2 = tokenizer.batch_decode(rows, skip_special_tokens=True)
+    assert sum(one == other for one, other in zip(by_ctranslate2, texts[1], strict=True)) >= 19

@@ -1,0 +1,167 @@
+import builtins
+import json
+from pathlib import Path
+
+import pytest
+
+from hf_vanilla_transformer.apps.pictures.curves import plot_curve
+from hf_vanilla_transformer.apps.pictures.figure_style import save_figure
+from hf_vanilla_transformer.evaluation.curve_files import read_curve, write_curve
+
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+
+
+def evaluation(step: int, bleu: float, training: float, evaluating: float) -> dict:
+    scores = {"eval_loss": 2.0, "eval_bleu": bleu, "eval_chrf": 50.0, "eval_runtime": 1.0, "epoch": step / 10}
+    scores |= {"eval_perplexity": 7.4, "eval_token_accuracy": 2 * bleu}
+    return {**scores, "step": step, "training_seconds": training, "evaluation_seconds": evaluating}
+
+
+LOG = [
+    {
+        "loss": 5.0,
+        "perplexity": 99.0,
+        "token_accuracy": 9.0,
+        "step": 5,
+        "training_seconds": 30.0,
+        "evaluation_seconds": 0.0,
+    },
+    evaluation(10, 34.0, 60.0, 1.0),
+    {"loss": 4.0, "step": 15, "training_seconds": 90.0, "evaluation_seconds": 1.0},
+    evaluation(20, 38.5, 120.0, 2.0),
+    evaluation(30, 38.2, 180.0, 3.0),
+    {"train_runtime": 183.0, "step": 30, "training_seconds": 180.0, "evaluation_seconds": 3.0},
+]
+
+
+def without_matplotlib(monkeypatch):
+    real_import = builtins.__import__
+
+    def import_all_but_matplotlib(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real_import(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", import_all_but_matplotlib)
+
+
+def test_the_curve_has_the_evaluations_and_the_training_of_the_log(tmp_path):
+    written = write_curve(tmp_path, LOG)
+    curve = written["points"]
+    assert [(point["updates"], point["bleu"]) for point in curve] == [(10, 34.0), (20, 38.5), (30, 38.2)]
+    assert [(point["training_seconds"], point["evaluation_seconds"]) for point in curve] == [
+        (60, 1),
+        (120, 2),
+        (180, 3),
+    ]
+    assert written["best"] == curve[1]
+    scores = {"loss", "perplexity", "token_accuracy", "bleu", "chrf"}
+    assert set(curve[0]) == scores | {"updates", "epoch", "training_seconds", "evaluation_seconds"}
+    training = written["training"]
+    times = {"training_seconds": 30.0, "evaluation_seconds": 0.0}
+    assert training[0] == {"updates": 5, "loss": 5.0, "perplexity": 99.0, "token_accuracy": 9.0, **times}
+    assert [(point["updates"], point["loss"]) for point in training] == [(5, 5.0), (15, 4.0)]
+
+
+def test_the_best_by_loss_where_there_is_no_bleu(tmp_path):
+    log = [{"step": step, "eval_loss": loss} for step, loss in ((1, 3.0), (2, 2.0), (3, 2.5))]
+    summary = write_curve(tmp_path, log)
+    assert summary["best"] == {"updates": 2, "loss": 2.0}
+
+
+def test_writing_and_reading(tmp_path):
+    pytest.importorskip("matplotlib")
+    summary = write_curve(tmp_path, LOG)
+    assert json.loads((tmp_path / "curve.json").read_text()) == summary
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "results.json").write_text(json.dumps({"curve": summary}))
+    for place in (tmp_path, tmp_path / "curve.json", tmp_path / "results.json"):
+        assert read_curve(place) == {"points": summary["points"], "training": summary["training"]}
+    (tmp_path / "results.json").write_text(json.dumps({"curve": {"points": summary["points"]}}))
+    assert read_curve(tmp_path / "results.json") == {"points": summary["points"], "training": []}
+
+
+def test_nothing_is_written_of_a_run_without_evaluations(tmp_path):
+    assert write_curve(tmp_path, LOG[:1]) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_matplotlib_the_numbers_are_written(tmp_path, monkeypatch, caplog):
+    without_matplotlib(monkeypatch)
+    write_curve(tmp_path, LOG)
+    assert [path.name for path in tmp_path.iterdir()] == ["curve.json"]
+    assert "pip install '/path/to/this/repository[plots]'" in caplog.text
+
+
+def test_several_curves_in_one_plot(tmp_path, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    save = figures.Figure.savefig
+    monkeypatch.setattr(figures.Figure, "savefig", lambda self, *a, **k: (drawn.append(self), save(self, *a, **k)))
+    curves = {"one": write_curve(tmp_path, LOG), "two": write_curve(tmp_path, LOG[:4])}
+    drawn.clear()
+    assert save_figure(plot_curve(curves), tmp_path / "plot.svg") == tmp_path / "plot.svg"
+    assert {path.name for path in tmp_path.iterdir()} == {"plot.svg", "curve.json", "curve.png"}
+    labels = ["loss (nats per token)", "perplexity", "token accuracy (percent)", "BLEU"]
+    assert [axes.get_ylabel() for axes in drawn[0].axes] == labels
+    assert {axes.get_xlabel() for axes in drawn[0].axes} == {"training time (minutes, without evaluations)"}
+    loss, _, _, bleu = drawn[0].axes
+    lines = [[line.get_xydata().tolist() for line in axes.lines] for axes in (loss, bleu)]
+    assert lines[0][:2] == [[[0.5, 5.0], [1.5, 4.0]], [[1.0, 2.0], [2.0, 2.0], [3.0, 2.0]]]
+    # BLEU of training batches is not measured.
+    assert lines[1] == [[], [[1.0, 34.0], [2.0, 38.5], [3.0, 38.2]], [], [[1.0, 34.0], [2.0, 38.5]]]
+    names = [text.get_text() for text in drawn[0].legends[0].get_texts()]
+    assert names[:3] == ["one", "two", "validation"]
+    assert names[3].startswith("training")
+
+
+@pytest.mark.parametrize("content", ["no json", "[]", '{"curve": null}', '{"seed": 1}'])
+def test_a_file_without_a_curve(tmp_path, content):
+    path = tmp_path / "file.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"file\.json holds no curve; name"):
+        read_curve(path)
+
+
+@pytest.mark.parametrize(
+    "points", ["[1, 2]", '["a"]', '"ab"', '[{"loss": "1"}]', '[{"loss": null}]', '[[["loss", 1]]]']
+)
+@pytest.mark.parametrize("part", ['"points": [], "training"', '"points"'])
+def test_points_that_are_no_objects_of_numbers(tmp_path, part, points):
+    path = tmp_path / "file.json"
+    path.write_text(f"{{{part}: {points}}}")
+    with pytest.raises(ValueError, match=r"file\.json has the point .*, not an object of numbers; name a curve\.json"):
+        read_curve(path)
+
+
+def test_the_results_of_the_docs_are_curves():
+    paths = [path for path in RESULTS.glob("*.json") if '"points"' in path.read_text(encoding="utf-8")]
+    assert paths
+    for path in paths:
+        assert read_curve(path)["points"]
+
+
+def test_a_run_without_a_curve(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match="name a run with evaluations"):
+        read_curve(tmp_path)
+
+
+def test_curves_that_cannot_be_plotted(tmp_path):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(ValueError, match="some points have no BLEU, and some no loss"):
+        plot_curve({"a": {"points": [{"training_seconds": 1.0, "a_loss": 2.0}]}})
+    with pytest.raises(ValueError, match=r"ends in \.doc, which is no format of figures"):
+        save_figure(plot_curve({"a": {"points": [{"training_seconds": 1.0, "loss": 2.0}]}}), tmp_path / "a.doc")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plot_without_a_suffix_is_a_png(tmp_path):
+    pytest.importorskip("matplotlib")
+    save_figure(plot_curve({"a": {"points": [{"training_seconds": 1.0, "loss": 2.0}]}}), tmp_path / "plot")
+    assert (tmp_path / "plot").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_curve_without_times():
+    with pytest.raises(ValueError, match="the curve of run has no points with training_seconds"):
+        plot_curve({"run": {"points": [{"updates": 1, "bleu": 3.0}]}})

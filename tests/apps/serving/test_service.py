@@ -1,0 +1,334 @@
+"""The service over a model that waits, and over one that fails."""
+
+import asyncio
+import random
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from itertools import product
+
+import pytest
+import torch
+
+from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.apps.serving.limits import ServingSettings
+from hf_vanilla_transformer.apps.serving.model_card_facts import read_card
+from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
+from tests.constant_engine import ConstantEngine
+from tests.ecosystem.documentation import FIXTURE
+
+
+pytestmark = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("fastapi", "uvicorn", "prometheus_client", "babel")),
+    reason="the extra serve is not installed",
+)
+
+
+def test_shutting_down_finishes_what_runs(service_of, model_that_waits):
+    from tests.apps.serving.support import call, serving, wait_until
+
+    may_go_on, begun = model_that_waits
+    with ThreadPoolExecutor(2) as threads:
+        with serving(service_of(tokens_per_batch=1)) as address:
+            running = threads.submit(call, address, "POST", "/", {"inputs": ["a", "b"]})
+            wait_until(lambda: begun)
+            threading.Timer(0.5, may_go_on.set).start()
+        # Shut down: b, which waited for its batch, is translated, too.
+        assert running.result()[2] == [{"translation_text": "A"}, {"translation_text": "B"}]
+        with pytest.raises(ConnectionRefusedError):
+            call(address, "GET", "/health")
+
+
+def test_a_model_that_fails(service_of, monkeypatch):
+    from hf_vanilla_transformer.apps.serving import service
+    from tests.apps.serving.support import call, serving, translation_of
+
+    def fail(model, tokenizer, texts, tokens_per_batch, **options):
+        if "bad" in texts:
+            raise RuntimeError("secret path")
+        return [translation_of(text) for text in texts]
+
+    monkeypatch.setattr(service, "translate", fail)
+    with serving(service_of(max_wait_ms=300)) as address, ThreadPoolExecutor(3) as threads:
+        calls = [threads.submit(call, address, "POST", "/", {"inputs": text}) for text in ("a", "bad", "c")]
+        assert [each.result()[0] for each in calls] == [200, 500, 200]
+        assert calls[1].result()[2] == {"error": "the server failed to translate; its log has the reason."}
+        call(address, "POST", "/", {"inputs": "bad"})
+        assert call(address, "GET", "/health")[::2] == (
+            503,
+            {"status": "failing", "model": "numbers_tiny", "engine": "VanillaTransformerForConditionalGeneration"},
+        )
+        call(address, "POST", "/", {"inputs": "a"})
+        assert call(address, "GET", "/health")[0] == 200
+
+
+def test_a_search_ends_when_nobody_waits_for_it(service_of, monkeypatch):
+    """Its worker is free for the next request long before the search would have ended."""
+    from hf_vanilla_transformer.model import generation_vanilla_transformer
+    from tests.apps.serving.support import call, serving
+
+    step, steps = CPUDecoder.__call__, []
+
+    def slow(self, input_ids):
+        steps.append(len(input_ids))
+        time.sleep(0.05)
+        logits = step(self, input_ids)
+        logits[:, service.model.config.eos_token_id] = -torch.inf  # Such a translation never ends by itself.
+        return logits
+
+    service = service_of(request_seconds=1)
+    with serving(service) as address:
+        monkeypatch.setattr(generation_vanilla_transformer.CPUDecoder, "__call__", slow)
+        body = {"inputs": "nine", "parameters": {"generate_parameters": {"max_new_tokens": 2048}}}
+        status, headers, answer = call(address, "POST", "/", body)
+        assert (status, headers["Retry-After"]) == (503, "5")
+        assert "took more than 1 seconds" in answer["error"]
+        monkeypatch.undo()
+        count = len(steps)
+        assert call(address, "POST", "/", {"inputs": "nine"})[2] == [{"translation_text": "neun"}]
+        assert len(steps) <= count + 2 < 100
+        assert service.health == "ok"
+
+
+def test_a_worker_that_hangs_shows_in_the_health(service_of, model_that_waits, monkeypatch):
+    from hf_vanilla_transformer.apps.serving import service
+    from tests.apps.serving.support import call, serving, wait_until
+
+    monkeypatch.setattr(service, "_GRACE_SECONDS", 0)
+    may_go_on, _ = model_that_waits
+    with serving(service_of(request_seconds=1)) as address:
+        assert call(address, "POST", "/", {"inputs": "a"})[0] == 503
+        wait_until(lambda: call(address, "GET", "/health")[::2][1]["status"] == "hanging")
+        assert call(address, "GET", "/health")[0] == 503
+        may_go_on.set()
+        wait_until(lambda: call(address, "GET", "/health")[0] == 200)
+
+
+def test_an_exception_that_is_no_exception_fails_its_texts_alone(service_of, monkeypatch):
+    """As pyo3's PanicException of the tokenizers library."""
+    from hf_vanilla_transformer.apps.serving import service
+    from tests.apps.serving.support import call, serving, translation_of
+
+    class Panic(BaseException):
+        pass
+
+    def translate(model, tokenizer, texts, tokens_per_batch, **options):
+        if "bad" in texts:
+            raise Panic("at the disco")
+        return [translation_of(text) for text in texts]
+
+    monkeypatch.setattr(service, "translate", translate)
+    with serving(service_of(max_wait_ms=300)) as address, ThreadPoolExecutor(3) as threads:
+        calls = [threads.submit(call, address, "POST", "/", {"inputs": text}) for text in ("a", "bad", "c")]
+        assert [each.result()[0] for each in calls] == [200, 500, 200]
+
+
+def test_without_its_worker_the_process_ends(service_of, monkeypatch):
+    from hf_vanilla_transformer.apps.serving import service
+
+    signals = []
+    monkeypatch.setattr(service.signal, "raise_signal", signals.append)
+
+    async def failing(self):
+        raise ZeroDivisionError
+
+    async def ended():
+        monkeypatch.setattr(service.Batcher, "run", failing)
+        with pytest.raises(ZeroDivisionError):
+            async with service_of().running():
+                await asyncio.sleep(0.01)
+
+    asyncio.run(ended())
+    assert signals == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status", "message"),
+    [
+        ({"num_beams": 16, "max_new_tokens": 2048}, 413, "with 16 beams each, more than 20,000 in all; send fewer"),
+        ({"num_beams": 9, "max_new_tokens": 2048}, 200, None),
+        ({"glossary": {"nine": ["x"] * 11}}, 422, "glossary.nine"),
+        ({"glossary": {"nine": "x" * 201}}, 422, "at most 200 characters"),
+        ({"glossary": {str(number): "x" for number in range(101)}}, 422, "at most 100 items"),
+    ],
+)
+def test_work_is_limited_before_it_begins(service_of, model_that_waits, parameters, status, message):
+    from tests.apps.serving.support import call, serving
+
+    may_go_on, begun = model_that_waits
+    may_go_on.set()
+    with serving(service_of(max_work=20_000)) as address:
+        body = {"inputs": "nine", "parameters": {"generate_parameters": parameters}}
+        found, _, answer = call(address, "POST", "/", body)
+        assert found == status
+        assert begun == ([["nine"]] if message is None else [])
+        if message is not None:
+            assert message in answer["error"]
+
+
+def long_forms(count):
+    """Forms of 190 letters that have nothing in common."""
+    draws = random.Random(count)
+    return ["".join(draws.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(190)) for _ in range(count)]
+
+
+MANY_TERMS = ["".join(letters) for letters in product("bcdfghkl", "aeiou")]
+
+
+@pytest.mark.parametrize("body", [{"format": "text"}, {"format": "html"}, {"split": True}])
+def test_terms_count_as_work_before_it_begins(service_of, model_that_waits, body):
+    from tests.apps.serving.support import call, serving
+
+    may_go_on, begun = model_that_waits
+    may_go_on.set()
+    service = service_of()
+    service._generate_kwargs = {"num_beams": 16}
+    if body.pop("split", False):
+        pytest.importorskip("sentencex")
+        service._generate_kwargs["split_sentences"] = True
+    costly = {term: long_forms(10) for term in MANY_TERMS}
+    text = " ".join(MANY_TERMS)
+    with serving(service) as address:
+        body.update(q=text, source="en", target="de", glossary=costly)
+        status, _, answer = call(address, "POST", "/translate", body)
+        assert status == 413
+        assert "with 16 beams" in answer["error"]
+        assert "the server allows 200,000 in all; send fewer terms, fewer or shorter translations" in answer["error"]
+        assert not begun
+        # The same terms pass if the text has none of them, or if their translations are few and short.
+        assert call(address, "POST", "/translate", {**body, "q": "nine"})[0] == 200
+        body["glossary"] = {term: ["Maschine", "Maschinen"] for term in MANY_TERMS}
+        assert call(address, "POST", "/translate", body)[0] == 200
+        assert len(begun) == 2
+
+
+def test_requests_with_equal_terms_share_a_batch(service_of, model_that_waits):
+    from tests.apps.serving.support import call, serving, wait_until
+
+    may_go_on, begun = model_that_waits
+    service = service_of()
+    with serving(service) as address, ThreadPoolExecutor(4) as threads:
+        threads.submit(call, address, "POST", "/", {"inputs": "first"})
+        wait_until(lambda: begun)
+        for text, forms in [("a", ["x", "y"]), ("b", ["x", "z"]), ("c", ["x", "y"])]:
+            body = {"q": text, "source": "en", "target": "de", "glossary": {"nine": forms}}
+            threads.submit(call, address, "POST", "/translate", body)
+        wait_until(lambda: len(service.batcher._waiting) == 3)
+        may_go_on.set()
+    assert sorted(map(sorted, begun[1:])) == [["a", "c"], ["b"]]
+
+
+def test_other_languages(service_of):
+    from hf_vanilla_transformer.apps.serving.errors import OtherLanguageError
+
+    service = service_of()
+    service.card = service.card._replace(source_language="en", target_language="de")
+    for source, target in (("en", "de"), ("auto", "de"), ("eng_Latn", "deu"), ("en-US", None), ("tlh", "de")):
+        service.check_languages(source, target)
+    for source, target in (("fr", "de"), ("en", "fr"), ("de", "en")):
+        with pytest.raises(OtherLanguageError, match=r'but the model translates from "en" to "de"; send these'):
+            service.check_languages(source, target)
+
+
+def test_short_requests_do_not_wait_for_the_costliest(service_of, model, tokenizer, monkeypatch):
+    """They are answered while the search of another client goes on, whose answer stays the same."""
+    from hf_vanilla_transformer.model import generation_vanilla_transformer
+    from tests.apps.serving.support import call, serving, wait_until
+
+    texts, small = ["nine hundred and ninety-nine", "forty-two"] * 20, ["nine", "seven", "forty-two"]
+    expected, answers = (translate(model, tokenizer, each) for each in (texts, small))
+    step, sizes, may_end = CPUDecoder.__call__, [], threading.Event()
+
+    def slow(self, input_ids):
+        sizes.append(len(input_ids))
+        if len(input_ids) > 100:  # Of the costly request, whose search cannot end before the short ones.
+            time.sleep(0.1)
+            if len([size for size in sizes if size > 100]) == 6:
+                may_end.wait(30)
+        return step(self, input_ids)
+
+    monkeypatch.setattr(generation_vanilla_transformer.CPUDecoder, "__call__", slow)
+    with serving(service_of()) as address, ThreadPoolExecutor(1) as threads:
+        costly = threads.submit(call, address, "POST", "/", {"inputs": texts})
+        wait_until(lambda: sizes)
+        for text, answer in zip(small, answers, strict=True):
+            assert call(address, "POST", "/", {"inputs": text})[2] == [{"translation_text": answer}]
+        assert not costly.done()
+        may_end.set()
+        assert [each["translation_text"] for each in costly.result()[2]] == expected
+
+
+def test_short_requests_do_not_wait_for_the_costliest_of_an_engine(tokenizer):
+    from hf_vanilla_transformer.apps.serving.service import Service
+    from tests.apps.serving.support import call, serving
+
+    began, may_end, ended = threading.Event(), threading.Event(), []
+
+    class Slow(ConstantEngine):
+        def generate(self, input_ids, attention_mask=None, **kwargs):
+            if len(input_ids) > 10:
+                began.set()
+                may_end.wait(10)
+                ended.append(len(input_ids))
+            return super().generate(input_ids, attention_mask)
+
+    service = Service(Slow(tokenizer), tokenizer, ServingSettings(), read_card(str(FIXTURE)))
+    with serving(service) as address, ThreadPoolExecutor(1) as threads:
+        costly = threads.submit(call, address, "POST", "/", {"inputs": ["forty-two"] * 40})
+        assert began.wait(30)
+        assert call(address, "POST", "/", {"inputs": "nine"})[2] == [{"translation_text": "neun"}]
+        assert not ended
+        may_end.set()
+        assert len(costly.result()[2]) == 40
+
+
+def test_texts_over_the_limit_are_split(service_of, model, tokenizer, monkeypatch):
+    pytest.importorskip("sentencex")
+    from hf_vanilla_transformer.apps.serving.service import Service
+    from tests.apps.serving.support import call, serving
+
+    monkeypatch.setitem(tokenizer.init_kwargs, "longest_training_source", 30)
+    text = "nine. " * 30 + "\n\nforty-two, nine\n"
+    service = service_of(max_source_tokens=40)
+    with serving(service) as address:
+        assert call(address, "POST", "/", {"inputs": text})[0] == 413
+        service._generate_kwargs = {"split_sentences": "en"}
+        expected = translate(model, tokenizer, [text], split_sentences="en")
+        for options in ({}, {"format": "html"}):
+            body = {"q": text, "source": "en", "target": "de", **options}
+            assert call(address, "POST", "/translate", body)[2]["translatedText"].split() == expected[0].split()
+        assert call(address, "POST", "/", {"inputs": ["", text]})[2][1] == {"translation_text": expected[0]}
+        # No document escapes the limits by a sentence that cannot be split.
+        body = {"q": "<p>nine</p><p>" + "1.2." * 30, "source": "en", "target": "de", "format": "html"}
+        status, _, answer = call(address, "POST", "/translate", body)
+        assert (status, "split it into texts of at most 40" in answer["error"]) == (413, True)
+        # Splitting takes long, too, also of documents.
+        monkeypatch.setattr("hf_vanilla_transformer.apps.serving.service.pieces_of", None)
+        body["q"] = ["<p>" + "nine. " * 200] * 90
+        status, _, answer = call(address, "POST", "/translate", body)
+        assert (status, "with 4 beams each" in answer["error"]) == (413, True)
+        monkeypatch.setattr(Service, "_split", None)
+        assert call(address, "POST", "/", {"inputs": "nine. " * 90_000})[0] == 413
+
+
+@pytest.mark.parametrize(("longest_training_source", "max_source_tokens"), [(1000, 40), (40, 1000), (40, 40)])
+def test_parts_of_sentences_fit_the_model_and_the_server(
+    service_of, tokenizer, model_that_waits, monkeypatch, longest_training_source, max_source_tokens
+):
+    pytest.importorskip("sentencex")
+    from tests.apps.serving.support import call, serving
+
+    may_go_on, begun = model_that_waits
+    may_go_on.set()
+    monkeypatch.setitem(tokenizer.init_kwargs, "longest_training_source", longest_training_source)
+    text = ", ".join(["forty-two and seven"] * 12)
+    service = service_of(max_source_tokens=max_source_tokens)
+    service._generate_kwargs = {"split_sentences": True}
+    with serving(service) as address:
+        status, _, (answer,) = call(address, "POST", "/", {"inputs": text})
+    assert (status, answer) == (200, {"translation_text": text.upper(), "flags": ["split"]})
+    parts = [part for batch in begun for part in batch]
+    assert len(tokenizer(text).input_ids) > 100
+    assert max(len(tokenizer(part).input_ids) for part in parts) <= 40
