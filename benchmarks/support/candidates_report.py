@@ -150,6 +150,30 @@ def _decoding(figures: dict[str, Any]) -> Iterator[str]:
     yield from rest
 
 
+def _attention(figures: dict[str, Any]) -> Iterator[str]:
+    # Of candidates that are gone, in figures that are kept.
+    entries = figures["entries"]
+    columns = list(dict.fromkeys((entry["kind"], entry["longest"]) for entry in entries))
+    rows = []
+    for name in dict.fromkeys(entry["name"] for entry in entries):
+        cells = {}
+        for entry in entries:
+            if entry["name"] == name:
+                cells[entry["kind"], entry["longest"]] = _attention_cell(entry)
+        rows.append([name, *(cells.get(column, "") for column in columns)])
+    yield "ms of kernels, forward and backward, by kind and longest sentence; on CPUs ms."
+    yield table(["", *(f"{kind}, {longest}" for kind, longest in columns)], rows)
+
+
+def _attention_cell(entry: dict[str, Any]) -> str:
+    if "relative_error" not in entry:
+        return "error"
+    milliseconds = entry["kernel_milliseconds"]
+    if milliseconds is None:
+        milliseconds = entry["milliseconds"]
+    return f"{milliseconds:.3f}" if entry["passes"] else f"{milliseconds:.3f} (check failed)"
+
+
 def _decisions(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yield which candidates save at least 3 % of a step and pass their check; a rehearsal on a CPU decides nothing."""
     rows = []
@@ -226,5 +250,6 @@ _WRITERS: dict[str, Callable[[dict[str, Any]], Iterator[str]]] = {
     "ladder": _ladder,
     "loss": _loss,
     "ends": _ends,
+    "attention": _attention,
     "decoding": _decoding,
 }
