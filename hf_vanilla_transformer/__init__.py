@@ -52,10 +52,7 @@ if TYPE_CHECKING:
     from .training.trainer_callbacks import DivergedError as DivergedError
     from .training.trainer_callbacks import ReleaseMemory as ReleaseMemory
     from .training.trainer_callbacks import StopWhenDiverged as StopWhenDiverged
-    from .translation.alignment import GoldLinks as GoldLinks
     from .translation.alignment import align as align
-    from .translation.alignment import alignment_error_rate as alignment_error_rate
-    from .translation.choose_alignment import choose_alignment as choose_alignment
     from .translation.ensemble import Ensemble as Ensemble
     from .translation.score import score as score
     from .translation.translate import translate as translate
@@ -89,8 +86,7 @@ _NAMES_OF = {
     "training.r_drop": ["RDropTrainer"],
     "training.token_metrics": ["TokenMetricsTrainer"],
     "training.trainer_callbacks": ["DivergedError", "ReleaseMemory", "StopWhenDiverged"],
-    "translation.alignment": ["GoldLinks", "align", "alignment_error_rate"],
-    "translation.choose_alignment": ["choose_alignment"],
+    "translation.alignment": ["align"],
     "translation.ensemble": ["Ensemble"],
     "translation.score": ["score"],
     "translation.translate": ["translate"],

@@ -36,8 +36,6 @@ ELSEWHERE = {
     "demo": "make demo",
     "serve --model_name_or_path runs/mine": "tests/walk.py",
     "serve --model_name_or_path runs/numbers --port 8000": "tests/apps/serving and tests/walk.py",
-    "align --model_name_or_path runs/mine --choose --split validation --validation_file validation.en validation.de "
-    "--output validation.align": "tests/apps/cli/test_align.py, because few pairs show no best heads",
     "convert --from marian --input runs/marian --output runs/imported": "make test-bridges",
 }
 SMALL = shlex.split("--num_layers 2 --d_model 16 --d_ff 16 --num_heads 4 --vocab_size 300 --bf16 false")

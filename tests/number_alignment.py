@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from hf_vanilla_transformer import GoldLinks, align, alignment_error_rate, choose_alignment, load_pairs
+from hf_vanilla_transformer import align, load_pairs
 from hf_vanilla_transformer.translation.alignment import Links
 from hf_vanilla_transformer.translation.model_loading import load
+from tests.support.gold_links import GoldLinks, alignment_error_rate
 
 
 BELOW_TWENTY = """
@@ -113,8 +114,8 @@ def words(parts: list[Part], in_parts: bool = False) -> Iterator[list[Part]]:
     yield word
 
 
-def gold(number: int, in_parts: bool = False) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-    """The sure links of English and German words, which express a common digit, and the possible ones.
+def gold(number: int, in_parts: bool = False) -> GoldLinks:
+    """Return the sure links of English and German words, which express a common digit, and the possible ones.
 
     A link is possible, too, of a word that only joins others to any word of the same three digits: the languages join
     different parts.
@@ -128,7 +129,7 @@ def gold(number: int, in_parts: bool = False) -> tuple[set[tuple[int, int]], set
                 sure.add((source, target))
             elif is_joining and {part.group for part in source_word} & {part.group for part in target_word}:
                 possible.add((source, target))
-    return sure, sure | possible
+    return GoldLinks(sure, sure | possible)
 
 
 def diagonal(sources: Sequence[str], targets: Sequence[str]) -> list[Links]:
@@ -144,31 +145,22 @@ def diagonal(sources: Sequence[str], targets: Sequence[str]) -> list[Links]:
 
 
 def main(folder: str) -> None:
-    """Print the alignment error rates of a model of English and German numbers; it is chosen on validation numbers."""
+    """Print the alignment error rates of a model of English and German numbers, on the numbers of the test split."""
     tokenizer, model = load(folder)
-    splits = load_pairs("numbers", source="en", target="de", train_size=9)
-    (chosen_on, true), (tested_on, true_of_test) = (
-        (
-            [list(splits[name][side]) for side in ("source", "target")],
-            [GoldLinks(*gold(n)) for n in splits[name]["number"]],
-        )
-        for name in ("validation", "test")
-    )
+    test_pairs = load_pairs("numbers", source="en", target="de", train_size=9)["test"]
+    sources = list(test_pairs["source"])
+    targets = list(test_pairs["target"])
+    true_links = [gold(number) for number in test_pairs["number"]]
 
-    def report(name: str, links: list[Links] | None = None) -> None:
-        rate = alignment_error_rate(links or align(model, tokenizer, *tested_on), true_of_test)
-        print(f"{name:40} {100 * rate:5.1f} %")
+    def report(name: str, alignments: list[Links]) -> None:
+        rate = alignment_error_rate(alignments, true_links)
+        print(f"{name:25} {100 * rate:5.1f} %")
 
-    config = model.config
-    report("diagonal", diagonal(*tested_on))
-    config.alignment_heads = list(product(range(config.decoder_layers), range(config.num_heads)))
-    report("average of all heads")
-    config.alignment_heads = None
-    report("default")
-    for name, known in (("without true alignments", None), ("with true alignments", true)):
-        best = choose_alignment(model, tokenizer, *chosen_on, gold=known)[0]
-        config.update(best.fields())
-        report(f"chosen {name}: {' '.join(f'{layer}.{head}' for layer, head in best.heads)}")
+    report("diagonal", diagonal(sources, targets))
+    model.config.alignment_heads = list(product(range(model.config.decoder_layers), range(model.config.num_heads)))
+    report("average of all heads", align(model, tokenizer, sources, targets))
+    model.config.alignment_heads = None
+    report("default", align(model, tokenizer, sources, targets))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
-"""`align()`: word alignments, the links between the words of a source and its translation; and their error rate."""
+"""`align()`: word alignments, the links between the words of a source and its translation."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import compress
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..data.text_lines import read_lines
 from ..model.pipeline_vanilla_transformer import evaluating
 from ..support.user_errors import InputError
 from .engine import Engine
@@ -22,7 +20,6 @@ Links = list[tuple[int, int]]
 Tokenized = tuple[str, list[int]]
 # Attention that makes a link of a tag: of a target token, and of a source token that has none.
 _SURE, _LEAST_WEIGHT = 0.3, 0.1
-_LINK = re.compile(r"(\d+)([-?p])(\d+)")
 
 
 class Aligner:
@@ -38,15 +35,13 @@ class Aligner:
         self._shift = getattr(model.config, "alignment_shift", False)
         self._texts = TokenTexts(tokenizer, False), TokenTexts(tokenizer, True)
 
-    def words(self, source: Tokenized, target: Tokenized) -> tuple[list[list[int]], list[list[int]]]:
-        """The words that each token of the source, and of the target, belongs to."""
-        source_texts, target_texts = self._texts
-        return source_texts.words(*source, self._words), target_texts.words(*target, self._words)
-
     def __call__(self, source: Tokenized, target: Tokenized, attention: torch.Tensor) -> Links:
-        """The links of a pair, from its attention, `(heads, target, source)`."""
-        words = self.words(source, target)
-        return link(attention.mean(dim=0), *words, shift=self._shift, for_tags=self._for_tags)
+        """Return the links of a pair, from its attention, `(heads, target, source)`."""
+        source_texts, target_texts = self._texts
+        source_words = source_texts.words(*source, self._words)
+        target_words = target_texts.words(*target, self._words)
+        average = attention.mean(dim=0)
+        return link(average, source_words, target_words, shift=self._shift, for_tags=self._for_tags)
 
 
 def alignment_heads(model: Any) -> list[tuple[int, int]]:
@@ -98,7 +93,7 @@ def align(
     """Align the words of sentences and their translations, from the cross-attention of one forward pass per batch.
 
     Words are what whitespace separates. The configuration's `alignment_heads` and `alignment_shift` say which attention
-    is read; `choose_alignment` chooses them.
+    is read.
 
     Args:
         model (`VanillaTransformerForConditionalGeneration`, or an `Engine` as of `load_engine`): runs in evaluation
@@ -133,56 +128,3 @@ def attention_of_pairs(
     with evaluating(inference.model):
         for row, (_, attention) in forced_decoding(inference, source_ids, target_ids, heads, "aligning"):
             yield row, (sources[row], source_ids[row]), (targets[row], target_ids[row]), attention
-
-
-class GoldLinks(NamedTuple):
-    """The true alignment of a pair.
-
-    Args:
-        sure, possible (`set` of pairs of `int`): links that an alignment must have, and those that it may have; sure
-            links are possible, too.
-    """
-
-    sure: set[tuple[int, int]]
-    possible: set[tuple[int, int]]
-
-
-def alignment_error_rate(found: Sequence[Links], gold: Sequence[GoldLinks]) -> float:
-    """AER of Och and Ney 2003: 1 - (|A n S| + |A n P|) / (|A| + |S|), over all pairs; 0 is perfect.
-
-    Raises:
-        ValueError: if the numbers of alignments differ, or there are no links.
-    """
-    if len(found) != len(gold):
-        raise InputError(f"there are {len(found)} alignments and {len(gold)} true ones; give one for each pair.")
-    total = sum(len(links) + len(true.sure) for links, true in zip(found, gold, strict=True))
-    if not total:
-        raise InputError("there are no links to compare; give pairs that are not empty.")
-    shared = sum(
-        len(true.sure.intersection(links)) + len((true.sure | true.possible).intersection(links))
-        for links, true in zip(found, gold, strict=True)
-    )
-    return 1 - shared / total
-
-
-def read_gold(path: Path, sources: Sequence[str], targets: Sequence[str]) -> list[GoldLinks]:
-    """The true alignments of pairs, from a file; raises OSError or ValueError if it is none of these pairs."""
-    found = []
-    lines = zip(read_lines(path, len(sources)), sources, targets, strict=True)
-    for number, (line, *pair) in enumerate(lines, start=1):
-        links = [_LINK.fullmatch(link) for link in line.split()]
-        if None in links:
-            raise InputError(f"{path}, line {number} is {line!r}; give links such as 0-0 1-2, and 1?2 for possible.")
-        sure, possible = (
-            {(int(link[1]), int(link[3])) for link in links if link is not None and (link[2] == "-") == is_sure}
-            for is_sure in (True, False)
-        )
-        words, others = (len(text.split()) for text in pair)
-        for one, other in sure | possible:
-            if one >= words or other >= others:
-                raise InputError(
-                    f"{path}, line {number} links {one}-{other}, but its pair has {words} source and {others} target "
-                    "words; links count from 0, so subtract 1 from those of a file that counts from 1."
-                )
-        found.append(GoldLinks(sure, possible))
-    return found

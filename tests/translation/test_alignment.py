@@ -12,11 +12,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import (
-    GoldLinks,
     VanillaTransformerConfig,
     align,
-    alignment_error_rate,
-    choose_alignment,
     load_engine,
     translate,
 )
@@ -26,6 +23,7 @@ from hf_vanilla_transformer.translation.alignment import link
 from tests.generation.by_hand import forced_pass
 from tests.models import decisive_model
 from tests.number_alignment import diagonal, english, german, gold, spell
+from tests.support.gold_links import GoldLinks, alignment_error_rate
 
 
 # Trained on numbers in parts ("forty two", "zwei und vierzig") by tests/fixtures/make.py.
@@ -52,7 +50,7 @@ def pairs(count: int, seed: int) -> tuple[list[str], list[str], list[GoldLinks]]
     generator = random.Random(seed)
     numbers = [generator.randrange(10 ** generator.randrange(1, 7)) for _ in range(count)]
     sides = ([spell(language(number), True) for number in numbers] for language in (english, german))
-    return (*sides, [GoldLinks(*gold(number, True)) for number in numbers])
+    return (*sides, [gold(number, True) for number in numbers])
 
 
 TEST = pairs(150, seed=1)
@@ -74,24 +72,10 @@ def test_alignments_are_better_than_the_diagonal_and_the_average_of_all_heads(mo
     sources, targets, true = TEST
     rates = {"diagonal": alignment_error_rate(diagonal(sources, targets), true)}
     rates["default"] = alignment_error_rate(align(model, tokenizer, sources, targets), true)
-    choices = {}
-    for name, known in (("without gold", None), ("with gold", pairs(100, seed=2)[2])):
-        before = model.config.to_dict()
-        (best, *_) = choices[name] = choose_alignment(model, tokenizer, *pairs(100, seed=2)[:2], gold=known)
-        assert model.config.to_dict() == before
-        model.config.update(best.fields())
-        assert [each.cost for each in choices[name]] == sorted(each.cost for each in choices[name])
-        assert len(choices[name]) == 2 * (8 + 2 + 1)
-        rates[name] = alignment_error_rate(align(model, tokenizer, sources, targets), true)
-    model.config.alignment_heads, model.config.alignment_shift = ALL_HEADS, False
+    model.config.alignment_heads = ALL_HEADS
     rates["all heads"] = alignment_error_rate(align(model, tokenizer, sources, targets), true)
     print({name: f"{100 * rate:.1f} %" for name, rate in rates.items()})
-    assert rates["with gold"] <= rates["without gold"] < 0.08 < rates["all heads"] < rates["diagonal"]
-    assert rates["default"] < rates["all heads"]
-    # Only the alignments differ between the two ways to choose.
-    costs = {(*map(tuple, each.heads), each.shift): each.cost for each in choices["with gold"]}
-    best = choices["without gold"][0]
-    assert costs[*map(tuple, best.heads), best.shift] == min(costs.values())
+    assert rates["default"] < 0.08 < rates["all heads"] < rates["diagonal"]
 
 
 def test_alignments_by_hand(model, tokenizer):
@@ -150,7 +134,7 @@ def test_a_truncated_translation(model, tokenizer):
     assert set(found.alignment) <= set(whole.alignment)
 
 
-def test_the_choice_is_saved(model, tokenizer, tmp_path):
+def test_alignment_fields_are_saved(model, tokenizer, tmp_path):
     model.config.alignment_heads, model.config.alignment_shift = [[1, 3], [0, 0]], True
     model.save_pretrained(tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
@@ -198,26 +182,11 @@ def test_links_of_tokens():
     assert link(attention, source_words, target_words, shift=True) == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_alignment_error_rate():
-    """The example of a half right alignment, by the formula of Och and Ney."""
-    true = [GoldLinks({(0, 0), (1, 1)}, {(0, 0), (1, 1), (2, 1)}), GoldLinks({(0, 1)}, set())]
-    assert alignment_error_rate([[(0, 0), (1, 1), (2, 1)], [(0, 1)]], true) == 0
-    assert alignment_error_rate([[], []], true) == 1
-    # A has 3 links, of which 1 is sure and 2 are possible; S has 3.
-    assert alignment_error_rate([[(0, 0), (2, 1)], [(5, 5)]], true) == pytest.approx(1 - (1 + 2) / (3 + 3))
-    with pytest.raises(ValueError, match="there are 1 alignments and 2 true ones"):
-        alignment_error_rate([[]], true)
-    with pytest.raises(ValueError, match="there are no links to compare"):
-        alignment_error_rate([[]], [GoldLinks(set(), set())])
-
-
 def test_what_is_no_pair(model, tokenizer):
     with pytest.raises(ValueError, match="there are 2 sources and 1 targets; give a target per source"):
         align(model, tokenizer, ["a", "b"], ["a"])
     with pytest.raises(TypeError, match="targets is one string; give a list"):
         align(model, tokenizer, ["a"], "a")
-    with pytest.raises(ValueError, match="there are no pairs to choose by"):
-        choose_alignment(model, tokenizer, [], [])
 
 
 def test_a_model_that_gives_no_attention(model, tokenizer):
@@ -229,9 +198,8 @@ def test_a_model_that_gives_no_attention(model, tokenizer):
         def forward(self, **inputs):
             return model(**inputs)
 
-    for work in (align, choose_alignment):
-        with pytest.raises(ValueError, match=r"a Other (gives no attention to align words by|does not give the atten)"):
-            work(Other(), tokenizer, ["two"], ["zwei"])
+    with pytest.raises(ValueError, match="a Other gives no attention to align words by"):
+        align(Other(), tokenizer, ["two"], ["zwei"])
     (found,) = translate(Other(), tokenizer, ["two"], return_details=True)
     assert found.text == "zwei"
     assert found.alignment is None
@@ -270,8 +238,6 @@ def test_alignments_of_an_engine_are_the_model_s(model, tokenizer, tmp_path, mon
             output = forced_pass(model, torch.tensor(one), torch.tensor([1, *other[:-1]]), output_attentions=True)
             expected = sum(output.cross_attentions[layer][0, head] for layer, head in average) / len(average)
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    with pytest.raises(ValueError, match="a CTranslate2Engine does not give the attention of each head"):
-        choose_alignment(engine, tokenizer, sources, targets)
     engine.close()
 
 
@@ -286,9 +252,9 @@ def test_heads_in_another_order_compute_the_same():
     assert with_heads_first(attention, [0]) is attention
 
 
-def test_they_are_public():
+def test_align_is_public():
     assert hf_vanilla_transformer.align is align
-    assert {"align", "choose_alignment", "alignment_error_rate", "GoldLinks"} <= set(hf_vanilla_transformer.__all__)
+    assert "align" in hf_vanilla_transformer.__all__
 
 
 @pytest.mark.parametrize("shift", [False, True])

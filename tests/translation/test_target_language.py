@@ -13,8 +13,6 @@ from hf_vanilla_transformer import Ensemble, align, score, train_tokenizer, tran
 from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
 from hf_vanilla_transformer.model.target_language import TargetCodes, codes_of, find_code, short_name
-from hf_vanilla_transformer.translation.alignment import GoldLinks
-from hf_vanilla_transformer.translation.choose_alignment import choose_alignment
 from hf_vanilla_transformer.translation.sentence_splitting import pieces_of
 from hf_vanilla_transformer.translation.words_of_tokens import WORDS_AND_LETTERS, TokenTexts
 from tests.apps.conversion.opus_mt import convert_several, write_opus_mt
@@ -347,15 +345,6 @@ class TestAlignments:
     def test_align_needs_a_language(self, model, tokenizer):
         with pytest.raises(ValueError, match=NEEDS_A_LANGUAGE):
             align(model, tokenizer, SENTENCES[:1], ["Ja."])
-
-    def test_choose_alignment(self, model, tokenizer, read, coded):
-        rows = read(model, "forward")
-        gold = [GoldLinks({(0, 0)}, {(0, 0)}) for _ in SENTENCES]
-        written = [f">>fr<< {sentence}" for sentence in SENTENCES]
-        gold_of_written = [GoldLinks({(1, 0)}, {(1, 0)}) for _ in SENTENCES]
-        choices = choose_alignment(model, tokenizer, SENTENCES, SENTENCES, gold, target_lang="fr")
-        assert rows == coded("fr", SENTENCES)
-        assert choices == choose_alignment(model, tokenizer, written, SENTENCES, gold_of_written)
 
     @needs_sentencex
     @pytest.mark.parametrize("split", [False, True])
