@@ -34,7 +34,9 @@ class CTranslate2Process:
     """A CTranslate2 translator in a child process, with a compute type such as `"float32"` or `"int8"`."""
 
     def __init__(self, folder: Path, compute_type: str, setting: Setting):
-        command = [sys.executable, __file__, str(folder), compute_type, str(setting.workers), str(setting.threads)]
+        # -P, because a script's folder would be searched first, and there is a module ctranslate2.py in it, too.
+        command = [sys.executable, "-P", __file__]
+        command += [str(folder), compute_type, str(setting.workers), str(setting.threads)]
         environment = {"GLIBC_TUNABLES": KEEP_FREED_MEMORY, **os.environ}
         if setting.instructions:
             environment["CT2_FORCE_CPU_ISA"] = setting.instructions
