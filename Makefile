@@ -144,7 +144,7 @@ $(VENV)/triton/.ready: $(READY)
 
 test-triton: $(VENV)/triton/.ready  ## Interpret and compile the Triton kernels, with Triton, which it installs (700 MB).
 	PYTHONPATH=$(VENV)/triton TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(PYTEST) -k triton \
-	  tests/acceleration
+	  tests/acceleration tests/benchmarks/candidates tests/benchmarks/test_candidates_in_model.py
 	PYTHONPATH=$(VENV)/triton OMP_NUM_THREADS=1 $(PYTEST) tests/acceleration/test_triton_compilation.py
 
 $(VENV)/pymarian/.ready: $(EXTRAS)

@@ -170,8 +170,8 @@ def plain_end(eps: float, rate: float, narrow_dtype: torch.dtype) -> BoundEnd:
 
 
 def triton_end(eps: float, rate: float, narrow_dtype: torch.dtype) -> BoundEnd:
-    """Return Triton's kernel of the package, for any number of tokens."""
-    from hf_vanilla_transformer.acceleration.triton_add_and_norm import add_and_norm_in_triton
+    """Return Triton's kernel, for any number of tokens."""
+    from benchmarks.candidates.triton_add_and_norm import add_and_norm_in_triton
 
     return partial(add_and_norm_in_triton, eps=eps, rate=rate, narrow_dtype=narrow_dtype)
 

@@ -7,16 +7,18 @@ from functools import partial
 from unittest import mock
 
 import torch
+from torch import nn
 
+from benchmarks.support.candidate_kernels import MakeEnd, triton_end
+from benchmarks.support.triton_support import missing_for_triton
 from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
 from hf_vanilla_transformer.model.operations import plain
 
 
 # The formulas of operations that the package replaces on GPUs, by names for people.
-PLAIN_OPERATIONS = {
-    "loss": plain(modeling.smoothed_cross_entropy_of_states),
-    "add and norm": plain(modeling.add_and_norm),
-}
+PLAIN_OPERATIONS = {"loss": plain(modeling.smoothed_cross_entropy_of_states)}
+# The attribute of a tensor that holds it in 16 bits.
+_NARROW_COPY = "copy_for_matmuls"
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,40 @@ def use_operation(name: str, operation: Callable[..., object]) -> AbstractContex
     return mock.patch.object(modeling, name, operation)
 
 
+@contextmanager
+def use_ends(make_end: MakeEnd) -> Iterator[None]:
+    """Compute the ends of sub-layers by one function, whose 16-bit result the next matmuls read.
+
+    The 16-bit result travels as an attribute of the wide one, because the layers pass on a single tensor.
+    """
+    cast_for_matmul = modeling.cast_for_matmul
+    linear = modeling.linear
+
+    def narrow_copy(x: torch.Tensor) -> torch.Tensor:
+        copy = getattr(x, _NARROW_COPY, None)
+        return cast_for_matmul(x) if copy is None else copy
+
+    def linear_of_narrow_copy(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        return linear(layer, narrow_copy(x))
+
+    def add_and_norm(
+        layer: modeling.VanillaTransformerLayer, x: torch.Tensor, sublayer_x: torch.Tensor, layer_norm: nn.LayerNorm
+    ) -> torch.Tensor:
+        rate = layer.dropout if layer.training else 0.0
+        end = make_end(layer_norm.eps, rate, sublayer_x.dtype)
+        normalized, narrow = end(x, sublayer_x, layer_norm.weight, layer_norm.bias)
+        if narrow.dtype != normalized.dtype:
+            setattr(normalized, _NARROW_COPY, narrow)
+        return normalized
+
+    with (
+        mock.patch.object(modeling, "cast_for_matmul", narrow_copy),
+        mock.patch.object(modeling, "linear", linear_of_narrow_copy),
+        mock.patch.object(modeling.VanillaTransformerLayer, "add_and_norm", add_and_norm),
+    ):
+        yield
+
+
 def compiler_backend(device: torch.device) -> str:
     """On CPUs a backend that traces and differentiates only, because to generate code for CPUs takes minutes."""
     return "inductor" if device.type == "cuda" else "aot_eager"
@@ -86,10 +122,19 @@ def use_compiled_layers(backend: str) -> Iterator[None]:
 def changes_for(device: torch.device) -> list[Change]:
     """Return all changes, those of one subject next to each other, in the order in which they are tried.
 
-    These are no candidates: they show what the package's own Triton kernels save, and what a compiler would.
+    Some are no candidates: they show what the package's own Triton kernel saves, and what a compiler would.
     """
+    changes = [
+        Change(
+            "ends of sub-layers, Triton",
+            "ends",
+            partial(use_ends, triton_end),
+            missing=missing_for_triton(device),
+        )
+    ]
     compile_layers = partial(use_compiled_layers, compiler_backend(device))
-    changes = [Change("layers, compiled", "layers", compile_layers, is_candidate=False)]
+    # It fuses the ends, too.
+    changes.append(Change("layers, compiled", "ends", compile_layers, is_candidate=False))
     for name, operation in PLAIN_OPERATIONS.items():
         use = partial(use_operation, operation.__name__, operation)
         changes.append(Change(f"{name} without Triton", name, use, is_candidate=False))

@@ -96,7 +96,8 @@ def fused_smoothed_cross_entropy(
             that have the highest logit, and the number of labels.
     """
     states = states.flatten(0, 1)
-    labels = labels.to(states.device).flatten()
+    # Kernels read labels one after the other in memory, and those of a slice are not.
+    labels = labels.to(states.device).flatten().contiguous()
     if not torch.is_grad_enabled():
         # An autograd function sees `requires_grad` of a parameter also in `no_grad` mode.
         states, weight = states.detach(), weight.detach()
@@ -142,7 +143,7 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
         total = -probability_of_all * (sum_of_x * sum_of_w).sum()
         if b is not None:
             total = total - probability_of_all * num_labels * b.sum(dtype=precise)
-        plain = total.new_zeros(())
+        unsmoothed = total.new_zeros(())
         highest = total.new_zeros(())
         state_offset = (-probability_of_all * sum_of_w).to(x.dtype)
         grad_states = torch.empty_like(x) if needs_states else None
@@ -154,9 +155,11 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
             rows = slice(begin, begin + chunk_rows)
             logits = nn.functional.linear(x[rows], w, b)
             terms = replace_logits(logits[:, :vocabulary], labels[rows], label_probability)
+            # In the same memory.
             gradient = logits
+            del logits
             total += terms.log_sum.sum() - label_probability * terms.of_label.sum()
-            plain += (terms.log_sum - terms.of_label).sum()
+            unsmoothed += (terms.log_sum - terms.of_label).sum()
             highest += terms.is_highest.sum()
             if grad_states is not None:
                 torch.addmm(state_offset, gradient, w, out=grad_states[rows])
@@ -164,12 +167,14 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
                 grad_weight += _precise_matmul(gradient.T, x[rows], precise)[:vocabulary]
             if grad_bias is not None:
                 grad_bias += gradient.sum(dim=0, dtype=precise)[:vocabulary]
+            # Before the next chunk takes as much memory.
+            del gradient
         if grad_states is not None:
             grad_states.masked_fill_(~has_label.unsqueeze(-1), 0)
 
         ctx.save_for_backward(grad_states, grad_weight, grad_bias)
         ctx.dtypes = (states.dtype, weight.dtype, None if bias is None else bias.dtype)
-        sums = torch.stack([plain, highest, num_labels])
+        sums = torch.stack([unsmoothed, highest, num_labels])
         ctx.mark_non_differentiable(sums)
         return total, sums
 

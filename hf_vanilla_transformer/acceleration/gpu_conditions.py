@@ -7,6 +7,7 @@ from functools import cache
 import torch
 
 from ..model.fast_path_checks import is_plain_tensor
+from .fused_loss import replace_logits_by_gradient
 
 
 logger = logging.getLogger(__name__)
@@ -26,23 +27,35 @@ def are_on_one_nvidia_gpu(tensors: Iterable[torch.Tensor]) -> bool:
 
 
 @cache
-def triton_works() -> bool:
-    """Return whether Triton computes the gradient of two rows of logits on the current GPU.
+def triton_works(device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether Triton's kernel of the loss computes correctly on a GPU, with logits in a dtype.
 
-    It needs a C compiler, and is not installed with torch on Windows. If it does not work, this warns once.
+    Triton needs a C compiler, and is not installed with torch on Windows; older GPUs lack bfloat16. If the kernel does
+    not work, this warns once.
     """
-    logits = torch.zeros(2, 16, dtype=torch.float32, device="cuda")
-    labels = torch.zeros(2, dtype=torch.long, device="cuda")
     try:
-        from .triton_loss import replace_logits_by_gradient_in_triton
-
-        replace_logits_by_gradient_in_triton(logits, labels, 1.0)
-        # The softmax of equal logits is 1/16, and less by 1 at the label.
-        works = logits[0].tolist() == [1 / 16 - 1] + [1 / 16] * 15
-        reason = f"it computes {logits[0].tolist()}"
+        is_correct = _loss_kernel_is_correct(device, dtype)
+        reason = "its results are wrong"
     except Exception as error:
-        works = False
+        is_correct = False
         reason = f"{type(error).__name__}: {error}"
-    if not works:
-        logger.warning("Triton does not work here, so that training takes longer (%s).", reason)
-    return works
+    if not is_correct:
+        logger.warning(
+            "Triton does not work here in %s, so that training takes longer (%s).",
+            str(dtype).removeprefix("torch."),
+            reason,
+        )
+    return is_correct
+
+
+def _loss_kernel_is_correct(device: torch.device, dtype: torch.dtype) -> bool:
+    from .triton_loss import COLUMNS_PER_BLOCK, replace_logits_by_gradient_in_triton
+
+    # A whole block of the kernel, and a part of one.
+    vocabulary = COLUMNS_PER_BLOCK + 8
+    logits = torch.linspace(-1, 1, vocabulary, device=device).expand(2, -1).to(dtype).contiguous()
+    labels = torch.tensor([3, -100], device=device)
+    expected = logits.clone()
+    replace_logits_by_gradient(expected, labels, 1.0)
+    replace_logits_by_gradient_in_triton(logits, labels, 1.0)
+    return torch.allclose(logits, expected, rtol=0.02, atol=1e-6)

@@ -7,7 +7,7 @@ import triton.language as tl
 from .fused_loss import RowTerms
 
 
-_COLUMNS_PER_BLOCK = 4096
+COLUMNS_PER_BLOCK = 4096
 _WARPS = 8
 # 16 bytes of a 16-bit dtype.
 _ALIGNED_COLUMNS = 8
@@ -108,7 +108,7 @@ def replace_logits_by_gradient_in_triton(
             vocabulary,
             label_probability,
             STRIDE_MULTIPLE=stride_multiple,
-            COLUMNS=_COLUMNS_PER_BLOCK,
+            COLUMNS=COLUMNS_PER_BLOCK,
             num_warps=_WARPS,
         )
     return RowTerms(log_sums, of_labels, are_highest)

@@ -1,4 +1,4 @@
-"""Dropout, residual sums and linear layers, computed fast. Each equals the formula in its docstring.
+"""Dropout and linear layers, computed fast. Each equals the formula in its docstring.
 
 Device, dtype and size decide which computation is the fastest; there is no option. Shapes have named axes, as in the
 model's file.
@@ -19,7 +19,6 @@ from .fast_path_checks import (
     is_traced,
     warn_of_slow_matmuls,
 )
-from .operations import replaceable
 
 
 # Multiply-adds of the smallest matmul that is faster by oneDNN, whose calls take longer to start.
@@ -74,23 +73,6 @@ class _Dropout(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         (keep,) = ctx.saved_tensors
         return _Dropout.apply(grad, keep, ctx.scale), None, None
-
-
-@replaceable
-def add_and_norm(
-    x: torch.Tensor, sublayer_x: torch.Tensor, layer_norm: nn.LayerNorm, rate: float, training: bool
-) -> torch.Tensor:
-    """Sections 3.1 and 5.4: LayerNorm(x + Dropout(Sublayer(x))), `(..., d_model)`.
-
-    Args:
-        x (`torch.Tensor` of shape `(..., d_model)`): the sub-layer's input.
-        sublayer_x (`torch.Tensor` of shape `(..., d_model)`): its output.
-        layer_norm (`nn.LayerNorm`): a layer, or the module in its place.
-        rate (`float`): of dropout.
-        training (`bool`): whether to drop anything.
-    """
-    # In one dtype, because adding two dtypes, as under autocast, is slow on CPUs.
-    return layer_norm(x + drop(sublayer_x, rate, training).to(x.dtype))
 
 
 def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
@@ -154,7 +136,6 @@ class _Linear(torch.autograd.Function):
         )
 
 
-@replaceable
 def cast_for_matmul(x: torch.Tensor) -> torch.Tensor:
     """Cast x to autocast's matmul dtype, so that several matmuls of x share one cast; x itself without autocast."""
     device = x.device.type

@@ -40,7 +40,7 @@ from .input_checks import (
 )
 from .input_error import InputError
 from .key_value_cache import either_cache, encoder_decoder_cache, keys_values_of_source
-from .linear_kernels import add_and_norm, cast_for_matmul, cast_once_for_layers, drop, linear
+from .linear_kernels import cast_for_matmul, cast_once_for_layers, drop, linear
 from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
 from .model_outputs import VanillaTransformerLMOutput, as_encoder_output, model_output, with_cache
 from .position_kernels import computed_positions
@@ -229,12 +229,13 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
         """Section 3.3, Eq. 2: FFN(x) = max(0, x W_1 + b_1) W_2 + b_2, the same at every position."""
-        inner = self.activation_fn(linear(self.fc1, cast_for_matmul(x)))
+        inner = self.activation_fn(linear(self.fc1, x))
         return linear(self.fc2, drop(inner, self.activation_dropout, self.training))
 
     def add_and_norm(self, x: torch.Tensor, sublayer_x: torch.Tensor, layer_norm: nn.LayerNorm) -> torch.Tensor:
         """Sections 3.1 and 5.4: LayerNorm(x + Dropout(Sublayer(x)))."""
-        return add_and_norm(x, sublayer_x, layer_norm, self.dropout, self.training)
+        # In one dtype, because adding two dtypes, as under autocast, is slow on CPUs.
+        return layer_norm(x + drop(sublayer_x, self.dropout, self.training).to(x.dtype))
 
 
 class VanillaTransformerEncoderLayer(VanillaTransformerLayer):

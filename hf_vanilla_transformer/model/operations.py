@@ -12,20 +12,19 @@ from typing import ParamSpec, TypeVar
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-# By the names of operations.
-_REPLACEMENTS: dict[str, Callable] = {}
+# By the plain operations.
+_REPLACEMENTS: dict[Callable, Callable] = {}
 
 
 def replaceable(operation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Declare that `replace` may put another implementation in the place of a function, by the function's name."""
-    name = operation.__name__
+    """Declare that `replace` may put another implementation in the place of a function."""
 
     @wraps(operation)
-    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        implementation = _REPLACEMENTS.get(name, operation)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        implementation = _REPLACEMENTS.get(operation, operation)
         return implementation(*args, **kwargs)
 
-    return run
+    return call
 
 
 def replace(operation: Callable[Arguments, Result], implementation: Callable[Arguments, Result]) -> None:
@@ -35,8 +34,11 @@ def replace(operation: Callable[Arguments, Result], implementation: Callable[Arg
         operation (`Callable`): declared by [`replaceable`].
         implementation (`Callable`): takes and returns what the operation does; it may call `plain(operation)` where it
             has nothing better.
+
+    Raises:
+        AttributeError: if the operation is not declared by [`replaceable`].
     """
-    _REPLACEMENTS[operation.__name__] = implementation
+    _REPLACEMENTS[plain(operation)] = implementation
 
 
 def plain(operation: Callable[Arguments, Result]) -> Callable[Arguments, Result]:

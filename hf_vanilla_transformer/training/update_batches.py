@@ -5,6 +5,7 @@ batches differs, and the loss does not depend on that.
 """
 
 import math
+import sys
 from dataclasses import asdict, dataclass
 
 import torch
@@ -12,7 +13,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from ..acceleration.gpu_loss import MEMORY_PER_CHUNK, MOST_CHUNK_BYTES
+from ..acceleration.gpu_loss import chunk_bytes_of
 from ..data.length_filter import pair_lengths
 from .run_arguments import TOKENS_PER_PROCESS, RunArguments, Settings
 
@@ -60,12 +61,10 @@ class TrainingMemory:
         if args.world_size > 1:
             fixed += 4 * parameters
         per_token = 34 * config.d_model * (config.encoder_layers + 1.5 * config.decoder_layers)
-        # Logits in 16 bits, and as many bytes for their gradient.
+        # Logits in 16 bits, which their gradient replaces, and as many bytes again for what is computed from them.
         logits_per_token = 4 * config.vocab_size
-        # The loss computes them in chunks.
-        chunk_bytes = MOST_CHUNK_BYTES
-        if memory is not None:
-            chunk_bytes = min(chunk_bytes, memory.total // MEMORY_PER_CHUNK)
+        # The loss computes them in chunks. A device whose memory is unknown has the largest ones.
+        chunk_bytes = chunk_bytes_of(sys.maxsize if memory is None else memory.total)
         most_logits: float = 2 * chunk_bytes
         if args.r_drop_alpha:
             # R-Drop reads each batch twice, and needs all logits of both passes, their gradient and a copy.
@@ -183,13 +182,13 @@ def with_batches(settings: Settings, tokens_that_fit: int, longest_sentence: int
         tokens_that_fit,
         longest_sentence,
         tokens_per_batch=args.tokens_per_batch,
-        # The argument itself has a default.
+        # Not the argument itself, whose default looks like a number that was given.
         gradient_accumulation_steps=settings.given.get("gradient_accumulation_steps"),
     )
     args.tokens_per_batch = batches.tokens_per_batch
     args.gradient_accumulation_steps = batches.gradient_accumulation_steps
     given = {**settings.given, **asdict(batches)}
-    del given["tokens_per_update"]
+    given.pop("tokens_per_update", None)
     return settings._replace(given=given)
 
 

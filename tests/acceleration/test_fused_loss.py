@@ -1,5 +1,7 @@
 """acceleration/fused_loss.py computes the loss of the formula, its gradients, and the sums over tokens."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -200,6 +202,33 @@ def test_the_rows_of_a_chunk_follow_from_its_bytes():
     # Four rows of 64 logits with 4 bytes each.
     fused_smoothed_cross_entropy(states, weight, labels, 0.1, replace_logits=replace_logits, chunk_bytes=1024)
     assert sizes == [4, 4, 4, 3]
+
+
+def test_labels_of_a_slice(replace_logits):
+    """They lie apart in memory."""
+    states, weight, _, labels = inputs(61)
+    every_second = torch.stack([labels, labels.roll(1)], dim=-1).flatten(1)[:, ::2]
+    assert not every_second.flatten().is_contiguous()
+    assert torch.equal(every_second, labels)
+    actual = fused_smoothed_cross_entropy(states, weight, every_second, 0.1, replace_logits=replace_logits)
+    expected = fused_smoothed_cross_entropy(states, weight, labels, 0.1)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_one_chunk_of_logits_is_in_memory():
+    states, weight, _, labels = inputs(64)
+    chunks = []
+    alive = []
+
+    def replace_logits(logits, labels, label_probability):
+        chunks.append(weakref.ref(logits._base))
+        alive.append(sum(chunk() is not None for chunk in chunks))
+        return replace_logits_by_gradient(logits, labels, label_probability)
+
+    fused_smoothed_cross_entropy(
+        states, weight.requires_grad_(), labels, 0.1, replace_logits=replace_logits, chunk_bytes=SMALL_CHUNK
+    )
+    assert alive == [1] * 4
 
 
 def test_the_cpu_never_reads_a_value():

@@ -7,10 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from benchmarks.support.triton_support import missing_for_triton
 from hf_vanilla_transformer.acceleration import gpu_conditions
 from hf_vanilla_transformer.acceleration.fused_loss import replace_logits_by_gradient
-from hf_vanilla_transformer.acceleration.gpu_conditions import are_on_one_nvidia_gpu
+from hf_vanilla_transformer.acceleration.gpu_conditions import are_on_one_nvidia_gpu, triton_works
 from tests.acceleration.gpu_tensors import GpuTensor, on_gpu
+
+
+CPU = torch.device("cpu")
 
 
 def test_ordinary_tensors_on_one_gpu(as_with_cuda, monkeypatch):
@@ -31,31 +35,29 @@ def test_a_gpu_of_another_maker(as_with_cuda, monkeypatch):
 
 def give_kernel(monkeypatch, kernel):
     """Put a function in the place of the module that needs Triton."""
-    module = SimpleNamespace(replace_logits_by_gradient_in_triton=kernel)
+    module = SimpleNamespace(replace_logits_by_gradient_in_triton=kernel, COLUMNS_PER_BLOCK=16)
     monkeypatch.setitem(sys.modules, "hf_vanilla_transformer.acceleration.triton_loss", module)
 
 
-@pytest.fixture
-def without_gpu(monkeypatch):
-    zeros = torch.zeros
-    monkeypatch.setattr(torch, "zeros", lambda *args, device=None, **kwargs: zeros(*args, **kwargs))
-    gpu_conditions.triton_works.cache_clear()
+@pytest.fixture(autouse=True)
+def as_if_never_tried():
+    triton_works.cache_clear()
     yield
-    gpu_conditions.triton_works.cache_clear()
+    triton_works.cache_clear()
 
 
-@pytest.mark.usefixtures("without_gpu")
-def test_triton_is_tried_once(monkeypatch):
-    calls = []
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_triton_is_tried_once_for_a_dtype(monkeypatch, dtype):
+    dtypes = []
 
-    def replace_logits(logits, labels, label_probability):
-        calls.append(logits.shape)
+    def kernel(logits, labels, label_probability):
+        dtypes.append(logits.dtype)
         return replace_logits_by_gradient(logits, labels, label_probability)
 
-    give_kernel(monkeypatch, replace_logits)
-    assert gpu_conditions.triton_works()
-    assert gpu_conditions.triton_works()
-    assert len(calls) == 1
+    give_kernel(monkeypatch, kernel)
+    assert triton_works(CPU, dtype)
+    assert triton_works(CPU, dtype)
+    assert dtypes == [dtype]
 
 
 def no_compiler(logits, labels, label_probability):
@@ -66,16 +68,21 @@ def wrong_kernel(logits, labels, label_probability):
     """Leave the logits as they are."""
 
 
-@pytest.mark.usefixtures("without_gpu")
 @pytest.mark.parametrize(
     ("kernel", "reason"),
-    [(no_compiler, "RuntimeError: Failed to find C compiler."), (wrong_kernel, "it computes")],
+    [(no_compiler, "RuntimeError: Failed to find C compiler."), (wrong_kernel, "its results are wrong")],
 )
 def test_where_triton_does_not_work_a_warning_says_why(monkeypatch, caplog, kernel, reason):
     give_kernel(monkeypatch, kernel)
     with caplog.at_level(logging.WARNING):
-        assert not gpu_conditions.triton_works()
-        assert not gpu_conditions.triton_works()
+        assert not triton_works(CPU, torch.bfloat16)
+        assert not triton_works(CPU, torch.bfloat16)
     (record,) = caplog.records
-    assert "training takes longer" in record.getMessage()
+    assert "Triton does not work here in bfloat16, so that training takes longer" in record.getMessage()
     assert reason in record.getMessage()
+
+
+def test_triton_s_own_kernel():
+    if missing_for_triton(CPU) is not None:
+        pytest.skip(missing_for_triton(CPU))
+    assert triton_works(CPU, torch.float32)

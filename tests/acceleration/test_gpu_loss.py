@@ -1,12 +1,13 @@
 """acceleration/gpu_loss.py runs Triton's kernel where it works, and the plain operation elsewhere."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-from torch import nn
 
 from hf_vanilla_transformer.acceleration import gpu_loss
 from hf_vanilla_transformer.acceleration.fused_loss import replace_logits_by_gradient
-from hf_vanilla_transformer.acceleration.gpu_loss import chunk_bytes_for, smoothed_cross_entropy_on_gpus
+from hf_vanilla_transformer.acceleration.gpu_loss import chunk_bytes_of, smoothed_cross_entropy_on_gpus
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
 from hf_vanilla_transformer.model.operations import plain
 from tests.acceleration.gpu_tensors import on_gpu
@@ -52,28 +53,24 @@ def test_the_fused_loss_takes_the_place_of_the_plain_one(monkeypatch):
     expected = losses_and_gradients(plain(smoothed_cross_entropy_of_states), model, states, labels)
 
     monkeypatch.setattr(gpu_loss, "_suits_triton", lambda states, weight, bias: True)
-    monkeypatch.setattr(gpu_loss, "triton_works", lambda: True)
+    monkeypatch.setattr(gpu_loss, "triton_works", lambda device, dtype: True)
     monkeypatch.setattr(gpu_loss, "_replacement_in_triton", lambda: replace_logits)
-    row_bytes = nn.Parameter(torch.zeros(64)).numel() * 4
-    monkeypatch.setattr(gpu_loss, "chunk_bytes_for", lambda device: 8 * row_bytes)
+    # Eight rows of 60 logits, padded to 64, in float32.
+    monkeypatch.setattr(gpu_loss, "chunk_bytes_of", lambda memory: 8 * 64 * 4)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=GIBIBYTE))
     actual = losses_and_gradients(smoothed_cross_entropy_of_states, model, states, labels)
-    # Rows of 60 logits, padded to 64.
     assert chunks == [8, 8, 5]
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("memory", "expected"), [(8, 1 / 8), (16, 1 / 4), (80, 1), (141, 1)])
-def test_small_gpus_hold_small_chunks(monkeypatch, memory, expected):
-    class Properties:
-        total_memory = memory * GIBIBYTE
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
-    assert chunk_bytes_for(torch.device("cuda")) == expected * GIBIBYTE
+def test_small_gpus_hold_small_chunks(memory, expected):
+    assert chunk_bytes_of(memory * GIBIBYTE) == expected * GIBIBYTE
 
 
 def test_without_triton_the_plain_operation_runs(monkeypatch):
     monkeypatch.setattr(gpu_loss, "_suits_triton", lambda states, weight, bias: True)
-    monkeypatch.setattr(gpu_loss, "triton_works", lambda: False)
+    monkeypatch.setattr(gpu_loss, "triton_works", lambda device, dtype: False)
     states, weight = torch.randn(1, 3, 8), torch.randn(5, 8)
     labels = torch.tensor([[1, 4, -100]])
     actual = smoothed_cross_entropy_on_gpus(states, weight, labels, 0.1)

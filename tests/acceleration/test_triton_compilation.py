@@ -15,13 +15,12 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from hf_vanilla_transformer.acceleration import triton_add_and_norm, triton_loss  # noqa: E402
+from benchmarks.candidates import triton_add_and_norm  # noqa: E402
+from hf_vanilla_transformer.acceleration import triton_loss  # noqa: E402
 
 
 H100 = GPUTarget("cuda", 90, 32)
 FLOAT, BFLOAT, LONG, INT = "*fp32", "*bf16", "*i64", "*i32"
-# The base model.
-D_MODEL, HEAD_DIM = 512, 64
 
 
 def compile_kernel(kernel, warps, constants, **types):
@@ -57,7 +56,7 @@ def test_loss(logits, tmp_path):
     compiled = compile_kernel(
         triton_loss._replace_row,
         triton_loss._WARPS,
-        {"STRIDE_MULTIPLE": 8, "COLUMNS": triton_loss._COLUMNS_PER_BLOCK},
+        {"STRIDE_MULTIPLE": 8, "COLUMNS": triton_loss.COLUMNS_PER_BLOCK},
         logits=logits,
         labels=LONG,
         log_sums=FLOAT,
@@ -73,12 +72,13 @@ def test_loss(logits, tmp_path):
     assert "st.global.v4.b32" in compiled.asm["ptx"]
 
 
-def test_add_and_norm(tmp_path):
+@pytest.mark.parametrize("d_model", [512, 1024])
+def test_add_and_norm(d_model, tmp_path):
     common = {"x": FLOAT, "sublayer_x": BFLOAT, "weight": FLOAT, "means": FLOAT, "inverse_deviations": FLOAT}
     forward = compile_kernel(
         triton_add_and_norm._forward,
         triton_add_and_norm._WARPS,
-        {"RATE": 0.1, "WRITES_NARROW": True, "COLUMNS": D_MODEL},
+        {"RATE": 0.1, "WRITES_NARROW": True, "COLUMNS": d_model},
         **common,
         bias=FLOAT,
         normalized=FLOAT,
@@ -90,7 +90,7 @@ def test_add_and_norm(tmp_path):
     backward = compile_kernel(
         triton_add_and_norm._backward,
         triton_add_and_norm._WARPS,
-        {"RATE": 0.1, "HAS_NORMALIZED": True, "HAS_NARROW": True, "COLUMNS": D_MODEL},
+        {"RATE": 0.1, "HAS_NORMALIZED": True, "HAS_NARROW": True, "COLUMNS": d_model},
         **common,
         grad_normalized=FLOAT,
         grad_narrow=BFLOAT,

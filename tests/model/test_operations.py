@@ -43,4 +43,9 @@ def test_a_replaced_operation_is_compiled_as_one_graph():
 
 
 def test_importing_the_package_replaces_operations(replacements):
-    assert replacements[smoothed_cross_entropy_of_states.__name__] is smoothed_cross_entropy_on_gpus
+    assert replacements[plain(smoothed_cross_entropy_of_states)] is smoothed_cross_entropy_on_gpus
+
+
+def test_only_declared_operations_are_replaced():
+    with pytest.raises(AttributeError, match="__wrapped__"):
+        replace(torch.add, torch.mul)

@@ -1,4 +1,4 @@
-"""acceleration/triton_add_and_norm.py computes dropout, sum and norm of the formula, and their gradients."""
+"""benchmarks/candidates/triton_add_and_norm.py computes dropout, sum and norm of the formula, and their gradients."""
 
 import pytest
 import torch
@@ -100,6 +100,12 @@ def test_dropout(make_end, rate):
     torch.testing.assert_close(normalized, formula(x, dropped, weight, bias), atol=1e-5, rtol=0)
 
 
+def test_everything_is_dropped_at_rate_1(make_end):
+    x, sublayer_x, weight, bias = inputs(16)
+    normalized, _ = make_end(EPS, 1.0, torch.bfloat16)(x, sublayer_x, weight, bias)
+    torch.testing.assert_close(normalized, formula(x, torch.zeros_like(x), weight, bias), atol=5e-6, rtol=0)
+
+
 def test_masks_differ_between_rows_and_calls(make_end):
     x, _, weight, bias = inputs(512, shape=(4, 10))
     end = make_end(EPS, 0.5, torch.float32)
@@ -137,7 +143,7 @@ def test_gradient_checkpointing_replays_the_mask(make_end):
 def test_triton_draws_other_masks_where_the_device_has_another_seed(monkeypatch):
     """Processes that train together have one state of the CPU's generator, and differ in the seed of their GPU."""
     pytest.importorskip("triton")
-    from hf_vanilla_transformer.acceleration import triton_add_and_norm
+    from benchmarks.candidates import triton_add_and_norm
 
     class Generator:
         def __init__(self, seed):
