@@ -1,4 +1,4 @@
-"""Entry point of the command line: it sets environment variables that torch reads once per process.
+"""Entry point of `hf-vanilla-transformer`: it sets environment variables that torch reads once per process.
 
 One limits the spinning of OpenMP's threads, and must be set before torch is imported: if another process has the core
 of one thread, the other threads spin until that thread gets it again. This module lies outside of the package, because
@@ -6,6 +6,9 @@ importing the package imports torch.
 
 The other has torch prefer its own attention on GPUs to that of cuDNN, which builds an execution plan for every new
 shape of a batch.
+
+`python -m hf_vanilla_transformer_launcher` is the same command. `python -m hf_vanilla_transformer` sets only the
+variable for GPUs, because Python imports the package, and torch with it, before it runs the package's `__main__`.
 """
 
 import gc
@@ -41,7 +44,7 @@ def avoid_cudnn_attention(arguments: Sequence[str]) -> None:
 
 
 def reason_against(arguments: Sequence[str]) -> str:
-    """Why the command line does not set the variable of OpenMP; empty if it does."""
+    """Return why the launcher does not set the variable of OpenMP; empty if it does."""
     if not computes(arguments):
         return "the command does not compute"
     if sys.platform != "linux":

@@ -100,7 +100,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
 @contextmanager
 def server(args: ServingArguments, options: list[str]) -> Iterator[tuple[tuple[str, int], int]]:
     """A server on a free port: its address, and the number of its process."""
-    command = [sys.executable, "-m", "hf_vanilla_transformer", "serve", "--port", "0", "--engine", args.engine]
+    # The launcher, as in `hf-vanilla-transformer serve`, because only it limits the spinning of OpenMP's threads.
+    command = [sys.executable, "-m", "hf_vanilla_transformer_launcher", "serve", "--port", "0", "--engine", args.engine]
     command += ["--model_name_or_path", args.model_name_or_path, *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         printed: Any = process.stderr

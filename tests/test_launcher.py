@@ -1,4 +1,4 @@
-"""The launcher of the command line: when it makes OpenMP's threads wait otherwise, and how `python -m` reaches it."""
+"""The launcher of the command line: when it makes OpenMP's threads wait otherwise, and what `python -m` sets."""
 
 import os
 import re
@@ -9,9 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-import hf_vanilla_transformer.__main__ as module
 import hf_vanilla_transformer_launcher as launcher
 from hf_vanilla_transformer.apps.cli import main as cli
 from hf_vanilla_transformer.apps.conversion.ctranslate2_process import CTranslate2Process, Setting
@@ -140,7 +138,6 @@ class TestMain:
 
     def test_python_code_sets_nothing(self, two_threads, monkeypatch):
         monkeypatch.delenv(CUDNN_VARIABLE, raising=False)
-        monkeypatch.setattr(os, "execve", None)
         monkeypatch.setattr("hf_vanilla_transformer.apps.cli.train.main", lambda arguments: None)
         monkeypatch.setattr(sys, "argv", ["program.py", "train"])
         cli.main(["train"])
@@ -172,14 +169,13 @@ class TestCuDNN:
         launcher.main(arguments)
         assert values == [value]
 
-    @pytest.mark.parametrize("start", [["-m", "hf_vanilla_transformer"], [str(ROOT / "scripts" / "command_line.py")]])
-    def test_both_starts_of_a_verb_set_it(self, environment, start):
-        """Whether or not the process restarts; one thread prevents that."""
+    @pytest.mark.parametrize("module", ["hf_vanilla_transformer", "hf_vanilla_transformer_launcher"])
+    def test_both_starts_of_a_verb_set_it(self, environment, module):
         environment.pop(CUDNN_VARIABLE, None)
         report = f"import atexit, os; atexit.register(lambda: print('variable', os.environ.get({CUDNN_VARIABLE!r})))"
         Path(environment["STARTS"]).with_name("site").joinpath("sitecustomize.py").write_text(report)
         result = subprocess.run(
-            [sys.executable, *start, *TRANSLATE, "seven"],
+            [sys.executable, "-m", module, *TRANSLATE, "seven"],
             env={**environment, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
@@ -193,69 +189,6 @@ class TestCuDNN:
         assert result.stdout == "None\n", result.stderr
 
 
-class TestRestart:
-    @pytest.fixture
-    def executed(self, two_threads, monkeypatch) -> list[tuple]:
-        """Arguments of `os.execve`, which raises OSError."""
-        calls = []
-
-        def execve(*arguments):
-            calls.append(arguments)
-            raise OSError
-
-        monkeypatch.setattr(os, "execve", execve)
-        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-        monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-        self.start(
-            monkeypatch, ["python3", "-u", "-X", "utf8", "-m", "hf_vanilla_transformer"], ["train", "--seed", "1"]
-        )
-        return calls
-
-    def start(self, monkeypatch, python, arguments):
-        monkeypatch.setattr(sys, "orig_argv", [*python, *arguments])
-        monkeypatch.setattr(sys, "argv", ["hf_vanilla_transformer/__main__.py", *arguments])
-
-    def test_keeps_flags_and_arguments(self, executed):
-        module.restart()
-        ((program, command, environment),) = executed
-        flags = ["-u", "-X", "utf8", "-m", "hf_vanilla_transformer_launcher"]
-        assert (program, command) == (sys.executable, [sys.executable, *flags, "train", "--seed", "1"])
-        assert environment == {**os.environ, VARIABLE: VALUE}
-
-    def test_goes_on_where_exec_fails(self, executed):
-        module.restart()
-        assert VARIABLE not in os.environ
-
-    @pytest.mark.parametrize(
-        "python",
-        [
-            ["python", "program.py"],
-            ["python", "-Im", "hf_vanilla_transformer"],
-            ["python", "program.py", "hf_vanilla_transformer"],
-            ["python"],
-            [],
-        ],
-    )
-    def test_another_start(self, executed, monkeypatch, python):
-        self.start(monkeypatch, python, ["train"])
-        module.restart()
-        assert executed == []
-
-    @pytest.mark.parametrize(
-        ("name", "value"),
-        [
-            ("os.environ", {VARIABLE: VALUE}),
-            ("sys.platform", "darwin"),
-            ("torch.get_num_threads", lambda: 1),
-            ("torch.accelerator.is_available", lambda: True),
-        ],
-    )
-    def test_where_it_changes_nothing(self, executed, monkeypatch, name, value):
-        monkeypatch.setattr(name, value)
-        module.restart()
-        assert executed == []
-
-
 def spin_counts(errors: str) -> list[str]:
     """Values that OpenMP printed when it was loaded; some libraries bring another copy of it."""
     return re.findall("GOMP_SPINCOUNT = '([^']*)'", errors)
@@ -263,9 +196,12 @@ def spin_counts(errors: str) -> list[str]:
 
 @with_two_cores
 class TestProcesses:
-    def test_the_module_starts_the_launcher_in_its_place(self, environment):
-        """Input, output, signals and exit codes are those of the process that was started."""
-        command = [sys.executable, "-W", "ignore", "-m", "hf_vanilla_transformer", *TRANSLATE]
+    @pytest.mark.parametrize(
+        ("module", "limits_spinning"), [("hf_vanilla_transformer", False), ("hf_vanilla_transformer_launcher", True)]
+    )
+    def test_a_module_starts_python_once(self, environment, module, limits_spinning):
+        """Only the launcher runs before torch is imported, so only it can limit the spinning without a second start."""
+        command = [sys.executable, "-W", "ignore", "-m", module, *TRANSLATE]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         # OpenMP prints its settings when torch is imported.
         with subprocess.Popen(
@@ -278,14 +214,16 @@ class TestProcesses:
             _, errors = process.communicate()
         assert process.returncode == 130
         assert errors.endswith("interrupted\n")
-        first, second = starts(environment)
-        assert first == [str(process.pid), "None", *command]
-        launched = ["hf_vanilla_transformer_launcher" if word == "hf_vanilla_transformer" else word for word in command]
-        assert second == [str(process.pid), VALUE, *launched]
-        assert spin_counts(errors)[-1] == VALUE != spin_counts(errors)[0]
+        assert starts(environment) == [[str(process.pid), "None", *command]]
+        counts = spin_counts(errors)
+        assert counts
+        if limits_spinning:
+            assert {*counts} == {VALUE}
+        else:
+            assert VALUE not in counts
 
     def test_a_usage_error(self, environment):
-        command = [sys.executable, ROOT / "scripts" / "command_line.py", "translate", "--model_name_or_path"]
+        command = [sys.executable, "-m", "hf_vanilla_transformer_launcher", "translate", "--model_name_or_path"]
         result = subprocess.run(
             command, env={**environment, "OMP_DISPLAY_ENV": "VERBOSE"}, capture_output=True, text=True
         )
@@ -304,11 +242,11 @@ class TestProcesses:
             text=True,
         )
         assert (result.returncode, result.stdout) == (0, "sieben\n"), result.stderr
-        # accelerate 1.12 sets KMP variables, and then the launcher sets nothing.
-        assert [value for _, value, *_ in starts(environment)] in (["None", VALUE], ["KMP"])
+        # accelerate 1.12 sets KMP variables.
+        assert [value for _, value, *_ in starts(environment)] in (["None"], ["KMP"])
 
     def test_torchrun_with_two_processes(self, environment, tmp_path):
-        """It limits each process to one thread, so neither restarts."""
+        """Python starts once in each of them."""
         (tmp_path / "in.txt").write_text("seven\nforty-two\n")
         files = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt")]
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

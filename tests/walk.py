@@ -20,7 +20,8 @@ from pathlib import Path
 from hf_vanilla_transformer import load_pairs
 
 
-PROGRAM = [sys.executable, "-m", "hf_vanilla_transformer"]
+# What README's command `hf-vanilla-transformer` runs.
+PROGRAM = [sys.executable, "-m", "hf_vanilla_transformer_launcher"]
 # Neither language is one of the demo's, and neither name one of the docs'.
 SOURCE, TARGET = "da", "pl"
 PAIRS, TEST_PAIRS, NEW, EPOCHS = 3_000, 100, 100, 30

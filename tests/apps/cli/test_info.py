@@ -38,7 +38,11 @@ def test_json(capsys):
 @pytest.mark.parametrize(
     ("environment", "value", "reason"),
     [
-        ({}, "3000", "hf-vanilla-transformer sets it for verbs that compute"),
+        (
+            {},
+            "3000",
+            "hf-vanilla-transformer sets it for verbs that compute (python -m hf_vanilla_transformer does not)",
+        ),
         ({"GOMP_SPINCOUNT": "7"}, "7", "the user set GOMP_SPINCOUNT"),
         ({"OMP_WAIT_POLICY": "passive"}, None, "the user set OMP_WAIT_POLICY"),
         ({"OMP_NUM_THREADS": "1"}, None, "there is one thread"),

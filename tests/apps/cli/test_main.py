@@ -93,8 +93,9 @@ def test_help_shows_two_examples_of_the_verb_itself(answers, command):
 
 
 def test_a_verb_runs_from_a_checkout():
-    command = [sys.executable, str(ROOT / "scripts" / "command_line.py"), "info", "--json"]
-    assert json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["machine"]
+    command = [sys.executable, "-m", "hf_vanilla_transformer", "info", "--json"]
+    end = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(end.stdout)["machine"]
 
 
 def test_no_verb_is_help(capsys):

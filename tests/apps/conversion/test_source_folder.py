@@ -100,7 +100,8 @@ def test_the_command(tmp_path, capsys):
 def test_the_command_in_the_certificate_has_no_token(monkeypatch, token):
     """It is published with the folder."""
     arguments = ["convert", "--from", "fsmt", *token, "--input", "a b", "--output", "b"]
-    for program in ("/usr/bin/hf-vanilla-transformer", "hf_vanilla_transformer_launcher.py"):
+    programs = ("/usr/bin/hf-vanilla-transformer", "hf_vanilla_transformer_launcher.py")
+    for program in (*programs, "/site-packages/hf_vanilla_transformer/__main__.py"):
         monkeypatch.setattr(sys, "argv", [program, *arguments])
         assert command() == "hf-vanilla-transformer convert --from fsmt --input 'a b' --output b"
     # The arguments of another program may be anything.
