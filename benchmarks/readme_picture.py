@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_vanilla_transformer.apps.cli.parser import parse, program
-from hf_vanilla_transformer.apps.pictures.figure_style import THEMES, new_figure, save_figure, styled
+from hf_vanilla_transformer.support.figure_style import THEMES, new_figure, save_figure, styled
 
 
 RESULTS = "multi30k_en_de_seed*.json"

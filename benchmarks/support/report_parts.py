@@ -5,8 +5,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hf_vanilla_transformer.apps.pictures.figure_style import check_matplotlib
 from hf_vanilla_transformer.support.atomic_files import whole_file
+from hf_vanilla_transformer.support.figure_style import check_matplotlib
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

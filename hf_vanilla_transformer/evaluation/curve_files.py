@@ -9,10 +9,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from ..apps.pictures.curves import plot_curve
-from ..apps.pictures.figure_style import save_figure
 from ..support.atomic_files import write_text
+from ..support.figure_style import save_figure
 from ..support.user_errors import InputError
+from .plot_curve import plot_curve
 
 
 logger = logging.getLogger(__name__)

@@ -1,1 +1,1 @@
-"""Files, disks, arguments, memory, the machine and Equation 3: what every room may use, and what knows no model."""
+"""Files, disks, arguments, memory, the machine, Equation 3 and the style of figures; no module imports the model."""

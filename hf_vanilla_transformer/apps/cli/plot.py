@@ -166,7 +166,7 @@ class CurveArguments:
         if not self.runs:
             raise InputError("no run is given; name the folder of at least one.")
         from ...evaluation.curve_files import read_curve
-        from ..pictures import plot_curve
+        from ...evaluation.plot_curve import plot_curve
 
         curves = {label: read_curve(run) for label, run in zip(labels_of(self.runs), self.runs, strict=True)}
         return plot_curve(curves, theme=theme)
@@ -205,8 +205,7 @@ def draw(figure: str, arguments: list[str]) -> Path:
     models = [getattr(each, "model_name_or_path", None) for each in (args, *of_model)]
     runs = [Path(run, "curve.json") if Path(run).is_dir() else run for run in getattr(args, "runs", [])]
     check_can_write(output, inputs=[*models, *runs])
-    from ..pictures import save_figure
-    from ..pictures.figure_style import check_format
+    from ...support.figure_style import check_format, save_figure
 
     check_format(output)
     path = save_figure(args.draw(file.theme, *of_model), output)

@@ -4,9 +4,9 @@ Without pyplot and without settings that outlive a call. `figure.savefig(path)` 
 whose text stays text in SVG and PDF.
 """
 
+from ...evaluation.plot_curve import plot_curve
+from ...support.figure_style import save_figure
 from .attention import plot_attention
-from .curves import plot_curve
-from .figure_style import save_figure
 from .masks import plot_masks
 from .paper_formulas import plot_positions, plot_schedule
 from .token_probabilities import plot_token_probabilities

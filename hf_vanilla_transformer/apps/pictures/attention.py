@@ -7,8 +7,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from ...support.argument_checks import check_number
-from ...support.user_errors import InputError
-from .figure_style import (
+from ...support.figure_style import (
     FONT_SIZE,
     SMALL_FONT_SIZE,
     Theme,
@@ -20,6 +19,7 @@ from .figure_style import (
     styled,
     width_of,
 )
+from ...support.user_errors import InputError
 from .forward_pass import KINDS, forward_pass
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from .figure_style import SMALL_FONT_SIZE, Theme, draw_matrix, new_figure, styled, width_of
+from ...support.figure_style import SMALL_FONT_SIZE, Theme, draw_matrix, new_figure, styled, width_of
 from .forward_pass import masks_of
 
 

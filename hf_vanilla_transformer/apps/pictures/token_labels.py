@@ -6,6 +6,7 @@ from itertools import accumulate, pairwise
 
 from transformers import PreTrainedTokenizerBase
 
+from ...support.figure_style import VISIBLE
 from ...translation.words_of_tokens import TokenTexts
 
 
@@ -13,9 +14,6 @@ from ...translation.words_of_tokens import TokenTexts
 _CHARACTER = re.compile(rb"[\xc0-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf7][\x80-\xbf]{3}|.", re.DOTALL)
 # A token that is only space would have an empty label.
 _SPACE = "\N{OPEN BOX}"
-# XML, and so SVG, cannot contain most of these characters.
-VISIBLE = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0xFFFE, 0xFFFF], "\N{REPLACEMENT CHARACTER}")
-VISIBLE |= {ord("\n"): "\N{RETURN SYMBOL}", ord("\t"): "\N{RIGHTWARDS ARROW TO BAR}"}
 SPLIT = "\N{HORIZONTAL ELLIPSIS}"
 
 

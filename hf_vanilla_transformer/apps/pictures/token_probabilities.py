@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from .figure_style import SMALL_FONT_SIZE, Theme, colour_map, new_figure, readable_on, styled, width_of
+from ...support.figure_style import SMALL_FONT_SIZE, Theme, colour_map, new_figure, readable_on, styled, width_of
 from .forward_pass import forward_pass
 
 

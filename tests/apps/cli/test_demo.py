@@ -5,8 +5,8 @@ import pytest
 from hf_vanilla_transformer.apps.cli import demo
 from hf_vanilla_transformer.support.user_errors import InputError
 from tests.apps.cli.tiny_run import recipe
-from tests.apps.pictures.test_curves import without_matplotlib
 from tests.models import decisive_model
+from tests.support.missing_packages import without_matplotlib
 
 
 def test_the_demo_ends_with_a_picture_and_python_that_runs(tmp_path, monkeypatch, capsys):

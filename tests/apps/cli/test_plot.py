@@ -8,7 +8,7 @@ from hf_vanilla_transformer.apps import pictures
 from hf_vanilla_transformer.apps.cli import plot
 from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.apps.pictures import attention
-from tests.apps.pictures.test_curves import without_matplotlib
+from tests.support.missing_packages import without_matplotlib
 
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"

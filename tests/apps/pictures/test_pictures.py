@@ -1,7 +1,6 @@
 """What pictures draw equals an independent computation, and their words are those of the sentence, never cut off."""
 
 import io
-import xml.etree.ElementTree as ET
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -13,18 +12,19 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import TwoVocabularyTokenizer, score, train_tokenizer, translate
 from hf_vanilla_transformer.apps.pictures.forward_pass import forward_pass, masks_of
-from hf_vanilla_transformer.evaluation.curve_files import write_curve
 from tests.apps.pictures.attention_by_hand import attention_by_hand
-from tests.apps.pictures.test_curves import LOG, without_matplotlib
 from tests.constant_engine import ConstantEngine
 from tests.models import decisive_model
 from tests.parity import paper_numpy
+from tests.support.missing_packages import without_matplotlib
+from tests.support.svg import words_of_svg
 
 
 matplotlib = pytest.importorskip("matplotlib")
 
 from hf_vanilla_transformer.apps import pictures  # noqa: E402
-from hf_vanilla_transformer.apps.pictures import figure_style, token_probabilities  # noqa: E402
+from hf_vanilla_transformer.apps.pictures import token_probabilities  # noqa: E402
+from hf_vanilla_transformer.support import figure_style  # noqa: E402
 
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "numbers_tiny"
@@ -41,11 +41,6 @@ def model(tokenizer):
 @pytest.fixture(scope="module")
 def numbers():
     return AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
-
-
-@pytest.fixture(scope="module")
-def curve(tmp_path_factory):
-    return write_curve(tmp_path_factory.mktemp("curve"), LOG)
 
 
 @pytest.fixture(scope="module")
@@ -237,26 +232,6 @@ def test_the_schedule_is_equation_3():
     assert len(styles) == 4
 
 
-def test_curves_of_a_theme(curve):
-    figure = pictures.plot_curve({"one": curve, "two": curve}, theme="dark")
-    panels = {axes.get_ylabel(): axes for axes in figure.axes}
-    bleu = panels["BLEU"].lines
-    assert [line.get_xydata().tolist() for line in bleu if len(line.get_xdata())] == [
-        [[1, 34], [2, 38.5], [3, 38.2]]
-    ] * 2
-    drawn = {line.get_color() for axes in figure.axes for line in axes.lines}
-    assert drawn == set(figure_style.THEMES["dark"].lines[:2])
-    assert figure.get_facecolor() == matplotlib.colors.to_rgba(figure_style.THEMES["dark"].background)
-
-
-def test_curves_of_many_runs_differ(curve):
-    figure = pictures.plot_curve({f"run {number}": curve for number in range(20)})
-    styles = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines}
-    assert len(styles) == 20 * 2
-    handles = figure.legends[0].legend_handles[:20]
-    assert len({(line.get_color(), line.get_marker()) for line in handles}) == 20
-
-
 DRAWN = {
     "heads": partial(pictures.plot_attention, style="heads"),
     "lines": partial(pictures.plot_attention, style="lines"),
@@ -317,35 +292,6 @@ def test_a_longer_sentence_makes_a_larger_figure(numbers):
     assert sizes[1][1] > sizes[0][1]
 
 
-def luminance(colours: np.ndarray) -> np.ndarray:
-    return colours[:, :3] @ np.array([0.2126, 0.7152, 0.0722])
-
-
-# Viénot et al. 1999, for linear RGB: what an eye without the red, or without the green cones sees.
-WITHOUT_RED = np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]])
-WITHOUT_GREEN = np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]])
-
-
-@pytest.mark.parametrize("theme", figure_style.THEMES)
-@pytest.mark.parametrize("seen", [np.eye(3), WITHOUT_RED, WITHOUT_GREEN], ids=["all", "no red", "no green"])
-def test_colours_differ_for_every_eye(theme, seen):
-    colours = figure_style.THEMES[theme]
-    to_rgb = matplotlib.colors.to_rgb
-    lines = np.array([to_rgb(colour) for colour in (colours.background, *colours.lines)]) ** 2.2 @ seen.T
-    lines = np.clip(lines, 0, 1) ** (1 / 2.2)
-    distances = np.linalg.norm(lines[:, None] - lines[None], axis=-1) + np.eye(len(lines))
-    assert distances.min() > 0.1
-    scale = figure_style.colour_map(colours.sequential)(np.linspace(0, 1, 50))
-    steps = np.diff(luminance(np.clip(scale[:, :3] ** 2.2 @ seen.T, 0, 1)))
-    assert (steps < 0).all() or (steps > 0).all()
-    low, high = (np.array(to_rgb(colour)) ** 2.2 @ seen.T for colour in (colours.diverging[1], colours.diverging[3]))
-    assert np.linalg.norm(low - high) > 0.3
-
-
-def words_of_svg(path: Path) -> set[str]:
-    return {"".join(each.itertext()) for each in ET.parse(path).iter() if each.tag.endswith("}text")}
-
-
 def test_svg_has_words_and_pdf_and_png_are_files(numbers, tmp_path):
     figure = DRAWN["matrix"](*numbers, "forty-two", "fünf $a$", theme="dark")
     for name, head in (("a.png", b"\x89PNG"), ("a.pdf", b"%PDF"), ("a.SVG", b"<?xml")):
@@ -369,11 +315,6 @@ def test_svg_of_control_characters_is_xml(numbers, name, tmp_path):
     assert "\ufffd" in words_of_svg(pictures.save_figure(figure, tmp_path / "a.svg"))
 
 
-def test_svg_of_runs_with_control_characters_is_xml(curve, tmp_path):
-    path = pictures.save_figure(pictures.plot_curve({"a\x01": curve, "b": curve}), tmp_path / "a.svg")
-    assert {"a\ufffd", "b"} <= words_of_svg(path)
-
-
 def test_a_figure_saves_itself(numbers):
     file = io.BytesIO()
     DRAWN["lines"](*numbers, "seven", "sieben", theme="dark").savefig(file, format="png")
@@ -389,15 +330,6 @@ def test_nothing_global_changes(numbers, tmp_path):
         pictures.save_figure(DRAWN[name](*numbers, "seven", "sieben", theme="dark"), tmp_path / "a.svg")
     assert dict(matplotlib.rcParams) == before
     assert not pytest.importorskip("matplotlib.pyplot").get_fignums()
-
-
-def test_a_huge_figure_has_fewer_dots(tmp_path, monkeypatch):
-    monkeypatch.setattr(figure_style, "_MOST_PIXELS", 1_000_000)
-    with figure_style.styled("light"):
-        figure = figure_style.new_figure(9, 9)
-    pictures.save_figure(figure, tmp_path / "a.png")
-    height, width, _ = matplotlib.image.imread(tmp_path / "a.png").shape
-    assert height * width <= 1_100_000
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""What all pictures share: themes, sizes, fonts, and files. No global setting of matplotlib changes."""
+"""Style of all figures, the curve of a run and the pictures: themes, sizes, fonts, files.
+
+No global setting of matplotlib changes.
+"""
 
 import math
 import os
@@ -9,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...support.atomic_files import whole_file
-from ...support.user_errors import InputError, needing
+from .atomic_files import whole_file
+from .user_errors import InputError, needing
 
 
 DOTS_PER_INCH = 150
@@ -21,6 +24,9 @@ SMALL_FONT_SIZE = 8
 _POINTS_PER_INCH = 72
 # DejaVu comes with matplotlib; the others have scripts that it lacks, where they are installed.
 _FONTS = ("DejaVu Sans", "Noto Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Devanagari", "Unifont")
+# Replacements in labels: XML, and so SVG, cannot contain most of these characters.
+VISIBLE = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0xFFFE, 0xFFFF], "\N{REPLACEMENT CHARACTER}")
+VISIBLE |= {ord("\n"): "\N{RETURN SYMBOL}", ord("\t"): "\N{RIGHTWARDS ARROW TO BAR}"}
 
 
 class Theme(NamedTuple):

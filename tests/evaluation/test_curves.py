@@ -1,15 +1,19 @@
-import builtins
+"""Curves of training runs: their files, and their plot."""
+
 import json
 from pathlib import Path
 
 import pytest
 
-from hf_vanilla_transformer.apps.pictures.curves import plot_curve
-from hf_vanilla_transformer.apps.pictures.figure_style import save_figure
 from hf_vanilla_transformer.evaluation.curve_files import read_curve, write_curve
+from hf_vanilla_transformer.evaluation.plot_curve import plot_curve
+from hf_vanilla_transformer.support import figure_style
+from hf_vanilla_transformer.support.figure_style import save_figure
+from tests.support.missing_packages import without_matplotlib
+from tests.support.svg import words_of_svg
 
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def evaluation(step: int, bleu: float, training: float, evaluating: float) -> dict:
@@ -35,15 +39,9 @@ LOG = [
 ]
 
 
-def without_matplotlib(monkeypatch):
-    real_import = builtins.__import__
-
-    def import_all_but_matplotlib(name, *args, **kwargs):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real_import(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", import_all_but_matplotlib)
+@pytest.fixture(scope="module")
+def curve(tmp_path_factory):
+    return write_curve(tmp_path_factory.mktemp("curve"), LOG)
 
 
 def test_the_curve_has_the_evaluations_and_the_training_of_the_log(tmp_path):
@@ -165,3 +163,31 @@ def test_a_plot_without_a_suffix_is_a_png(tmp_path):
 def test_a_curve_without_times():
     with pytest.raises(ValueError, match="the curve of run has no points with training_seconds"):
         plot_curve({"run": {"points": [{"updates": 1, "bleu": 3.0}]}})
+
+
+def test_curves_of_a_theme(curve):
+    matplotlib = pytest.importorskip("matplotlib")
+    figure = plot_curve({"one": curve, "two": curve}, theme="dark")
+    panels = {axes.get_ylabel(): axes for axes in figure.axes}
+    bleu = panels["BLEU"].lines
+    assert [line.get_xydata().tolist() for line in bleu if len(line.get_xdata())] == [
+        [[1, 34], [2, 38.5], [3, 38.2]]
+    ] * 2
+    drawn = {line.get_color() for axes in figure.axes for line in axes.lines}
+    assert drawn == set(figure_style.THEMES["dark"].lines[:2])
+    assert figure.get_facecolor() == matplotlib.colors.to_rgba(figure_style.THEMES["dark"].background)
+
+
+def test_curves_of_many_runs_differ(curve):
+    pytest.importorskip("matplotlib")
+    figure = plot_curve({f"run {number}": curve for number in range(20)})
+    styles = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines}
+    assert len(styles) == 20 * 2
+    handles = figure.legends[0].legend_handles[:20]
+    assert len({(line.get_color(), line.get_marker()) for line in handles}) == 20
+
+
+def test_svg_of_runs_with_control_characters_is_xml(curve, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = save_figure(plot_curve({"a\x01": curve, "b": curve}), tmp_path / "a.svg")
+    assert {"a\ufffd", "b"} <= words_of_svg(path)

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...support.user_errors import InputError
-from .figure_style import new_figure, styled
-from .token_labels import VISIBLE
+from ..support.figure_style import VISIBLE, new_figure, styled
+from ..support.user_errors import InputError
 
 
 # Of the runs of one colour, in order.
