@@ -139,7 +139,10 @@ def plan(
     if chooses:
         arguments = choose(row, corpus, settings.args.world_size, given, targets, tokens_that_fit)
     planned = Settings.from_arguments(**{**arguments, **given})
-    kept = corpus.up_to(planned.model.max_tokens or planned.args.tokens_per_batch)
+    max_tokens = planned.model.max_tokens or planned.args.tokens_per_batch
+    kept = corpus.up_to(max_tokens)
+    # The trial takes pairs by their numbers in the corpus that is left.
+    data["train"] = data["train"].select(corpus.rows_up_to(max_tokens))
     planned = with_batches(planned, tokens_that_fit, int(max(kept.source.max(), kept.target.max())))
     per_epoch = updates_of_epoch(corpus, planned.given, settings.args.world_size)
     # As the Trainer counts them.

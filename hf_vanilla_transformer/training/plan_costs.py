@@ -80,13 +80,17 @@ class Corpus(NamedTuple):
     source: NDArray[Any]
     target: NDArray[Any]
 
+    def rows_up_to(self, max_tokens: int | None) -> NDArray[np.int64]:
+        """Return the rows of the sample whose pairs are not longer."""
+        return np.flatnonzero(np.maximum(self.source, self.target) <= (max_tokens or math.inf))
+
     def up_to(self, max_tokens: int | None) -> "Corpus":
-        """Without the training pairs that are longer."""
-        fits = np.maximum(self.source, self.target) <= (max_tokens or math.inf)
-        if not fits.any():
+        """Return the corpus without the training pairs that are longer."""
+        rows = self.rows_up_to(max_tokens)
+        if len(rows) == 0:
             raise InputError(f"all training pairs have more than {max_tokens} tokens on a side; raise max_tokens.")
-        pairs = round(self.pairs * float(fits.mean()))
-        return self._replace(pairs=pairs, source=self.source[fits], target=self.target[fits])
+        pairs = round(self.pairs * len(rows) / len(self.source))
+        return self._replace(pairs=pairs, source=self.source[rows], target=self.target[rows])
 
     def batches(self, tokens: int | None, sentences: int) -> list[list[int]]:
         """The sample in batches of so many tokens, or sentences if that is None, in a random order."""

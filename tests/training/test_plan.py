@@ -239,6 +239,25 @@ def test_lines_have_the_reasons_and_the_costs():
     ]
 
 
+def test_the_trial_has_the_pairs_of_the_corpus(monkeypatch):
+    """Pairs that are too long come first, so that numbers of the pairs that are left would mean others."""
+    long_pair = {"source": "four " * 400, "target": "4 " * 400}
+    pairs = numbers()
+    train_pairs = [long_pair, *pairs["train"].to_list()]
+    costs = []
+
+    def estimate_costs(settings, updates, corpus, tokenizer, data, tflops):
+        costs.append((corpus, data["train"]))
+        return Costs(1, 1, 1, 1.0, 1, 1)
+
+    monkeypatch.setitem(plan.__globals__, "estimate", estimate_costs)
+    plan(DatasetDict({**pairs, "train": Dataset.from_list(train_pairs)}), max_tokens=300)
+    ((corpus, data),) = costs
+    assert len(corpus.source) == len(pairs["train"])
+    assert [len(tokens) for tokens in data["input_ids"]] == corpus.source.tolist()
+    assert [len(tokens) for tokens in data["labels"]] == corpus.target.tolist()
+
+
 def test_a_plan_next_to_its_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
