@@ -16,7 +16,7 @@ docs/distributed_training.md explains every step.
 import os
 import shutil
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 from accelerate import PartialState
@@ -49,6 +49,7 @@ from hf_vanilla_transformer import (
     tokenize_pairs,
     train_tokenizer,
 )
+from hf_vanilla_transformer.support.checkpoint_marks import complete_checkpoints
 
 
 # Defaults of the Trainer's arguments; the command line overrides them, and `--help` lists all of them.
@@ -155,6 +156,13 @@ def parse(arguments: list[str] | None) -> tuple[ScriptArguments, PaperTrainingAr
     parser = HfArgumentParser((ScriptArguments, PaperTrainingArguments), description=__doc__.partition("\n")[0])
     parser.set_defaults(**DEFAULTS)
     args, training_args = parser.parse_args_into_dataclasses(arguments)
+    if training_args.n_gpu > 1:
+        raise SystemExit(
+            f"there are {training_args.n_gpu} GPUs for one process; start one process for each by torchrun, or choose one "
+            "GPU by CUDA_VISIBLE_DEVICES=0."
+        )
+    if args.average_last < 0:
+        raise SystemExit(f"--average_last is {args.average_last}; give 0 or a number of checkpoints.")
     return args, training_args
 
 
@@ -180,14 +188,15 @@ def load_tokenizer(args: ScriptArguments, checkpoint: str | None, pairs: Dataset
 
 
 def average_last_checkpoints(output_dir: str, count: int) -> Path:
-    """Average the last checkpoints, and return the folder of the average, or of the last weights if `count` is 0."""
-    if count == 0:
+    """Average the last checkpoints; returns the folder of the average, or that of the last weights without any."""
+    newest_first = islice(complete_checkpoints(Path(output_dir)), count)
+    checkpoints = list(newest_first)[::-1]
+    if not checkpoints:
         return Path(output_dir)
-    checkpoints = sorted(Path(output_dir).glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     average = Path(output_dir, "average")
     # A run that was stopped while it wrote the average and then resumed finds the old one.
     shutil.rmtree(average, ignore_errors=True)
-    return average_checkpoints(checkpoints[-count:], average)
+    return average_checkpoints(checkpoints, average)
 
 
 if __name__ == "__main__":

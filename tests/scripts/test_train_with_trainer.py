@@ -10,7 +10,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Trainer
 
-from hf_vanilla_transformer import VanillaTransformerConfig, load_pairs, paper_learning_rate, translate
+from hf_vanilla_transformer import (
+    PaperTrainingArguments,
+    VanillaTransformerConfig,
+    load_pairs,
+    paper_learning_rate,
+    translate,
+)
 from scripts import train_with_trainer
 from tests.invariants.killed import run_as_two
 
@@ -109,6 +115,20 @@ def test_does_not_train_over_checkpoints(folder):
         train_with_trainer.find_checkpoint(str(folder / "run"), resume=False)
     assert train_with_trainer.find_checkpoint(str(folder / "run"), resume=True).endswith("checkpoint-6")
     assert train_with_trainer.find_checkpoint(str(folder / "new"), resume=False) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gpus", "message"),
+    [
+        (["--average_last", "-1"], 0, "--average_last is -1; give 0 or a number of checkpoints"),
+        ([], 2, "there are 2 GPUs for one process; start one process for each by torchrun"),
+    ],
+)
+def test_refuses_before_any_work(tmp_path, monkeypatch, arguments, gpus, message):
+    monkeypatch.setattr(PaperTrainingArguments, "n_gpu", gpus)
+    files = ["--train_file", "no.en", "no.de", "--validation_file", "no.en", "no.de"]
+    with pytest.raises(SystemExit, match=message):
+        train_with_trainer.main([*files, "--output_dir", str(tmp_path), *arguments])
 
 
 def test_pushes_the_average_from_one_process(folder, tmp_path, monkeypatch):
