@@ -158,8 +158,8 @@ def parse(arguments: list[str] | None) -> tuple[ScriptArguments, PaperTrainingAr
     args, training_args = parser.parse_args_into_dataclasses(arguments)
     if training_args.n_gpu > 1:
         raise SystemExit(
-            f"there are {training_args.n_gpu} GPUs for one process; start one process for each by torchrun, or choose one "
-            "GPU by CUDA_VISIBLE_DEVICES=0."
+            f"there are {training_args.n_gpu} GPUs for one process; start one process for each by torchrun, or choose "
+            "one by CUDA_VISIBLE_DEVICES=0."
         )
     if args.average_last < 0:
         raise SystemExit(f"--average_last is {args.average_last}; give 0 or a number of checkpoints.")
