@@ -28,6 +28,7 @@ from transformers import (
     HfArgumentParser,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
+    TrainerState,
     set_seed,
 )
 
@@ -103,7 +104,7 @@ def main(arguments: list[str] | None = None) -> None:
     args, training_args = parse(arguments)
     # All processes start with the same weights.
     set_seed(training_args.seed)
-    checkpoint = find_checkpoint(training_args.output_dir, args.resume)
+    checkpoint = find_checkpoint(training_args, args.resume)
 
     # The first process of each machine reads and tokenizes; the others then read its files in the cache of `datasets`.
     with training_args.main_process_first():
@@ -112,7 +113,7 @@ def main(arguments: list[str] | None = None) -> None:
     with training_args.main_process_first():
         data = tokenize_pairs(pairs, tokenizer)
         longest = min(args.max_tokens, args.tokens_per_batch)
-        train_data, _ = filter_pairs(data["train"], tokenizer, longest)
+        train_data, removed = filter_pairs(data["train"], tokenizer, longest)
 
     config = VanillaTransformerConfig.from_paper(args.preset, vocab_size=len(tokenizer))
     model = VanillaTransformerForConditionalGeneration(config)
@@ -140,6 +141,8 @@ def main(arguments: list[str] | None = None) -> None:
     pushes = training_args.push_to_hub
     training_args.push_to_hub = False
 
+    if trainer.is_world_process_zero():
+        print(f"training pairs: {len(train_data):,}; removed: {removed}")
     trainer.train(resume_from_checkpoint=checkpoint)
     # All processes take part in saving, because each may hold a part of the weights; the first one writes.
     trainer.save_model()
@@ -166,11 +169,20 @@ def parse(arguments: list[str] | None) -> tuple[ScriptArguments, PaperTrainingAr
     return args, training_args
 
 
-def find_checkpoint(output_dir: str, resume: bool) -> str | None:
+def find_checkpoint(training_args: PaperTrainingArguments, resume: bool) -> str | None:
     """Return the checkpoint to resume from; None starts from scratch, which needs a folder without checkpoints."""
-    checkpoint = last_complete_checkpoint(output_dir)
-    if checkpoint is not None and not resume:
-        raise SystemExit(f"{output_dir} holds {Path(checkpoint).name}; give --resume, or another --output_dir.")
+    folder = training_args.output_dir
+    checkpoint = last_complete_checkpoint(folder)
+    if not resume:
+        if checkpoint is not None:
+            raise SystemExit(f"{folder} holds {Path(checkpoint).name}; give --resume, or another --output_dir.")
+        return None
+    if checkpoint is None:
+        raise SystemExit(f"{folder} holds no complete checkpoint; leave out --resume, or give another --output_dir.")
+    state = TrainerState.load_from_json(str(Path(checkpoint, "trainer_state.json")))
+    if state.global_step >= training_args.max_steps:
+        # The Trainer would make one more update.
+        raise SystemExit(f"{folder} is finished after {state.global_step} updates; give a larger --max_steps.")
     return checkpoint
 
 

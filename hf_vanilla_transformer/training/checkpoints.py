@@ -219,3 +219,11 @@ def _is_whole(path: Path) -> bool:
             return True
         return False
     return path.is_file()
+
+
+def processes_of(checkpoint: Path) -> int:
+    """Return the number of processes that wrote a checkpoint of the Trainer, or 0 if no random state tells it."""
+    several = len(list(checkpoint.glob("rng_state_*.pth")))
+    if several > 0:
+        return several
+    return int((checkpoint / "rng_state.pth").exists())

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from accelerate import PartialState
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from ..support.argument_checks import check_number
@@ -57,6 +56,9 @@ class PaperTrainingArguments(Seq2SeqTrainingArguments):
     def __post_init__(self) -> None:
         check_number("ddp_timeout", self.ddp_timeout, 1, _A_YEAR)
         if self.use_cpu:
+            # Here, because inference needs no accelerate.
+            from accelerate import PartialState
+
             # On CPUs the Trainer ignores `ddp_timeout`, but it keeps a process group that exists already.
             timeout = timedelta(seconds=self.ddp_timeout)
             PartialState(cpu=True, backend=self.ddp_backend, timeout=timeout)

@@ -49,7 +49,7 @@ from ..model.tokenization_two_vocabularies import TwoVocabularyTokenizer
 from ..support.process_memory import keep_freed_memory
 from ..support.user_errors import InputError
 from ..translation.model_loading import explaining_missing_files, load_model
-from .checkpoints import CompleteCheckpoints
+from .checkpoints import CompleteCheckpoints, processes_of
 from .optimizer_and_schedule import PaperSchedule
 from .process_seeds import ProcessSeeds
 from .r_drop import RDropTrainer
@@ -104,6 +104,8 @@ def build_trainer(
             "give the same files, or fine-tune with --model_name_or_path.",
             checkpoint,
         )
+    if checkpoint is not None:
+        warn_of_other_processes(checkpoint, args.world_size)
     if args.tokens_per_update is not None:
         tokens_that_fit = count_tokens_that_fit(model, args, smallest_device_memory(args.device))
         settings = with_batches(settings, tokens_that_fit, longest_sentence_of(data["train"]))
@@ -320,6 +322,20 @@ def digest(data: Dataset) -> str:
     for side in pair_lengths(data):
         found.update(side.astype("<i8").tobytes())
     return found.hexdigest()[:16]
+
+
+def warn_of_other_processes(checkpoint: Path, processes: int) -> None:
+    """Log a warning if another number of processes wrote the checkpoint from which this run resumes."""
+    earlier = processes_of(checkpoint)
+    if earlier not in (0, processes):
+        logger.warning(
+            "%s was written by %d processes, and this run has %d, so the batches of an update and the order of the "
+            "pairs change; start %d to continue as if the run had not been interrupted.",
+            checkpoint,
+            earlier,
+            processes,
+            earlier,
+        )
 
 
 def make_trainer(

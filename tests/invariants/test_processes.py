@@ -18,7 +18,7 @@ from tests.invariants.killed import MAX_STEPS, exit_code, run_as_two, start, two
 
 
 LAST = f"checkpoint-{MAX_STEPS}"
-DDP = Path(train.__file__).parents[1] / "recipes" / "accelerate" / "ddp.yaml"
+DDP = Path(train.__file__).parents[2] / "recipes" / "accelerate" / "ddp.yaml"
 
 
 def run_of_two(arguments, logs, place_of_the_second=None):

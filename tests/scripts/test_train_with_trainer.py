@@ -110,11 +110,23 @@ def test_resumes_exactly(folder):
     assert printed.count("'loss'") == UPDATES - SAVE_STEPS
 
 
+def find_checkpoint(output, resume, max_steps=UPDATES + 1):
+    args = PaperTrainingArguments(str(output), max_steps=max_steps, use_cpu=True)
+    return train_with_trainer.find_checkpoint(args, resume)
+
+
 def test_does_not_train_over_checkpoints(folder):
     with pytest.raises(SystemExit, match=r"holds checkpoint-6; give --resume, or another --output_dir"):
-        train_with_trainer.find_checkpoint(str(folder / "run"), resume=False)
-    assert train_with_trainer.find_checkpoint(str(folder / "run"), resume=True).endswith("checkpoint-6")
-    assert train_with_trainer.find_checkpoint(str(folder / "new"), resume=False) is None
+        find_checkpoint(folder / "run", resume=False)
+    assert find_checkpoint(folder / "run", resume=True).endswith("checkpoint-6")
+    assert find_checkpoint(folder / "new", resume=False) is None
+
+
+def test_resumes_only_what_is_not_finished(folder):
+    with pytest.raises(SystemExit, match=r"new holds no complete checkpoint; leave out --resume"):
+        find_checkpoint(folder / "new", resume=True)
+    with pytest.raises(SystemExit, match=r"run is finished after 6 updates; give a larger --max_steps"):
+        find_checkpoint(folder / "run", resume=True, max_steps=UPDATES)
 
 
 @pytest.mark.parametrize(

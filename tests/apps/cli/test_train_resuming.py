@@ -61,6 +61,17 @@ def test_resuming_with_an_optimizer_of_another_kind(tmp_path, finished):
         train.main(recipe(tmp_path, **changes))
 
 
+def test_resuming_with_another_number_of_processes(tmp_path, capsys):
+    folder = train.main(recipe(tmp_path))
+    train.main(recipe(tmp_path, max_steps=7, resume_from_checkpoint="last"))
+    assert "was written by" not in capsys.readouterr().err
+    checkpoint = folder / "checkpoint-7"
+    for rank in range(2):
+        (checkpoint / f"rng_state_{rank}.pth").touch()
+    train.main(recipe(tmp_path, max_steps=8, resume_from_checkpoint="last"))
+    assert f"{checkpoint} was written by 2 processes, and this run has 1, so the batches" in capsys.readouterr().err
+
+
 def test_resuming_with_other_pairs(tmp_path, capsys):
     files = {"dataset_name": None, "train_file": str(tmp_path / "a.csv"), "train_sampling_strategy": "random"}
     rows = [f"{word},{word} {word}" for word in ("one", "two", "three", "four")]
