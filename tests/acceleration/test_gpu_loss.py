@@ -6,15 +6,18 @@ import pytest
 import torch
 
 from hf_vanilla_transformer.acceleration import gpu_loss
-from hf_vanilla_transformer.acceleration.fused_loss import replace_logits_by_gradient
+from hf_vanilla_transformer.acceleration.fused_loss import RowTerms, replace_logits_by_gradient
 from hf_vanilla_transformer.acceleration.gpu_loss import chunk_bytes_of, smoothed_cross_entropy_on_gpus
 from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
 from hf_vanilla_transformer.model.operations import plain
 from tests.acceleration.gpu_tensors import on_gpu
+from tests.model.test_launches import Launches
 from tests.models import pad, sentences, small_model
 
 
 GIBIBYTE = 2**30
+# Of the loss forward and backward. Lower it when a change saves some.
+MOST_LAUNCHES = 57
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -30,6 +33,15 @@ def test_what_triton_leaves_to_the_plain_operation(as_with_cuda):
     assert not gpu_loss._suits_triton(states.double(), weight.double(), None)
     assert not gpu_loss._suits_triton(states, weight.half(), None)
     assert not gpu_loss._suits_triton(states, weight, torch.zeros(5))
+
+
+def take_triton_s_way(monkeypatch, replace_logits, chunk_bytes=8 * 64 * 2):
+    """Compute losses on the CPU as on a GPU, in chunks of eight rows of at most 64 logits."""
+    monkeypatch.setattr(gpu_loss, "_suits_triton", lambda states, weight, bias: True)
+    monkeypatch.setattr(gpu_loss, "triton_works", lambda device, dtype: True)
+    monkeypatch.setattr(gpu_loss, "_replacement_in_triton", lambda: replace_logits)
+    monkeypatch.setattr(gpu_loss, "chunk_bytes_of", lambda memory: chunk_bytes)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=GIBIBYTE))
 
 
 def losses_and_gradients(function, model, states, labels):
@@ -52,12 +64,7 @@ def test_the_fused_loss_takes_the_place_of_the_plain_one(monkeypatch):
     labels = labels.masked_fill(real == 0, -100)
     expected = losses_and_gradients(plain(smoothed_cross_entropy_of_states), model, states, labels)
 
-    monkeypatch.setattr(gpu_loss, "_suits_triton", lambda states, weight, bias: True)
-    monkeypatch.setattr(gpu_loss, "triton_works", lambda device, dtype: True)
-    monkeypatch.setattr(gpu_loss, "_replacement_in_triton", lambda: replace_logits)
-    # Eight rows of 60 logits, padded to 64, in float32.
-    monkeypatch.setattr(gpu_loss, "chunk_bytes_of", lambda memory: 8 * 64 * 4)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=GIBIBYTE))
+    take_triton_s_way(monkeypatch, replace_logits, chunk_bytes=8 * 64 * 4)
     actual = losses_and_gradients(smoothed_cross_entropy_of_states, model, states, labels)
     assert chunks == [8, 8, 5]
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
@@ -76,3 +83,21 @@ def test_without_triton_the_plain_operation_runs(monkeypatch):
     actual = smoothed_cross_entropy_on_gpus(states, weight, labels, 0.1)
     expected = plain(smoothed_cross_entropy_of_states)(states, weight, labels, 0.1)
     assert all(map(torch.equal, actual, expected))
+
+
+def test_launches_of_the_loss(monkeypatch):
+    """In two chunks, as those of 25,000 tokens; with one launch in the place of Triton's kernel."""
+
+    def replace_logits(logits, labels, label_probability):
+        log_sum, of_label, is_highest = logits.new_zeros(3, len(logits), dtype=torch.float32)
+        return RowTerms(log_sum, of_label, is_highest)
+
+    take_triton_s_way(monkeypatch, replace_logits)
+    states = torch.randn(2, 8, 16).bfloat16().requires_grad_()
+    weight = torch.randn(64, 16).requires_grad_()
+    labels = torch.randint(64, (2, 8))
+    with torch.autocast("cpu", torch.bfloat16), Launches() as launches:
+        total, _ = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+        total.backward()
+    assert launches.launches.total() <= MOST_LAUNCHES, launches.launches.most_common()
+    assert not launches.syncs
