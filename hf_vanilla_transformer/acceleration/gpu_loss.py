@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 
-from ..model.linear_kernels import cast_for_matmul
+from ..model.linear_kernels import dtype_for_matmul
 from ..model.loss_kernels import smoothed_cross_entropy_of_states
 from ..model.operations import plain
 from .fused_loss import ReplaceLogits, fused_smoothed_cross_entropy
@@ -33,8 +33,7 @@ def smoothed_cross_entropy_on_gpus(
 
     Args and results are those of the plain operation.
     """
-    dtype = cast_for_matmul(states[:0]).dtype
-    if _suits_triton(states, weight, bias) and triton_works(states.device, dtype):
+    if _suits_triton(states, weight, bias) and triton_works(states.device, dtype_for_matmul(states)):
         return fused_smoothed_cross_entropy(
             states,
             weight,
@@ -59,7 +58,7 @@ def _suits_triton(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
         tensors.append(bias)
     if not are_on_one_nvidia_gpu(tensors):
         return False
-    dtypes = {cast_for_matmul(tensor[:0]).dtype for tensor in tensors}
+    dtypes = {dtype_for_matmul(tensor) for tensor in tensors}
     return len(dtypes) == 1 and dtypes <= set(_DTYPES)
 
 

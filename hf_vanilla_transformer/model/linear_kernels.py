@@ -138,11 +138,16 @@ class _Linear(torch.autograd.Function):
 
 def cast_for_matmul(x: torch.Tensor) -> torch.Tensor:
     """Cast x to autocast's matmul dtype, so that several matmuls of x share one cast; x itself without autocast."""
+    return x.to(dtype_for_matmul(x))
+
+
+def dtype_for_matmul(x: torch.Tensor) -> torch.dtype:
+    """Return the dtype in which autocast computes matmuls of x, or the dtype of x without autocast."""
     device = x.device.type
     # torch raises an error for autocast on "meta".
     if device == "meta" or not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
-        return x
-    return x.to(torch.get_autocast_dtype(device))
+        return x.dtype
+    return torch.get_autocast_dtype(device)
 
 
 def cast_once_for_layers(x: torch.Tensor) -> torch.Tensor:

@@ -109,7 +109,7 @@ def train_as_the_verb_does(folder, tokenizer_folder):
         use_cpu=True,
     )
     pairs = Dataset.from_dict({"source": ["two dogs run"] * SENTENCES, "target": ["deux chiens"] * SENTENCES})
-    trainer = build_trainer(settings, DatasetDict(train=pairs), None, RecordFacts())
+    _, trainer = build_trainer(settings, DatasetDict(train=pairs), None, RecordFacts())
     losses = note_losses(trainer)
     trainer.train()
     torch.save(losses, f"{folder}.losses{rank()}")
