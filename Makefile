@@ -8,8 +8,8 @@ FLOOR := .venv-floor
 LATEST := .venv-latest
 PROCESSES ?= 2
 # The tests for other versions; without test_wheel.py, which needs hatchling.
-FLOOR_TESTS := tests/data tests/evaluation tests/generation tests/model tests/parity tests/apps/pictures tests/support \
-	tests/training tests/translation \
+FLOOR_TESTS := tests/acceleration tests/data tests/evaluation tests/generation tests/model tests/parity tests/support \
+	tests/training tests/translation tests/apps/documents tests/apps/pictures tests/apps/terms \
 	$(filter-out tests/test_wheel.py,$(wildcard tests/test_*.py))
 # Tests that depend on the processor's instruction set; -k omits slow tests of other subjects.
 PROCESSOR_TESTS := tests/model/test_int8_quantization.py tests/test_fixture.py tests/parity tests/generation/test_step.py \
@@ -17,9 +17,8 @@ PROCESSOR_TESTS := tests/model/test_int8_quantization.py tests/test_fixture.py t
 	tests/ecosystem/test_precision.py tests/model/test_kernels.py::TestAttention tests/model/test_kernels.py::TestLinear \
 	tests/model/test_kernels.py::TestLossOfStates tests/model/test_kernels.py::TestHalfPrecision \
 	-k "not (any_company or compiled or trainer or warns)"
-# Whole runs, compilers and several processes, which `make test` leaves to a target of their own.
-SLOW_TESTS := tests/torture tests/benchmarks/test_gpu_check.py tests/benchmarks/test_gpu_candidates.py \
-	tests/benchmarks/test_shared_cores.py \
+# Whole runs, benchmarks, compilers and several processes, which `make test` leaves to a target of their own.
+SLOW_TESTS := tests/torture tests/benchmarks \
 	tests/device/test_second_device.py tests/ecosystem/test_compile.py tests/parallel \
 	tests/ecosystem/test_checkpoints.py::test_a_killed_loop_of_accelerate_resumes_exactly \
 	tests/training/test_trainer.py::test_it_learns_from_scratch_to_reverse_the_source
