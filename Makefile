@@ -12,10 +12,10 @@ FLOOR_TESTS := tests/acceleration tests/data tests/evaluation tests/generation t
 	tests/training tests/translation tests/apps/documents tests/apps/pictures tests/apps/terms \
 	$(filter-out tests/test_wheel.py,$(wildcard tests/test_*.py))
 # Tests that depend on the processor's instruction set; -k omits slow tests of other subjects.
-PROCESSOR_TESTS := tests/model/test_int8_quantization.py tests/test_fixture.py tests/parity tests/generation/test_step.py \
+PROCESSOR_TESTS := tests/acceleration/test_int8_quantization.py tests/test_fixture.py tests/parity tests/generation/test_step.py \
 	tests/generation/test_modes.py::test_rounding_explains_the_errors_of_bfloat16_weights \
-	tests/ecosystem/test_precision.py tests/model/test_kernels.py::TestAttention tests/model/test_kernels.py::TestLinear \
-	tests/model/test_kernels.py::TestLossOfStates tests/model/test_kernels.py::TestHalfPrecision \
+	tests/ecosystem/test_precision.py tests/acceleration/test_kernels.py::TestAttention tests/acceleration/test_kernels.py::TestLinear \
+	tests/acceleration/test_kernels.py::TestLossOfStates tests/acceleration/test_kernels.py::TestHalfPrecision \
 	-k "not (any_company or compiled or trainer or warns)"
 # Whole runs, benchmarks, compilers and several processes, which `make test` leaves to a target of their own.
 SLOW_TESTS := tests/torture tests/benchmarks \

@@ -14,6 +14,8 @@ from .support.version import __version__ as __version__
 # The public names for type checkers. Each is imported on first use, because inference needs no datasets, evaluate and
 # sacrebleu.
 if TYPE_CHECKING:
+    from .acceleration.int8_quantization import Int8Config as Int8Config
+    from .acceleration.prepacked_weights import forget_packed as forget_packed
     from .apps.conversion.ctranslate2_engine import load_engine as load_engine
     from .data.length_filter import filter_pairs as filter_pairs
     from .data.load_pairs import load_pairs as load_pairs
@@ -28,13 +30,10 @@ if TYPE_CHECKING:
     from .evaluation.metrics import score_translations as score_translations
     from .hub.push_to_hub import push_run as push_run
     from .model.configuration_vanilla_transformer import VanillaTransformerConfig as VanillaTransformerConfig
-    from .model.int8_quantization import Int8Config as Int8Config
     from .model.modeling_vanilla_transformer import (
         VanillaTransformerForConditionalGeneration as VanillaTransformerForConditionalGeneration,
     )
     from .model.modeling_vanilla_transformer import VanillaTransformerModel as VanillaTransformerModel
-    from .model.pipeline_vanilla_transformer import TranslationPipeline as TranslationPipeline
-    from .model.prepacked_weights import forget_packed as forget_packed
     from .model.tokenization_two_vocabularies import TwoVocabularyTokenizer as TwoVocabularyTokenizer
     from .support.paper_schedule import paper_learning_rate as paper_learning_rate
     from .support.process_memory import keep_freed_memory as keep_freed_memory
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from .training.trainer_callbacks import StopWhenDiverged as StopWhenDiverged
     from .translation.alignment import align as align
     from .translation.ensemble import Ensemble as Ensemble
+    from .translation.pipeline import TranslationPipeline as TranslationPipeline
     from .translation.score import score as score
     from .translation.translate import translate as translate
     from .translation.translation_details import Translation as Translation
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
 # The same names for the interpreter, as for transformers' `_LazyModule`, which hides the error of an import that fails.
 _NAMES_OF = {
+    "acceleration.int8_quantization": ["Int8Config"],
+    "acceleration.prepacked_weights": ["forget_packed"],
     "apps.conversion.ctranslate2_engine": ["load_engine"],
     "data.length_filter": ["filter_pairs"],
     "data.load_pairs": ["load_pairs"],
@@ -70,10 +72,7 @@ _NAMES_OF = {
     "evaluation.metrics": ["Bleu", "ChrF", "Ter", "make_compute_metrics", "score_translations"],
     "hub.push_to_hub": ["push_run"],
     "model.configuration_vanilla_transformer": ["VanillaTransformerConfig"],
-    "model.int8_quantization": ["Int8Config"],
     "model.modeling_vanilla_transformer": ["VanillaTransformerForConditionalGeneration", "VanillaTransformerModel"],
-    "model.pipeline_vanilla_transformer": ["TranslationPipeline"],
-    "model.prepacked_weights": ["forget_packed"],
     "model.tokenization_two_vocabularies": ["TwoVocabularyTokenizer"],
     "support.paper_schedule": ["paper_learning_rate"],
     "support.process_memory": ["keep_freed_memory"],
@@ -88,6 +87,7 @@ _NAMES_OF = {
     "training.trainer_callbacks": ["DivergedError", "ReleaseMemory", "StopWhenDiverged"],
     "translation.alignment": ["align"],
     "translation.ensemble": ["Ensemble"],
+    "translation.pipeline": ["TranslationPipeline"],
     "translation.score": ["score"],
     "translation.translate": ["translate"],
     "translation.translation_details": ["Translation"],

@@ -1,8 +1,6 @@
 """What importing this package changes: registrations with transformers, and fast operations in the model.
 
-Repeating them changes nothing.
-
-`model/attention_kernels.py` registers the attention implementation, because saved folders carry that file.
+Repeating them changes nothing. `acceleration/replacements.py` has the operations, the attention and the quantizer.
 """
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipelines
@@ -11,9 +9,9 @@ from .acceleration.replacements import replace_operations
 from .data.tokenizer import VanillaTransformerTokenizer
 from .model.configuration_vanilla_transformer import VanillaTransformerConfig
 from .model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
-from .model.pipeline_vanilla_transformer import TranslationPipeline
 from .model.tokenization_fairseq import FairseqTokenizer
 from .model.tokenization_two_vocabularies import TwoVocabularyTokenizer
+from .translation.pipeline import TranslationPipeline
 
 
 def register() -> None:

@@ -4,15 +4,15 @@ import torch
 from tokenizers import Regex, normalizers
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.model import (
-    attention_kernels,
+from hf_vanilla_transformer.acceleration import attention as attention_module
+from hf_vanilla_transformer.acceleration import (
+    chunked_loss,
     fast_path_checks,
-    input_checks,
-    linear_kernels,
-    loss_kernels,
-    position_kernels,
+    linear_and_dropout,
+    position_tables,
     prepacked_weights,
 )
+from hf_vanilla_transformer.model import input_checks
 
 
 VOCAB_SIZE = 60
@@ -91,12 +91,12 @@ def normalizer() -> normalizers.Normalizer:
 def patch_everywhere(monkeypatch, name, value):
     """Replace a function of the model's files wherever one of them has imported it."""
     modules = (
-        attention_kernels,
+        attention_module,
         fast_path_checks,
         input_checks,
-        linear_kernels,
-        loss_kernels,
-        position_kernels,
+        linear_and_dropout,
+        chunked_loss,
+        position_tables,
         prepacked_weights,
     )
     for module in modules:

@@ -48,7 +48,7 @@ RUN_ELSEWHERE = {
     "distillation.md": 1,  # tests/apps/cli/test_ensembles.py
     "fine_tune_opus_mt.md": 1,  # tests/apps/conversion/test_to_hf_marian.py
     "explained.md": 17,  # tests/apps/pictures/test_pages.py
-    "ecosystem.md": 9,  # tests/ecosystem and tests/model/test_int8_quantization.py
+    "ecosystem.md": 9,  # tests/ecosystem and tests/acceleration/test_int8_quantization.py
     "see_inside.md": 3,  # tests/apps/pictures/test_pages.py and tests/ecosystem/test_bertviz.py
     "share.md": 6,  # tests/hub/test_docs.py and tests/model/test_remote_code.py
 }

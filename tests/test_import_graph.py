@@ -31,7 +31,7 @@ ALLOWED |= {room: {*PLUGIN, "support", *APPLICATIONS, "apps.serving", room} for 
 # The modules outside of the rooms.
 ALLOWED |= {
     "": {*PLUGIN, *ALL_APPLICATIONS, "support", "registration"} - {"apps.cli"},
-    "registration": {"acceleration", "data", "model"},
+    "registration": {"acceleration", "data", "model", "translation"},
     "__main__": {"apps.cli"},
     "apps": set(),
 }

@@ -12,9 +12,9 @@ from torch import nn
 from benchmarks.support.gpu_timing import Budget, launches_of, milliseconds_of, relative_error
 from benchmarks.support.timing import synchronize
 from benchmarks.support.triton_support import missing_for_triton
-from hf_vanilla_transformer.model.linear_kernels import drop
-from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
-from hf_vanilla_transformer.model.operations import plain
+from hf_vanilla_transformer.acceleration.chunked_loss import chunked_smoothed_cross_entropy
+from hf_vanilla_transformer.acceleration.loss_of_states import smoothed_cross_entropy_of_matrix
+from hf_vanilla_transformer.model.operations import drop
 
 
 SMOOTHING = 0.1
@@ -49,8 +49,8 @@ class Sizes:
 def measure_losses(sizes: Sizes, device: torch.device, budget: Budget) -> Iterator[dict[str, Any]]:
     """Yield the figures of the losses after each: the plain operation, and what the package runs in its place."""
     losses: dict[str, Loss] = {
-        "plain": plain(smoothed_cross_entropy_of_states),
-        "of the package": smoothed_cross_entropy_of_states,
+        "in chunks": chunked_smoothed_cross_entropy,
+        "of the package": smoothed_cross_entropy_of_matrix,
     }
     entries: list[dict[str, Any]] = []
     not_measured: list[str] = []

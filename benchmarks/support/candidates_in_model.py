@@ -11,12 +11,10 @@ from torch import nn
 
 from benchmarks.support.candidate_kernels import MakeEnd, triton_end
 from benchmarks.support.triton_support import missing_for_triton
+from hf_vanilla_transformer.acceleration.chunked_loss import chunked_smoothed_cross_entropy
 from hf_vanilla_transformer.model import modeling_vanilla_transformer as modeling
-from hf_vanilla_transformer.model.operations import plain
 
 
-# The formulas of operations that the package replaces on GPUs, by names for people.
-PLAIN_OPERATIONS = {"loss": plain(modeling.smoothed_cross_entropy_of_states)}
 # The attribute of a tensor that holds it in 16 bits.
 _NARROW_COPY = "copy_for_matmuls"
 
@@ -65,7 +63,7 @@ def use_operation(name: str, operation: Callable[..., object]) -> AbstractContex
 
     Args:
         name: of the operation in the model's file.
-        operation: such as `plain(...)` of it, its formula without its fast replacement.
+        operation: takes the arguments of the operation.
     """
     return mock.patch.object(modeling, name, operation)
 
@@ -119,6 +117,13 @@ def use_compiled_layers(backend: str) -> Iterator[None]:
         yield
 
 
+def loss_without_triton(
+    states: torch.Tensor, lm_head: nn.Linear, labels: torch.Tensor, label_smoothing: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the loss in chunks, as the package does where Triton does not work."""
+    return chunked_smoothed_cross_entropy(states, lm_head.weight, labels, label_smoothing, lm_head.bias)
+
+
 def changes_for(device: torch.device) -> list[Change]:
     """Return all changes, those of one subject next to each other, in the order in which they are tried.
 
@@ -135,9 +140,8 @@ def changes_for(device: torch.device) -> list[Change]:
     compile_layers = partial(use_compiled_layers, compiler_backend(device))
     # It fuses the ends, too.
     changes.append(Change("layers, compiled", "ends", compile_layers, is_candidate=False))
-    for name, operation in PLAIN_OPERATIONS.items():
-        use = partial(use_operation, operation.__name__, operation)
-        changes.append(Change(f"{name} without Triton", name, use, is_candidate=False))
+    use = partial(use_operation, "smoothed_cross_entropy_of_states", loss_without_triton)
+    changes.append(Change("loss without Triton", "loss", use, is_candidate=False))
     return changes
 
 

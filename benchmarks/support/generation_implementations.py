@@ -20,8 +20,8 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from benchmarks.peers.ctranslate2_processes import CTranslate2Processes, token_text, write_ctranslate2
 from benchmarks.support.timing import synchronize
 from hf_vanilla_transformer import Int8Config, VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
+from hf_vanilla_transformer.acceleration.prepacked_weights import forget_packed
 from hf_vanilla_transformer.apps.conversion.hf_marian import copy_to_marian, new_marian
-from hf_vanilla_transformer.model.prepacked_weights import forget_packed
 
 
 BASELINE = "marian-fp32"

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
-from hf_vanilla_transformer.model.prepacked_weights import pack
+from hf_vanilla_transformer.acceleration.cpu_decoder import CPUDecoder
+from hf_vanilla_transformer.acceleration.prepacked_weights import pack
 
 
 PARTS = ("encoder", "before the first token", "decoding steps", "matmuls of the steps")

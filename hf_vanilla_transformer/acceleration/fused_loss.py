@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from ..model.linear_kernels import cast_for_matmul
+from .linear_and_dropout import cast_to_matmul_dtype
 
 
 # cuBLAS has fast kernels for matrices whose rows begin at multiples of 16 bytes.
@@ -134,9 +134,9 @@ class _FusedSmoothedCrossEntropy(torch.autograd.Function):
         has_label = labels != _NO_LABEL
         num_labels = has_label.sum().to(precise)
         # States of padding add nothing to the weight's gradient, not even if they are infinite.
-        x = cast_for_matmul(states).masked_fill(~has_label.unsqueeze(-1), 0)
-        w = _with_aligned_rows(cast_for_matmul(weight))
-        b = None if bias is None else _with_aligned_rows(cast_for_matmul(bias))
+        x = cast_to_matmul_dtype(states).masked_fill(~has_label.unsqueeze(-1), 0)
+        w = _with_aligned_rows(cast_to_matmul_dtype(weight))
+        b = None if bias is None else _with_aligned_rows(cast_to_matmul_dtype(bias))
         sum_of_x = x.sum(dim=0, dtype=precise)
         sum_of_w = w.sum(dim=0, dtype=precise)
 

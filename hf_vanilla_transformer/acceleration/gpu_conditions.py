@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from ..model.fast_path_checks import is_plain_tensor
+from .fast_path_checks import is_plain_tensor
 from .fused_loss import replace_logits_by_gradient
 
 

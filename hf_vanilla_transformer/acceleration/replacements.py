@@ -1,10 +1,46 @@
 """What replaces which operation of the model."""
 
-from ..model.loss_kernels import smoothed_cross_entropy_of_states
-from ..model.operations import replace
-from .gpu_loss import smoothed_cross_entropy_on_gpus
+from ..model.beam_search import top_tokens
+from ..model.generation_vanilla_transformer import next_token_steps, search_without_beams
+from ..model.modeling_vanilla_transformer import sinusoidal_positions
+from ..model.operations import (
+    cast_for_matmul,
+    cast_once_for_layers,
+    cast_weights_once,
+    drop,
+    linear,
+    replace,
+    smoothed_cross_entropy_of_states,
+)
+from .attention import register_attention
+from .cpu_search import next_token_steps_on_cpus, search_without_beams_on_cpus
+from .grouped_top_tokens import top_tokens_by_groups
+from .int8_quantization import register_quantizer
+from .linear_and_dropout import (
+    cast_once_for_layers_on_accelerators,
+    cast_to_matmul_dtype,
+    cast_weights_once_under_autocast,
+    fast_drop,
+    fast_linear,
+)
+from .loss_of_states import smoothed_cross_entropy_without_logits
+from .position_tables import tabulated_positions
 
 
 def replace_operations() -> None:
-    """Put the fast operations in the place of the plain ones. Repeating it changes nothing."""
-    replace(smoothed_cross_entropy_of_states, smoothed_cross_entropy_on_gpus)
+    """Put the fast operations in the place of the plain ones. Repeating it changes nothing.
+
+    Attention and int8 weights have registries in transformers.
+    """
+    replace(sinusoidal_positions, tabulated_positions)
+    replace(linear, fast_linear)
+    replace(drop, fast_drop)
+    replace(cast_for_matmul, cast_to_matmul_dtype)
+    replace(cast_once_for_layers, cast_once_for_layers_on_accelerators)
+    replace(cast_weights_once, cast_weights_once_under_autocast)
+    replace(smoothed_cross_entropy_of_states, smoothed_cross_entropy_without_logits)
+    replace(top_tokens, top_tokens_by_groups)
+    replace(next_token_steps, next_token_steps_on_cpus)
+    replace(search_without_beams, search_without_beams_on_cpus)
+    register_attention()
+    register_quantizer()

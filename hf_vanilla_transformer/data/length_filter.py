@@ -9,7 +9,7 @@ from datasets import Dataset
 from numpy.typing import ArrayLike, NDArray
 from transformers import PreTrainedTokenizerBase
 
-from ..model.tokenization_two_vocabularies import sides_of
+from ..model.input_checks import sides_of
 from ..support.argument_checks import check_number
 from ..support.user_errors import InputError
 from .tokenized_pairs import check_is_dataset

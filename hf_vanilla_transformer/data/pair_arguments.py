@@ -7,11 +7,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..model.language_codes import language_of
-from ..model.target_language import codes_of, matching_codes
 from ..support.argument_checks import check_optional
 from ..support.build_arguments import option
+from ..support.language_codes import language_of
 from ..support.user_errors import InputError
+from .target_language import codes_of, matching_codes
 from .text_lines import TABLES, suffix_of
 
 

@@ -7,10 +7,9 @@ from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
-from ..model.pipeline_vanilla_transformer import is_blank
-from ..model.target_language import TargetCodes
-from ..model.tokenization_two_vocabularies import sides_of
+from ..model.input_checks import is_blank, sides_of
 from ..support.user_errors import InputError
+from .target_language import TargetCodes
 
 
 # Columns of tokenized pairs.

@@ -13,8 +13,8 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 from transformers import PreTrainedTokenizerBase
 
-from ..model.language_codes import language_of
 from ..support.argument_checks import check_strings
+from ..support.language_codes import language_of
 from ..support.user_errors import InputError, needing
 
 

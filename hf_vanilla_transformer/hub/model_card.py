@@ -10,7 +10,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig, TrainingArguments
 
-from ..model.language_codes import language_of
+from ..support.language_codes import language_of
 
 
 # An installed package holds the template itself; a checkout has it in the root folder.

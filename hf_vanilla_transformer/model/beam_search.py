@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import torch
 
+from .operations import replaceable
+
 
 # Far below the log-probability of any hypothesis, but finite, because differences of minus infinity are NaN.
 NO_HYPOTHESIS = -1e9
 _NO_ROW = -1
-# Tokens per group, and the number of scores from which a search by groups is faster on CPUs.
-_GROUP, _FEWEST_FOR_GROUPS = 64, 2**17
 
 
 def gnmt_length_penalty(length: float | torch.Tensor, alpha: float) -> float | torch.Tensor:
@@ -38,6 +38,7 @@ def exists(scores: torch.Tensor) -> torch.Tensor:
     return scores > NO_HYPOTHESIS / 2
 
 
+@replaceable
 def top_tokens(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `count` best tokens of each row, best first.
 
@@ -48,21 +49,10 @@ def top_tokens(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Te
     Returns:
         Their scores and their ids, both `(rows, count)`.
     """
-    rows, vocabulary = scores.shape
-    if scores.device.type != "cpu" or scores.numel() < _FEWEST_FOR_GROUPS or vocabulary < _GROUP * count:
-        return _top(scores, count)
-    # torch's topk scans each element. The best tokens are in the groups with the largest maxima, or in the rest.
-    in_groups = vocabulary // _GROUP * _GROUP
-    _, groups = _top(scores[:, :in_groups].unflatten(1, (-1, _GROUP)).amax(dim=2), count)
-    ids = (groups[..., None] * _GROUP + torch.arange(_GROUP, device="cpu")).flatten(1)
-    ids = torch.cat([ids, torch.arange(in_groups, vocabulary, device="cpu").expand(rows, -1)], dim=1)
-    best, chosen = _top(scores.gather(1, ids), count)
-    return best, ids.gather(1, chosen)
-
-
-def _top(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    # torch defines which of several equal elements max() returns, but not topk().
-    return scores.max(dim=1, keepdim=True) if count == 1 else scores.topk(count)
+    if count == 1:
+        # torch defines which of several equal elements max() returns, but not topk().
+        return scores.max(dim=1, keepdim=True)
+    return scores.topk(count)
 
 
 def _may_be_any(flags: torch.Tensor) -> bool:

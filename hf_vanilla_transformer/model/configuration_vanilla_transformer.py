@@ -10,7 +10,7 @@ from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 
-from .input_error import InputError
+from .input_checks import InputError
 
 
 # Table 3: what each row changes from the base model, whose values are the fields' defaults.
@@ -55,7 +55,7 @@ def _code_to_ship() -> tuple[dict[str, str], dict[str, Any]]:
     transformers copies the files of these classes, and the files that they import, into every saved folder.
     """
     from .modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, VanillaTransformerModel
-    from .pipeline_vanilla_transformer import TranslationPipeline
+    from .pipeline_vanilla_transformer import PlainTranslationPipeline
 
     classes = {
         "AutoConfig": VanillaTransformerConfig,
@@ -63,7 +63,7 @@ def _code_to_ship() -> tuple[dict[str, str], dict[str, Any]]:
         "AutoModelForSeq2SeqLM": VanillaTransformerForConditionalGeneration,
     }
     auto_map = {name: _reference(shipped) for name, shipped in classes.items()}
-    translation = {"impl": _reference(TranslationPipeline), "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+    translation = {"impl": _reference(PlainTranslationPipeline), "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
     return auto_map, {"translation": translation}
 
 

@@ -17,7 +17,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from .beam_search import NO_HYPOTHESIS, BeamSearch, exists, top_tokens
-from .input_error import InputError
+from .input_checks import InputError
 
 
 _SHAPE = "give a list of phrases for each sentence; a phrase is a list of token ids, or a list of such alternatives"

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedConfig
 
 from .beam_search import LENGTH_PENALTIES
-from .input_error import InputError
+from .input_checks import InputError
 
 
 logger = logging.getLogger(__name__)

@@ -5,10 +5,11 @@ output tokens. These are the defaults of a new model's `generation_config`, and 
 """
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import EncoderDecoderCache, GenerationConfig, GenerationMixin
+from transformers import Cache, GenerationConfig, GenerationMixin, __version__
 from transformers.generation import (
     GenerateBeamEncoderDecoderOutput,
     LogitsProcessorList,
@@ -16,9 +17,8 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 
-from .beam_search import BeamSearch, exists, top_tokens
+from .beam_search import BeamSearch, exists
 from .constrained_beam_search import ConstrainedBeamSearch, prepare_phrases
-from .cpu_decoder import CPUDecoder, supports_cpu_decoder
 from .generation_limits import CandidateStops, SentenceForcedEOS, SentenceLengthLimit
 from .generation_settings import (
     SettingsToSave,
@@ -29,18 +29,12 @@ from .generation_settings import (
     paper_generation_config,
     warn_of_many_beams,
 )
-from .input_error import InputError
-from .key_value_cache import CACHE, either_cache, tokens_to_read
-from .linear_kernels import cast_weights_once
-from .model_outputs import as_encoder_output, with_cache
+from .input_checks import InputError, as_encoder_output, either_cache
+from .operations import cast_weights_once, replaceable
 
 
 logger = logging.getLogger(__name__)
 
-# Inputs that `generate()` passes to the loop when it returns only token ids. The last five are used up by then;
-# `Seq2SeqTrainer` passes labels.
-_KNOWN_INPUTS = {"attention_mask", "encoder_outputs", CACHE, "use_cache", "logits_to_keep"}
-_KNOWN_INPUTS |= {"inputs_embeds", "labels", "tokenizer", "assistant_tokenizer", "assistant_model"}
 # Entries of `generation_config` that transformers lacks.
 OWN_SETTINGS = ("length_penalty_type", "max_length_offset", "forced_phrases", "letter_edges")
 # Finished sentences are pruned from the batch when at most this share of it is unfinished.
@@ -70,8 +64,45 @@ def requested_outputs(settings: Any) -> dict[str, tuple]:
     return {name: () for name, wanted in requested.items() if wanted and settings.return_dict_in_generate}
 
 
-class ModuleCalls:
-    """The logits of the next token by calling the model, as transformers' loops do, with inputs such as the cache."""
+def tokens_to_read(cache: Cache | None, length: int, tokens_of_step: int | None) -> int | None:
+    """How many of the last target tokens the model must read; None for all.
+
+    Args:
+        cache (`Cache`, *optional*): of earlier tokens.
+        length (`int`): target tokens so far.
+        tokens_of_step (`int`, *optional*): the number that transformers' loop passes; None at the first step.
+
+    Raises:
+        ValueError: if the cache holds all tokens.
+        RuntimeError: if transformers leaves out tokens, and gives no cache that holds them.
+    """
+    if cache is None:
+        if tokens_of_step is not None and tokens_of_step < length:
+            # A later release may give it another name, and the model would continue without the earlier tokens.
+            raise RuntimeError(
+                f"transformers {__version__} gives the cache by a name that this code does not know; install a release "
+                "that the package hf_vanilla_transformer supports."
+            )
+        return None
+    if tokens_of_step is not None:
+        return tokens_of_step
+    past_length = int(cache.get_seq_length())
+    if length <= past_length:
+        raise InputError(
+            f"the cache holds {past_length} tokens, but decoder_input_ids has {length}; to continue, give all target "
+            "tokens so far, at least one more than the cache holds."
+        )
+    return length - past_length
+
+
+class NextTokenSteps:
+    """The logits of the next token by calling the model, as transformers' loops do, with inputs such as the cache.
+
+    A replacement of [`next_token_steps`] may return another class with these methods and attributes.
+    """
+
+    # Whether `select(sentences)` can take finished sentences out of the batch.
+    can_prune = False
 
     def __init__(self, model: Any, settings: Any, model_kwargs: dict[str, Any]):
         self.model, self.settings, self.model_kwargs = model, settings, model_kwargs
@@ -91,10 +122,57 @@ class ModuleCalls:
 
     def reorder(self, rows: torch.Tensor) -> None:
         """Make hypothesis i continue the hypothesis of row `rows[i]`; `rows` is `(rows,)`."""
-        cache = self.model_kwargs.get(CACHE)
+        cache = self.model_kwargs.get("cache")
         if cache is not None:
             # The cross-attention's keys and values are the same for all hypotheses of a sentence.
             cache.self_attention_cache.reorder_cache(rows)
+
+
+@replaceable
+def next_token_steps(
+    model: Any, input_ids: torch.Tensor, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]
+) -> Any:
+    """What computes the logits of each step of a beam search.
+
+    Args:
+        model (`VanillaTransformerGenerationMixin`): decodes.
+        input_ids (`torch.Tensor` of shape `(rows, length)`): the hypotheses before the first step.
+        settings (`GenerationConfig`): of this call of `generate()`.
+        synced_gpus (`bool`): whether processes take each step together.
+        model_kwargs (`dict`): other inputs of the model, such as the encoder's output and the cache.
+
+    Returns:
+        [`NextTokenSteps`], or an object with its methods and attributes.
+    """
+    return NextTokenSteps(model, settings, model_kwargs)
+
+
+@replaceable
+def search_without_beams(
+    model: Any,
+    stock_search: Callable,
+    input_ids: torch.Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    settings: Any,
+    synced_gpus: bool,
+    streamer: Any,
+    model_kwargs: dict[str, Any],
+) -> Any:
+    """Greedy search and sampling by transformers' own loop.
+
+    Args:
+        model (`VanillaTransformerGenerationMixin`): decodes.
+        stock_search (`Callable`): the method `GenerationMixin._sample` of the model.
+        input_ids (`torch.Tensor` of shape `(rows, length)`): the hypotheses before the first step.
+        logits_processor, stopping_criteria, synced_gpus, streamer: arguments of `_sample`.
+        settings (`GenerationConfig`): of this call of `generate()`.
+        model_kwargs (`dict`): other inputs of the model, such as the encoder's output and the cache.
+
+    Returns:
+        What `_sample` returns.
+    """
+    return stock_search(input_ids, logits_processor, stopping_criteria, settings, synced_gpus, streamer, **model_kwargs)
 
 
 def pays_to_prune(unfinished: int, active: int) -> bool:
@@ -112,7 +190,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
       or of alternatives. `letter_edges` makes them whole words; see [`~.constrained_beam_search.PhraseStates`].
 
     The `cache` of an earlier `generate()` continues decoding: `decoder_input_ids` are then all target tokens so far, at
-    least one more than the cache holds. `past_key_values` is its name before transformers 5.24.
+    least one more than the cache holds. `past_key_values` is its earlier name.
     """
 
     config: Any
@@ -137,7 +215,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         length_is_given = self._caller_limits_length(generation_config, kwargs)
         # transformers ignores arguments that neither the model's nor the caller's settings contain.
         own = {name: kwargs.pop(name) for name in OWN_SETTINGS if name in kwargs}
-        kwargs[CACHE] = either_cache(kwargs.pop("cache", None), kwargs.pop("past_key_values", None))
+        kwargs["cache"] = either_cache(kwargs.pop("cache", None), kwargs.pop("past_key_values", None))
         generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         for name, value in own.items():
             setattr(generation_config, name, value)
@@ -220,9 +298,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         Raises:
             ValueError: if the cache holds all of them.
         """
-        kwargs[CACHE] = cache = either_cache(cache, past_key_values)
+        cache = either_cache(cache, past_key_values)
         length = tokens_to_read(cache, input_ids.shape[1], next_sequence_length)
-        return super().prepare_inputs_for_generation(input_ids, next_sequence_length=length, **kwargs)
+        return super().prepare_inputs_for_generation(input_ids, next_sequence_length=length, cache=cache, **kwargs)
 
     def _prepare_generated_length(
         self, generation_config: Any, inputs_tensor: torch.Tensor, input_ids_length: int, **kwargs: Any
@@ -266,33 +344,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or []), SentenceForcedEOS(max_lengths, eos)]
         return super()._get_logits_processor(generation_config, *args, **kwargs)
 
-    def _cpu_decoder(
-        self: Any, input_ids: Any, settings: Any, synced_gpus: bool, model_kwargs: dict[str, Any]
-    ) -> CPUDecoder | None:
-        """The decoder of a call that returns only token ids after `<s>`; None if the modules must be called."""
-        cache, mask = model_kwargs.get(CACHE), model_kwargs.get("attention_mask")
-        states, num_beams = model_kwargs["encoder_outputs"].last_hidden_state, settings.num_beams or 1
-        suffices = (
-            input_ids.shape[1] == 1
-            and input_ids.device.type == "cpu"
-            and model_kwargs["use_cache"]
-            and settings.cache_implementation is None
-            and type(cache) is EncoderDecoderCache
-            and not getattr(cache, "_is_user_defined", False)
-            and not (settings.return_dict_in_generate or settings.is_assistant or synced_gpus)
-            and {name for name, value in model_kwargs.items() if value is not None} <= _KNOWN_INPUTS
-            and (mask is None or mask.shape == states.shape[:2])
-        )
-        if not suffices:
-            return None
-        return self._new_cpu_decoder(states[::num_beams], None if mask is None else mask[::num_beams], num_beams)
-
-    def _new_cpu_decoder(
-        self: Any, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int
-    ) -> CPUDecoder | None:
-        """A [`CPUDecoder`] with these arguments; None if it would not compute what the modules do."""
-        return CPUDecoder(self, states, mask, num_beams) if supports_cpu_decoder(self) else None
-
     def log_probabilities(self, logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The log-probabilities of logits `(..., vocabulary)`, in nats, written to `out` if it is given."""
         return torch.log_softmax(logits, dim=-1, out=out)
@@ -307,38 +358,19 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         streamer: Any = None,
         **model_kwargs: Any,
     ) -> Any:
-        """Greedy search and sampling, as `GenerationMixin._sample`; by [`CPUDecoder`] where it suffices."""
-        settings = generation_config
-        decoder = self._cpu_decoder(input_ids, settings, synced_gpus, model_kwargs)
-        if decoder is None:
-            with cast_weights_once(self):
-                return super()._sample(
-                    input_ids, logits_processor, stopping_criteria, settings, synced_gpus, streamer, **model_kwargs
-                )
-        pads = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
-        # Logits processors and sampling depend on the rows of the whole batch.
-        can_prune = pads and not (logits_processor or settings.do_sample)
-        unfinished = input_ids.new_ones(len(input_ids), dtype=torch.bool)
-        active, running = unfinished.nonzero()[:, 0], len(input_ids)
-        while running:
-            scores = logits_processor(input_ids, decoder(input_ids[active, -1:]).float())
-            best = scores.softmax(dim=-1).multinomial(1) if settings.do_sample else top_tokens(scores, 1)[1]
-            tokens = best[:, 0]
-            if len(active) < len(input_ids):
-                tokens = tokens.new_zeros(len(input_ids)).index_copy(0, active, tokens)
-            if pads:
-                tokens = tokens.where(unfinished, settings._pad_token_tensor)
-            input_ids = torch.cat([input_ids, tokens[:, None]], dim=1)
-            if streamer is not None:
-                streamer.put(tokens)
-            unfinished &= ~stopping_criteria(input_ids, None)
-            running = int(unfinished.sum())
-            if can_prune and pays_to_prune(running, len(active)):
-                decoder.select(unfinished[active].nonzero()[:, 0])
-                active = unfinished.nonzero()[:, 0]
-        if streamer is not None:
-            streamer.end()
-        return input_ids
+        """Greedy search and sampling, with the arguments and outputs of `GenerationMixin._sample`."""
+        with cast_weights_once(self):
+            return search_without_beams(
+                self,
+                super()._sample,
+                input_ids,
+                logits_processor,
+                stopping_criteria,
+                generation_config,
+                synced_gpus,
+                streamer,
+                model_kwargs,
+            )
 
     def _beam_search(
         self: Any,
@@ -358,9 +390,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         prompts = input_ids[:: settings.num_beams]
         search, record = self._new_search(prompts, settings), requested_outputs(settings)
         stops = CandidateStops(stopping_criteria, settings)
-        decoder = self._cpu_decoder(input_ids, settings, synced_gpus, model_kwargs)
-        steps: Any = ModuleCalls(self, settings, model_kwargs) if decoder is None else decoder
-        can_prune = decoder is not None and stops.are_plain and not (logits_processor or settings.do_sample)
+        steps = next_token_steps(self, input_ids, settings, synced_gpus, model_kwargs)
+        # Logits processors and sampling depend on the rows of the whole batch.
+        can_prune = steps.can_prune and stops.are_plain and not (logits_processor or settings.do_sample)
         is_done = False
         with cast_weights_once(self):
             while self._has_unfinished_sequences(is_done, synced_gpus, device=input_ids.device):
@@ -396,9 +428,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         sequences: Any = torch.cat([prompts, generated], dim=1)
         if not settings.return_dict_in_generate:
             return sequences
-        return with_cache(
-            GenerateBeamEncoderDecoderOutput,
-            steps.model_kwargs.get(CACHE),
+        return GenerateBeamEncoderDecoderOutput(
+            cache=steps.model_kwargs.get("cache"),
             sequences=sequences,
             sequences_scores=scores if settings.output_scores else None,
             beam_indices=rows,

@@ -9,41 +9,53 @@ Shapes have named axes: batch, source and target (lengths in tokens), heads (h),
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions, Seq2SeqModelOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_kernels import flash_attention, look_ahead_mask, mask_config
+from .attention_masks import flash_attention, look_ahead_mask, mask_config
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .fast_path_checks import is_plain_linear
 from .generation_settings import paper_generation_config
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 from .input_checks import (
+    InputError,
+    as_encoder_output,
     check_ids_or_embeds,
     check_labels,
     check_right_padding,
     check_shape_of_labels,
     check_source,
+    either_cache,
     outside_learned_positions,
     outside_vocabulary,
 )
-from .input_error import InputError
-from .key_value_cache import either_cache, encoder_decoder_cache, keys_values_of_source
-from .linear_kernels import cast_for_matmul, cast_once_for_layers, drop, linear
-from .loss_kernels import per_token, smoothed_cross_entropy_of_states, token_sums
-from .model_outputs import VanillaTransformerLMOutput, as_encoder_output, model_output, with_cache
-from .position_kernels import computed_positions
+from .operations import (
+    cast_for_matmul,
+    cast_once_for_layers,
+    drop,
+    linear,
+    replaceable,
+    smoothed_cross_entropy,
+    smoothed_cross_entropy_of_states,
+    token_sums,
+)
 from .pretrained_model import (
     DECODER_TP_PLAN,
     STACK_FSDP_PLAN,
@@ -56,7 +68,10 @@ from .pretrained_model import (
 _DEVICES_WITH_FLOAT64 = ("cpu", "cuda", "meta")
 
 
-def sinusoidal_positions(position_ids: torch.Tensor, d_model: int, exponent_divisor: int | None = None) -> torch.Tensor:
+@replaceable
+def sinusoidal_positions(
+    position_ids: torch.Tensor, d_model: int, exponent_divisor: int | None = None, bound: int | None = None
+) -> torch.Tensor:
     """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model)).
 
     Args:
@@ -64,6 +79,8 @@ def sinusoidal_positions(position_ids: torch.Tensor, d_model: int, exponent_divi
         d_model (`int`): even.
         exponent_divisor (`int`, *optional*): instead of d_model. The authors' code has d_model - 2, so that the
             longest wavelength is exactly 10000 * 2 pi.
+        bound (`int`, *optional*): a number greater than every position, if it is known without reading a tensor. The
+            formula needs none; a table does.
 
     Returns:
         `torch.FloatTensor` of shape `(batch, length, d_model)`, in float32: sines at even, cosines at odd channels.
@@ -190,7 +207,7 @@ class VanillaTransformerAttention(nn.Module):
             if cache is not None:
                 key, value = cache.self_attention_cache.update(key, value, self.layer_idx)
         else:
-            key, value = keys_values_of_source(cache, self.layer_idx, self._project, key_value_states)
+            key, value = keys_and_values_of_source(cache, self.layer_idx, self._project, key_value_states)
 
         implementation = "eager" if kwargs.get("output_attentions") else self.config._attn_implementation
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
@@ -209,6 +226,35 @@ class VanillaTransformerAttention(nn.Module):
         states = cast_for_matmul(states)
         key = self._split_heads(linear(self.k_proj, states), self.key_dim)
         return key, self._split_heads(linear(self.v_proj, states), self.value_dim)
+
+
+def keys_and_values_of_source(
+    cache: EncoderDecoderCache | None, layer_idx: int, project: Callable, states: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of the source, `(batch, heads, source, d)`: of the cache, or else computed, and stored there.
+
+    Args:
+        cache (`EncoderDecoderCache`, *optional*): of this source.
+        layer_idx (`int`): the layer's number.
+        project (`Callable`): computes keys and values from states.
+        states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
+    """
+    if cache is None:
+        return project(states)
+    if cache.is_updated.get(layer_idx):
+        layer: Any = cache.cross_attention_cache.layers[layer_idx]
+        # An offloading cache may hold it on another device.
+        layer.prefetch()
+        key, value = layer.keys, layer.values
+    else:
+        cache.is_updated[layer_idx] = True
+        key, value = cache.cross_attention_cache.update(*project(states), layer_idx)
+        layer = cache.cross_attention_cache.layers[layer_idx]
+    if layer.is_compileable:
+        # A static cache may be longer than the source; without a mask, queries would attend to its zeros.
+        source = states.shape[1]
+        key, value = key[:, :, :source], value[:, :, :source]
+    return key, value
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
@@ -338,7 +384,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             if bound is not None:
                 bound += offset
             position_ids = position_ids + offset
-            positions = computed_positions(sinusoidal_positions, position_ids, bound, d_model, exponent_divisor)
+            positions = sinusoidal_positions(position_ids, d_model, exponent_divisor, bound)
         # At least in float32, so that half precision rounds once, after the sum.
         scaled = inputs_embeds.to(torch.promote_types(inputs_embeds.dtype, torch.float32)) * math.sqrt(d_model)
         x = (scaled + positions).to(inputs_embeds.dtype)
@@ -401,6 +447,38 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         return BaseModelOutput(last_hidden_state=self.normalize_output(x))
 
 
+def encoder_decoder_cache(
+    config: VanillaTransformerConfig, cache: Cache | None, use_cache: bool | None, is_checkpointing: bool
+) -> EncoderDecoderCache | None:
+    """A cache for both attentions of the decoder: the caller's or, with `use_cache`, a new one; otherwise None.
+
+    Args:
+        config (`VanillaTransformerConfig`): has the number of layers, and the default of `use_cache`.
+        cache (`Cache`, *optional*): of the caller; for self-attention only, or for both.
+        use_cache (`bool`, *optional*): whether the caller wants a cache.
+        is_checkpointing (`bool`): whether layers will be computed again during backward.
+
+    Raises:
+        ValueError: for the caller's cache in training with gradient checkpointing, where no cache is made either.
+    """
+    if is_checkpointing:
+        if cache is not None:
+            # The second time, during backward, would extend the cache again.
+            raise InputError(
+                "gradient checkpointing computes layers twice, which would extend the cache twice; leave the cache "
+                "out, or call the model under torch.no_grad()."
+            )
+        return None
+    if isinstance(cache, EncoderDecoderCache):
+        return cache
+    if cache is None:
+        wants_cache = config.use_cache if use_cache is None else use_cache
+        if not wants_cache:
+            return None
+        cache = DynamicCache(config=config)
+    return EncoderDecoderCache(cache, DynamicCache(config=config))
+
+
 class VanillaTransformerDecoder(VanillaTransformerStack):
     """Section 3.1: the decoder, a stack of N layers that attend to earlier positions and to the encoder's output."""
 
@@ -443,8 +521,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             past_key_values (`Cache`, *optional*): `cache`, by its name before transformers 5.24.
 
         Returns:
-            `BaseModelOutputWithPastAndCrossAttentions`: `last_hidden_state`, `(batch, target, d_model)`, and
-            the cache, by the name that the installed transformers gives it.
+            `BaseModelOutputWithPastAndCrossAttentions`: `last_hidden_state`, `(batch, target, d_model)`, and `cache`.
 
         Raises:
             ValueError: as the encoder; if `encoder_hidden_states` is missing or differs in length from its mask; if the
@@ -452,7 +529,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         """
         check_source(encoder_hidden_states, encoder_attention_mask)
         embeds = self.look_up(input_ids, inputs_embeds)
-        cache = encoder_decoder_cache(self, either_cache(cache, past_key_values), use_cache)
+        is_checkpointing = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        cache = encoder_decoder_cache(self.config, either_cache(cache, past_key_values), use_cache, is_checkpointing)
         past_length = 0 if cache is None else cache.get_seq_length()
         length = embeds.shape[1]
         position_ids = count_positions(attention_mask, length, past_length, embeds.device)
@@ -469,7 +547,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         for layer in self.layers:
             x = layer(x, encoder_hidden_states, mask, encoder_mask, cache=cache, **kwargs)
         states = self.normalize_output(x)
-        return with_cache(BaseModelOutputWithPastAndCrossAttentions, cache, last_hidden_state=states)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=states, cache=cache)
 
 
 class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
@@ -542,7 +620,16 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             return_dict=True,
             **kwargs,
         )
-        return model_output(encoder_outputs, decoder_outputs)
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            cache=decoder_outputs.cache,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
 
 
 def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
@@ -550,6 +637,18 @@ def shift_right(labels: torch.Tensor, pad_token_id: int, decoder_start_token_id:
     start = labels.new_full((labels.shape[0], 1), decoder_start_token_id)
     shifted = torch.cat([start, labels[:, :-1]], dim=-1)
     return shifted.masked_fill(shifted == -100, pad_token_id)
+
+
+@dataclass
+class VanillaTransformerLMOutput(Seq2SeqLMOutput):
+    """`Seq2SeqLMOutput`, with sums over the target tokens of the batch where the loss is computed without all logits.
+
+    Args:
+        token_sums (`torch.Tensor` of shape `(3,)`, *optional*): the cross-entropy without label smoothing in nats, the
+            number of tokens whose label has the highest logit, and the number of tokens.
+    """
+
+    token_sums: torch.Tensor | None = None
 
 
 class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedModel):
@@ -629,17 +728,19 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             return_dict=True,
             **kwargs,
         )
-        states, logits, loss, sums = outputs.last_hidden_state, None, None, None
+        states = outputs.last_hidden_state
+        logits = loss = sums = None
         if labels is not None:
             check_shape_of_labels(labels, states)
         if labels is not None and skip_logits:
             loss, sums = self._loss_without_logits(states, labels, **kwargs)
         else:
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = linear(self.lm_head, states[:, kept])
-            loss = None if labels is None else self._loss(logits, labels, **kwargs)
-        fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
-        return VanillaTransformerLMOutput(loss=loss, logits=logits, token_sums=sums, **fields)
+            positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = linear(self.lm_head, states[:, positions])
+            if labels is not None:
+                loss = self._loss(logits, labels, **kwargs)
+        other_fields = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return VanillaTransformerLMOutput(loss=loss, logits=logits, token_sums=sums, **other_fields)
 
     @property
     def _label_smoothing(self) -> float:
@@ -652,16 +753,13 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     def _loss_without_logits(
         self, states: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any = None, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same loss and `token_sums`; in chunks, from the matrix itself, if the LM head is a plain linear layer."""
-        head = self.lm_head
-        if self.loss_function is not label_smoothed_cross_entropy or not is_plain_linear(head):
+        """Compute the same loss and `token_sums`; from states, unless the user has replaced `loss_function`."""
+        if self.loss_function is not label_smoothed_cross_entropy:
             logits = self.lm_head(states)
             loss = self._loss(logits, labels, num_items_in_batch=num_items_in_batch, **kwargs)
             return loss, token_sums(logits, labels).sum(dim=0)
         check_labels(labels, self.config.vocab_size)
-        total, sums = smoothed_cross_entropy_of_states(
-            states, head.weight, labels, self._label_smoothing, bias=head.bias
-        )
+        total, sums = smoothed_cross_entropy_of_states(states, self.lm_head, labels, self._label_smoothing)
         return per_token(total, labels, num_items_in_batch), sums
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
@@ -708,10 +806,12 @@ def label_smoothed_cross_entropy(
     labels = labels.to(logits.device)
     labels = labels.masked_fill(labels == ignore_index, -100)
     check_labels(labels, vocab_size)
-    total = nn.functional.cross_entropy(
-        logits.to(torch.promote_types(logits.dtype, torch.float32)).view(-1, vocab_size),
-        labels.reshape(-1),
-        reduction="sum",
-        label_smoothing=label_smoothing,
-    )
+    total = smoothed_cross_entropy(logits, labels, label_smoothing)
     return per_token(total, labels, num_items_in_batch)
+
+
+def per_token(total: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor:
+    """A sum over target tokens divided by their number: `num_items_in_batch`, or the number of `labels`."""
+    if num_items_in_batch is None:
+        num_items_in_batch = (labels != -100).sum()
+    return total / torch.as_tensor(num_items_in_batch, device=total.device).clamp(min=1)

@@ -8,14 +8,17 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import initialization as init
-from transformers.modeling_utils import PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
-from .attention_kernels import ATTENTION
 from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .input_error import InputError
-from .int8_quantization import Int8Linear, register_quantizer
+from .input_checks import InputError
 
 
+# The name under which the installed package registers its attention with transformers.
+ATTENTION = "vanilla_transformer"
+# The quantization method that the installed package registers with transformers.
+INT8 = "vanilla_transformer_int8"
 # Tensor parallelism splits the vocabulary, the heads, and the inner channels of the feed-forward networks.
 STACK_TP_PLAN = {
     "embed_tokens": "embedding_rowwise",
@@ -57,6 +60,18 @@ def give_weights_the_mode_of_config(folder: str | Path) -> None:
                 weights.chmod(mode)
 
 
+def check_quantizer(config: VanillaTransformerConfig) -> None:
+    """Raise ValueError for int8 weights without the package: transformers would read them as floating-point numbers."""
+    settings = getattr(config, "quantization_config", None)
+    if not isinstance(settings, dict):
+        settings = vars(settings) if settings is not None else {}
+    if settings.get("quant_method") == INT8 and INT8 not in AUTO_QUANTIZER_MAPPING:
+        raise InputError(
+            "the weights of this model are int8, which the package hf_vanilla_transformer computes with; install it, "
+            "and write `import hf_vanilla_transformer` before you load the model."
+        )
+
+
 class VanillaTransformerPreTrainedModel(PreTrainedModel):
     """Class attributes that transformers reads, and what the classes of this model share besides their layers."""
 
@@ -73,6 +88,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def __init__(self, config: VanillaTransformerConfig, *args: Any, **kwargs: Any):
         # Fields may have been set after the configuration was validated.
         config.validate_architecture()
+        check_quantizer(config)
         super().__init__(config, *args, **kwargs)
 
     @property
@@ -98,20 +114,24 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a saved model, as `PreTrainedModel.from_pretrained` does.
 
-        `quantization_config=Int8Config()` quantizes the weights to int8. `pytorch_model.bin`, a pickle, is read
-        with `use_safetensors=False` only.
+        `pytorch_model.bin`, a pickle, is read with `use_safetensors=False` only.
         """
-        register_quantizer()
         kwargs.setdefault("use_safetensors", True)
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """The requested attention implementation; by default this package's, which chooses by device, dtype and length.
+        """The requested attention implementation; by default the package's where it is installed, and else sdpa.
 
-        That one returns no attention weights, so the default is eager attention with `config.output_attentions`.
+        Both return no attention weights, so the default is eager attention with `config.output_attentions`.
         """
-        chosen = "eager" if self.config.output_attentions else ATTENTION
-        return super().get_correct_attn_implementation(requested_attention or chosen, is_init_check)
+        if requested_attention is None:
+            if self.config.output_attentions:
+                requested_attention = "eager"
+            elif ATTENTION in ALL_ATTENTION_FUNCTIONS:
+                requested_attention = ATTENTION
+            else:
+                requested_attention = "sdpa"
+        return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     @classmethod
     def maybe_distribute_model(cls, model: Any, distributed_config: Any, mesh_manager: Any) -> Any:
@@ -161,7 +181,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
 
         The paper is silent. An untied LM head is initialized like the embeddings, to which section 3.4 ties it.
         """
-        if isinstance(module, Int8Linear):
+        if isinstance(module, nn.Linear) and not module.weight.is_floating_point():
             raise InputError(
                 "the file of weights lacks int8 matrices that this class has; load an int8 model with the class that "
                 "saved it, or with a class without an LM head."
@@ -210,7 +230,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: if source and target have separate vocabularies, or the weights are int8.
         """
-        if isinstance(self.get_output_embeddings(), Int8Linear):
+        head = self.get_output_embeddings()
+        if head is not None and not head.weight.is_floating_point():
             raise InputError("the LM head is int8; call dequantize() and then resize the embeddings.")
         if not self.config.has_joint_vocabulary:
             raise InputError(

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase, TokenizersBackend
+from transformers import TokenizersBackend
 
-from .input_error import InputError
+from .input_checks import InputError, sides_of
 
 
 _SPECIAL_TOKENS = ("pad_token", "bos_token", "eos_token", "unk_token")
@@ -117,21 +117,3 @@ class TwoVocabularyTokenizer(TokenizersBackend):
             backend.save(path)
             file_names = (*file_names, path)
         return file_names
-
-
-def sides_of(tokenizer: PreTrainedTokenizerBase) -> tuple[Any, Any]:
-    """The tokenizers of sources and of targets: itself twice, unless it has two vocabularies."""
-    return getattr(tokenizer, "source_tokenizer", tokenizer), getattr(tokenizer, "target_tokenizer", tokenizer)
-
-
-def vocabularies_of(tokenizer: PreTrainedTokenizerBase) -> tuple[dict[str, int], dict[str, int]]:
-    """The vocabularies of sources and of targets, token to id: one twice, unless there are two."""
-    source, target = sides_of(tokenizer)
-    # MarianTokenizer with two vocabularies and FairseqTokenizer have the target's in `target_encoder`.
-    return source.get_vocab(), getattr(target, "target_encoder", None) or target.get_vocab()
-
-
-def longest_training_source(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Tokens of the longest source that a model was trained on, or else the most that its tokenizer allows."""
-    longest = tokenizer.init_kwargs.get("longest_training_source")
-    return longest if isinstance(longest, int) else tokenizer.model_max_length

@@ -21,11 +21,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from ..apps.conversion.ctranslate2_engine import load_engine
 from ..apps.conversion.user_cache import CACHE, native_folder, result_key
 from ..data.cleaning import clean_pairs
+from ..data.target_language import TargetCodes
 from ..data.text_lines import iterate_lines
 from ..evaluation.evaluate import spread
 from ..hub.model_card import name_of_base
-from ..model.pipeline_vanilla_transformer import is_blank
-from ..model.target_language import TargetCodes
+from ..model.input_checks import is_blank
 from ..support.user_errors import InputError
 from ..translation.model_loading import load_ensemble
 from ..translation.translate import translate

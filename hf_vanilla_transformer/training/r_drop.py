@@ -11,7 +11,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from ..model.input_checks import check_labels
-from ..model.loss_kernels import per_token
+from ..model.modeling_vanilla_transformer import per_token
 from ..support.user_errors import InputError
 from .token_metrics import TokenMetricsTrainer
 

@@ -15,13 +15,14 @@ from transformers.trainer_utils import SaveStrategy
 from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_bf16_gpu_available
 
+from ..acceleration.fast_path_checks import cpu_supports_matmul_in
 from ..data.pair_arguments import TrainingDataArguments, file_names, with_recipe
 from ..data.tokenizer import Normalization
+from ..data.vocabularies import vocabularies_of
 from ..evaluation.scoring_arguments import ScoringArguments
 from ..hub.model_folder import ARGUMENTS, ARGUMENTS_WHILE_PUSHED
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.fast_path_checks import cpu_supports_matmul_in
-from ..model.tokenization_two_vocabularies import sides_of, vocabularies_of
+from ..model.input_checks import sides_of
 from ..support.argument_checks import check_optional
 from ..support.build_arguments import build, option
 from ..support.recipes import read_recipe

@@ -11,14 +11,14 @@ from typing import Any
 from datasets import DatasetDict
 from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer
 
+from ..acceleration.int8_quantization import Int8Config
+from ..data.target_language import TargetCodes
 from ..evaluation.choose_search import PAIRS_OF_A_CHOICE, choose_search
 from ..evaluation.curve_files import write_curve
 from ..evaluation.evaluate import describe_scores, describe_search, evaluate, spread
 from ..hub.model_card import BUILT_IN, About, argument_facts, average_facts, fill_model_card, location_of, name_of_base
 from ..hub.model_folder import INT8, NOT_TO_SHARE, staged
 from ..hub.push_to_hub import describe_error, prepare_repository, push_run
-from ..model.int8_quantization import Int8Config
-from ..model.target_language import TargetCodes
 from ..support.atomic_files import write_text
 from ..support.machine_and_versions import describe_environment
 from ..translation.model_loading import load

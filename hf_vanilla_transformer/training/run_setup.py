@@ -29,14 +29,14 @@ from ..data.cleaning import clean_pairs, hold_out
 from ..data.length_filter import filter_pairs, pair_lengths
 from ..data.pair_arguments import TrainingDataArguments
 from ..data.sentencepiece_tokenizer import train_sentencepiece
+from ..data.target_language import TargetCodes, codes_of
 from ..data.token_budget_batches import TokenBudgetBatchSampler
 from ..data.tokenized_pairs import tokenize_pairs
 from ..data.tokenizer import train_tokenizer
 from ..evaluation.evaluate import spread
 from ..evaluation.metrics import make_compute_metrics
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ..model.pipeline_vanilla_transformer import (
+from ..model.input_checks import (
     LETTERLESS_SHARE_FIELD,
     check_vocabulary,
     has_letters,
@@ -44,7 +44,7 @@ from ..model.pipeline_vanilla_transformer import (
     saved_letterless_share,
     teaches_letterless,
 )
-from ..model.target_language import TargetCodes, codes_of
+from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..model.tokenization_two_vocabularies import TwoVocabularyTokenizer
 from ..support.process_memory import keep_freed_memory
 from ..support.user_errors import InputError

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import EvalLoopOutput
 
-from ..model.loss_kernels import token_sums
+from ..model.operations import token_sums
 from ..support.skip_logits import with_skip_logits
 
 

@@ -23,10 +23,10 @@ from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import SaveStrategy
 
+from ..acceleration.prepacked_weights import forget_packed
+from ..data.target_language import TargetCodes
 from ..evaluation.evaluate import format_examples, spread
-from ..model.pipeline_vanilla_transformer import is_blank
-from ..model.prepacked_weights import forget_packed
-from ..model.target_language import TargetCodes
+from ..model.input_checks import is_blank
 from ..support.process_memory import release_freed_memory
 from ..support.user_errors import Terminated
 from .paper_arguments import describe_precision

@@ -13,7 +13,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from ..acceleration.gpu_loss import chunk_bytes_of
+from ..acceleration.loss_of_states import chunk_bytes_of
 from ..data.length_filter import pair_lengths
 from .run_arguments import TOKENS_PER_PROCESS, RunArguments, Settings
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..model.pipeline_vanilla_transformer import evaluating
 from ..support.user_errors import InputError
+from .concurrent_use import evaluating
 from .engine import Engine
 from .inference import Inference, forced_decoding
 from .words_of_tokens import WORDS, TokenTexts

@@ -9,8 +9,9 @@ from torch import nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..acceleration.cpu_search import new_cpu_decoder
 from ..model.generation_vanilla_transformer import VanillaTransformerGenerationMixin
-from ..model.key_value_cache import CACHE, either_cache
+from ..model.input_checks import either_cache
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration, shift_right
 from ..model.pretrained_model import VanillaTransformerPreTrainedModel
 from ..support.user_errors import InputError
@@ -107,11 +108,11 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         options |= {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
         each = zip(self.models, self._states(encoder_outputs[0]), self._caches(cache), strict=True)
         logits = [
-            model(encoder_outputs=BaseModelOutput(states), **{CACHE: part}, **options).logits
-            for model, states, part in each
+            model(encoder_outputs=BaseModelOutput(states), cache=part, **options).logits for model, states, part in each
         ]
-        output: dict[str, Any] = {"logits": _mean_of_log_probs(logits), CACHE: cache}
-        return Seq2SeqLMOutput(**output, encoder_last_hidden_state=encoder_outputs[0])
+        return Seq2SeqLMOutput(
+            logits=_mean_of_log_probs(logits), cache=cache, encoder_last_hidden_state=encoder_outputs[0]
+        )
 
     def log_probabilities(self, logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """The logits, `(..., vocabulary)`, which are mean log-probabilities; a copy unless `out` is given."""
@@ -121,9 +122,10 @@ class Ensemble(VanillaTransformerGenerationMixin, VanillaTransformerPreTrainedMo
         """Decoder inputs for teacher forcing, as for a single model; `(batch, target)` in and out."""
         return shift_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
-    def _new_cpu_decoder(self, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int) -> Any:
+    def new_cpu_decoder(self, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int) -> Any:
+        """The CPU decoders of the models as one; None if one of the models has none."""
         each = zip(self.models, self._states(states), strict=True)
-        decoders = [model._new_cpu_decoder(own, mask, num_beams) for model, own in each]
+        decoders = [new_cpu_decoder(model, own, mask, num_beams) for model, own in each]
         return None if None in decoders else _Decoders(decoders)
 
     def _states(self, states: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -205,6 +207,8 @@ class _Encoders(nn.Module):
 
 class _Decoders:
     """CPU decoders as one, whose logits are mean log-probabilities; see [`~.cpu_decoder.CPUDecoder`]."""
+
+    can_prune = True
 
     def __init__(self, decoders: Sequence[Any]):
         self._decoders = decoders

@@ -9,10 +9,11 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from ..model.pipeline_vanilla_transformer import check_vocabulary, encode
-from ..model.target_language import TargetCodes
+from ..data.target_language import TargetCodes
+from ..model.input_checks import check_vocabulary
 from ..support.argument_checks import check_number, check_strings
 from ..support.user_errors import InputError
+from .concurrent_use import encode
 from .engine import Engine
 
 

@@ -10,9 +10,9 @@ import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..data.vocabularies import vocabularies_of
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ..model.pipeline_vanilla_transformer import check_vocabulary, check_weights
-from ..model.tokenization_two_vocabularies import vocabularies_of
+from ..model.input_checks import check_vocabulary, check_weights
 from ..support.argument_checks import reason_of
 from ..support.checkpoint_marks import newest_complete
 from ..support.process_memory import keep_freed_memory

@@ -8,8 +8,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..model.generation_settings import length_penalty_of
-from ..model.pipeline_vanilla_transformer import check_weights, evaluating
-from ..model.tokenization_two_vocabularies import sides_of
+from ..model.input_checks import check_weights, sides_of
+from .concurrent_use import evaluating
 from .inference import Inference, forced_decoding
 
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from ..model.language_codes import language_of
-from ..model.pipeline_vanilla_transformer import encode
-from ..model.target_language import tokenizer_language
-from ..model.tokenization_two_vocabularies import longest_training_source
+from ..data.target_language import tokenizer_language
+from ..data.vocabularies import longest_training_source
+from ..support.language_codes import language_of
 from ..support.user_errors import needing
+from .concurrent_use import encode
 from .sentence_ends import is_sentence_end
 from .translation_details import Translation
 from .words_of_tokens import WORDS

@@ -17,21 +17,14 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
 from ..apps.documents.markup_document import KINDS, Document
 from ..apps.terms.glossary import CELLS_PER_TOKEN, Glossary, PhraseSizes, letter_edges, phrases_of
+from ..data.target_language import Source, TargetCodes
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.constrained_beam_search import check_is_beam_search
-from ..model.pipeline_vanilla_transformer import (
-    check_generated,
-    copies_letterless,
-    encode,
-    evaluating,
-    has_letters,
-    is_blank,
-)
-from ..model.target_language import Source, TargetCodes
-from ..model.tokenization_two_vocabularies import sides_of
+from ..model.input_checks import check_generated, copies_letterless, has_letters, is_blank, sides_of
 from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError, input_errors
 from .alignment import Aligner
+from .concurrent_use import encode, evaluating
 from .engine import Engine
 from .inference import Inference
 from .sentence_splitting import Piece, join, joined, pieces_of

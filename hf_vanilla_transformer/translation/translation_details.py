@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..data.vocabularies import longest_training_source
 from ..model.generation_settings import length_penalty_of, limits_length
-from ..model.tokenization_two_vocabularies import longest_training_source, sides_of
+from ..model.input_checks import sides_of
 from .alignment import Aligner, Tokenized
 from .inference import Inference, forced_decoding
 from .words_of_tokens import WORDS

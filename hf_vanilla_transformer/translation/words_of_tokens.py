@@ -11,8 +11,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from ..model.target_language import TargetCodes, codes_of
-from ..model.tokenization_two_vocabularies import sides_of
+from ..data.target_language import TargetCodes, codes_of
+from ..model.input_checks import sides_of
 
 
 WORDS = re.compile(r"\S+")

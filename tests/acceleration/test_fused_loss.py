@@ -8,8 +8,9 @@ import torch
 from benchmarks.support.gpu_timing import launches_of
 from benchmarks.support.triton_support import missing_for_triton
 from hf_vanilla_transformer.acceleration import fused_loss
+from hf_vanilla_transformer.acceleration.chunked_loss import chunked_smoothed_cross_entropy
 from hf_vanilla_transformer.acceleration.fused_loss import replace_logits_by_gradient
-from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states, token_sums
+from hf_vanilla_transformer.model.operations import token_sums
 from tests.rounding import rms
 
 
@@ -176,7 +177,7 @@ def test_it_equals_the_loss_of_the_package_under_autocast():
 
     tensors = [states, weight, bias]
     for actual, expected in zip(
-        compute(fused_smoothed_cross_entropy), compute(smoothed_cross_entropy_of_states), strict=True
+        compute(fused_smoothed_cross_entropy), compute(chunked_smoothed_cross_entropy), strict=True
     ):
         assert actual.dtype == expected.dtype == torch.float32
         assert rms(actual - expected) <= 4 * torch.finfo(torch.bfloat16).eps * rms(expected)

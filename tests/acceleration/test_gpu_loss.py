@@ -1,17 +1,17 @@
-"""acceleration/gpu_loss.py runs Triton's kernel where it works, and the plain operation elsewhere."""
+"""acceleration/loss_of_states.py runs Triton's kernel where it works, and elsewhere the loss in chunks."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from hf_vanilla_transformer.acceleration import gpu_loss
+from hf_vanilla_transformer.acceleration import loss_of_states
+from hf_vanilla_transformer.acceleration.chunked_loss import chunked_smoothed_cross_entropy
 from hf_vanilla_transformer.acceleration.fused_loss import RowTerms, replace_logits_by_gradient
-from hf_vanilla_transformer.acceleration.gpu_loss import chunk_bytes_of, smoothed_cross_entropy_on_gpus
-from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
-from hf_vanilla_transformer.model.operations import plain
+from hf_vanilla_transformer.acceleration.loss_of_states import chunk_bytes_of, smoothed_cross_entropy_of_matrix
+from hf_vanilla_transformer.model.operations import plain, smoothed_cross_entropy_of_states
 from tests.acceleration.gpu_tensors import on_gpu
-from tests.model.test_launches import Launches
+from tests.acceleration.test_launches import Launches
 from tests.models import pad, sentences, small_model
 
 
@@ -23,31 +23,30 @@ MOST_LAUNCHES = 57
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_triton_computes_with_three_dtypes(dtype, as_with_cuda):
     states, weight, bias = on_gpu(1, 2, 8, dtype=dtype), on_gpu(5, 8, dtype=dtype), on_gpu(5, dtype=dtype)
-    assert gpu_loss._suits_triton(states, weight, None)
-    assert gpu_loss._suits_triton(states, weight, bias)
+    assert loss_of_states._suits_triton(states, weight, None)
+    assert loss_of_states._suits_triton(states, weight, bias)
 
 
-def test_what_triton_leaves_to_the_plain_operation(as_with_cuda):
+def test_what_triton_leaves_to_others(as_with_cuda):
     states, weight = on_gpu(1, 2, 8), on_gpu(5, 8)
-    assert not gpu_loss._suits_triton(torch.zeros(1, 2, 8), torch.zeros(5, 8), None)
-    assert not gpu_loss._suits_triton(states.double(), weight.double(), None)
-    assert not gpu_loss._suits_triton(states, weight.half(), None)
-    assert not gpu_loss._suits_triton(states, weight, torch.zeros(5))
+    assert not loss_of_states._suits_triton(torch.zeros(1, 2, 8), torch.zeros(5, 8), None)
+    assert not loss_of_states._suits_triton(states.double(), weight.double(), None)
+    assert not loss_of_states._suits_triton(states, weight.half(), None)
+    assert not loss_of_states._suits_triton(states, weight, torch.zeros(5))
 
 
 def take_triton_s_way(monkeypatch, replace_logits, chunk_bytes=8 * 64 * 2):
     """Compute losses on the CPU as on a GPU, in chunks of eight rows of at most 64 logits."""
-    monkeypatch.setattr(gpu_loss, "_suits_triton", lambda states, weight, bias: True)
-    monkeypatch.setattr(gpu_loss, "triton_works", lambda device, dtype: True)
-    monkeypatch.setattr(gpu_loss, "_replacement_in_triton", lambda: replace_logits)
-    monkeypatch.setattr(gpu_loss, "chunk_bytes_of", lambda memory: chunk_bytes)
+    monkeypatch.setattr(loss_of_states, "_suits_triton", lambda states, weight, bias: True)
+    monkeypatch.setattr(loss_of_states, "triton_works", lambda device, dtype: True)
+    monkeypatch.setattr(loss_of_states, "_replacement_in_triton", lambda: replace_logits)
+    monkeypatch.setattr(loss_of_states, "chunk_bytes_of", lambda memory: chunk_bytes)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=GIBIBYTE))
 
 
 def losses_and_gradients(function, model, states, labels):
-    weight = model.lm_head.weight
-    total, sums = function(states, weight, labels, 0.1)
-    return [total.detach(), sums, *torch.autograd.grad(total, [states, weight])]
+    total, sums = function(states, model.lm_head, labels, 0.1)
+    return [total.detach(), sums, *torch.autograd.grad(total, [states, model.lm_head.weight])]
 
 
 def test_the_fused_loss_takes_the_place_of_the_plain_one(monkeypatch):
@@ -75,13 +74,13 @@ def test_small_gpus_hold_small_chunks(memory, expected):
     assert chunk_bytes_of(memory * GIBIBYTE) == expected * GIBIBYTE
 
 
-def test_without_triton_the_plain_operation_runs(monkeypatch):
-    monkeypatch.setattr(gpu_loss, "_suits_triton", lambda states, weight, bias: True)
-    monkeypatch.setattr(gpu_loss, "triton_works", lambda device, dtype: False)
+def test_without_triton_the_loss_is_computed_in_chunks(monkeypatch):
+    monkeypatch.setattr(loss_of_states, "_suits_triton", lambda states, weight, bias: True)
+    monkeypatch.setattr(loss_of_states, "triton_works", lambda device, dtype: False)
     states, weight = torch.randn(1, 3, 8), torch.randn(5, 8)
     labels = torch.tensor([[1, 4, -100]])
-    actual = smoothed_cross_entropy_on_gpus(states, weight, labels, 0.1)
-    expected = plain(smoothed_cross_entropy_of_states)(states, weight, labels, 0.1)
+    actual = smoothed_cross_entropy_of_matrix(states, weight, labels, 0.1)
+    expected = chunked_smoothed_cross_entropy(states, weight, labels, 0.1)
     assert all(map(torch.equal, actual, expected))
 
 
@@ -97,7 +96,7 @@ def test_launches_of_the_loss(monkeypatch):
     weight = torch.randn(64, 16).requires_grad_()
     labels = torch.randint(64, (2, 8))
     with torch.autocast("cpu", torch.bfloat16), Launches() as launches:
-        total, _ = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+        total, _ = smoothed_cross_entropy_of_matrix(states, weight, labels, 0.1)
         total.backward()
     assert launches.launches.total() <= MOST_LAUNCHES, launches.launches.most_common()
     assert not launches.syncs

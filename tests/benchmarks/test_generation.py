@@ -16,11 +16,10 @@ from benchmarks.support import generation_implementations, generation_profile, r
 from benchmarks.support.count_decoder_rows import counting_rows
 from benchmarks.support.generation_profile import PARTS, parts
 from hf_vanilla_transformer import score_translations, translate
+from hf_vanilla_transformer.acceleration import prepacked_weights
+from hf_vanilla_transformer.acceleration.cpu_decoder import CPUDecoder
 from hf_vanilla_transformer.apps.conversion import ctranslate2_engine, user_cache
 from hf_vanilla_transformer.apps.conversion.hf_marian import new_marian
-from hf_vanilla_transformer.model import prepacked_weights
-from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
-from hf_vanilla_transformer.model.key_value_cache import CACHE
 
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
@@ -128,7 +127,7 @@ def test_static_caches_are_used_and_give_the_same_tokens(monkeypatch):
 
     def note_cache(self, generation_config, model_kwargs, *args, **kwargs):
         prepare(self, generation_config, model_kwargs, *args, **kwargs)
-        caches.append(type(model_kwargs[CACHE].self_attention_cache))
+        caches.append(type(model_kwargs["cache"].self_attention_cache))
 
     monkeypatch.setattr(GenerationMixin, "_prepare_cache_for_generation", note_cache)
     with generation.with_weights_of(model, names, torch.device("cpu")) as models:

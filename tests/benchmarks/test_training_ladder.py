@@ -15,7 +15,7 @@ from benchmarks.support.random_batches import padded_batch, target_tokens
 from benchmarks.support.training_ladder import Ladder
 from hf_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.acceleration.fused_loss import fused_smoothed_cross_entropy, replace_logits_by_gradient
-from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
+from hf_vanilla_transformer.model.operations import smoothed_cross_entropy_of_states
 
 
 modeling = candidates_in_model.modeling

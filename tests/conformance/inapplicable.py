@@ -52,7 +52,7 @@ _DEFAULT_ATTENTION = Inapplicable(
     "def test_sdpa_can_dispatch_non_composite_models(",
     'self.assertTrue(model_sdpa.config._attn_implementation == "sdpa")',
     "By default this model uses `vanilla_transformer`, which is sdpa or unfused attention, whichever is faster; "
-    "`tests/model/test_kernels.py` tests that sdpa and eager are used if named.",
+    "`tests/acceleration/test_kernels.py` tests that sdpa and eager are used if named.",
 )
 
 INAPPLICABLE = {

@@ -37,7 +37,7 @@ from transformers import (
 from transformers.utils import is_flash_attn_2_available
 
 from hf_vanilla_transformer import Int8Config, PaperTrainingArguments, paper_optimizers, score, translate
-from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
+from hf_vanilla_transformer.acceleration.loss_of_states import smoothed_cross_entropy_of_matrix
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
 from hf_vanilla_transformer.training.r_drop import r_drop_loss
 from tests.models import decisive_model, pad, sentences, small_model
@@ -131,7 +131,7 @@ def loss_of_a_large_vocabulary(device: str) -> None:
         # The rounded inputs, so that only what is computed from them is compared.
         states, weight = states.to(dtype).float(), weight.to(dtype).float()
         expected = compute("cpu", torch.float64, by_formula)
-        found = compute(device, dtype, lambda *inputs: smoothed_cross_entropy_of_states(*inputs)[0])
+        found = compute(device, dtype, lambda *inputs: smoothed_cross_entropy_of_matrix(*inputs)[0])
         for actual, exact in zip(found, expected, strict=True):
             assert actual.device.type == device
             assert rms(actual.cpu() - exact) <= 16 * torch.finfo(dtype).eps * rms(exact)

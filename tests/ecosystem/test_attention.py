@@ -8,7 +8,7 @@ from torch.nn.attention import flex_attention
 from transformers import MarianConfig, MarianMTModel, masking_utils
 from transformers.integrations.flex_attention import WrappedFlexAttention
 
-from hf_vanilla_transformer.model import attention_kernels as attention_module
+from hf_vanilla_transformer.acceleration import attention as attention_module
 from tests import flash
 from tests.ecosystem.documentation import blocks, run
 from tests.models import decisive_model, pad, sentences, small_model

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_vanilla_transformer.model.linear_kernels import cast_weights_once
+from hf_vanilla_transformer.model.operations import cast_weights_once
 from tests.models import decisive_model, pad, patch_everywhere, sentences
 
 

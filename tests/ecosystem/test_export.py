@@ -8,7 +8,6 @@ import torch
 from transformers import AutoTokenizer, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from hf_vanilla_transformer.model.key_value_cache import CACHE
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
 from tests.ecosystem.documentation import FIXTURE, blocks, run
 from tests.models import IMPORTED, pad, sentences, small_model
@@ -38,10 +37,8 @@ def export(tmp_path_factory, folder=FIXTURE):
     with pytest.MonkeyPatch.context() as patch:
         # torch 2.13 logs a message with too few arguments there, which pytest takes for a failure.
         patch.setattr(logging.getLogger("torch._export.serde.serialize"), "disabled", True)
-        # Exported programs are pickled; before 5.24 transformers loads them all the same.
-        if CACHE == "cache":
-            with pytest.raises(ValueError, match="which run code when loaded: they are pickled"):
-                ExportedModel.from_pretrained(folder / "encoder")
+        with pytest.raises(ValueError, match="which run code when loaded: they are pickled"):
+            ExportedModel.from_pretrained(folder / "encoder")
         load = partial(ExportedModel.from_pretrained, trust_remote_code=True)
         return names["model"], load(folder / "encoder"), load(folder / "decoder")
 
@@ -83,8 +80,8 @@ def assert_equal_parts(model, encoder, decoder, lengths):
     for index in range(tokens.shape[1]):
         new, part = tokens[:, index : index + 1], "decode" if index else "prefill"
         expected = model(decoder_input_ids=new, cache=theirs, **shared)
-        output = decoder.runners[part](decoder_input_ids=new, **{CACHE: ours}, **shared)
-        ours, theirs = output[CACHE], expected[CACHE]
+        output = decoder.runners[part](decoder_input_ids=new, cache=ours, **shared)
+        ours, theirs = output.cache, expected.cache
         torch.testing.assert_close(output.logits, expected.logits, **close)
         assert ours.get_seq_length() == index + 1
         for cache in ("self_attention_cache", "cross_attention_cache"):

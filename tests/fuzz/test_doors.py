@@ -34,10 +34,10 @@ from hf_vanilla_transformer.apps.terms import glossary as glossary_module
 from hf_vanilla_transformer.data.cleaning import clean_pairs, hold_out
 from hf_vanilla_transformer.model.beam_search import BeamSearch
 from hf_vanilla_transformer.model.constrained_beam_search import ConstrainedBeamSearch
-from hf_vanilla_transformer.model.pipeline_vanilla_transformer import encode, is_blank
-from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
+from hf_vanilla_transformer.model.input_checks import is_blank, sides_of
 from hf_vanilla_transformer.support.recipes import format_recipe
 from hf_vanilla_transformer.training.run_arguments import Settings
+from hf_vanilla_transformer.translation.concurrent_use import encode
 from hf_vanilla_transformer.translation.words_of_tokens import WORDS_AND_LETTERS, TokenTexts
 from tests.apps.conversion.fsmt import fsmt_model, write_tokenizer
 from tests.apps.conversion.opus_mt import write_opus_mt

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from hf_vanilla_transformer.acceleration.cpu_decoder import CPUDecoder
 from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
-from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
 from tests.generation.by_hand import EOS
 from tests.models import decisive_model, pad, sentences, small_model
 

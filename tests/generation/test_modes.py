@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StaticCache
 
-from hf_vanilla_transformer.model.key_value_cache import CACHE
 from tests.generation.by_hand import BOS, forced_logits, greedy_search
 from tests.generation.conftest import (
     ALL_MODES,
@@ -83,11 +82,9 @@ def test_with_a_static_cache_the_same(decode, model, mode, side):
 @pytest.mark.parametrize("mode", ONE_BY_ONE_MODES)
 @pytest.mark.parametrize("options", [{"use_cache": False}, {"cache_implementation": "static"}], ids=str)
 def test_drafts_need_a_cache_that_can_be_cut(decode, model, mode, options):
-    kind, message = ValueError, "assisted generate"
-    if CACHE == "cache":  # The errors of transformers since 5.24.
-        kind, message = RuntimeError, "Assisted decoding requires a cache"
-        if options != {"use_cache": False}:
-            kind, message = TypeError, "`crop` is only defined for dynamic cache"
+    kind, message = RuntimeError, "Assisted decoding requires a cache"
+    if options != {"use_cache": False}:
+        kind, message = TypeError, "`crop` is only defined for dynamic cache"
     with pytest.raises(kind, match=message):
         decode(model, mode, SENTENCES[0][None], **options)
 
@@ -221,7 +218,7 @@ def test_rounding_explains_the_errors_of_bfloat16_weights(decode, mode):
         output = decode(
             model, mode, ids, attention_mask=mask, return_dict_in_generate=True, output_logits=True, output_scores=True
         )
-        assert output[CACHE].self_attention_cache.layers[0].keys.dtype == torch.bfloat16
+        assert output.cache.self_attention_cache.layers[0].keys.dtype == torch.bfloat16
         assert {scores.dtype for scores in (*output.logits, *output.scores)} == {torch.float32}
         for row, (source, keep) in enumerate(zip(ids, mask, strict=True)):
             target = torch.tensor(until_end(output.sequences[row]))

@@ -7,7 +7,6 @@ import pytest
 import torch
 from transformers.generation import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 
-from hf_vanilla_transformer.model.key_value_cache import CACHE
 from tests.generation.by_hand import (
     BOS,
     EOS,
@@ -72,7 +71,7 @@ def test_types(decode, model, mode):
         names = ("scores", "logits", "encoder_attentions", "decoder_attentions", "cross_attentions")
         names += ("encoder_hidden_states", "decoder_hidden_states", "sequences_scores")
         assert not [name for name in names if getattr(output, name, None) is not None]
-        assert output[CACHE].get_seq_length() >= output.sequences.shape[1] - 1
+        assert output.cache.get_seq_length() >= output.sequences.shape[1] - 1
 
 
 @ALL_MODES

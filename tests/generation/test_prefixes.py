@@ -4,7 +4,6 @@ import pytest
 import torch
 from transformers import DynamicCache, StaticCache
 
-from hf_vanilla_transformer.model.key_value_cache import CACHE
 from tests.generation.by_hand import BOS, EOS, beam_search, greedy_search
 from tests.generation.conftest import (
     ALL_MODES,
@@ -142,7 +141,7 @@ def first_part(model, inputs, steps=4, **options):
     )
     # The returned prefix is padded on the left.
     mask = inputs["decoder_attention_mask"].sort(dim=-1, stable=True).values
-    return output.sequences, torch.nn.functional.pad(mask, (0, steps), value=1), output[CACHE]
+    return output.sequences, torch.nn.functional.pad(mask, (0, steps), value=1), output.cache
 
 
 @NEVER_BY_STEPS
@@ -175,7 +174,7 @@ def test_continuing_without_a_mask_of_the_prefix(decode, model, mode, kind):
     config = model.config.get_text_config(decoder=True)
     cache = DynamicCache(config=config) if kind == "dynamic" else StaticCache(config, max_cache_len=20)
     first = decode(model, "greedy", row, max_new_tokens=4, cache=cache, return_dict_in_generate=True)
-    cache = first[CACHE]
+    cache = first.cache
     if "beams" in mode:
         cache.batch_repeat_interleave(3)
     continued = decode(model, mode, row, decoder_input_ids=first.sequences, cache=cache)
@@ -190,7 +189,7 @@ def test_in_two_parts_as_in_one(decode, model, mode):
         first = decode(model, mode, row[None], **options)
         state = torch.get_rng_state()
         options = {"max_new_tokens": STEPS - 4, "min_new_tokens": STEPS - 4}
-        options |= {"decoder_input_ids": first.sequences, "cache": first[CACHE]}
+        options |= {"decoder_input_ids": first.sequences, "cache": first.cache}
         if mode == "sampling":
             torch.set_rng_state(state)
             second = model.generate(row[None], num_beams=1, do_sample=True, **options)
@@ -205,7 +204,7 @@ def test_a_cache_that_holds_the_whole_prefix_is_refused(model):
     first = model.generate(row, num_beams=1, max_new_tokens=4, return_dict_in_generate=True)
     for prefix in ({}, {"decoder_input_ids": first.sequences[:, :-1]}):
         with pytest.raises(ValueError, match=r"the cache holds 4 tokens, but decoder_input_ids has [14]"):
-            model.generate(row, num_beams=1, max_new_tokens=4, cache=first[CACHE], **prefix)
+            model.generate(row, num_beams=1, max_new_tokens=4, cache=first.cache, **prefix)
 
 
 @NEVER_BY_STEPS

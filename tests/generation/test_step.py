@@ -13,10 +13,10 @@ from transformers import DynamicCache, EncoderDecoderCache, LogitsProcessorList
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.model import cpu_decoder as step
+from hf_vanilla_transformer.acceleration import cpu_decoder as step
+from hf_vanilla_transformer.acceleration import prepacked_weights
+from hf_vanilla_transformer.acceleration.cpu_decoder import CPUDecoder, supports_cpu_decoder
 from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
-from hf_vanilla_transformer.model import prepacked_weights
-from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder, supports_cpu_decoder
 from tests.generation.by_hand import BOS
 from tests.generation.conftest import SENTENCES, ending_model
 from tests.models import IMPORTED, decisive_model, pad, patch_everywhere, sentences, small_config, small_model

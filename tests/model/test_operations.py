@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from hf_vanilla_transformer.acceleration.gpu_loss import smoothed_cross_entropy_on_gpus
+from hf_vanilla_transformer.acceleration.loss_of_states import smoothed_cross_entropy_without_logits
 from hf_vanilla_transformer.model import operations
-from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
-from hf_vanilla_transformer.model.operations import plain, replace, replaceable
+from hf_vanilla_transformer.model.operations import plain, replace, replaceable, smoothed_cross_entropy_of_states
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +42,7 @@ def test_a_replaced_operation_is_compiled_as_one_graph():
 
 
 def test_importing_the_package_replaces_operations(replacements):
-    assert replacements[plain(smoothed_cross_entropy_of_states)] is smoothed_cross_entropy_on_gpus
+    assert replacements[plain(smoothed_cross_entropy_of_states)] is smoothed_cross_entropy_without_logits
 
 
 def test_only_declared_operations_are_replaced():

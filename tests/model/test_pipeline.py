@@ -18,7 +18,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, Mar
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from hf_vanilla_transformer import TranslationPipeline, VanillaTransformerModel, registration, translate
-from hf_vanilla_transformer.model.pipeline_vanilla_transformer import check_language, evaluating, has_letters, is_blank
+from hf_vanilla_transformer.data.target_language import check_language
+from hf_vanilla_transformer.model.input_checks import has_letters, is_blank
+from hf_vanilla_transformer.translation.concurrent_use import evaluating
 from tests.models import small_config, small_model
 
 

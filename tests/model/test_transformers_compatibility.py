@@ -11,7 +11,6 @@ from types import ModuleType
 import pytest
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.model.key_value_cache import CACHE
 from tests import transformers_names as names
 
 
@@ -24,7 +23,7 @@ PARAMETERS = {
         "_prepare_generation_config": "generation_config",
         "_prepare_model_inputs": "inputs, bos_token_id, model_kwargs",
         "_prepare_decoder_input_ids_for_generation": "*, model_kwargs",
-        "prepare_inputs_for_generation": f"input_ids, *, next_sequence_length, {CACHE}",
+        "prepare_inputs_for_generation": "input_ids, *, next_sequence_length, cache",
         "_prepare_generated_length": "generation_config, *, inputs_tensor, input_ids_length, has_default_max_length",
         "_get_stopping_criteria": "generation_config",
         "_get_logits_processor": "generation_config, *, logits_processor",
@@ -44,7 +43,7 @@ PARAMETERS = {
         "_get_resized_embeddings": "old_embeddings, new_num_tokens, pad_to_multiple_of, mean_resizing",
     },
     "transformers.masking_utils": {
-        "create_causal_mask": f"config, inputs_embeds, attention_mask, {CACHE}",
+        "create_causal_mask": "config, inputs_embeds, attention_mask, cache",
         "create_bidirectional_mask": "config, inputs_embeds, attention_mask, encoder_hidden_states",
     },
     "transformers.cache_utils:DynamicLayer": {"prefetch": ""},

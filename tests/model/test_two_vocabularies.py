@@ -21,7 +21,7 @@ from hf_vanilla_transformer import (
     translate,
 )
 from hf_vanilla_transformer.data.tokenized_pairs import describe_tokenizer
-from hf_vanilla_transformer.model.pipeline_vanilla_transformer import check_vocabulary
+from hf_vanilla_transformer.model.input_checks import check_vocabulary
 from tests.models import decisive_model, small_config, small_model
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import TrainerState
 
+from hf_vanilla_transformer.acceleration.prepacked_weights import pack
 from hf_vanilla_transformer.apps.cli import train
-from hf_vanilla_transformer.model.prepacked_weights import pack
 from hf_vanilla_transformer.support import process_memory
 from hf_vanilla_transformer.support.process_memory import keep_freed_memory, release_freed_memory
 from hf_vanilla_transformer.training.trainer_callbacks import ReleaseMemory

@@ -9,7 +9,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, tokenize_pairs, translate
 from hf_vanilla_transformer.apps.conversion import user_cache
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
-from hf_vanilla_transformer.model.target_language import TargetCodes
+from hf_vanilla_transformer.data.target_language import TargetCodes
 from hf_vanilla_transformer.training import distillation
 from hf_vanilla_transformer.training.distillation import Teacher
 from hf_vanilla_transformer.training.run import train

@@ -7,9 +7,8 @@ import torch
 from transformers import DynamicCache, EncoderDecoderCache
 
 from hf_vanilla_transformer import Ensemble, score, translate
-from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
-from hf_vanilla_transformer.model.generation_vanilla_transformer import ModuleCalls
-from hf_vanilla_transformer.model.key_value_cache import CACHE
+from hf_vanilla_transformer.acceleration.cpu_decoder import CPUDecoder
+from hf_vanilla_transformer.model.generation_vanilla_transformer import NextTokenSteps
 from tests.generation.by_hand import BOS, EOS, forced_log_probabilities, gnmt_penalty
 from tests.generation.conftest import ending_model, until_end
 from tests.models import decisive_model, pad, sentences, small_model
@@ -62,7 +61,7 @@ def test_a_wide_search_finds_the_best_of_all_sequences_by_the_mean():
 def test_cpu_decoders_and_modules_give_the_same(monkeypatch):
     ensemble, (ids, mask) = Ensemble(different_models()), pad(sentences(7, 4, 9, 2))
     made = []
-    for kind in (CPUDecoder, ModuleCalls):
+    for kind in (CPUDecoder, NextTokenSteps):
 
         def init(self, *args, _init=kind.__init__, _kind=kind, **kwargs):
             made.append(_kind)
@@ -74,7 +73,7 @@ def test_cpu_decoders_and_modules_give_the_same(monkeypatch):
     for options in (SCORES, {"use_cache": False}):
         made.clear()
         slow = ensemble.generate(ids, attention_mask=mask, **options)
-        assert made == [ModuleCalls]
+        assert made == [NextTokenSteps]
         assert torch.equal(getattr(slow, "sequences", slow), fast)
 
 
@@ -123,7 +122,7 @@ def test_a_cache_of_the_caller_holds_earlier_tokens(make_cache):
     for tokens in (target[:2], target[2:3], target[3:4]):
         output = ensemble(source[None], decoder_input_ids=tokens[None], cache=cache)
         # As `generate()` does, continue from the cache of the output.
-        cache = output[CACHE]
+        cache = output.cache
         steps.append(output.logits[0])
     assert cache.get_seq_length() == 4
     log_probabilities = torch.cat(steps).gather(-1, target[1:, None])[:, 0]
@@ -138,7 +137,7 @@ def test_generation_fills_a_cache_of_the_caller(make_cache):
     ids, mask = pad(sentences(7, 4))
     expected = ensemble.generate(ids, attention_mask=mask, num_beams=1, max_new_tokens=5)
     cache = make_cache(ensemble)
-    found = ensemble.generate(ids, attention_mask=mask, num_beams=1, max_new_tokens=5, **{CACHE: cache})
+    found = ensemble.generate(ids, attention_mask=mask, num_beams=1, max_new_tokens=5, cache=cache)
     assert torch.equal(found, expected)
     assert cache.get_seq_length() == expected.shape[1] - 1
 

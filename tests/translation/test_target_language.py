@@ -11,8 +11,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, Ma
 
 from hf_vanilla_transformer import Ensemble, align, score, train_tokenizer, translate
 from hf_vanilla_transformer.apps.cli.main import main
+from hf_vanilla_transformer.data.target_language import TargetCodes, codes_of, find_code, short_name
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
-from hf_vanilla_transformer.model.target_language import TargetCodes, codes_of, find_code, short_name
 from hf_vanilla_transformer.translation.sentence_splitting import pieces_of
 from hf_vanilla_transformer.translation.words_of_tokens import WORDS_AND_LETTERS, TokenTexts
 from tests.apps.conversion.opus_mt import convert_several, write_opus_mt

@@ -18,7 +18,7 @@ from hf_vanilla_transformer import (
     translate,
 )
 from hf_vanilla_transformer.apps.conversion import user_cache
-from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
+from hf_vanilla_transformer.model.input_checks import sides_of
 from tests.ecosystem.documentation import FIXTURE
 from tests.models import decisive_model
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ...model.fast_path_checks import cpu_supports_matmul_in, has_avx512
+from ...acceleration.fast_path_checks import cpu_supports_matmul_in, has_avx512
 from ...support.machine_and_versions import describe_environment, version_of
 
 

@@ -15,7 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import HfArgumentParser
 
 from ...data.pair_arguments import with_recipe
-from ...model.input_error import InputError as ModelInputError
+from ...model.input_checks import InputError as ModelInputError
 from ...support.atomic_files import are_same_file
 from ...support.build_arguments import build, kinds_of
 from ...support.recipes import read_recipe, recipes

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...model.target_language import codes_of
+from ...data.target_language import codes_of
 from ...support.argument_checks import check_number, check_optional
 from ...support.build_arguments import option
 from ...support.user_errors import InputError, needing

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from tqdm import tqdm
 
-from ...model.pipeline_vanilla_transformer import copies_letterless
+from ...model.input_checks import copies_letterless
 from ...support.argument_checks import check_optional
 from ...support.build_arguments import option
 from ...support.output_files import check_can_write

@@ -14,9 +14,9 @@ import tokenizers
 import torch
 import transformers
 
+from ...data.target_language import codes_of
 from ...hub.model_card import LIBRARIES, About, fill_model_card, location_of
 from ...hub.model_folder import check_holds_no_model, staged
-from ...model.target_language import codes_of
 from ...support.argument_checks import reason_of
 from ...support.atomic_files import are_same_file, locked
 from ...support.user_errors import InputError

@@ -12,7 +12,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, GenerationConfig
 
-from ...model.fast_path_checks import has_avx512
+from ...acceleration.fast_path_checks import has_avx512
 from ...model.generation_settings import check_search, check_token_ids, length_penalty_of, limits_length
 from ...support.argument_checks import check_number
 from ...support.user_errors import InputError

@@ -22,8 +22,8 @@ from ...data.tokenizer import VanillaTransformerTokenizer
 from ...hub.model_folder import TOKENIZER_FILES, check_holds_no_model, staged
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.generation_vanilla_transformer import OWN_SETTINGS
+from ...model.input_checks import LETTERLESS_SHARE_FIELD
 from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from ...model.pipeline_vanilla_transformer import LETTERLESS_SHARE_FIELD
 from ...support.atomic_files import locked
 from ...support.safetensors_layout import read_json
 from ...support.user_errors import InputError

@@ -14,7 +14,7 @@ import transformers
 import yaml
 from transformers import MarianConfig, MarianMTModel
 
-from ...model.language_codes import language_of
+from ...support.language_codes import language_of
 from ...support.user_errors import InputError, needing
 from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
 from .hf_marian import convert_marian, restore_positions

@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig
 
 from ...hub.model_folder import TOKENIZER_FILES
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ...model.pipeline_vanilla_transformer import check_vocabulary, check_weights
+from ...model.input_checks import check_vocabulary, check_weights
 from ...support.argument_checks import reason_of
 from ...support.safetensors_layout import read_json
 from ...support.user_errors import InputError

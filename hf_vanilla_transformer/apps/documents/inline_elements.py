@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...model.pipeline_vanilla_transformer import has_letters
+from ...model.input_checks import has_letters
 from ...translation.words_of_tokens import UNSPACED_LETTER
 from .markup_tree import READINGS, Kind, Node
 from .placeholders import ELEMENT, find_placeholders

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ...data.target_language import TargetCodes
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
-from ...model.pipeline_vanilla_transformer import check_generated, check_vocabulary, encode, evaluating, is_blank
-from ...model.target_language import TargetCodes
+from ...model.input_checks import check_generated, check_vocabulary, is_blank
 from ...support.argument_checks import check_strings
 from ...support.user_errors import InputError
+from ...translation.concurrent_use import encode, evaluating
 from ...translation.engine import Engine
 from ...translation.inference import Inference
 from .token_labels import token_texts

@@ -8,11 +8,11 @@ import torch
 
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.modeling_vanilla_transformer import sinusoidal_positions
-from ...model.pipeline_vanilla_transformer import evaluating
 from ...support.argument_checks import check_number
 from ...support.figure_style import DOTS_PER_INCH, colour_map, new_figure, styled
 from ...support.paper_schedule import paper_learning_rate
 from ...support.user_errors import InputError
+from ...translation.concurrent_use import evaluating
 
 
 # The dot products are a matrix of all pairs of positions.

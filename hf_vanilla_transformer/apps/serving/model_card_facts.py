@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from huggingface_hub import ModelCard
 from transformers.utils import cached_file
 
-from ...model.language_codes import language_of
+from ...support.language_codes import language_of
 
 
 # The sentence of the snippet in a card of ours.

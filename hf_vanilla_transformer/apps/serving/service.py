@@ -9,12 +9,13 @@ from typing import Any, Literal, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
+from ...data.target_language import TargetCodes, are_same_language, find_code, short_name, tokenizer_language
+from ...data.vocabularies import longest_training_source
 from ...model.generation_limits import Interruption
-from ...model.language_codes import language_of
-from ...model.pipeline_vanilla_transformer import copies_letterless, encode, has_letters, is_blank
-from ...model.target_language import TargetCodes, are_same_language, find_code, short_name, tokenizer_language
-from ...model.tokenization_two_vocabularies import longest_training_source
+from ...model.input_checks import copies_letterless, has_letters, is_blank
 from ...support.argument_checks import check_strings
+from ...support.language_codes import language_of
+from ...translation.concurrent_use import encode
 from ...translation.engine import Engine
 from ...translation.sentence_splitting import Piece, join, pieces_of
 from ...translation.translate import read_document, translate

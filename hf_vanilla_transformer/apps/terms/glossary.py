@@ -13,8 +13,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ...data.text_lines import iterate_lines
-from ...model.pipeline_vanilla_transformer import encode, is_blank
+from ...model.input_checks import is_blank
 from ...support.user_errors import InputError
+from ...translation.concurrent_use import encode
 
 
 # Characters of words. Text in these scripts has no spaces between words, so that their ends are unknown.

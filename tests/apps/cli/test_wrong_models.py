@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BartConfig, BartF
 
 from hf_vanilla_transformer import Int8Config
 from hf_vanilla_transformer.apps.cli import evaluate, score, train, translate
-from hf_vanilla_transformer.model.pipeline_vanilla_transformer import check_vocabulary
+from hf_vanilla_transformer.model.input_checks import check_vocabulary
 from hf_vanilla_transformer.support.checkpoint_marks import newest_complete
 from hf_vanilla_transformer.translation.model_loading import load
 from tests.apps.cli.tiny_run import recipe

@@ -16,8 +16,8 @@ from hf_vanilla_transformer.apps.conversion import ctranslate2
 from hf_vanilla_transformer.apps.conversion.ctranslate2 import to_ctranslate2
 from hf_vanilla_transformer.apps.conversion.parity_certificate import SENTENCES
 from hf_vanilla_transformer.apps.conversion.source_folder import hashes
+from hf_vanilla_transformer.model.input_checks import sides_of
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoder
-from hf_vanilla_transformer.model.tokenization_two_vocabularies import sides_of
 from tests.apps.conversion.marian import translate_by_marian
 from tests.ecosystem.documentation import FIXTURE, ROOT
 from tests.models import decisive_model, small_model

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from hf_vanilla_transformer import translate
+from hf_vanilla_transformer.acceleration.cpu_decoder import CPUDecoder
 from hf_vanilla_transformer.apps.serving.limits import ServingSettings
 from hf_vanilla_transformer.apps.serving.model_card_facts import read_card
-from hf_vanilla_transformer.model.cpu_decoder import CPUDecoder
 from tests.constant_engine import ConstantEngine
 from tests.ecosystem.documentation import FIXTURE
 

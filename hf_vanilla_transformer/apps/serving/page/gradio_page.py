@@ -9,9 +9,9 @@ import gradio as gr
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import RedirectResponse
 
-from ....model.pipeline_vanilla_transformer import encode, is_blank
-from ....model.target_language import short_name
-from ....model.tokenization_two_vocabularies import sides_of
+from ....data.target_language import short_name
+from ....model.input_checks import is_blank, sides_of
+from ....translation.concurrent_use import encode
 from ....translation.engine import Engine
 from ....translation.sentence_splitting import join
 from ....translation.translation_details import Translation

@@ -1,10 +1,9 @@
-"""Equation 1 computed fast, its name in transformers' attention interface, and its masks.
+"""Equation 1 computed fast, and its masks, under a name in transformers' attention interface.
 
 Device, dtype and length decide which computation is the fastest; there is no option. Shapes have named axes, as in the
 model's file.
 """
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,35 +11,21 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import (
-    ALL_MASK_ATTENTION_FUNCTIONS,
-    bidirectional_mask_function,
-    create_causal_mask,
-    flash_attention_mask,
-    flex_attention_mask,
-    sdpa_mask,
-)
+from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
+from ..model.attention_masks import is_causal
+from ..model.operations import drop
+from ..model.pretrained_model import ATTENTION
 from .fast_path_checks import float32_matmuls_are_precise, has_avx512, is_plain_cpu_tensor, is_traced
-from .input_error import InputError
-from .linear_kernels import drop
 
 
-# The name under which transformers knows `attention`.
-ATTENTION = "vanilla_transformer"
 # Maximum number of keys for unfused attention on CPUs with AVX-512, by dtype; with more keys torch's fused attention is
 # faster. In float32 it is slower where torch leaves its matmuls to oneDNN.
 _LONGEST_UNFUSED = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 256}
 _LONGEST_UNFUSED_WITH_ONEDNN = 256
-# Flash attention computes float32 input in this dtype.
-_FLASH_DTYPE = torch.bfloat16
 # On CPUs, torch's softmax over fewer elements takes ten times as long.
 _NARROWEST_SOFTMAX = 16
-# These mask functions of transformers pass a 4D mask through unchanged, and their attention misreads it.
-_PADDING_MASKS_ONLY = (flash_attention_mask, flex_attention_mask)
 
 
 def attention(
@@ -80,65 +65,12 @@ def attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
     scores = torch.matmul(query * scaling, key.transpose(-2, -1))
-    if attention_mask is None and _is_causal(module, kwargs) and query.shape[2] > 1:
+    if attention_mask is None and is_causal(module, kwargs) and query.shape[2] > 1:
         attention_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
     if attention_mask is not None:
         scores = scores + additive(attention_mask, scores.dtype)
     weights = drop(_softmax(scores).to(value.dtype), dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), None
-
-
-def _is_causal(module: nn.Module, arguments: dict[str, Any]) -> bool:
-    argument = arguments.get("is_causal")
-    return bool(module.is_causal if argument is None else argument)
-
-
-def flash_attention(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Section 3.2.1, Eq. 1, by transformers' flash attention.
-
-    transformers assumes that the mask of the last keys is the mask of the queries, which holds for the decoder's
-    self-attention. For other attention, this function passes the keys and values of real tokens only, and where each
-    sentence begins. It computes float32 input, as where the Trainer generates with bfloat16, in bfloat16, because flash
-    attention supports 16-bit dtypes only.
-
-    Args:
-        module, query, key, value: as [`attention`] takes them.
-        attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): True for real tokens.
-
-    Returns:
-        The output, `(batch, target, heads, d_v)`, and None for the attention weights.
-    """
-    dtype, is_wide = query.dtype, query.dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
-    if is_wide:
-        query, key, value = (each.to(_FLASH_DTYPE) for each in (query, key, value))
-    wider_value = value.shape[-1] - query.shape[-1]
-    if wider_value > 0:
-        # Flash attention has one width for d_k and d_v. Zeros add nothing to a dot product.
-        query, key = (nn.functional.pad(each, (0, wider_value)) for each in (query, key))
-    if attention_mask is None or _is_causal(module, kwargs):
-        heads, _ = flash_attention_forward(module, query, key, value, attention_mask, **kwargs)
-        return heads.to(dtype) if is_wide else heads, None
-    batch, _, target, _ = query.shape
-    boundaries: dict[str, Any] = {
-        "cu_seq_lens_q": torch.arange(0, (batch + 1) * target, target, dtype=torch.int32, device=query.device),
-        "cu_seq_lens_k": nn.functional.pad(attention_mask.sum(dim=1).cumsum(dim=0, dtype=torch.int32), (1, 0)),
-        "max_length_q": target,
-        "max_length_k": attention_mask.shape[1],
-    }
-    real = attention_mask.flatten().nonzero()[:, 0]
-    # All sentences in one row, (1, heads, tokens, d).
-    query, key, value = (each.transpose(0, 1).flatten(1, 2)[None] for each in (query, key, value))
-    key, value = key.index_select(2, real), value.index_select(2, real)
-    heads, _ = flash_attention_forward(module, query, key, value, None, **boundaries, **kwargs)
-    heads = heads.unflatten(1, (batch, target))[0]
-    return heads.to(dtype) if is_wide else heads, None
 
 
 def _softmax(scores: torch.Tensor) -> torch.Tensor:
@@ -178,55 +110,6 @@ def additive(attention_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return attention_mask.to(dtype).clamp(min=lowest)
     zeros = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
     return zeros.masked_fill_(~attention_mask, lowest)
-
-
-def mask_config(
-    config: VanillaTransformerConfig, output_attentions: bool | None, *masks: torch.Tensor | None
-) -> VanillaTransformerConfig:
-    """The configuration that masks are made for: only eager attention returns attention weights.
-
-    Raises:
-        ValueError: if the attention implementation takes 2D masks only, and a mask has more dimensions.
-    """
-    if output_attentions:
-        config = copy.copy(config)
-        config._attn_implementation = "eager"
-        return config
-    name = config._attn_implementation
-    takes_padding_only = ALL_MASK_ATTENTION_FUNCTIONS.get(name) in _PADDING_MASKS_ONLY
-    if takes_padding_only and any(mask is not None and mask.ndim > 2 for mask in masks):
-        raise InputError(
-            f'a mask has more dimensions than (batch, length), but "{name}" takes padding masks only; give a 2D '
-            'mask, or load the model with attn_implementation="sdpa".'
-        )
-    return config
-
-
-def look_ahead_mask(
-    config: VanillaTransformerConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Any
-) -> Any:
-    """Section 3.2.3: the look-ahead mask with padding, in the form that the attention implementation needs.
-
-    Args:
-        config (`VanillaTransformerConfig`): of [`mask_config`].
-        x (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's input.
-        attention_mask (`torch.Tensor` of shape `(batch, past + target)`, *optional*): 1 for real tokens, 0 for padding.
-        cache (`Cache`, *optional*): keys and values of earlier tokens.
-
-    Raises:
-        ValueError: for flex attention with a static cache.
-    """
-    makes_masks = ALL_MASK_ATTENTION_FUNCTIONS.get(config._attn_implementation)
-    if makes_masks is flex_attention_mask and cache is not None and cache.is_compileable:
-        # The mask reads the static cache's length during attention, when the cache has already grown.
-        raise InputError(
-            'flex attention does not work with a static cache; use another cache, or attn_implementation="sdpa".'
-        )
-    if makes_masks is flash_attention_mask and cache is not None and attention_mask is None:
-        # Flash attention takes the filled length of a static cache from this mask.
-        length = int(cache.get_seq_length()) + x.shape[1]
-        attention_mask = torch.ones(len(x), length, dtype=torch.long, device=x.device)
-    return create_causal_mask(config, x, attention_mask, cache)
 
 
 def attention_mask_without_sync(
@@ -271,6 +154,7 @@ def attention_mask_without_sync(
     )
 
 
-# At import, because unpickling a model does not run its constructor. Repeating it changes nothing.
-AttentionInterface.register(ATTENTION, attention)
-AttentionMaskInterface.register(ATTENTION, attention_mask_without_sync)
+def register_attention() -> None:
+    """Register the attention with transformers; models then have it by default. Repeating it changes nothing."""
+    AttentionInterface.register(ATTENTION, attention)
+    AttentionMaskInterface.register(ATTENTION, attention_mask_without_sync)

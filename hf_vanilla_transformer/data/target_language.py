@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
-from .input_error import InputError
-from .language_codes import language_of
-from .tokenization_two_vocabularies import sides_of
+from ..model.input_checks import sides_of
+from ..support.language_codes import language_of
+from ..support.user_errors import InputError
 
 
 _CODE = re.compile(r">>[^\s<>]+<<")

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from .attention_kernels import ATTENTION, additive
+from ..model import modeling_vanilla_transformer
+from ..model.pretrained_model import ATTENTION
+from .attention import additive
 from .fast_path_checks import is_unmodified
 from .int8_quantization import Int8Linear
 from .prepacked_weights import matrix_of, pack
@@ -26,7 +28,7 @@ _DTYPES = {torch.float32, torch.bfloat16, torch.float16}
 # With other attention implementations, the modules are called.
 _ATTENTION = (ATTENTION, "sdpa")
 _KINDS = (nn.Linear, Int8Linear, nn.LayerNorm, nn.Embedding, nn.ModuleList, nn.ReLU)
-_MODEL_FILE = f"{__name__.rpartition('.')[0]}.modeling_vanilla_transformer"
+_MODEL_FILE = modeling_vanilla_transformer.__name__
 
 
 def supports_cpu_decoder(model: Any) -> bool:
@@ -68,12 +70,16 @@ def _matches_config(attention: Any) -> bool:
 class CPUDecoder:
     """The decoder and the output projection, with the KV cache of the tokens so far.
 
+    It has the methods and attributes of [`~.generation_vanilla_transformer.NextTokenSteps`].
+
     Args:
         model (`VanillaTransformerForConditionalGeneration`): a model that [`supports_cpu_decoder`].
         states (`torch.Tensor` of shape `(batch, source, d_model)`): the encoder's output.
         mask (`torch.Tensor` of shape `(batch, source)`, *optional*): the source's, 1 for real tokens, 0 for padding.
         num_beams (`int`): hypotheses per sentence.
     """
+
+    can_prune = True
 
     def __init__(self, model: Any, states: torch.Tensor, mask: torch.Tensor | None, num_beams: int):
         decoder = model.get_decoder()
@@ -299,4 +305,4 @@ def _positions(decoder: Any, begin: int, count: int) -> torch.Tensor:
         count = max(1, min(count, decoder.config.max_position_embeddings - begin))
     position_ids = torch.arange(begin, begin + count, device="cpu")
     nothing = torch.zeros(count, decoder.config.d_model, dtype=torch.float32, device="cpu")
-    return decoder.add_positions(nothing, position_ids)
+    return decoder.add_positions(nothing, position_ids, bound=begin + count)

@@ -15,13 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForSeq2SeqLM
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
-from hf_vanilla_transformer.model import attention_kernels as attention_module
-from hf_vanilla_transformer.model import fast_path_checks, linear_kernels, loss_kernels, position_kernels
-from hf_vanilla_transformer.model.attention_kernels import attention, attention_mask_without_sync
-from hf_vanilla_transformer.model.linear_kernels import drop, linear
-from hf_vanilla_transformer.model.loss_kernels import smoothed_cross_entropy_of_states
+from hf_vanilla_transformer.acceleration import attention as attention_module
+from hf_vanilla_transformer.acceleration import chunked_loss, fast_path_checks, linear_and_dropout, position_tables
+from hf_vanilla_transformer.acceleration.attention import attention, attention_mask_without_sync
+from hf_vanilla_transformer.acceleration.position_tables import tabulated_positions
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import sinusoidal_positions
-from hf_vanilla_transformer.model.position_kernels import computed_positions
+from hf_vanilla_transformer.model.operations import drop, linear, plain, token_sums
 from tests.models import IMPORTED, VOCAB_SIZE, decisive_model, pad, patch_everywhere, sentences, small_model
 from tests.rounding import RandomRounding, explained
 
@@ -293,8 +292,13 @@ class TestDropout:
         assert correlations.abs().max() < 5.5 / math.sqrt(draws)
 
     def test_each_place_of_a_model_draws_its_own(self, monkeypatch):
-        drawn, random_keep = [], linear_kernels._random_keep
-        monkeypatch.setattr(linear_kernels, "_random_keep", lambda *args: drawn.append(random_keep(*args)) or drawn[-1])
+        drawn, random_keep = [], linear_and_dropout._random_keep
+
+        def record(*args):
+            drawn.append(random_keep(*args))
+            return drawn[-1]
+
+        monkeypatch.setattr(linear_and_dropout, "_random_keep", record)
         source = torch.stack(sentences(6, 6))
         model = small_model(dropout=0.5).train()
         model(input_ids=source, labels=source)
@@ -389,7 +393,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 def loss_of_states(*args, **kwargs):
-    return smoothed_cross_entropy_of_states(*args, **kwargs)[0]
+    return chunked_loss.chunked_smoothed_cross_entropy(*args, **kwargs)[0]
 
 
 class TestLossOfStates:
@@ -402,8 +406,8 @@ class TestLossOfStates:
     @pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
     @pytest.mark.parametrize("rows_by_d_model", [0, 1, 2])
     def test_it_is_torch_s_cross_entropy(self, monkeypatch, label_smoothing, rows_by_d_model):
-        monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS", 7)
-        monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS_PER_D_MODEL", rows_by_d_model)
+        monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS", 7)
+        monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS_PER_D_MODEL", rows_by_d_model)
         states, weight, labels = states_weight_labels()
         loss = loss_of_states(states, weight, labels, label_smoothing)
         expected = plain_loss(states, weight, labels, label_smoothing)
@@ -413,7 +417,7 @@ class TestLossOfStates:
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
     def test_with_a_bias(self, monkeypatch):
-        monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS", 7)
+        monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS", 7)
         states, weight, labels = states_weight_labels()
         bias = torch.linspace(-1, 1, len(weight), dtype=weight.dtype).requires_grad_()
         parts = (states, weight, bias)
@@ -430,18 +434,18 @@ class TestLossOfStates:
         torch.testing.assert_close(alone, expected.detach(), rtol=1e-12, atol=0)
 
     def test_its_sums_are_those_of_the_logits(self, monkeypatch):
-        monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS", 7)
-        monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS_PER_D_MODEL", 0)
+        monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS", 7)
+        monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS_PER_D_MODEL", 0)
         states, weight, labels = states_weight_labels()
         logits = states @ weight.T
         # Some labels must be right.
         labels = labels.where((labels == -100) | (torch.arange(labels.shape[1]) % 3 > 0), logits.argmax(dim=-1))
-        _, sums = smoothed_cross_entropy_of_states(states, weight, labels, 0.1)
+        _, sums = chunked_loss.chunked_smoothed_cross_entropy(states, weight, labels, 0.1)
         right = (logits.argmax(dim=-1) == labels).sum()
         assert 0 < right < (labels != -100).sum()
         expected = torch.stack([plain_loss(states, weight, labels, 0.0), right, (labels != -100).sum()])
         torch.testing.assert_close(sums, expected.detach(), rtol=1e-12, atol=0)
-        torch.testing.assert_close(loss_kernels.token_sums(logits, labels).sum(dim=0), sums, rtol=1e-12, atol=0)
+        torch.testing.assert_close(token_sums(logits, labels).sum(dim=0), sums, rtol=1e-12, atol=0)
         assert not sums.requires_grad
 
     def test_in_float32_to_1e_5(self):
@@ -466,7 +470,7 @@ class TestLossOfStates:
             assert (ours - theirs).norm() < 0.02 * theirs.norm()
 
     def test_the_logits_are_never_all_in_memory(self, monkeypatch):
-        monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS", 1)
+        monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS", 1)
         states, weight, labels = states_weight_labels((20, 50), 500, torch.float32)
         with LargestTensor() as largest:
             loss_of_states(states, weight, labels, 0.1).backward()
@@ -601,15 +605,15 @@ class Doubling(torch.nn.Linear):
 @pytest.fixture
 def onednn_calls(monkeypatch):
     """How often oneDNN is asked for a product; it is for the smallest ones, too."""
-    calls, product = [], linear_kernels.onednn_linear
+    calls, product = [], linear_and_dropout.onednn_linear
 
     def record(*args):
         calls.append(args)
         return product(*args)
 
-    for module in (linear_kernels, loss_kernels):
+    for module in (linear_and_dropout, chunked_loss):
         monkeypatch.setattr(module, "onednn_linear", record)
-    monkeypatch.setattr(linear_kernels, "_SMALLEST_FOR_ONEDNN", 1)
+    monkeypatch.setattr(linear_and_dropout, "_SMALLEST_FOR_ONEDNN", 1)
     patch_everywhere(monkeypatch, "has_avx512", lambda: True)
     return calls
 
@@ -673,7 +677,7 @@ class TestLinear:
             with torch.backends.mkldnn.flags(enabled=False):
                 linear(layer, inputs)
         elif change == "small":
-            monkeypatch.setattr(linear_kernels, "_SMALLEST_FOR_ONEDNN", 5 * 4 * 3 + 1)
+            monkeypatch.setattr(linear_and_dropout, "_SMALLEST_FOR_ONEDNN", 5 * 4 * 3 + 1)
             linear(layer, inputs)
         else:
             patch_everywhere(monkeypatch, "has_avx512", lambda: False)
@@ -741,117 +745,113 @@ class TestLinear:
         torch.testing.assert_close(gradient, torch.autograd.grad(loss(embeds), embeds)[0])
 
 
+FORMULA = plain(sinusoidal_positions)
+
+
 @pytest.fixture
-def position_tables(monkeypatch):
-    """The tables of a process that has made none, on an accelerator that is the CPU."""
-    patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: False)
-    monkeypatch.setattr(position_kernels, "_tables", {})
-    return position_kernels._tables
+def tables(monkeypatch):
+    """The tables of a process that has made none."""
+    monkeypatch.setattr(position_tables, "_tables", {})
+    return position_tables._tables
 
 
-class TestComputedPositions:
+@pytest.fixture
+def computed(monkeypatch):
+    """The numbers of positions that the formula computes."""
+    counts = []
+
+    def count(position_ids, *args):
+        counts.append(position_ids.numel())
+        return FORMULA(position_ids, *args)
+
+    monkeypatch.setattr(position_tables, "plain", lambda operation: count)
+    return counts
+
+
+class TestTabulatedPositions:
     @pytest.mark.parametrize("first", [0, 1, 99_000])
     @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (3, 1), (5, 7), (64, 32)])
-    @pytest.mark.parametrize("on_cpu", [True, False])
-    def test_it_is_the_formula(self, monkeypatch, position_tables, first, shape, on_cpu):
-        patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: on_cpu)
+    def test_it_is_the_formula(self, tables, first, shape):
         positions = torch.randint(first, first + shape[1], shape, generator=torch.Generator().manual_seed(0))
         bound = first + shape[1]
-        for divisor in (64, 62):
-            found = computed_positions(sinusoidal_positions, positions, bound, 64, divisor)
-            assert torch.equal(found, sinusoidal_positions(positions, 64, divisor))
-        assert bool(position_tables) == (first < 9000 and not on_cpu)
+        for divisor in (64, 62, None):
+            assert torch.equal(tabulated_positions(positions, 64, divisor, bound), FORMULA(positions, 64, divisor))
+        assert bool(tables) == (first < 9000)
 
-    @pytest.mark.parametrize(
-        ("positions", "rows"),
-        [([[0, 1, 2], [0, 1, 2]], 3), ([[0, 0, 1], [7, 8, 9]], 6), ([[4], [4], [5]], 2), ([[3]], 1)],
-    )
-    def test_on_cpus_each_position_is_computed_once(self, positions, rows):
-        computed = []
-
-        def formula(position_ids):
-            computed.append(position_ids.numel())
-            return sinusoidal_positions(position_ids, 8)
-
-        computed_positions(formula, torch.tensor(positions), 10)
-        assert computed == [rows]
-
-    @pytest.mark.usefixtures("position_tables")
-    def test_a_table_is_computed_once_and_doubles(self):
-        computed = []
-
-        def formula(position_ids, d_model):
-            computed.append(position_ids.numel())
-            return sinusoidal_positions(position_ids, d_model)
-
+    @pytest.mark.usefixtures("tables")
+    def test_a_table_is_computed_once_and_doubles(self, computed):
         position_ids = torch.arange(9)[None]
         for bound in (9, 512, 513, 1500, 9, 8192):
-            computed_positions(formula, position_ids, bound, 8)
+            tabulated_positions(position_ids, 8, bound=bound)
         assert computed == [512, 1024, 2048, 8192]
-        computed_positions(formula, position_ids, 9, 16)
+        tabulated_positions(position_ids, 16, bound=9)
         assert computed == [512, 1024, 2048, 8192, 512]
         # Beyond the largest table, and where only a tensor holds the bound.
         for bound in (8193, None):
-            computed_positions(formula, position_ids, bound, 8)
+            tabulated_positions(position_ids, 8, bound=bound)
         assert computed[5:] == [9, 9]
 
-    def test_a_table_of_inference_serves_training(self, position_tables):
+    def test_a_table_of_inference_serves_training(self, tables):
         position_ids = torch.arange(9)[None]
         with torch.inference_mode():
-            computed_positions(sinusoidal_positions, position_ids, 9, 8)
-        assert len(position_tables) == 1
+            tabulated_positions(position_ids, 8, bound=9)
+        assert len(tables) == 1
         x = torch.zeros(1, 9, 8, requires_grad=True)
-        (x + computed_positions(sinusoidal_positions, position_ids, 9, 8)).square().sum().backward()
-        torch.testing.assert_close(x.grad, 2 * sinusoidal_positions(position_ids, 8))
+        (x + tabulated_positions(position_ids, 8, bound=9)).square().sum().backward()
+        torch.testing.assert_close(x.grad, 2 * FORMULA(position_ids, 8))
 
-    def test_a_mode_around_the_first_call_does_not_change_the_table(self, position_tables):
+    @pytest.mark.usefixtures("tables")
+    def test_a_mode_around_the_first_call_does_not_change_the_table(self):
         position_ids = torch.arange(9)[None]
         with RandomRounding(torch.bfloat16):
-            computed_positions(sinusoidal_positions, position_ids, 9, 8)
-        found = computed_positions(sinusoidal_positions, position_ids, 9, 8)
-        assert torch.equal(found, sinusoidal_positions(position_ids, 8))
+            tabulated_positions(position_ids, 8, bound=9)
+        assert torch.equal(tabulated_positions(position_ids, 8, bound=9), FORMULA(position_ids, 8))
 
-    def test_no_table_where_operations_are_recorded(self, position_tables):
+    def test_no_table_where_operations_are_recorded(self, tables):
         position_ids = torch.arange(9)[None]
 
         def compute(position_ids):
-            return computed_positions(sinusoidal_positions, position_ids, 9, 8)
+            return sinusoidal_positions(position_ids, 8, bound=9)
 
         compiled = torch.compile(compute, backend="aot_eager", fullgraph=True)
-        assert torch.equal(compiled(position_ids), sinusoidal_positions(position_ids, 8))
+        assert torch.equal(compiled(position_ids), FORMULA(position_ids, 8))
         with FakeTensorMode():
             assert compute(torch.arange(9)[None]).shape == (1, 9, 8)
-        assert position_tables == {}
+        assert tables == {}
 
-    def test_a_table_for_each_device(self, position_tables):
+    def test_a_table_for_each_device(self, tables):
         for device in ("cpu", "meta"):
             position_ids = torch.arange(9, device=device)[None]
-            assert computed_positions(sinusoidal_positions, position_ids, 9, 8).device.type == device
-        assert len(position_tables) == 2
+            assert tabulated_positions(position_ids, 8, bound=9).device.type == device
+        assert len(tables) == 2
 
-    def test_no_table_belongs_to_a_model(self, position_tables):
+    def test_no_table_belongs_to_a_model(self, tables):
         model = small_model()
         source = torch.stack(sentences(5, 5))
         before = pickle.dumps(model)
         logits = model(input_ids=source, decoder_input_ids=source).logits
-        assert len(position_tables) == 1
+        assert len(tables) == 1
         assert len(pickle.dumps(model)) == len(before)
         assert {*model.state_dict()} == {*pickle.loads(before).state_dict()}
         again = copy.deepcopy(model)(input_ids=source, decoder_input_ids=source).logits
         assert torch.equal(again, logits)
 
-    def test_every_position_while_decoding(self, position_tables, monkeypatch):
+    def test_every_position_while_decoding(self, tables, monkeypatch):
         """With the cache of each kind, and an offset of the first position."""
         model = decisive_model(**IMPORTED)
         source = torch.stack(sentences(5, 5))
         settings = {"num_beams": 1, "max_new_tokens": 12}
         found = model.generate(source, **settings)
         static = model.generate(source, cache_implementation="static", disable_compile=True, **settings)
-        assert len(position_tables) == 1
-        patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: True)
+        assert len(tables) == 1
+        without_tables(monkeypatch)
         expected = model.generate(source, **settings)
         assert torch.equal(found, expected)
         assert torch.equal(static, expected)
+
+
+def without_tables(monkeypatch):
+    monkeypatch.setattr(position_tables, "_LARGEST_TABLE", 0)
 
 
 class TestHalfPrecision:
@@ -918,7 +918,7 @@ class TestHalfPrecision:
 def test_which_products_a_cpu_has(monkeypatch, supported, dtype, has):
     ask = None if supported is None else lambda: supported
     operators = {"_is_mkldnn_bf16_supported": ask, "_is_mkldnn_fp16_supported": ask} if ask else {}
-    monkeypatch.setattr(linear_kernels.torch.ops, "mkldnn", SimpleNamespace(**operators))
+    monkeypatch.setattr(linear_and_dropout.torch.ops, "mkldnn", SimpleNamespace(**operators))
     fast_path_checks.cpu_supports_matmul_in.cache_clear()
     try:
         assert fast_path_checks.cpu_supports_matmul_in(dtype) == has

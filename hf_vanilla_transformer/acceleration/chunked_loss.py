@@ -1,4 +1,4 @@
-"""Sums over target tokens, and the smoothed loss of section 5.4, computed fast and without all logits in memory."""
+"""The smoothed loss of section 5.4 from the decoder's output, without all logits in memory."""
 
 import math
 from typing import Any
@@ -8,8 +8,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from .fast_path_checks import is_plain_cpu_tensor
-from .linear_kernels import cast_for_matmul, onednn_linear, suits_onednn
-from .operations import replaceable
+from .linear_and_dropout import cast_to_matmul_dtype, onednn_linear, suits_onednn
 
 
 # Rows of logits per chunk, at least, and in multiples of d_model: with smaller chunks, adding up the gradients of the
@@ -17,8 +16,7 @@ from .operations import replaceable
 _CHUNK_ROWS, _CHUNK_ROWS_PER_D_MODEL = 512, 2
 
 
-@replaceable
-def smoothed_cross_entropy_of_states(
+def chunked_smoothed_cross_entropy(
     states: torch.Tensor,
     weight: torch.Tensor,
     labels: torch.Tensor,
@@ -40,7 +38,7 @@ def smoothed_cross_entropy_of_states(
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: the sum, a scalar in nats, at least in float32, which can be differentiated
-            once; and the sums of [`token_sums`] over all rows, `(3,)`.
+            once; and the sums of [`~.operations.token_sums`] over all rows, `(3,)`.
     """
     labels = labels.to(states.device).flatten()
     states = states.flatten(0, 1)
@@ -58,33 +56,6 @@ def smoothed_cross_entropy_of_states(
         states, weight = states.detach(), weight.detach()
         bias = None if bias is None else bias.detach()
     return _SmoothedCrossEntropy.apply(states, weight, bias, labels, is_ignored, label_smoothing)
-
-
-def token_sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Sums over the target tokens of each sentence, from which perplexity and token accuracy follow.
-
-    Args:
-        logits (`torch.Tensor` of shape `(batch, target, vocabulary)`).
-        labels (`torch.LongTensor` of shape `(batch, target)`): -100 where there is no target.
-
-    Returns:
-        `torch.Tensor` of shape `(batch, 3)`, at least in float32, without a gradient: the cross-entropy without label
-            smoothing in nats, the number of tokens whose label has the highest logit, ties included, and the number of
-            tokens.
-    """
-    labels, is_target = labels.to(logits.device), labels.to(logits.device) != -100
-    z = logits.detach().to(torch.promote_types(logits.dtype, torch.float32))
-    of_label = z.gather(-1, labels.masked_fill(~is_target, 0)[..., None])[..., 0]
-    cross_entropy = (z.logsumexp(dim=-1) - of_label).masked_fill(~is_target, 0)
-    is_highest = (of_label >= z.amax(dim=-1)) & is_target
-    return torch.stack([each.sum(dim=-1).to(z.dtype) for each in (cross_entropy, is_highest, is_target)], dim=-1)
-
-
-def per_token(total: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None) -> torch.Tensor:
-    """A sum over target tokens divided by their number: `num_items_in_batch`, or the number of `labels`."""
-    if num_items_in_batch is None:
-        num_items_in_batch = (labels != -100).sum()
-    return total / torch.as_tensor(num_items_in_batch, device=total.device).clamp(min=1)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -106,8 +77,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         label_smoothing: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         precise = torch.promote_types(states.dtype, torch.float32)
-        x, w = cast_for_matmul(states), cast_for_matmul(weight)
-        b = None if bias is None else cast_for_matmul(bias)
+        x, w = cast_to_matmul_dtype(states), cast_to_matmul_dtype(weight)
+        b = None if bias is None else cast_to_matmul_dtype(bias)
         right, everywhere = 1 - label_smoothing, label_smoothing / len(w)
         sum_of_x, sum_of_w = x.sum(dim=0, dtype=precise), w.sum(dim=0, dtype=precise)
         total = -everywhere * (sum_of_x * sum_of_w).sum()

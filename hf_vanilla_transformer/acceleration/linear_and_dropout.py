@@ -1,4 +1,4 @@
-"""Dropout and linear layers, computed fast. Each equals the formula in its docstring.
+"""Linear layers, dropout and casts, computed fast. Each equals the plain operation in `model/operations.py`.
 
 Device, dtype and size decide which computation is the fastest; there is no option. Shapes have named axes, as in the
 model's file.
@@ -27,8 +27,8 @@ _SMALLEST_FOR_ONEDNN = 2**21
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def drop(x: torch.Tensor, rate: float, training: bool = True) -> torch.Tensor:
-    """Section 5.4, dropout: x * keep / (1 - rate), where each element of `keep` is 0 with probability `rate`, else 1.
+def fast_drop(x: torch.Tensor, rate: float, training: bool = True) -> torch.Tensor:
+    """Compute [`~.operations.drop`].
 
     On CPUs `keep` takes 16 random bits per element, which torch generates many times faster than Bernoulli samples. The
     rate is then rounded to a multiple of 2^-16, and x is divided by 1 minus the rounded rate. Rates of 0 and 1 are
@@ -75,21 +75,17 @@ class _Dropout(torch.autograd.Function):
         return _Dropout.apply(grad, keep, ctx.scale), None, None
 
 
-def linear(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    """Section 3: layer(x) = x W^T + b, in float32 by oneDNN where that is faster than torch's default.
+def fast_linear(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Compute [`~.operations.linear`], in float32 by oneDNN where that is faster than torch's default.
 
-    Args:
-        layer (`nn.Linear`): a layer, or the module in its place; modified layers and other modules are called.
-        x (`torch.Tensor` of shape `(..., in)`).
-
-    Returns:
-        `torch.Tensor`: `(..., out)`.
+    Modified layers, and other modules in the place of a layer, are called.
     """
     # x first: on GPUs there is nothing to choose, and inspecting the layer takes longer than many matmuls.
     if not (is_plain_cpu_tensor(x) and is_plain_linear(layer)):
         return layer(x)
-    if suits_onednn(x, layer.weight):
-        return _Linear.apply(x, layer.weight, layer.bias)
+    weight: torch.Tensor = layer.weight  # type: ignore[assignment]
+    if suits_onednn(x, weight):
+        return _Linear.apply(x, weight, layer.bias)
     warn_of_slow_matmuls(x.dtype)
     return layer(x)
 
@@ -136,7 +132,7 @@ class _Linear(torch.autograd.Function):
         )
 
 
-def cast_for_matmul(x: torch.Tensor) -> torch.Tensor:
+def cast_to_matmul_dtype(x: torch.Tensor) -> torch.Tensor:
     """Cast x to autocast's matmul dtype, so that several matmuls of x share one cast; x itself without autocast."""
     return x.to(dtype_for_matmul(x))
 
@@ -150,17 +146,17 @@ def dtype_for_matmul(x: torch.Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device)
 
 
-def cast_once_for_layers(x: torch.Tensor) -> torch.Tensor:
+def cast_once_for_layers_on_accelerators(x: torch.Tensor) -> torch.Tensor:
     """Cast the encoder's output as autocast does, once for all decoder layers, if it is on an accelerator.
 
     This saves a kernel for each layer, but adds up the gradients of the layers in the dtype of autocast. On CPUs a cast
     costs little, so each layer casts, and gradients are added up in float32.
     """
-    return x if is_plain_cpu_tensor(x) else cast_for_matmul(x)
+    return x if is_plain_cpu_tensor(x) else cast_to_matmul_dtype(x)
 
 
 @contextmanager
-def cast_weights_once(model: nn.Module) -> Iterator[None]:
+def cast_weights_once_under_autocast(model: nn.Module) -> Iterator[None]:
     """Have autocast cast each weight once within this context, although the model's `forward` enters and leaves it.
 
     The Trainer enters autocast within `forward`, and torch drops its casts of weights where the outermost autocast

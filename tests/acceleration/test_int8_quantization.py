@@ -19,9 +19,9 @@ from transformers import (
 )
 
 from hf_vanilla_transformer import Int8Config, PaperTrainingArguments, translate
-from hf_vanilla_transformer.model import prepacked_weights
-from hf_vanilla_transformer.model.int8_quantization import Int8Linear, Int8Quantizer
-from hf_vanilla_transformer.model.prepacked_weights import Int8PackedLinear, pack
+from hf_vanilla_transformer.acceleration import prepacked_weights
+from hf_vanilla_transformer.acceleration.int8_quantization import Int8Linear, Int8Quantizer
+from hf_vanilla_transformer.acceleration.prepacked_weights import Int8PackedLinear, pack
 from tests.ecosystem.documentation import FIXTURE, blocks, run
 from tests.generation.test_step import (
     SENTENCES,

@@ -9,12 +9,12 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from ..model.input_checks import InputError
+from ..model.pretrained_model import INT8
 from .fast_path_checks import is_plain_cpu_tensor
-from .input_error import InputError
 from .prepacked_weights import Int8PackedLinear, pack
 
 
-INT8 = "vanilla_transformer_int8"
 _LM_HEAD = "lm_head.weight"
 # The range of int8 weights is symmetric: -127 to 127.
 _LARGEST = 127
@@ -156,10 +156,7 @@ class Int8Quantizer(HfQuantizer):
 
 
 def register_quantizer() -> None:
-    """Register [`Int8Config`] with `from_pretrained`, also for folders saved with it. Repeating it changes nothing.
-
-    The last registration wins, because the code in a saved folder registers its own quantizer.
-    """
+    """Register [`Int8Config`] with `from_pretrained`, also for folders saved with it. Repeating it changes nothing."""
     AUTO_QUANTIZATION_CONFIG_MAPPING[INT8] = Int8Config
     AUTO_QUANTIZER_MAPPING[INT8] = Int8Quantizer
 

@@ -12,7 +12,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
-from hf_vanilla_transformer.model import attention_kernels, loss_kernels
+from hf_vanilla_transformer.acceleration import attention as attention_module
+from hf_vanilla_transformer.acceleration import chunked_loss
 from tests.models import patch_everywhere
 
 
@@ -55,9 +56,9 @@ class Launches(TorchDispatchMode):
 def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model takes the way that it takes for tensors on a GPU, with tensors on the CPU."""
     patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: False)
-    monkeypatch.setattr(attention_kernels, "_unfused_is_faster", lambda query, key: False)
-    monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS", CHUNK_ROWS)
-    monkeypatch.setattr(loss_kernels, "_CHUNK_ROWS_PER_D_MODEL", 0)
+    monkeypatch.setattr(attention_module, "_unfused_is_faster", lambda query, key: False)
+    monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS", CHUNK_ROWS)
+    monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS_PER_D_MODEL", 0)
     # On a GPU, dropout is one kernel.
     monkeypatch.setattr(torch.nn.functional, "dropout", lambda x, p: torch.native_dropout(x, p, True)[0])
     # oneDNN compiles a kernel for each shape, which takes longer than this whole test.

@@ -1,4 +1,4 @@
-"""The loss of section 5.4 on GPUs by a Triton kernel, where Triton works.
+"""The loss of section 5.4 from the decoder's output: by a Triton kernel on GPUs where Triton works, and else in chunks.
 
 On an H200 with 25,000 tokens, d_model 512 and a vocabulary of 37,000, it takes 7.5 ms forward and backward, and the
 plain operation 17.7 ms: `python -m benchmarks.gpu_candidates --parts loss`.
@@ -7,12 +7,14 @@ plain operation 17.7 ms: `python -m benchmarks.gpu_candidates --parts loss`.
 from functools import cache
 
 import torch
+from torch import nn
 
-from ..model.linear_kernels import dtype_for_matmul
-from ..model.loss_kernels import smoothed_cross_entropy_of_states
-from ..model.operations import plain
+from ..model.operations import plain, smoothed_cross_entropy_of_states
+from .chunked_loss import chunked_smoothed_cross_entropy
+from .fast_path_checks import is_plain_linear
 from .fused_loss import ReplaceLogits, fused_smoothed_cross_entropy
 from .gpu_conditions import are_on_one_nvidia_gpu, triton_works
+from .linear_and_dropout import dtype_for_matmul
 
 
 # Of the logits of a chunk: 14,500 rows in 16 bits with the paper's vocabulary of 37,000. Larger ones are not faster.
@@ -22,16 +24,32 @@ _CHUNK_PART_OF_MEMORY = 64
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def smoothed_cross_entropy_on_gpus(
+def smoothed_cross_entropy_without_logits(
+    states: torch.Tensor, lm_head: nn.Module, labels: torch.Tensor, label_smoothing: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute [`~.operations.smoothed_cross_entropy_of_states`] from the matrix of the output projection.
+
+    Other modules in the place of the output projection are called, by the plain operation.
+
+    Args and results are those of the plain operation. The sum can be differentiated once.
+    """
+    if not is_plain_linear(lm_head):
+        return plain(smoothed_cross_entropy_of_states)(states, lm_head, labels, label_smoothing)
+    weight: torch.Tensor = lm_head.weight  # type: ignore[assignment]
+    bias: torch.Tensor | None = lm_head.bias  # type: ignore[assignment]
+    return smoothed_cross_entropy_of_matrix(states, weight, labels, label_smoothing, bias)
+
+
+def smoothed_cross_entropy_of_matrix(
     states: torch.Tensor,
     weight: torch.Tensor,
     labels: torch.Tensor,
     label_smoothing: float,
     bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute [`smoothed_cross_entropy_of_states`] by Triton on GPUs of NVIDIA, and by its plain formula elsewhere.
+    """Compute [`chunked_smoothed_cross_entropy`], by Triton on GPUs of NVIDIA.
 
-    Args and results are those of the plain operation.
+    Args and results are those of [`chunked_smoothed_cross_entropy`].
     """
     if _suits_triton(states, weight, bias) and triton_works(states.device, dtype_for_matmul(states)):
         return fused_smoothed_cross_entropy(
@@ -43,7 +61,7 @@ def smoothed_cross_entropy_on_gpus(
             replace_logits=_replacement_in_triton(),
             chunk_bytes=chunk_bytes_of(torch.cuda.get_device_properties(states.device).total_memory),
         )
-    return plain(smoothed_cross_entropy_of_states)(states, weight, labels, label_smoothing, bias)
+    return chunked_smoothed_cross_entropy(states, weight, labels, label_smoothing, bias)
 
 
 def chunk_bytes_of(memory: int) -> int:

@@ -1,6 +1,6 @@
 import pytest
 
-from hf_vanilla_transformer.model.language_codes import language_of
+from hf_vanilla_transformer.support.language_codes import language_of
 
 
 @pytest.mark.parametrize(
