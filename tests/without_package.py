@@ -1,16 +1,26 @@
 """Load models where hf_vanilla_transformer cannot be imported; tests run this file in a process of its own.
 
-Usage: python -I without_package.py RESULTS.json NAME_OR_FOLDER ... [--save FOLDER] [--run FILE.py]
+Usage: python -I without_package.py RESULTS.json NAME_OR_FOLDER ... [--int8 FOLDER] [--save FOLDER] [--run FILE.py]
 """
 
 import argparse
 import importlib.abc
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    pipeline,
+)
 
 
 SENTENCES = ["forty-two", "seven", "one hundred and one"]
@@ -25,10 +35,71 @@ class NoPackage(importlib.abc.MetaPathFinder):
         return None
 
 
-def supports_cpu_decoder(model: torch.nn.Module) -> bool:
-    """Whether the CPU decoder that the model's own code imported supports the model."""
-    folder, _, _ = type(model).__module__.rpartition(".")
-    return sys.modules[f"{folder}.cpu_decoder"].supports_cpu_decoder(model)
+SEARCHES = {
+    "beams": {},
+    "greedy": {"num_beams": 1},
+    "sampling": {"num_beams": 1, "do_sample": True, "temperature": 2.0},
+    "sampling with beams": {"num_beams": 3, "do_sample": True, "temperature": 8.0},
+    "hf penalty": {"length_penalty_type": "hf", "length_penalty": 1.5, "num_return_sequences": 3},
+    "static cache": {"cache_implementation": "static", "disable_compile": True},
+    "greedy, static cache": {"num_beams": 1, "cache_implementation": "static", "disable_compile": True},
+    "no cache": {"use_cache": False},
+}
+
+
+def tokens_of_searches(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, list[list[int]]]:
+    """Token ids of each kind of search."""
+    tokens = {}
+    for name, settings in SEARCHES.items():
+        torch.manual_seed(0)
+        tokens[name] = model.generate(**inputs, **settings).tolist()
+    return tokens
+
+
+def tokens_after_training(name: str, tokenizer: object, inputs: dict[str, torch.Tensor]) -> list[list[int]]:
+    """Token ids after some updates by the stock Trainer, without dropout, so that no random numbers differ."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True, dropout=0.0)
+    pairs = [("seven", "sieben"), ("forty-two", "zweiundvierzig"), ("one hundred and one", "vierundvierzig")] * 4
+    data = [tokenizer(source, text_target=target) for source, target in pairs]
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = Seq2SeqTrainingArguments(
+            folder,
+            max_steps=6,
+            per_device_train_batch_size=6,
+            learning_rate=1e-3,
+            lr_scheduler_type="constant",
+            save_strategy="no",
+            report_to="none",
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        collator = DataCollatorForSeq2Seq(tokenizer, model=model)
+        Seq2SeqTrainer(model, arguments, data_collator=collator, train_dataset=data, processing_class=tokenizer).train()
+    return model.eval().generate(**inputs).tolist()
+
+
+def tokens_with_adapter(name: str, inputs: dict[str, torch.Tensor]) -> list[list[int]] | None:
+    """Token ids with an adapter of PEFT that changes the model; None without PEFT."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        return None
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
+    torch.manual_seed(0)
+    adapter = LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q_proj", "fc1"], r=4, init_lora_weights=False)
+    return get_peft_model(model, adapter).eval().generate(**inputs).tolist()
+
+
+def tokens_of(name: str) -> dict[str, list[list[int]] | None]:
+    """Token ids of a model in each kind of search, after training, and with an adapter."""
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
+    inputs = dict(tokenizer(SENTENCES, padding=True, return_tensors="pt"))
+    return {
+        **tokens_of_searches(model, inputs),
+        "trained": tokens_after_training(name, tokenizer, inputs),
+        "adapter": tokens_with_adapter(name, inputs),
+    }
 
 
 def describe(name: str) -> dict:
@@ -40,15 +111,13 @@ def describe(name: str) -> dict:
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     with torch.no_grad():
         states = base(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
-        supports = supports_cpu_decoder(model)
     translator = pipeline("translation", model=name, trust_remote_code=True, device="cpu")
     return {
         "classes": [type(loaded).__name__ for loaded in (tokenizer, config, base, model, translator)],
         "modules": [type(loaded).__module__.partition(".")[0] for loaded in (config, base, model, translator)],
         "dtype": str(model.dtype),
-        "supports_cpu_decoder": supports,
-        "output": model.generate(**inputs).tolist(),
-        "greedy": model.generate(**inputs, num_beams=1).tolist(),
+        "attention": model.config._attn_implementation,
+        "tokens": tokens_of_searches(model, dict(inputs)),
         "states": states.tolist(),
         "translations": [found["translation_text"] for found in translator(SENTENCES)],
     }
@@ -60,10 +129,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("results")
     parser.add_argument("names", nargs="+")
+    parser.add_argument("--int8")
     parser.add_argument("--save")
     parser.add_argument("--run")
     args = parser.parse_args()
     results = {name: describe(name) for name in args.names}
+    results["tokens"] = tokens_of(args.names[0])
+    if args.int8:
+        try:
+            AutoModelForSeq2SeqLM.from_pretrained(args.int8, trust_remote_code=True)
+        except ValueError as error:
+            results["int8"] = str(error)
     if args.save:
         AutoModelForSeq2SeqLM.from_pretrained(args.names[0], trust_remote_code=True).save_pretrained(args.save)
         AutoTokenizer.from_pretrained(args.names[0]).save_pretrained(args.save)

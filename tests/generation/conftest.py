@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from hf_vanilla_transformer.acceleration import cpu_search
 from hf_vanilla_transformer.acceleration.cpu_decoder import CPUDecoder
-from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
 from tests.generation.by_hand import EOS
 from tests.models import decisive_model, pad, sentences, small_model
 
@@ -57,9 +57,9 @@ def path(request, monkeypatch):
         built.append(True)
         return CPUDecoder(*args)
 
-    monkeypatch.setattr(generation, "CPUDecoder", build)
+    monkeypatch.setattr(cpu_search, "CPUDecoder", build)
     if request.param == "modules":
-        monkeypatch.setattr(generation, "supports_cpu_decoder", lambda model: False)
+        monkeypatch.setattr(cpu_search, "supports_cpu_decoder", lambda model: False)
     yield
     assert bool(built) == (request.param == "steps")
 

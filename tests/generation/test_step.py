@@ -14,9 +14,8 @@ from transformers.generation import EosTokenCriteria, MaxLengthCriteria, Stoppin
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from hf_vanilla_transformer.acceleration import cpu_decoder as step
-from hf_vanilla_transformer.acceleration import prepacked_weights
+from hf_vanilla_transformer.acceleration import cpu_search, prepacked_weights
 from hf_vanilla_transformer.acceleration.cpu_decoder import CPUDecoder, supports_cpu_decoder
-from hf_vanilla_transformer.model import generation_vanilla_transformer as generation
 from tests.generation.by_hand import BOS
 from tests.generation.conftest import SENTENCES, ending_model
 from tests.models import IMPORTED, decisive_model, pad, patch_everywhere, sentences, small_config, small_model
@@ -354,7 +353,7 @@ def scores(model, rows=None, **kwargs):
 def plain_scores(model, monkeypatch, **kwargs):
     """The same by the modules alone."""
     with monkeypatch.context() as patch:
-        patch.setattr(generation, "supports_cpu_decoder", lambda model: False)
+        patch.setattr(cpu_search, "supports_cpu_decoder", lambda model: False)
         return scores(model, **kwargs)
 
 
@@ -530,7 +529,7 @@ def takes_steps(model, monkeypatch, source=None, **kwargs) -> bool:
 
     (ids, mask), options = pad(SENTENCES), {"max_new_tokens": 3, **kwargs}
     with monkeypatch.context() as patch:
-        patch.setattr(generation, "CPUDecoder", Spy)
+        patch.setattr(cpu_search, "CPUDecoder", Spy)
         model.generate(**(source or {"input_ids": ids}), attention_mask=mask, **options)
     return bool(made)
 
@@ -613,7 +612,7 @@ def test_a_batch_shrinks_and_its_translations_stay(num_beams, monkeypatch):
     alone = [model.generate(row[None], num_beams=num_beams, max_length_offset=6)[0] for row in rows]
     ids, mask = pad(rows)
     with monkeypatch.context() as patch:
-        patch.setattr(generation, "CPUDecoder", Spy)
+        patch.setattr(cpu_search, "CPUDecoder", Spy)
         together = model.generate(ids, attention_mask=mask, num_beams=num_beams, max_length_offset=6)
     assert [row[row != 0].tolist() for row in together] == [row.tolist() for row in alone]
     assert sizes[0] == len(rows) * num_beams
@@ -642,7 +641,7 @@ def test_criteria_of_the_caller_are_obeyed(criterion, num_beams, monkeypatch):
         after_ends = [row[row.index(end) + 1 :] for row in found if end in row]
         assert after_ends
         assert all(set(tokens) <= {0} for tokens in after_ends)
-    monkeypatch.setattr(generation, "supports_cpu_decoder", lambda model: False)
+    monkeypatch.setattr(cpu_search, "supports_cpu_decoder", lambda model: False)
     assert found == targets()
 
 
@@ -698,7 +697,7 @@ def test_options_change_the_same_by_steps_as_by_the_modules(option, num_beams, m
     assert takes_steps(model, monkeypatch, num_beams=num_beams, **given)
     found = targets(**given)
     assert found != targets()
-    monkeypatch.setattr(generation, "supports_cpu_decoder", lambda model: False)
+    monkeypatch.setattr(cpu_search, "supports_cpu_decoder", lambda model: False)
     assert found == targets(**given)
 
 

@@ -31,15 +31,17 @@ from hf_vanilla_transformer import (
     VanillaTransformerTokenizer,
 )
 from tests.models import IMPORTED, decisive_model, small_config
-from tests.without_package import SENTENCES
+from tests.without_package import SEARCHES, SENTENCES, tokens_of, tokens_of_searches
 
 
 ROOT = Path(__file__).parents[1]
 FIXTURE = ROOT / "fixtures" / "numbers_tiny"
 PAGE = ROOT.parent / "docs" / "share.md"
 MODEL = {path.name for path in (ROOT.parent / "hf_vanilla_transformer" / "model").glob("[a-z]*.py")}
-# The tokenizer of fairseq's models travels with those alone.
-SHIPPED = MODEL - {"tokenization_fairseq.py"}
+# Tokenizers that need code travel with the models that use them.
+SHIPPED = MODEL - {"tokenization_fairseq.py", "tokenization_two_vocabularies.py"}
+MOST_FILES = 10
+MOST_NODES = 18_500
 ALLOWED = {"torch", "transformers", "huggingface_hub", *sys.stdlib_module_names}
 
 
@@ -82,13 +84,16 @@ def without_package(folders, run_in_fork, tmp_path_factory) -> dict:
     parent = tmp_path_factory.mktemp("child")
     results = parent / "results.json"
     environment = {**os.environ, "HF_HOME": str(parent / "home"), "HF_HUB_OFFLINE": "1"}
-    names = [str(folder) for folder in folders.values()]
+    described = {kind: str(folder) for kind, folder in folders.items() if kind != "int8"}
     (parent / "page.py").write_text(block("without", folders["saved"]))
-    arguments = [results, *names, "--save", parent / "again", "--run", "page.py"]
+    arguments = [results, *described.values(), "--int8", folders["int8"], "--save", parent / "again"]
+    arguments += ["--run", "page.py"]
     child = run_in_fork(ROOT / "without_package.py", *arguments, environment=environment, folder=parent)
     found = json.loads(results.read_text())
     return {
-        **{kind: found[str(folder)] for kind, folder in folders.items()},
+        **{kind: found[folder] for kind, folder in described.items()},
+        "tokens": found["tokens"],
+        "int8": found["int8"],
         "saved again": found["saved again"],
         "without trust": found["without trust"],
         "folder": parent / "again",
@@ -96,43 +101,53 @@ def without_package(folders, run_in_fork, tmp_path_factory) -> dict:
     }
 
 
-@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again"])
-def test_without_the_package_it_is_the_same_model(without_package, kind):
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
-    inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+@pytest.fixture(scope="module")
+def with_package(folders) -> dict:
+    """The tokens of the first of these folders with the package."""
+    return tokens_of(str(folders["saved"]))
+
+
+@pytest.mark.parametrize("search", [*SEARCHES, "trained", "adapter"])
+def test_without_the_package_tokens_are_the_same(with_package, without_package, search):
+    assert without_package["tokens"][search] == with_package[search]
+    if search in ("sampling", "sampling with beams", "trained", "adapter"):
+        assert with_package[search] != with_package["beams"]
+
+
+@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again", "imported"])
+def test_without_the_package_it_is_the_same_model(folders, without_package, kind):
+    """Also with the fields that weights of other systems need."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(folders["imported" if kind == "imported" else "saved"])
+    inputs = AutoTokenizer.from_pretrained(FIXTURE)(SENTENCES, padding=True, return_tensors="pt")
     found = without_package[kind]
-    assert found["output"] == model.generate(**inputs).tolist()
-    assert found["greedy"] == model.generate(**inputs, num_beams=1).tolist()
-    assert found["translations"] == ["zweiundvierzig", "sieben", "einhunderteins"]
+    assert found["tokens"] == tokens_of_searches(model, dict(inputs))
     assert found["dtype"] == str(model.dtype)
     with torch.no_grad():
         states = model.model(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
-    assert torch.equal(torch.tensor(found["states"]), states)
+    torch.testing.assert_close(torch.tensor(found["states"]), states)
 
 
-@pytest.mark.parametrize("kind", ["int8", "imported"])
-def test_without_the_package_other_weights_are_the_same(folders, without_package, kind):
-    """In int8, and with the fields that weights of other systems need."""
-    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folders[kind]), AutoTokenizer.from_pretrained(FIXTURE)
-    inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
-    found = without_package[kind]
-    assert found["output"] == model.generate(**inputs).tolist()
-    assert found["greedy"] == model.generate(**inputs, num_beams=1).tolist()
-    with torch.no_grad():
-        states = model.model(**inputs, decoder_input_ids=inputs.input_ids).last_hidden_state
-    assert torch.equal(torch.tensor(found["states"]), states)
+@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again"])
+def test_without_the_package_the_pipeline_translates(without_package, kind):
+    assert without_package[kind]["translations"] == ["zweiundvierzig", "sieben", "einhunderteins"]
 
 
-@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again", "int8"])
+def test_int8_weights_without_the_package_are_an_error(without_package):
+    """transformers skips a quantization method that it does not know, and reads the integers as weights."""
+    assert "the weights of this model are int8" in without_package["int8"]
+    assert "`import hf_vanilla_transformer`" in without_package["int8"]
+
+
+@pytest.mark.parametrize("kind", ["saved", "checkpoint", "saved again"])
 def test_without_the_package_the_code_is_the_folder_s(without_package, kind):
     assert without_package[kind]["modules"] == ["transformers_modules"] * 4
-    assert without_package[kind]["supports_cpu_decoder"]
+    assert without_package[kind]["attention"] == "sdpa"
     assert without_package[kind]["classes"] == [
         "TokenizersBackend",
         "VanillaTransformerConfig",
         "VanillaTransformerModel",
         "VanillaTransformerForConditionalGeneration",
-        "TranslationPipeline",
+        "PlainTranslationPipeline",
     ]
 
 
@@ -178,6 +193,12 @@ def test_what_is_shipped(folders, without_package, tmp_path):
         for name in SHIPPED:
             original = Path(hf_vanilla_transformer.__file__).parent / "model" / name
             assert (folder / name).read_text() == original.read_text()
+
+
+def test_a_saved_folder_is_short_enough_to_read(folders):
+    assert len(SHIPPED) <= MOST_FILES
+    trees = [ast.parse((folders["saved"] / name).read_text(encoding="utf-8")) for name in SHIPPED]
+    assert sum(1 for tree in trees for _ in ast.walk(tree)) <= MOST_NODES
 
 
 @pytest.mark.parametrize("name", sorted(MODEL))

@@ -66,7 +66,7 @@ def test_a_model_that_fails(service_of, monkeypatch):
 
 def test_a_search_ends_when_nobody_waits_for_it(service_of, monkeypatch):
     """Its worker is free for the next request long before the search would have ended."""
-    from hf_vanilla_transformer.model import generation_vanilla_transformer
+    from hf_vanilla_transformer.acceleration import cpu_decoder
     from tests.apps.serving.support import call, serving
 
     step, steps = CPUDecoder.__call__, []
@@ -80,7 +80,7 @@ def test_a_search_ends_when_nobody_waits_for_it(service_of, monkeypatch):
 
     service = service_of(request_seconds=1)
     with serving(service) as address:
-        monkeypatch.setattr(generation_vanilla_transformer.CPUDecoder, "__call__", slow)
+        monkeypatch.setattr(cpu_decoder.CPUDecoder, "__call__", slow)
         body = {"inputs": "nine", "parameters": {"generate_parameters": {"max_new_tokens": 2048}}}
         status, headers, answer = call(address, "POST", "/", body)
         assert (status, headers["Retry-After"]) == (503, "5")
@@ -234,7 +234,7 @@ def test_other_languages(service_of):
 
 def test_short_requests_do_not_wait_for_the_costliest(service_of, model, tokenizer, monkeypatch):
     """They are answered while the search of another client goes on, whose answer stays the same."""
-    from hf_vanilla_transformer.model import generation_vanilla_transformer
+    from hf_vanilla_transformer.acceleration import cpu_decoder
     from tests.apps.serving.support import call, serving, wait_until
 
     texts, small = ["nine hundred and ninety-nine", "forty-two"] * 20, ["nine", "seven", "forty-two"]
@@ -249,7 +249,7 @@ def test_short_requests_do_not_wait_for_the_costliest(service_of, model, tokeniz
                 may_end.wait(30)
         return step(self, input_ids)
 
-    monkeypatch.setattr(generation_vanilla_transformer.CPUDecoder, "__call__", slow)
+    monkeypatch.setattr(cpu_decoder.CPUDecoder, "__call__", slow)
     with serving(service_of()) as address, ThreadPoolExecutor(1) as threads:
         costly = threads.submit(call, address, "POST", "/", {"inputs": texts})
         wait_until(lambda: sizes)
