@@ -47,7 +47,7 @@ $(READY): pyproject.toml constraints.txt
 	$(VENV)/bin/$(INSTALL) -c constraints.txt --editable '.[numbers,plots,dev]'
 	@touch $@
 
-extras: $(EXTRAS)  ## Install peft, export, marian, ctranslate2, text, serve and g2p (GPL-3).
+extras: $(EXTRAS)  ## Install peft, export, marian, ctranslate2, text, serve and g2p.
 
 # A target of its own, because the demo needs none of them and some of them print when transformers imports them.
 $(EXTRAS): $(READY)

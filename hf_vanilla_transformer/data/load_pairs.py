@@ -23,7 +23,6 @@ from ..support.atomic_files import are_same_file, is_stream, whole_file
 from ..support.user_errors import InputError, input_errors
 from .number_corpus import number_pairs
 from .pair_arguments import Files, file_names, languages_of
-from .pronunciation_corpus import pronunciation_pairs
 from .text_lines import TABLES, check_is_input, iterate_lines, opened, suffix_of
 
 
@@ -52,7 +51,6 @@ def load_pairs(
 
     - `load_pairs("numbers", source="en", target="de")`: the built-in corpus, see [`number_pairs`]; `source` and
       `target` are language codes, by default "en" and "de".
-    - `load_pairs("cmudict")`: words and their pronunciations, see [`pronunciation_pairs`].
     - `load_pairs("user/name", source="en", target="de")`: a data set of the Hub; `source` and `target` are columns, or
       languages in a column `translation`. A split "dev", "valid" or "val" is renamed "validation" if all splits are
       loaded and none has that name.
@@ -64,7 +62,7 @@ def load_pairs(
     memory-mapped from there, so a corpus may be larger than memory. Unchanged files are copied only once.
 
     Args:
-        dataset (`str`, *optional*): `"numbers"`, `"cmudict"`, or the name of a Hub data set.
+        dataset (`str`, *optional*): `"numbers"`, or the name of a Hub data set.
         train_files, validation_files, test_files (*optional*): tables of one format, or aligned text files, for each
             split.
         source, target (`str`): columns or languages, see above.
@@ -106,8 +104,6 @@ def load_pairs(
     if dataset == "numbers":
         languages = {"source": "en", "target": "de"}
         return number_pairs(languages.get(source, source), languages.get(target, target), **options)
-    if dataset == "cmudict":
-        return pronunciation_pairs()
     with input_errors():
         loaded = load_dataset(dataset, **options)
     if isinstance(loaded, Dataset):  # "train[:1%]" is a part of the split "train".

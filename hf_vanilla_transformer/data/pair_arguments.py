@@ -62,7 +62,7 @@ class DataArguments:
 
     _argument_group_name = "data"
 
-    dataset_name: str | None = option(None, 'A data set on the Hub, "numbers" for the built-in corpus, or "cmudict".')
+    dataset_name: str | None = option(None, 'A data set on the Hub, or "numbers" for the built-in corpus.')
     dataset_config_name: str | None = option(None, "The configuration of a Hub data set.")
     train_file: list[str] | None = option(
         None, "Tables (CSV, TSV, JSON lines, parquet), or pairs of aligned text files: a.en a.de b.en b.de."
@@ -126,8 +126,6 @@ class DataArguments:
         return {split: paths for split, paths in files.items() if paths is not None}
 
     def _options(self, split: str | None) -> dict[str, Any]:
-        if self.dataset_name == "cmudict":
-            return {}
         if self.dataset_name == "numbers":
             # The other splits do not depend on the number of training pairs.
             train_size = self.train_size if split in (None, "train") else 1
@@ -140,8 +138,6 @@ class DataArguments:
         """A split in words: the name of the data set, or of the files."""
         if self.dataset_name == "numbers":
             return f"numbers of up to {self.max_digits} digits written out in words ({split})"
-        if self.dataset_name == "cmudict":
-            return f"CMUdict without stress marks ({split})"
         if self.dataset_name is not None:
             # The path of a local data set means nothing to others.
             path = Path(self.dataset_name)

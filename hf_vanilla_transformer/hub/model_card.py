@@ -19,8 +19,8 @@ _TEMPLATE_PATHS = (Path(__file__).parents[1] / "model_card.md", Path(__file__).p
 LIBRARIES = {"MarianTokenizer": "sentencepiece", "FairseqTokenizer": "sacremoses"}
 # Fields in which models of other systems differ from the paper.
 _OF_OTHERS = ("source_vocab_size", "activation_function", "lm_head_bias", "stack_layer_norm", "position_offset")
-# Data sets that are not on the Hub.
-BUILT_IN = ("numbers", "cmudict")
+# The data set that is not on the Hub.
+BUILT_IN = "numbers"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class About:
 
     Args:
         title: heading, and the model's name in the metadata of its scores.
-        dataset: the data set's name on the Hub, or one of `BUILT_IN`; None for files.
+        dataset: the data set's name on the Hub, or `BUILT_IN`; None for files.
         source_language, target_language: codes, such as `"en"` or `"en_US"`; other values are omitted.
         base_model: the fine-tuned model, a name on the Hub or a folder, of which the card shows the last part only.
         scores: of [`~hf_vanilla_transformer.score_translations`] on the test pairs, with `data` and `decoding`, which
@@ -78,7 +78,7 @@ class About:
         scores: Any = self.scores
         return EvalResult(
             task_type="translation",
-            dataset_type=_hub_name(self.dataset) or (self.dataset if self.dataset in BUILT_IN else "own-files"),
+            dataset_type=_hub_name(self.dataset) or (self.dataset if self.dataset == BUILT_IN else "own-files"),
             dataset_name=scores["data"],
             dataset_config=self.dataset_config,
             dataset_split="test",
@@ -193,7 +193,7 @@ def name_of_base(base: str | None) -> str | None:
 
 def _hub_name(name: str | None) -> str | None:
     """The name if it may be on the Hub; None for a folder and for the built-in corpus."""
-    if name is None or name in BUILT_IN or Path(name).exists():
+    if name is None or name == BUILT_IN or Path(name).exists():
         return None
     try:
         validate_repo_id(name)

@@ -217,7 +217,7 @@ def save_card(
     tokenizer = json.loads((output / "tokenizer_config.json").read_text(encoding="utf-8")).get("tokenizer_class")
     described = replace(about(settings, scores), data=facts["data"], tokenizer_class=tokenizer, **location)
     described = replace(described, target_code=target_code)
-    if settings.data.dataset_name in BUILT_IN:  # A sentence of the user's data may be private.
+    if settings.data.dataset_name == BUILT_IN:  # A sentence of the user's data may be private.
         described = replace(described, example_source=pairs["train"][0]["source"])
     card = fill_model_card(described, model.config, model.num_parameters(), facts)
     with staged(output) as staging:
