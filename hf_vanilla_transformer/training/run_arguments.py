@@ -255,24 +255,21 @@ class RunArguments(PaperTrainingArguments):
             self.accelerator_config.non_blocking = True  # type: ignore[union-attr]
 
     def _check_saves_what_it_evaluates(self) -> None:
-        """Raise ValueError if a run that is to end with its best model would not save each model that it evaluates."""
+        """Raise ValueError if a run that is to end with its best model would not save each model that it evaluates.
+
+        The Trainer's arguments raise ValueError if the two strategies differ. These are the cases that they accept.
+        """
         save_strategy = SaveStrategy(self.save_strategy).value
         eval_strategy = IntervalStrategy(self.eval_strategy).value
-        for name, strategy in (("save_strategy", save_strategy), ("eval_strategy", eval_strategy)):
-            if strategy == "no":
-                raise InputError(
-                    f'load_best_model_at_end is set, but {name} is "no"; give --eval_strategy and --save_strategy, '
-                    'both "steps" or both "epoch".'
-                )
-        if save_strategy not in (eval_strategy, "best"):
+        if eval_strategy == "no" and save_strategy in ("no", "best"):
             raise InputError(
-                f"load_best_model_at_end is set, but save_strategy is {save_strategy} and eval_strategy "
-                f"{eval_strategy}; give both the same."
+                'load_best_model_at_end is set, but eval_strategy is "no"; give --eval_strategy and --save_strategy, '
+                'both "steps" or both "epoch".'
             )
         # As the Trainer's default.
         eval_steps = self.eval_steps or self.logging_steps
         # The Trainer accepts a multiple, and then loses a best model that it did not save.
-        if save_strategy == "steps" and self.save_steps != eval_steps:
+        if save_strategy == eval_strategy == "steps" and self.save_steps != eval_steps:
             raise InputError(
                 f"load_best_model_at_end is set, but save_steps is {self.save_steps:g} and eval_steps {eval_steps:g}, "
                 "so the best model may not be saved; give both the same number."

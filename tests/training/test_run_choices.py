@@ -176,16 +176,23 @@ def test_load_best_model_runs_with_evaluation_steps_alone(tmp_path):
     ("given", "words"),
     [
         ({"eval_steps": 300, "save_steps": 500}, ["save_steps is 500", "eval_steps 300"]),
-        ({"save_strategy": "no"}, ["save_strategy", "no"]),
+        ({"save_strategy": "no"}, ["eval_strategy", "no"]),
         ({"eval_strategy": "no"}, ["eval_strategy", "no"]),
+        ({"eval_strategy": "no", "save_strategy": "best"}, ["eval_strategy", "no"]),
+        # The Trainer's arguments raise these.
+        ({"eval_strategy": "no", "save_strategy": "steps"}, ["save and eval strategy to match", "STEPS", "NO"]),
+        ({"eval_strategy": "epoch", "save_strategy": "steps"}, ["save and eval strategy to match", "STEPS", "EPOCH"]),
     ],
 )
-def test_load_best_model_with_steps_that_do_not_fit(tmp_path, given, words):
+def test_load_best_model_with_strategies_that_do_not_fit(tmp_path, given, words):
     settings = {**TINY, **evaluated(tmp_path), "load_best_model_at_end": True}
     del settings["save_steps"], settings["eval_strategy"]
     with pytest.raises(SystemExit) as error:
         train_verb.main(write_recipe({**settings, **given}, tmp_path))
-    assert str(error.value).startswith("error: load_best_model_at_end is set")
+    assert str(error.value).startswith("error: ")
+    assert "load_best_model_at_end" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
     for word in words:
         assert word in str(error.value)
 
