@@ -325,10 +325,10 @@ def score_translations(
     lists: Any = references if is_nested else ([each] for each in check_strings("references", references))
     lists = [[*check_strings("references", each)] for each in lists]
     against = None if against is None else [*check_strings("against", against)]
-    for texts in (hypotheses, hypotheses if against is None else against):
-        if len(texts) != len(lists) or not texts:
-            given = f"{len(texts)} translations and {len(lists)} references were given"
-            raise InputError(f"{given}; give a reference for each.")
+    if against is not None and len(against) != len(hypotheses):
+        raise InputError(
+            f"against has {len(against)} translations, but there are {len(hypotheses)} hypotheses; give one for each."
+        )
     by_character = tokenize in ("zh", "ja-mecab")
     options = {
         "tokenize": tokenize,
