@@ -20,7 +20,7 @@ TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 
 
 def check_is_input(path: Path) -> None:
-    """Raise OSError if a path names neither a file nor a pipe."""
+    """Raise OSError if a path names neither a file nor a pipe, before the work that comes before reading it."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file.")
     if not path.exists():
@@ -41,7 +41,6 @@ def opened(path: Path) -> Iterator[Any]:
         OSError: if there is no such file, or it cannot be read.
         ValueError: if the file is not a whole gzip file although its name ends in .gz.
     """
-    check_is_input(path)
     with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
         try:
             yield file

@@ -18,7 +18,7 @@ import yaml
 from transformers import HfArgumentParser
 
 from .build_arguments import kinds_of
-from .user_errors import InputError
+from .user_errors import InputError, UserError
 
 
 RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
@@ -170,9 +170,11 @@ def format_recipe(arguments: Mapping[str, object]) -> str:
 
 
 def _read(config: str) -> _Content:
-    text = _read_text(config)
     try:
+        text = _read_text(config)
         content = _parse_json(text) if config.lower().endswith(".json") else _parse_yaml(text)
+    except UserError:
+        raise
     except (ValueError, yaml.YAMLError) as error:
         raise InputError(f"{config} cannot be read as YAML or JSON: {error}") from error
     if not isinstance(content.values, dict):
@@ -182,12 +184,7 @@ def _read(config: str) -> _Content:
 
 def _read_text(config: str) -> str:
     if Path(config).suffix.lower() in RECIPE_SUFFIXES:
-        if not Path(config).is_file():
-            raise FileNotFoundError(f"{config} does not exist; name a YAML or JSON file of arguments.")
-        try:
-            return Path(config).read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{config} is not UTF-8: {error}; convert it, for example with iconv.") from error
+        return Path(config).read_text(encoding="utf-8-sig")
     if config not in recipes():
         raise InputError(
             f'config is "{config}"; give a file that ends in .yaml or .json, or a recipe: {", ".join(recipes())}.'

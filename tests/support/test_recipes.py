@@ -10,6 +10,7 @@ import pytest
 
 from hf_vanilla_transformer.apps.cli.parser import given_arguments
 from hf_vanilla_transformer.support.build_arguments import option
+from hf_vanilla_transformer.support.user_errors import InputError
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_saving import save_arguments
 
@@ -163,3 +164,10 @@ def test_settings_of_a_resumed_run_are_those_of_the_command_line(tmp_path, line)
     found = Settings.from_arguments(output_dir=str(tmp_path), resume_from_checkpoint="last")
     expected = given_arguments(Settings, "", [f"--{name}", text])
     assert found.given[name] == expected[name]
+
+
+def test_a_file_that_is_not_utf8_is_named(tmp_path):
+    path = tmp_path / "arguments.yaml"
+    path.write_bytes(b"text: \xff\n")
+    with pytest.raises(InputError, match=r"arguments\.yaml cannot be read .*'utf-8' codec can't decode byte 0xff"):
+        given_arguments(ExampleArguments, "", ["--config", str(path)])

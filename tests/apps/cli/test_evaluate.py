@@ -263,7 +263,7 @@ def test_a_revision_without_a_model_to_compare_with(files):
             "short.txt has 1 lines, but",
         ),
         (["--translations_file", "out.txt", "--against", "short.txt"], "short.txt has 1 lines, but there are 3 pairs"),
-        (["--translations_file", "none.txt"], "none.txt does not exist; check the path"),
+        (["--translations_file", "none.txt"], "No such file or directory: 'none.txt'"),
         (
             ["--translations_file", "out.txt", "--num_beams", "2"],
             "num_beams: no effect without a model that translates",

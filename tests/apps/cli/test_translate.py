@@ -339,7 +339,7 @@ def test_terms_from_a_file(decisive, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (None, [], "terms.tsv does not exist; check the path."),
+        (None, [], "No such file or directory: 'terms.tsv'"),
         ("house Haus\n", [], "terms.tsv, line 1: 'house Haus'; write a term, a tab, and its translation."),
         ("two\tzwei\n", ["--num_beams", "1"], "forced_phrases and glossaries need beam search, but num_beams is 1; "),
         ("two\tzwei\n", ["--engine", "ctranslate2"], "--glossary does not work with --engine ctranslate2; "),
