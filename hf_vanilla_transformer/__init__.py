@@ -16,7 +16,6 @@ from .support.version import __version__ as __version__
 if TYPE_CHECKING:
     from .acceleration.int8_quantization import Int8Config as Int8Config
     from .acceleration.prepacked_weights import forget_packed as forget_packed
-    from .apps.conversion.ctranslate2_engine import load_engine as load_engine
     from .data.length_filter import filter_pairs as filter_pairs
     from .data.load_pairs import load_pairs as load_pairs
     from .data.token_budget_batches import TokenBudgetBatchSampler as TokenBudgetBatchSampler
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from .training.trainer_callbacks import ReleaseMemory as ReleaseMemory
     from .training.trainer_callbacks import StopWhenDiverged as StopWhenDiverged
     from .translation.alignment import align as align
+    from .translation.engine import load_engine as load_engine
     from .translation.ensemble import Ensemble as Ensemble
     from .translation.pipeline import TranslationPipeline as TranslationPipeline
     from .translation.score import score as score
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 _NAMES_OF = {
     "acceleration.int8_quantization": ["Int8Config"],
     "acceleration.prepacked_weights": ["forget_packed"],
-    "apps.conversion.ctranslate2_engine": ["load_engine"],
     "data.length_filter": ["filter_pairs"],
     "data.load_pairs": ["load_pairs"],
     "data.token_budget_batches": ["TokenBudgetBatchSampler"],
@@ -86,6 +85,7 @@ _NAMES_OF = {
     "training.token_metrics": ["TokenMetricsTrainer"],
     "training.trainer_callbacks": ["DivergedError", "ReleaseMemory", "StopWhenDiverged"],
     "translation.alignment": ["align"],
+    "translation.engine": ["load_engine"],
     "translation.ensemble": ["Ensemble"],
     "translation.pipeline": ["TranslationPipeline"],
     "translation.score": ["score"],

@@ -21,9 +21,8 @@ import yaml
 
 from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.apps.cli.main import main
-from hf_vanilla_transformer.apps.conversion import user_cache
 from hf_vanilla_transformer.data.number_corpus import number_pairs
-from hf_vanilla_transformer.training import distillation
+from hf_vanilla_transformer.hub import user_cache
 from tests.apps.conversion.opus_mt import write_opus_mt
 from tests.support.pronunciation_page import write_pronunciations
 from tests.test_docs import FIXTURE, PAGES, RECIPES, ROOT, blocks
@@ -148,8 +147,7 @@ def test_commands(page, model, tmp_path, monkeypatch):
         "number_pairs",
         lambda *languages, **options: few(*languages, max_digits=options["max_digits"]),
     )
-    for module in (user_cache, distillation):
-        monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(user_cache, "CACHE", tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
     for arguments in to_run:
         shown = f"{PROGRAM}{shlex.join(arguments)}"

@@ -11,6 +11,11 @@ from ..model.pretrained_model import give_weights_the_mode_of_config
 from ..support.user_errors import InputError
 
 
+CARD = "README.md"
+# How a converted model was compared with its source.
+CERTIFICATE = "parity.json"
+# Patterns of the files of weights in a folder of transformers.
+WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 # This package's tokenizers have the first four, other tokenizers the rest.
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -44,7 +49,7 @@ INT8 = "int8"
 NOT_TO_SHARE = (TRAINING_ARGUMENTS, ARGUMENTS, ARGUMENTS_WHILE_PUSHED)
 # Files that a run writes, next to its checkpoints; a later run in the same folder may write fewer of them.
 FILES_OF_A_RUN = (
-    "README.md",
+    CARD,
     "config.json",
     "curve.json",
     "curve.png",
@@ -52,7 +57,7 @@ FILES_OF_A_RUN = (
     "model.safetensors",
     "model.safetensors.index.json",
     "model-?????-of-?????.safetensors",
-    "parity.json",
+    CERTIFICATE,
     "scores.json",
     *NOT_TO_SHARE,
     *TOKENIZER_FILES,

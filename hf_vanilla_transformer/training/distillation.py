@@ -18,15 +18,16 @@ from sacrebleu.metrics import BLEU
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..apps.conversion.ctranslate2_engine import load_engine
-from ..apps.conversion.user_cache import CACHE, native_folder, result_key
 from ..data.cleaning import clean_pairs
 from ..data.target_language import TargetCodes
 from ..data.text_lines import iterate_lines
 from ..evaluation.evaluate import spread
 from ..hub.model_card import name_of_base
+from ..hub.native_folder import native_folder
+from ..hub.user_cache import result_folder
 from ..model.input_checks import is_blank
 from ..support.user_errors import InputError
+from ..translation.engine import load_engine
 from ..translation.model_loading import load_ensemble
 from ..translation.translate import translate
 from .plan import spoken_duration
@@ -87,7 +88,7 @@ class Teacher:
         self._target_code = TargetCodes(tokenizer, target_language_of(settings.data, tokenizer)).default
         if self._target_code:
             facts["target"] = self._target_code
-        self._cache = CACHE / f"{result_key(self.folders, facts)}-translations"
+        self._cache = result_folder("translations", self.folders, facts)
 
     def with_tokenizer(self, settings: Settings) -> Settings:
         """Settings with the teacher's tokenizer, unless they name a model or a tokenizer, or say how to train one."""
@@ -247,9 +248,10 @@ class Teacher:
         return found
 
     def _loaded(self) -> tuple[PreTrainedTokenizerBase, Any]:
-        if self._arguments.teacher_engine == "torch":
+        engine = self._arguments.teacher_engine
+        if engine == "torch":
             return load_ensemble(list(map(str, self.folders)), self._device)
-        return AutoTokenizer.from_pretrained(self.folders[0]), load_engine(str(self.folders[0]), "ctranslate2")
+        return AutoTokenizer.from_pretrained(self.folders[0]), load_engine(str(self.folders[0]), engine)
 
     def _translate(
         self, tokenizer: PreTrainedTokenizerBase, model: Any, sources: list[str]

@@ -23,8 +23,6 @@ from transformers import (
 )
 from transformers.trainer_utils import HubStrategy
 
-from ..apps.conversion.source_folder import MODEL_TYPES
-from ..apps.conversion.user_cache import native_folder
 from ..data.cleaning import clean_pairs, hold_out
 from ..data.length_filter import filter_pairs, pair_lengths
 from ..data.pair_arguments import TrainingDataArguments
@@ -35,6 +33,7 @@ from ..data.tokenized_pairs import tokenize_pairs
 from ..data.tokenizer import train_tokenizer
 from ..evaluation.evaluate import spread
 from ..evaluation.metrics import make_compute_metrics
+from ..hub.native_folder import IMPORTERS, native_folder
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.input_checks import (
     LETTERLESS_SHARE_FIELD,
@@ -186,7 +185,7 @@ def make_model(
     name, options = existing, {} if checkpoint else model_args.options()
     with explaining_missing_files(existing):
         config = AutoConfig.from_pretrained(existing, **options)
-        if checkpoint is None and config.model_type in MODEL_TYPES:
+        if checkpoint is None and config.model_type in IMPORTERS:
             existing, options = native_folder(str(existing), model_args.revision, model_args.token), {}
             config = AutoConfig.from_pretrained(existing)
     if config.model_type != VanillaTransformerConfig.model_type:

@@ -1,9 +1,18 @@
-"""The protocol of engines: what `translate`, `score`, `align` and `serve` use of an object in the place of a model."""
+"""Engines, which stand in the place of a model: `load_engine()`, and what the package needs of an engine."""
 
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+
+from ..support.argument_checks import check_number
+from ..support.lazy_functions import LazyFunctions
+from ..support.user_errors import InputError
+
+
+# Functions `load(folder, compute_type, threads, revision, token)` that return an `Engine`, by the engine's name.
+# `registration.py` registers them.
+ENGINES = LazyFunctions()
 
 
 @runtime_checkable
@@ -40,3 +49,39 @@ class Engine(Protocol):
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         """Names and weights, which are checked for NaN if a translation is empty; there may be none."""
+
+
+def load_engine(
+    folder: str,
+    engine: str = "ctranslate2",
+    compute_type: str | None = None,
+    *,
+    threads: int | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+) -> Engine:
+    """Load a trained folder into another runtime, to be given to `translate` and `score` in the place of a model.
+
+    A folder is converted once, by [`~hf_vanilla_transformer.to_ctranslate2`], into
+    `HF_HOME/hf_vanilla_transformer`, under the hash of its files. The folder of an OPUS-MT model is converted by
+    [`~hf_vanilla_transformer.from_hf_marian`] first.
+
+    Args:
+        folder (`str`): a trained folder, or a name on the Hub.
+        engine (`str`): `"ctranslate2"`.
+        compute_type (`str`, *optional*): one of `apps.conversion.ctranslate2.QUANTIZATIONS`; float32 by default.
+        threads (`int`, *optional*): number of threads; by default torch's.
+        revision, token (`str`, *optional*): branch, tag or commit, and access token of the Hub.
+
+    Raises:
+        ImportError: if ctranslate2 is not installed.
+        OSError: if the folder cannot be read.
+        ValueError: if `engine` is unknown, CTranslate2 lacks `compute_type` on this processor or cannot hold the model,
+            or the converted model is not equal to it.
+    """
+    if engine not in ENGINES:
+        raise InputError(f'engine is "{engine}"; choose one of {", ".join(ENGINES)}.')
+    if threads is not None:
+        check_number("threads", threads, 1)
+    load: Any = ENGINES[engine]
+    return load(folder, compute_type, threads, revision, token)

@@ -15,11 +15,11 @@ from benchmarks import generation
 from benchmarks.support import generation_implementations, generation_profile, report_parts, timing
 from benchmarks.support.count_decoder_rows import counting_rows
 from benchmarks.support.generation_profile import PARTS, parts
-from hf_vanilla_transformer import score_translations, translate
+from hf_vanilla_transformer import load_engine, score_translations, translate
 from hf_vanilla_transformer.acceleration import prepacked_weights
 from hf_vanilla_transformer.acceleration.cpu_decoder import CPUDecoder
-from hf_vanilla_transformer.apps.conversion import ctranslate2_engine, user_cache
 from hf_vanilla_transformer.apps.conversion.hf_marian import new_marian
+from hf_vanilla_transformer.hub import user_cache
 
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
@@ -233,7 +233,7 @@ def test_rows_are_hypotheses_times_steps(tmp_path, monkeypatch):
         assert rows == [2 * 3] * 5
     pytest.importorskip("ctranslate2")
     monkeypatch.setattr(user_cache, "CACHE", tmp_path)
-    loaded = ctranslate2_engine.load_engine(str(FIXTURE))
+    loaded = load_engine(str(FIXTURE))
     with counting_rows(loaded) as rows:
         loaded.generate(**inputs, num_beams=1)
     loaded.close()

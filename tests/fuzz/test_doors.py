@@ -28,10 +28,10 @@ from hf_vanilla_transformer import align as align_words
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.apps.cli import convert, evaluate, translate
 from hf_vanilla_transformer.apps.cli.parser import given_arguments
-from hf_vanilla_transformer.apps.conversion import user_cache
 from hf_vanilla_transformer.apps.documents.markup_document import Document
 from hf_vanilla_transformer.apps.terms import glossary as glossary_module
 from hf_vanilla_transformer.data.cleaning import clean_pairs, hold_out
+from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.model.beam_search import BeamSearch
 from hf_vanilla_transformer.model.constrained_beam_search import ConstrainedBeamSearch
 from hf_vanilla_transformer.model.input_checks import is_blank, sides_of

@@ -8,7 +8,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from hf_vanilla_transformer import translate
-from hf_vanilla_transformer.apps.conversion import user_cache
+from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.training import distillation
 from hf_vanilla_transformer.training.distillation import Teacher
 from hf_vanilla_transformer.training.run_arguments import Settings
@@ -23,8 +23,7 @@ SOURCES = ["one", "two", "six", "seven", "ten", "twenty", "thirty"]
 def distill_as_one_of_two(folder, homes, sources):
     """Write the sentences that this process translates, and the pairs that it gets."""
     rank = int(os.environ["RANK"])
-    for module in (user_cache, distillation):
-        module.CACHE = Path(homes[rank])
+    user_cache.CACHE = Path(homes[rank])
     translated = []
 
     def note(model, tokenizer, sentences, **options):

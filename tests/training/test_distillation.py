@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import Int8Config, Translation, load_pairs, translate
 from hf_vanilla_transformer.apps.cli import distill, train
-from hf_vanilla_transformer.apps.conversion import user_cache
+from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.support.user_errors import InputError
 from hf_vanilla_transformer.training import distillation, run
 from hf_vanilla_transformer.training.distillation import Teacher
@@ -44,8 +44,7 @@ SMALL = {
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch) -> Path:
     """A cache of its own for each test."""
-    for module in (user_cache, distillation):
-        monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(user_cache, "CACHE", tmp_path / "cache")
     return tmp_path / "cache"
 
 

@@ -7,9 +7,9 @@ from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import VanillaTransformerForConditionalGeneration, tokenize_pairs, translate
-from hf_vanilla_transformer.apps.conversion import user_cache
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.data.target_language import TargetCodes
+from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.training import distillation
 from hf_vanilla_transformer.training.distillation import Teacher
 from hf_vanilla_transformer.training.run import train
@@ -51,8 +51,7 @@ def tokenizer(folder):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    for module in (user_cache, distillation):
-        monkeypatch.setattr(module, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(user_cache, "CACHE", tmp_path / "cache")
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from hf_vanilla_transformer import (
     load_engine,
     translate,
 )
-from hf_vanilla_transformer.apps.conversion import user_cache
 from hf_vanilla_transformer.apps.conversion.ctranslate2 import with_heads_first
+from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.translation.alignment import link
 from tests.generation.by_hand import forced_pass
 from tests.models import decisive_model

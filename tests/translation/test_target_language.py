@@ -249,7 +249,7 @@ class TestTranslate:
     def test_ctranslate2(self, folders, tokenizer, read, coded, monkeypatch, tmp_path):
         pytest.importorskip("ctranslate2")
         from hf_vanilla_transformer import load_engine
-        from hf_vanilla_transformer.apps.conversion import user_cache
+        from hf_vanilla_transformer.hub import user_cache
 
         monkeypatch.setattr(user_cache, "CACHE", tmp_path)
         engine = load_engine(str(folders[1]), "ctranslate2")

@@ -17,7 +17,7 @@ from hf_vanilla_transformer import (
     train_tokenizer,
     translate,
 )
-from hf_vanilla_transformer.apps.conversion import user_cache
+from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.model.input_checks import sides_of
 from tests.ecosystem.documentation import FIXTURE
 from tests.models import decisive_model

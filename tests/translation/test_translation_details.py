@@ -10,7 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import Translation, load_engine, score, translate
-from hf_vanilla_transformer.apps.conversion import user_cache
+from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.translation import translation_details
 from hf_vanilla_transformer.translation.translation_details import has_loop
 from tests.ecosystem.documentation import FIXTURE

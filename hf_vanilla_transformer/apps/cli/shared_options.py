@@ -9,6 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from ...support.argument_checks import check_number
 from ...support.build_arguments import option
 from ...support.user_errors import InputError
+from ...translation.engine import load_engine
 from ...translation.loading_arguments import LoadingArguments
 from ...translation.model_loading import explaining_missing_files, load_ensemble
 from ..terms.glossary import read_terms
@@ -45,8 +46,6 @@ def load_given(args: LoadingArguments, engine: EngineArguments | None = None) ->
     names = [args.model_name_or_path] if isinstance(args.model_name_or_path, str) else args.model_name_or_path
     if engine is None or engine.engine == "torch":
         return load_ensemble(names, args.device, **args.options())
-    from ..conversion.ctranslate2_engine import load_engine
-
     if len(names) > 1:
         raise InputError(f"--engine {engine.engine} has no ensembles; name one model, or use the engine torch.")
     if args.device not in (None, "cpu"):

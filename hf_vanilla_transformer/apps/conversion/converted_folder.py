@@ -16,7 +16,7 @@ import transformers
 
 from ...data.target_language import codes_of
 from ...hub.model_card import LIBRARIES, About, fill_model_card, location_of
-from ...hub.model_folder import check_holds_no_model, staged
+from ...hub.model_folder import CARD, CERTIFICATE, check_holds_no_model, staged
 from ...support.argument_checks import reason_of
 from ...support.atomic_files import are_same_file, locked
 from ...support.user_errors import InputError
@@ -24,10 +24,10 @@ from ...support.version import __version__
 from ...translation.model_loading import load, load_model
 from ...translation.translate import translate
 from .parity_certificate import add_scores, check_equal, compare
-from .source_folder import CARD, load_tokenizer
+from .source_folder import load_tokenizer
 
 
-CERTIFICATE, TOKENIZER_CONFIG = "parity.json", "tokenizer_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from ...hub.model_folder import staged
+from ...hub.model_folder import CERTIFICATE, staged
+from ...hub.native_folder import source_folder
+from ...hub.user_cache import hashes
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...support.argument_checks import check_number
@@ -17,9 +19,9 @@ from ...support.atomic_files import locked
 from ...support.user_errors import InputError, needing
 from ...support.version import __version__
 from ...translation.words_of_tokens import TokenTexts
-from .converted_folder import CERTIFICATE, command
+from .converted_folder import command
 from .parity_certificate import SENTENCES, TOLERANCES, check_equal, log_probs, random_rows, translate_rows
-from .source_folder import hashes, load_tokenizer, load_trained, source_folder, weight_files
+from .source_folder import load_tokenizer, load_trained, weight_files
 from .weight_transforms import require
 
 

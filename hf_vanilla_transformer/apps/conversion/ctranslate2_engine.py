@@ -1,4 +1,4 @@
-"""`load_engine()`, and CTranslate2 in the place of a model: its generate(), log-probabilities and attention."""
+"""CTranslate2 in the place of a model: its generate(), log-probabilities and attention."""
 
 import copy
 import json
@@ -13,17 +13,16 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, GenerationConfig
 
 from ...acceleration.fast_path_checks import has_avx512
+from ...hub.model_folder import CERTIFICATE
+from ...hub.native_folder import native_folder
+from ...hub.user_cache import convert_once
 from ...model.generation_settings import check_search, check_token_ids, length_penalty_of, limits_length
-from ...support.argument_checks import check_number
 from ...support.user_errors import InputError
 from ...translation.engine import Engine
-from .converted_folder import CERTIFICATE
 from .ctranslate2 import QUANTIZATIONS, always_given, import_library, to_ctranslate2
 from .ctranslate2_process import CTranslate2Process, Setting
-from .user_cache import cached, native_folder
 
 
-ENGINES = ("ctranslate2",)
 # Arguments of generate() that CTranslate2 has, too.
 _PASSED_ON = ("repetition_penalty", "no_repeat_ngram_size")
 _ARGUMENTS = (
@@ -45,56 +44,32 @@ _CONCURRENT = 2
 _Rows = list[list[int]]
 
 
-def load_engine(
-    folder: str,
-    engine: str = "ctranslate2",
-    compute_type: str | None = None,
-    *,
-    threads: int | None = None,
-    revision: str | None = None,
-    token: str | None = None,
+def load_ctranslate2(
+    folder: str, compute_type: str | None, threads: int | None, revision: str | None, token: str | None
 ) -> "CTranslate2Engine":
-    """Load a trained folder into another runtime, to be given to `translate` and `score` in the place of a model.
+    """Convert a trained folder for CTranslate2 if the user's cache does not hold the result, and load it.
 
-    A folder is converted once, by [`~hf_vanilla_transformer.apps.conversion.ctranslate2.to_ctranslate2`], into
-    `HF_HOME/hf_vanilla_transformer`, under the hash of its files; one of an OPUS-MT model first by `from_hf_marian`.
-
-    Args:
-        folder (`str`): a trained folder, or a name on the Hub.
-        engine (`str`): `"ctranslate2"`.
-        compute_type (`str`, *optional*): one of `conversion.ctranslate2.QUANTIZATIONS`; float32 by default.
-        threads (`int`, *optional*): number of threads; by default torch's.
-        revision, token (`str`, *optional*): branch, tag or commit, and access token of the Hub.
-
-    Raises:
-        ImportError: if ctranslate2 is not installed.
-        OSError: if the folder cannot be read.
-        ValueError: if `engine` is unknown, CTranslate2 lacks `compute_type` on this processor or cannot hold the model,
-            or the converted model is not equal to it.
+    Arguments and errors are those of [`~hf_vanilla_transformer.load_engine`].
     """
-    if engine not in ENGINES:
-        raise InputError(f'engine is "{engine}"; choose one of {", ".join(ENGINES)}.')
     kind = compute_type or "float32"
     types = [name for name in QUANTIZATIONS if name in import_library().get_supported_compute_types("cpu")]
     if kind not in types:
         raise InputError(f'compute_type is "{kind}"; choose one of {", ".join(types)}, which this processor has.')
-    if threads is not None:
-        check_number("threads", threads, 1)
     local = native_folder(folder, revision, token)
     return CTranslate2Engine(local, converted(local, kind), kind, threads or torch.get_num_threads())
 
 
 def converted(folder: Path, compute_type: str) -> Path:
-    """The folder of CTranslate2 in the user's cache, made if it is not there."""
+    """Return the folder of CTranslate2 in the user's cache, made if it is not there."""
 
     def convert(source: str, output: str) -> None:
         to_ctranslate2(source, output, quantization=compute_type)
 
-    return cached(compute_type, folder, {"ctranslate2": import_library().__version__}, convert)
+    return convert_once(compute_type, folder, {"ctranslate2": import_library().__version__}, convert)
 
 
 class CTranslate2Engine(torch.nn.Module, Engine):
-    """A model in CTranslate2, in a process of its own; see [`load_engine`].
+    """A model in CTranslate2, in a process of its own; see [`~hf_vanilla_transformer.load_engine`].
 
     Its search differs from the model's: a sentence ends when as many hypotheses have finished as there are beams
     (`early_stopping=True`), only those among the best `num_beams` candidates may finish, and the length limit of a

@@ -15,12 +15,13 @@ import torch
 import transformers
 from transformers import FSMTConfig, FSMTForConditionalGeneration
 
+from ...hub.user_cache import hashes
 from ...support.argument_checks import reason_of
 from ...support.user_errors import InputError
 from .converted_folder import Source, check_output
 from .fsmt import MERGES, TOKEN_IDS, VOCABULARIES, write_fsmt
 from .parity_certificate import SENTENCES
-from .source_folder import check_archive, hashes, license_of, refuse, unlike
+from .source_folder import check_archive, license_of, refuse, unlike
 from .weight_transforms import State
 
 

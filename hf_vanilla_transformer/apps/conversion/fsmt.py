@@ -13,13 +13,15 @@ import torch
 import transformers
 from transformers import FSMTConfig, FSMTForConditionalGeneration
 
+from ...hub.native_folder import source_folder
+from ...hub.user_cache import hashes
 from ...model import tokenization_fairseq
 from ...model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ...support.safetensors_layout import read_json
 from ...support.user_errors import InputError
 from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
 from .parity_certificate import SENTENCES
-from .source_folder import check_config, hashes, license_of, load_source, source_folder, weight_files
+from .source_folder import check_config, license_of, load_source, weight_files
 from .weight_transforms import converted_model
 
 

@@ -19,7 +19,9 @@ from torch import nn
 from transformers import GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerFast
 
 from ...data.tokenizer import VanillaTransformerTokenizer
-from ...hub.model_folder import TOKENIZER_FILES, check_holds_no_model, staged
+from ...hub.model_folder import CERTIFICATE, TOKENIZER_FILES, check_holds_no_model, staged
+from ...hub.native_folder import source_folder
+from ...hub.user_cache import hashes
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.generation_vanilla_transformer import OWN_SETTINGS
 from ...model.input_checks import LETTERLESS_SHARE_FIELD
@@ -28,16 +30,14 @@ from ...support.atomic_files import locked
 from ...support.safetensors_layout import read_json
 from ...support.user_errors import InputError
 from ...support.version import __version__
-from .converted_folder import CERTIFICATE, TOKENIZER_CONFIG, Source, check_output, command, write_converted
+from .converted_folder import TOKENIZER_CONFIG, Source, check_output, command, write_converted
 from .parity_certificate import SENTENCES, check_equal, compare
 from .source_folder import (
     check_config,
-    hashes,
     license_of,
     load_source,
     load_tokenizer,
     load_trained,
-    source_folder,
     weight_files,
 )
 from .weight_transforms import SAME_FIELDS, converted_model, interleaved_channels, permute_channels, require

@@ -14,12 +14,13 @@ import transformers
 import yaml
 from transformers import MarianConfig, MarianMTModel
 
+from ...hub.user_cache import hashes
 from ...support.language_codes import language_of
 from ...support.user_errors import InputError, needing
 from .converted_folder import TOKENIZER_CONFIG, Source, check_output, write_converted
 from .hf_marian import convert_marian, restore_positions
 from .parity_certificate import LONGEST_OF_MARIAN, SENTENCES
-from .source_folder import check_archive, hashes, license_of, refuse, unlike
+from .source_folder import check_archive, license_of, refuse, unlike
 from .weight_transforms import State
 
 

@@ -1,16 +1,15 @@
 """The folder or repository that a model is converted from: which system it is of, and whether it can be carried."""
 
-import hashlib
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCard, snapshot_download
+from huggingface_hub import ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig
 
-from ...hub.model_folder import TOKENIZER_FILES
+from ...hub.model_folder import CARD, WEIGHT_FILES
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.input_checks import check_vocabulary, check_weights
 from ...support.argument_checks import reason_of
@@ -18,33 +17,10 @@ from ...support.safetensors_layout import read_json
 from ...support.user_errors import InputError
 
 
-CARD = "README.md"
-# By `model_type` of a config.json, and by the ending of files of weights.
+# Systems by the `model_type` of a config.json, and by the ending of files of weights.
 MODEL_TYPES = {"marian": "hf_marian", "fsmt": "fsmt"}
 _ENDINGS = {".npz": "marian", ".pt": "fairseq"}
 _OF_THE_TRAINER = {"optimizer.pt", "scheduler.pt", "scaler.pt"}
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
-
-
-def source_folder(source: str, revision: str | None = None, token: str | None = None) -> Path:
-    """The folder of a source: itself, or a copy of a repository of the Hub, without code.
-
-    Raises:
-        FileNotFoundError: if there is neither a folder nor a repository of this name, or it has no configuration.
-        NotADirectoryError: if it is a file.
-    """
-    folder = Path(source)
-    if folder.is_file():
-        raise NotADirectoryError(f"{folder} is a file; name the folder that it is in.")
-    if not folder.is_dir():
-        try:
-            patterns = [*_WEIGHTS, *TOKENIZER_FILES, "config.json", "generation_config.json", CARD]
-            folder = Path(snapshot_download(source, revision=revision, token=token, allow_patterns=patterns))
-        except (OSError, ValueError) as error:
-            raise FileNotFoundError(f"there is no folder {source}, and the Hub answered: {error}") from error
-    if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} holds no config.json; name the folder of a model of transformers.")
-    return folder
 
 
 def load_source(kind: Any, folder: Path, source: str) -> Any:
@@ -111,18 +87,9 @@ def load_tokenizer(folder: Path, source: str) -> Any:
         raise InputError(f"the tokenizer of {source} cannot be read: {reason_of(error)}") from error
 
 
-def hashes(paths: Iterable[Path]) -> dict[str, str]:
-    """SHA-256 of files, by name."""
-    found = {}
-    for path in sorted(paths):
-        with path.open("rb") as file:
-            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
-
-
 def weight_files(folder: Path) -> list[Path]:
     """The files of weights in a folder of transformers."""
-    return [path for pattern in _WEIGHTS for path in folder.glob(pattern)]
+    return [path for pattern in WEIGHT_FILES for path in folder.glob(pattern)]
 
 
 def license_of(folder: Path) -> str | None:

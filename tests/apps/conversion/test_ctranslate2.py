@@ -15,7 +15,7 @@ from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.apps.conversion import ctranslate2
 from hf_vanilla_transformer.apps.conversion.ctranslate2 import to_ctranslate2
 from hf_vanilla_transformer.apps.conversion.parity_certificate import SENTENCES
-from hf_vanilla_transformer.apps.conversion.source_folder import hashes
+from hf_vanilla_transformer.hub.user_cache import hashes
 from hf_vanilla_transformer.model.input_checks import sides_of
 from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerEncoder
 from tests.apps.conversion.marian import translate_by_marian

@@ -19,7 +19,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 import hf_vanilla_transformer
 from hf_vanilla_transformer import TwoVocabularyTokenizer, align, load_engine, score, train_tokenizer, translate
 from hf_vanilla_transformer.apps.cli.main import main
-from hf_vanilla_transformer.apps.conversion import ctranslate2_engine, user_cache
+from hf_vanilla_transformer.apps.conversion import ctranslate2_engine
+from hf_vanilla_transformer.hub import user_cache
 from tests.ecosystem.documentation import FIXTURE, ROOT
 from tests.models import decisive_model
 

@@ -12,8 +12,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.apps.cli.main import main
-from hf_vanilla_transformer.apps.conversion import to_hf_marian, user_cache
+from hf_vanilla_transformer.apps.conversion import to_hf_marian
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
+from hf_vanilla_transformer.hub import user_cache
 
 
 pytestmark = [

@@ -13,8 +13,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
 
 from hf_vanilla_transformer import TwoVocabularyTokenizer, load_engine, train_tokenizer, translate
 from hf_vanilla_transformer.apps.cli.main import main
-from hf_vanilla_transformer.apps.conversion import from_hf_marian, to_hf_marian, user_cache
+from hf_vanilla_transformer.apps.conversion import from_hf_marian, to_hf_marian
 from hf_vanilla_transformer.data.sentencepiece_tokenizer import train_sentencepiece
+from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.training.run_arguments import ModelArguments
 from tests.apps.conversion.opus_mt import TEXTS, write_opus_mt
 from tests.ecosystem.documentation import FIXTURE, ROOT
@@ -271,7 +272,7 @@ def test_an_engine_takes_an_opus_mt_model(opus, tmp_path, monkeypatch):
     expected = translate(model, tokenizer, TEXTS["en"], **settings)
     assert translate(load_engine(str(opus)), tokenizer, TEXTS["en"], **settings) == expected
     names = sorted(path.name.partition("-")[2] for path in (tmp_path / "cache").iterdir() if path.is_dir())
-    assert names == ["float32", "hf_marian"]
+    assert names == ["float32", "marian"]
 
 
 def test_the_block_of_the_page(opus, tmp_path, capsys):

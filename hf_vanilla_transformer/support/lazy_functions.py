@@ -1,0 +1,32 @@
+"""A registry of functions that are imported when they are first used."""
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+
+class LazyFunctions:
+    """Functions by name, each registered as a string such as `"package.module:function"`.
+
+    The plugin calls functions of applications through such a registry, because it does not import applications.
+    `registration.py` fills the registries.
+    """
+
+    def __init__(self) -> None:
+        self._paths: dict[str, str] = {}
+
+    def register(self, name: str, path: str) -> None:
+        """Register a function; a later registration of the same name replaces an earlier one."""
+        self._paths[name] = path
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._paths
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the registered names."""
+        return iter(self._paths)
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        """Import the function of a name; raises KeyError if the name is not registered."""
+        module, _, function = self._paths[name].partition(":")
+        return getattr(import_module(module), function)
