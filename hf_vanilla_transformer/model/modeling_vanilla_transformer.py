@@ -318,14 +318,23 @@ class VanillaTransformerDecoderLayer(VanillaTransformerLayer):
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
         """`(batch, target, d_model)` in and out; `encoder_hidden_states` is `(batch, source, d_model)`."""
-        x = hidden_states
-        attended, _ = self.self_attn(x, attention_mask=attention_mask, cache=cache, **kwargs)
-        x = self.add_and_norm(x, attended, self.self_attn_layer_norm)
+        x = self.attend_to_target(hidden_states, attention_mask=attention_mask, cache=cache, **kwargs)
         attended, _ = self.encoder_attn(
             x, encoder_hidden_states, attention_mask=encoder_attention_mask, cache=cache, **kwargs
         )
         x = self.add_and_norm(x, attended, self.encoder_attn_layer_norm)
         return self.add_and_norm(x, self.feed_forward(x), self.final_layer_norm)
+
+    def attend_to_target(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        cache: EncoderDecoderCache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """The first sub-layer, masked self-attention with its residual sum and norm; `(batch, target, d_model)`."""
+        attended, _ = self.self_attn(hidden_states, attention_mask=attention_mask, cache=cache, **kwargs)
+        return self.add_and_norm(hidden_states, attended, self.self_attn_layer_norm)
 
 
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):

@@ -124,6 +124,5 @@ def _cross_attention(layer: Any, x: torch.Tensor, source: torch.Tensor, source_m
     Asking the model for its attention instead would compute, and keep, that of all layers.
     """
     look_ahead_mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
-    attended, _ = layer.self_attn(x, attention_mask=look_ahead_mask, output_attentions=True)
-    x = layer.add_and_norm(x, attended, layer.self_attn_layer_norm)
+    x = layer.attend_to_target(x, attention_mask=look_ahead_mask, output_attentions=True)
     return layer.encoder_attn(x, source, source_mask[:, None, None].bool(), output_attentions=True)[1]

@@ -19,7 +19,9 @@ from hf_vanilla_transformer import (
 )
 from hf_vanilla_transformer.apps.conversion.ctranslate2 import with_heads_first
 from hf_vanilla_transformer.hub import user_cache
-from hf_vanilla_transformer.translation.alignment import link
+from hf_vanilla_transformer.model.modeling_vanilla_transformer import VanillaTransformerDecoderLayer
+from hf_vanilla_transformer.translation.alignment import attention_of_pairs, link
+from hf_vanilla_transformer.translation.inference import Inference
 from tests.generation.by_hand import forced_pass
 from tests.models import decisive_model
 from tests.number_alignment import diagonal, english, german, gold, spell
@@ -98,6 +100,18 @@ def test_alignments_by_hand(model, tokenizer):
                 if best < len(word_of[0]):
                     expected.add((word_of[0][best], word))
             assert align(model, tokenizer, [source], [target]) == [sorted(expected)]
+
+
+def test_attention_comes_from_the_layers_own_masked_self_attention(model, tokenizer, monkeypatch):
+    """With another self-attention in the layer, alignments read what the layer computes then."""
+    monkeypatch.setattr(VanillaTransformerDecoderLayer, "attend_to_target", lambda layer, x, **kwargs: x)
+    source, target = "three hundred and sixty five", "drei hundert fünf und sechzig"
+    ids = [tokenizer(source).input_ids, [1, *tokenizer(text_target=target).input_ids]]
+    (layer, head), *_ = heads = model.config.heads_for_alignment
+    output = forced_pass(model, *map(torch.tensor, ids), output_attentions=True)
+    with torch.inference_mode():
+        ((_, _, _, attention),) = attention_of_pairs(Inference(model, tokenizer, 4096), [source], [target], heads)
+    torch.testing.assert_close(attention[0], output.cross_attentions[layer][0, head, :-1])
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 30, 4096])
