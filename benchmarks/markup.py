@@ -236,7 +236,7 @@ def links_of_tags(model: Any, tokenizer: Any, sources: list[str], targets: list[
         Inference(model, tokenizer, 4096, False),
     )
     with torch.inference_mode():
-        rows = {row: aligner(*each) for row, *each in attention_of_pairs(inference, sources, targets, aligner.heads)}
+        rows = {row: aligner(*each) for row, *each in attention_of_pairs(inference, sources, targets)}
     return [rows[row] for row in range(len(rows))]
 
 

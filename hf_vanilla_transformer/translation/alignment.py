@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..support.user_errors import InputError
 from .concurrent_use import evaluating
-from .engine import Engine
 from .inference import Inference, forced_decoding
+from .runtime import runtime_of
 from .words_of_tokens import WORDS, TokenTexts
 
 
@@ -31,25 +31,17 @@ class Aligner:
     def __init__(
         self, model: Any, tokenizer: PreTrainedTokenizerBase, words: re.Pattern[str] = WORDS, for_tags: bool = False
     ):
-        self.heads, self._words, self._for_tags = alignment_heads(model), words, for_tags
+        self.has_attention = bool(runtime_of(model, tokenizer).alignment_heads)
+        self._words, self._for_tags = words, for_tags
         self._shift = getattr(model.config, "alignment_shift", False)
         self._texts = TokenTexts(tokenizer, False), TokenTexts(tokenizer, True)
 
     def __call__(self, source: Tokenized, target: Tokenized, attention: torch.Tensor) -> Links:
-        """Return the links of a pair, from its attention, `(heads, target, source)`."""
+        """Return the links of a pair, from its attention, `(target, source)`."""
         source_texts, target_texts = self._texts
         source_words = source_texts.words(*source, self._words)
         target_words = target_texts.words(*target, self._words)
-        average = attention.mean(dim=0)
-        return link(average, source_words, target_words, shift=self._shift, for_tags=self._for_tags)
-
-
-def alignment_heads(model: Any) -> list[tuple[int, int]]:
-    """Decoder layer and head of the attention that alignments are read from; none where a model gives no attention."""
-    if isinstance(model, Engine):
-        return model.alignment_heads
-    has_layers = hasattr(model, "get_decoder") and hasattr(model.get_decoder(), "layers")
-    return list(getattr(model.config, "heads_for_alignment", [])) if has_layers else []
+        return link(attention, source_words, target_words, shift=self._shift, for_tags=self._for_tags)
 
 
 def link(attention: torch.Tensor, source_words: Any, target_words: Any, shift: bool, for_tags: bool = False) -> Links:
@@ -111,20 +103,19 @@ def align(
             gives no attention, or it does not translate into `target_lang` or needs one.
     """
     aligner = Aligner(model, tokenizer)
-    if not aligner.heads:
-        is_engine = isinstance(model, Engine)
-        reason = "CTranslate2 averages heads of one layer only" if is_engine else "it is no model of this package"
+    if not aligner.has_attention:
+        reason = runtime_of(model, tokenizer).reason_without_alignments
         raise InputError(f"a {type(model).__name__} gives no attention to align words by: {reason}.")
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
-    rows = {row: aligner(*each) for row, *each in attention_of_pairs(inference, sources, targets, aligner.heads)}
+    rows = {row: aligner(*each) for row, *each in attention_of_pairs(inference, sources, targets)}
     return [rows[row] for row in range(len(rows))]
 
 
 def attention_of_pairs(
-    inference: Inference, sources: Iterable[str], targets: Iterable[str], heads: list[tuple[int, int]]
+    inference: Inference, sources: Iterable[str], targets: Iterable[str]
 ) -> Iterator[tuple[int, Tokenized, Tokenized, Any]]:
-    """The row of each pair, its two sides, and its attention, `(heads, target, source)`; longest pairs first."""
+    """The row of each pair, its two sides, and its attention, `(target, source)`; longest pairs first."""
     sources, targets, source_ids, target_ids = inference.tokenize_pairs(sources, targets)
     with evaluating(inference.model):
-        for row, (_, attention) in forced_decoding(inference, source_ids, target_ids, heads, "aligning"):
+        for row, (_, attention) in forced_decoding(inference, source_ids, target_ids, True, "aligning"):
             yield row, (sources[row], source_ids[row]), (targets[row], target_ids[row]), attention

@@ -19,7 +19,8 @@ ENGINES = LazyFunctions()
 class Engine(Protocol):
     """A model that another runtime than torch computes, such as `load_engine` returns.
 
-    `isinstance(model, Engine)` is False for models of torch, which have neither `log_probs` nor `alignment_heads`.
+    `isinstance(model, Engine)` is False for models of torch, which have neither `log_probs` nor `alignment_heads`. Only
+    [`~.runtime.runtime_of`] asks this; other code asks the runtime that it returns.
 
     `serve` calls it from two threads at once.
 

@@ -1,11 +1,9 @@
 """What translating, scoring and aligning share: checks, batches of similar length, and forced decoding."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
@@ -14,12 +12,7 @@ from ..model.input_checks import check_vocabulary
 from ..support.argument_checks import check_number, check_strings
 from ..support.user_errors import InputError
 from .concurrent_use import encode
-from .engine import Engine
-
-
-# Of one target: the log-probability of each token given those before it, in nats; and on the CPU, the cross-attention
-# `(heads, target, source)` of the requested heads in the step that predicts each token.
-_Forced = tuple[list[float], torch.Tensor | None]
+from .runtime import ForcedTarget, Runtime, runtime_of
 
 
 @dataclass(frozen=True)
@@ -39,6 +32,11 @@ class Inference:
         check_number("tokens_per_batch", self.tokens_per_batch, 1)
         check_vocabulary(self.model.config, self.tokenizer)
         self.codes()  # Raises for a language that the model does not have.
+
+    @property
+    def runtime(self) -> Runtime:
+        """What answers the questions that a model in torch and an engine have in common."""
+        return runtime_of(self.model, self.tokenizer)
 
     def codes(self) -> TargetCodes:
         """Return what puts the codes of target languages before sources."""
@@ -75,54 +73,17 @@ def forced_decoding(
     inference: Inference,
     sources: list[list[int]],
     targets: list[list[int]],
-    heads: Sequence[Sequence[int]] = (),
+    with_attention: bool = False,
     task: str = "",
-) -> Iterator[tuple[int, _Forced]]:
+) -> Iterator[tuple[int, ForcedTarget]]:
     """Yield the row of each pair with its log-probabilities and attention, from one forward pass per batch.
 
     Token ids are without the token that decoding starts from; no row is empty, and the model is in evaluation mode.
-    `heads` are pairs of decoder layer and head, of a model of this package; an engine returns the average of its own
-    heads as that of one. Longest pairs come first.
+    Longest pairs come first.
     """
+    runtime = inference.runtime
     lengths = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
     for batch in inference.batches(lengths, task, "pairs"):
-        source_ids, target_ids = ([side[row] for row in batch] for side in (sources, targets))
-        yield from zip(batch, _decode(inference, source_ids, target_ids, heads), strict=True)
-
-
-def _decode(
-    inference: Inference, sources: list[list[int]], targets: list[list[int]], heads: Sequence[Sequence[int]]
-) -> Iterator[_Forced]:
-    model = inference.model
-    if isinstance(model, Engine):
-        attention = [each[None] for each in model.attention(sources, targets)] if heads else [None] * len(targets)
-        yield from zip(model.log_probs(sources, targets), attention, strict=True)
-        return
-    source, target = (
-        inference.tokenizer.pad({"input_ids": side}, return_tensors="pt", padding_side="right").to(model.device)
-        for side in (sources, targets)
-    )
-    labels = target.input_ids.masked_fill(target.attention_mask == 0, -100)
-    decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
-    options = {"output_hidden_states": True} if heads else {}
-    output = model(**source, decoder_input_ids=decoder_input_ids, use_cache=False, **options)
-    logits, weights = output.logits, {}
-    log_probabilities = getattr(model, "log_probabilities", partial(torch.log_softmax, dim=-1))
-    for layer in {layer for layer, _ in heads}:
-        states = output.decoder_hidden_states[layer], output.encoder_last_hidden_state
-        weights[layer] = _cross_attention(model.get_decoder().layers[layer], *states, source.attention_mask)
-    # Row by row, because all log-probabilities take as much memory as the logits.
-    for row, (source_ids, ids) in enumerate(zip(sources, targets, strict=True)):
-        log_probs = log_probabilities(logits[row].float()).gather(-1, target.input_ids[row, :, None])
-        chosen = [weights[layer][row, head, : len(ids), : len(source_ids)] for layer, head in heads]
-        yield log_probs[: len(ids), 0].tolist(), torch.stack(chosen).float().cpu() if chosen else None
-
-
-def _cross_attention(layer: Any, x: torch.Tensor, source: torch.Tensor, source_mask: torch.Tensor) -> torch.Tensor:
-    """The cross-attention `(batch, heads, target, source)` of a decoder layer, from its input and the encoder's output.
-
-    Asking the model for its attention instead would compute, and keep, that of all layers.
-    """
-    look_ahead_mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
-    x = layer.attend_to_target(x, attention_mask=look_ahead_mask, output_attentions=True)
-    return layer.encoder_attn(x, source, source_mask[:, None, None].bool(), output_attentions=True)[1]
+        source_ids = [sources[row] for row in batch]
+        target_ids = [targets[row] for row in batch]
+        yield from zip(batch, runtime.decode_forced(source_ids, target_ids, with_attention), strict=True)

@@ -18,14 +18,12 @@ from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 from ..apps.documents.markup_document import KINDS, Document
 from ..apps.terms.glossary import CELLS_PER_TOKEN, Glossary, PhraseSizes, letter_edges, phrases_of
 from ..data.target_language import Source, TargetCodes
-from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ..model.constrained_beam_search import check_is_beam_search
 from ..model.input_checks import check_generated, copies_letterless, has_letters, is_blank, sides_of
 from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError, input_errors
 from .alignment import Aligner
 from .concurrent_use import encode, evaluating
-from .engine import Engine
 from .inference import Inference
 from .sentence_splitting import Piece, join, joined, pieces_of
 from .translation_details import Translation, describe, untranslated
@@ -255,10 +253,11 @@ def _translate_sentences(sentences: list[Source], options: _Options) -> list[Tra
     texts = [sentence.text for sentence in sentences]
     phrases = phrases_of(texts, glossary, options.forced_phrases)
     if glossary is not None or any(phrases):
-        kind = model.config.model_type
-        if isinstance(model, Engine) or kind != VanillaTransformerConfig.model_type:
-            reason = "another engine than torch" if isinstance(model, Engine) else f'a model of the type "{kind}"'
-            raise InputError(f"terms and forced_phrases do not work with {reason}; leave them out, or use another.")
+        runtime = options.inference.runtime
+        if not runtime.takes_phrases:
+            raise InputError(
+                f"terms and forced_phrases do not work with {runtime.description}; leave them out, or use another."
+            )
         check_is_beam_search(_search_settings(model, options.generate_kwargs))
     sizes = [PhraseSizes()] * len(sentences)
     if glossary is not None:
@@ -284,7 +283,7 @@ def _translate_batches(
             indices.append(index)
     encoded = encode(tokenizer, [codes.join(sentences[index]) for index in indices]).input_ids if indices else []
     settings = _search_settings(model, generate_kwargs)
-    if settings.stop_strings and not isinstance(model, Engine):
+    if settings.stop_strings and inference.runtime.calls_processors:
         generate_kwargs = {**generate_kwargs, "tokenizer": sides_of(tokenizer)[1]}
     aligner = Aligner(model, tokenizer, options.words, options.words is not WORDS) if options.decodes_again else None
     if isinstance(settings.num_beams, int):  # generate() raises an error for anything else.
@@ -298,7 +297,7 @@ def _translate_batches(
             inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
             forced = [phrases[indices[row]] for row in batch]
             arguments = {**generate_kwargs, "forced_phrases": forced} if any(forced) else generate_kwargs
-            output = _generate(model, inputs.to(model.device), inference.show_progress, arguments)
+            output = _generate(inference, inputs.to(model.device), arguments)
             sequences = getattr(output, "sequences", output).unflatten(0, (len(batch), -1))
             check_generated(model, tokenizer, sequences[:, 0])
             sources = [(sentences[indices[row]].written, encoded[row]) for row in batch]
@@ -347,16 +346,18 @@ def _split_by_phrases(batch: list[int], sizes: list[PhraseSizes], most_cells: in
     return parts
 
 
-def _generate(model: Any, inputs: Any, show_progress: bool, generate_kwargs: dict[str, Any]) -> Any:
+def _generate(inference: Inference, inputs: Any, generate_kwargs: dict[str, Any]) -> Any:
     """Call `generate()`, with a warning and a progress bar in tokens if a sentence is long."""
+    model = inference.model
     length = inputs["input_ids"].shape[1]
-    if length < _LONG or isinstance(model, Engine):
+    if length < _LONG or not inference.runtime.calls_processors:
         # transformers checks some settings of a generation_config.json where it uses them.
         with input_errors():
             return model.generate(**inputs, **generate_kwargs)
     logger.warning("a sentence has %s tokens; its time grows with the square of that, so split it.", f"{length:,}")
     # Most translations are about as long as their source.
-    with tqdm(total=length, desc="a long sentence", unit=" tokens", leave=False, disable=not show_progress) as progress:
+    is_silent = not inference.show_progress
+    with tqdm(total=length, desc="a long sentence", unit=" tokens", leave=False, disable=is_silent) as progress:
 
         def count_step(input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
             progress.update()

@@ -71,7 +71,8 @@ def describe(
     if aligner is not None:
         present = [index for index, row in enumerate(rows) if row]
         sides = [sources[index][1] for index in present], [rows[index] for index in present]
-        decoded = {present[index]: forced for index, forced in forced_decoding(inference, *sides, aligner.heads)}
+        forced_targets = forced_decoding(inference, *sides, with_attention=aligner.has_attention)
+        decoded = {present[index]: forced for index, forced in forced_targets}
     penalty, target_side = length_penalty_of(settings), sides_of(tokenizer)[1]
     found = []
     for index, text in enumerate(tokenizer.batch_decode(rows, skip_special_tokens=True)):

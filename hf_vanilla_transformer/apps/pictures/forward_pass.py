@@ -14,8 +14,8 @@ from ...model.input_checks import check_generated, check_vocabulary, is_blank
 from ...support.argument_checks import check_strings
 from ...support.user_errors import InputError
 from ...translation.concurrent_use import encode, evaluating
-from ...translation.engine import Engine
 from ...translation.inference import Inference
+from ...translation.runtime import runtime_of
 from .token_labels import token_texts
 
 
@@ -177,7 +177,7 @@ def _token_ids(
     generate_kwargs: dict[str, Any],
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Token ids of the sources, and of the targets from the decoder's start token on."""
-    if isinstance(model, Engine):
+    if not runtime_of(model, tokenizer).has_forward_pass:
         raise InputError(f"{type(model).__name__} returns no attention weights; give the model in torch.")
     sources = list(check_strings("sources", sources))
     if not sources or any(map(is_blank, sources)):

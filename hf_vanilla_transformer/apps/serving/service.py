@@ -17,6 +17,7 @@ from ...support.argument_checks import check_strings
 from ...support.language_codes import language_of
 from ...translation.concurrent_use import encode
 from ...translation.engine import Engine
+from ...translation.runtime import runtime_of
 from ...translation.sentence_splitting import Piece, join, pieces_of
 from ...translation.translate import read_document, translate
 from ...translation.translation_details import Translation, untranslated
@@ -51,6 +52,7 @@ class Service:
         generate_kwargs: dict[str, Any] | None = None,
     ):
         self.model, self.tokenizer, self.settings, self.card = model, tokenizer, settings, card
+        self.runtime = runtime_of(model, tokenizer)
         self.metrics = Metrics()
         self.is_failing = False
         self._generate_kwargs = self._with_glossary(generate_kwargs or {})
@@ -311,7 +313,7 @@ class Service:
     def _translate(self, texts: list[str], options: dict[str, Any], step: Callable[[], bool]) -> list[Translation]:
         defaults = {"return_details": "flags", "copy_letterless": self._copies_letterless}
         kwargs = {**defaults, **self._generate_kwargs, **options}
-        if not isinstance(self.model, Engine):
+        if self.runtime.calls_processors:
             kwargs["stopping_criteria"] = [Interruption(step)]
         return translate(self.model, self.tokenizer, texts, self.settings.tokens_per_batch, **kwargs)
 

@@ -12,7 +12,6 @@ from fastapi.responses import RedirectResponse
 from ....data.target_language import short_name
 from ....model.input_checks import is_blank, sides_of
 from ....translation.concurrent_use import encode
-from ....translation.engine import Engine
 from ....translation.sentence_splitting import join
 from ....translation.translation_details import Translation
 from ...pictures.attention import plot_attention
@@ -82,7 +81,6 @@ def add_page(app: FastAPI, service: Service) -> None:
 
 def build_page(service: Service) -> gr.Blocks:
     """The page, whose work the service does."""
-    has_attention = not isinstance(service.model, Engine)
     with gr.Blocks(title=service.card.title, analytics_enabled=False) as page:
         gr.Markdown(f"# {service.card.title}")
         with gr.Row():
@@ -90,8 +88,7 @@ def build_page(service: Service) -> gr.Blocks:
                 label = _label("Text", service.source_language)
                 source = gr.Textbox(label=label, lines=4, max_lines=12, autofocus=True)
                 terms = gr.Textbox(label="Glossary", lines=2, info=_HELP, placeholder="machine = Maschine")
-                # CTranslate2 cannot be forced.
-                terms.visible = has_attention
+                terms.visible = service.runtime.takes_phrases
                 beams = gr.Slider(1, _MOST_BEAMS, service.num_beams, step=1, label="Beams")
                 splits = gr.Checkbox(service.split_sentences, label="Split into sentences")
                 inputs = [source, terms, beams, splits]
@@ -132,7 +129,7 @@ def build_page(service: Service) -> gr.Blocks:
         events = [button.click, source.submit, terms.submit]
         gr.on(events, translate, inputs, outputs, api_name="translate")
         chosen.input(show, [sentences, chosen], [hypotheses, tokens], api_name="sentence")
-        if has_attention:
+        if service.runtime.has_forward_pass:
             _add_attention(service, page, sentences, chosen)
     # The service limits how many requests are in work.
     most = service.settings.max_in_flight
