@@ -11,22 +11,42 @@ from .registration import register
 from .support.version import __version__ as __version__
 
 
-# The public names for type checkers. Each is imported on first use, because inference needs no datasets, evaluate and
-# sacrebleu.
+# The public names for type checkers, of the plugin and of the applications. Each is imported on first use, because
+# inference needs no datasets, evaluate and sacrebleu.
 if TYPE_CHECKING:
     from .acceleration.int8_quantization import Int8Config as Int8Config
     from .acceleration.prepacked_weights import forget_packed as forget_packed
+    from .apps.conversion.ctranslate2 import to_ctranslate2 as to_ctranslate2
+    from .apps.conversion.fairseq import from_fairseq as from_fairseq
+    from .apps.conversion.fsmt import from_fsmt as from_fsmt
+    from .apps.conversion.hf_marian import from_hf_marian as from_hf_marian
+    from .apps.conversion.hf_marian import to_hf_marian as to_hf_marian
+    from .apps.conversion.marian import from_marian as from_marian
+    from .apps.pictures.attention import plot_attention as plot_attention
+    from .apps.pictures.forward_pass import ForwardPass as ForwardPass
+    from .apps.pictures.forward_pass import forward_pass as forward_pass
+    from .apps.pictures.forward_pass import masks_of as masks_of
+    from .apps.pictures.masks import plot_masks as plot_masks
+    from .apps.pictures.paper_formulas import plot_positions as plot_positions
+    from .apps.pictures.paper_formulas import plot_schedule as plot_schedule
+    from .apps.pictures.token_labels import token_texts as token_texts
+    from .apps.pictures.token_probabilities import plot_token_probabilities as plot_token_probabilities
+    from .data.cleaning import clean_pairs as clean_pairs
+    from .data.cleaning import hold_out as hold_out
     from .data.length_filter import filter_pairs as filter_pairs
     from .data.load_pairs import load_pairs as load_pairs
     from .data.token_budget_batches import TokenBudgetBatchSampler as TokenBudgetBatchSampler
     from .data.tokenized_pairs import tokenize_pairs as tokenize_pairs
     from .data.tokenizer import VanillaTransformerTokenizer as VanillaTransformerTokenizer
     from .data.tokenizer import train_tokenizer as train_tokenizer
+    from .evaluation.evaluate import Evaluation as Evaluation
+    from .evaluation.evaluate import evaluate as evaluate
     from .evaluation.metrics import Bleu as Bleu
     from .evaluation.metrics import ChrF as ChrF
     from .evaluation.metrics import Ter as Ter
     from .evaluation.metrics import make_compute_metrics as make_compute_metrics
     from .evaluation.metrics import score_translations as score_translations
+    from .evaluation.plot_curve import plot_curve as plot_curve
     from .hub.push_to_hub import push_run as push_run
     from .model.configuration_vanilla_transformer import VanillaTransformerConfig as VanillaTransformerConfig
     from .model.modeling_vanilla_transformer import (
@@ -34,6 +54,7 @@ if TYPE_CHECKING:
     )
     from .model.modeling_vanilla_transformer import VanillaTransformerModel as VanillaTransformerModel
     from .model.tokenization_two_vocabularies import TwoVocabularyTokenizer as TwoVocabularyTokenizer
+    from .support.figure_style import save_figure as save_figure
     from .support.paper_schedule import paper_learning_rate as paper_learning_rate
     from .support.process_memory import keep_freed_memory as keep_freed_memory
     from .training.checkpoint_averaging import average_checkpoints as average_checkpoints
@@ -46,6 +67,9 @@ if TYPE_CHECKING:
     from .training.plan import plan as plan
     from .training.process_seeds import ProcessSeeds as ProcessSeeds
     from .training.r_drop import RDropTrainer as RDropTrainer
+    from .training.run import distill as distill
+    from .training.run import train as train
+    from .training.run_saving import RunStoppedError as RunStoppedError
     from .training.token_metrics import TokenMetricsTrainer as TokenMetricsTrainer
     from .training.trainer_callbacks import DivergedError as DivergedError
     from .training.trainer_callbacks import ReleaseMemory as ReleaseMemory
@@ -63,16 +87,31 @@ if TYPE_CHECKING:
 _NAMES_OF = {
     "acceleration.int8_quantization": ["Int8Config"],
     "acceleration.prepacked_weights": ["forget_packed"],
+    "apps.conversion.ctranslate2": ["to_ctranslate2"],
+    "apps.conversion.fairseq": ["from_fairseq"],
+    "apps.conversion.fsmt": ["from_fsmt"],
+    "apps.conversion.hf_marian": ["from_hf_marian", "to_hf_marian"],
+    "apps.conversion.marian": ["from_marian"],
+    "apps.pictures.attention": ["plot_attention"],
+    "apps.pictures.forward_pass": ["ForwardPass", "forward_pass", "masks_of"],
+    "apps.pictures.masks": ["plot_masks"],
+    "apps.pictures.paper_formulas": ["plot_positions", "plot_schedule"],
+    "apps.pictures.token_labels": ["token_texts"],
+    "apps.pictures.token_probabilities": ["plot_token_probabilities"],
+    "data.cleaning": ["clean_pairs", "hold_out"],
     "data.length_filter": ["filter_pairs"],
     "data.load_pairs": ["load_pairs"],
     "data.token_budget_batches": ["TokenBudgetBatchSampler"],
     "data.tokenized_pairs": ["tokenize_pairs"],
     "data.tokenizer": ["VanillaTransformerTokenizer", "train_tokenizer"],
+    "evaluation.evaluate": ["Evaluation", "evaluate"],
     "evaluation.metrics": ["Bleu", "ChrF", "Ter", "make_compute_metrics", "score_translations"],
+    "evaluation.plot_curve": ["plot_curve"],
     "hub.push_to_hub": ["push_run"],
     "model.configuration_vanilla_transformer": ["VanillaTransformerConfig"],
     "model.modeling_vanilla_transformer": ["VanillaTransformerForConditionalGeneration", "VanillaTransformerModel"],
     "model.tokenization_two_vocabularies": ["TwoVocabularyTokenizer"],
+    "support.figure_style": ["save_figure"],
     "support.paper_schedule": ["paper_learning_rate"],
     "support.process_memory": ["keep_freed_memory"],
     "training.checkpoint_averaging": ["average_checkpoints"],
@@ -82,6 +121,8 @@ _NAMES_OF = {
     "training.plan": ["Plan", "plan"],
     "training.process_seeds": ["ProcessSeeds"],
     "training.r_drop": ["RDropTrainer"],
+    "training.run": ["distill", "train"],
+    "training.run_saving": ["RunStoppedError"],
     "training.token_metrics": ["TokenMetricsTrainer"],
     "training.trainer_callbacks": ["DivergedError", "ReleaseMemory", "StopWhenDiverged"],
     "translation.alignment": ["align"],

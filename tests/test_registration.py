@@ -8,6 +8,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import registration
+from hf_vanilla_transformer.apps import conversion, pictures
+from hf_vanilla_transformer.apps.cli.main import VERBS
 from hf_vanilla_transformer.evaluation import metrics
 from tests.models import small_config
 
@@ -36,6 +38,20 @@ def test_public_names_exist():
         hf_vanilla_transformer.BLEU  # noqa: B018
 
 
+def test_public_functions_of_applications_are_those_of_the_package():
+    for application in (conversion, pictures):
+        for name in application.__all__:
+            assert getattr(hf_vanilla_transformer, name) is getattr(application, name)
+            assert name in hf_vanilla_transformer.__all__
+
+
+def test_what_the_verbs_do_has_the_names_of_the_verbs():
+    verbs = ("align", "distill", "evaluate", "plan", "score", "train", "translate")
+    assert {*verbs} <= VERBS.keys()
+    for verb in verbs:
+        assert getattr(hf_vanilla_transformer, verb).__name__ == verb
+
+
 def test_type_checkers_see_the_same_names():
     tree = ast.parse(Path(hf_vanilla_transformer.__file__).read_text(encoding="utf-8"))
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
@@ -51,5 +67,7 @@ def test_each_name_is_imported_on_first_use():
         "assert not {'datasets', 'evaluate', 'sacrebleu'} & sys.modules.keys()\n"
         "package.Bleu\n"
         "assert {'datasets', 'evaluate', 'sacrebleu'} <= sys.modules.keys()\n"
+        "assert 'hf_vanilla_transformer.training.run' not in sys.modules\n"
+        "assert package.train.__module__ == package.distill.__module__ == 'hf_vanilla_transformer.training.run'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

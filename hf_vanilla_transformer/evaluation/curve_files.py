@@ -31,7 +31,7 @@ def write_curve(folder: Path, log_history: Sequence[Mapping[str, Any]]) -> dict[
         folder (`Path`): folder for `curve.json` and `curve.png`.
         log_history (`list` of `dict`): `trainer.state.log_history`. The callback
             [`~hf_vanilla_transformer.training.trainer_callbacks.RecordFacts`] adds times, also those before a resume;
-            [`~hf_vanilla_transformer.training.token_metrics.TokenMetricsTrainer`] adds perplexity and token accuracy.
+            [`~hf_vanilla_transformer.TokenMetricsTrainer`] adds perplexity and token accuracy.
 
     Returns:
         `dict`: `best`, the evaluation with the highest BLEU, or with the lowest loss if the curve has no BLEU;

@@ -4,7 +4,7 @@ import logging
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -79,6 +79,30 @@ def train(
         given = with_recipe(read_recipe(config, Settings), given)
     with prepared(Settings.from_arguments(may_plan=config is None, **given)) as finish_run:
         return finish_run()
+
+
+def distill(
+    teacher: str | Path | Sequence[str | Path],
+    train_files: Files | None = None,
+    output_dir: str | Path | None = None,
+    **arguments: Any,
+) -> Path:
+    """Train a small model on the translations of a larger one, as `hf-vanilla-transformer distill` does.
+
+    ```python
+    distill("runs/mine", ["train.en", "train.de"], "runs/student")
+    ```
+
+    Args:
+        teacher (`str`, `Path`, or a list of them): the model to learn from, a folder or a name on the Hub; several are
+            an ensemble.
+        train_files, output_dir, **arguments: as in [`train`], which also says what is returned and raised.
+    """
+    teachers = [teacher] if isinstance(teacher, (str, Path)) else teacher
+    names = [str(name) for name in teachers]
+    if not names:
+        raise InputError("teacher is empty; give the folder of the model to learn from, or its name on the Hub.")
+    return train(train_files, output_dir, teacher=names, **arguments)
 
 
 @contextmanager

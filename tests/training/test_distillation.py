@@ -13,6 +13,7 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import Int8Config, Translation, load_pairs, translate
+from hf_vanilla_transformer import distill as distill_from_python
 from hf_vanilla_transformer.apps.cli import distill, train
 from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.support.user_errors import InputError
@@ -111,6 +112,21 @@ def test_a_student_learns_what_its_teacher_says(tmp_path, files, sources, capsys
     saved = yaml.safe_load((folder / "arguments.yaml").read_text())
     assert (saved["teacher"], saved["distilled_only"], saved["tokenizer_name"]) == ([str(TEACHER)], True, str(TEACHER))
     assert "training pairs: 60 with targets of the teacher, none with the given targets" in capsys.readouterr().out
+
+
+def test_distill_from_python_trains_on_the_teacher_s_targets(tmp_path, files, sources):
+    sizes = {"d_model": 16, "d_ff": 16, "num_heads": 2, "num_layers": 1}
+    folder = distill_from_python(
+        TEACHER, files, tmp_path / "student", distilled_only=True, max_steps=1, use_cpu=True, bf16=False, **sizes
+    )
+    assert folder == tmp_path / "student"
+    saved = yaml.safe_load((folder / "arguments.yaml").read_text())
+    assert (saved["teacher"], saved["train_file"], saved["d_model"]) == ([str(TEACHER)], files, 16)
+
+
+def test_distill_from_python_needs_a_teacher(tmp_path, files):
+    with pytest.raises(InputError, match="teacher is empty"):
+        distill_from_python([], files, tmp_path / "student")
 
 
 def test_the_translations_join_the_given_targets(tmp_path, sources, counted):

@@ -69,7 +69,7 @@ def from_fairseq(
     Args:
         input (`str`): the folder, or a checkpoint in it.
         output, sentences, license, force: see
-            [`~hf_vanilla_transformer.apps.conversion.hf_marian.from_hf_marian`], as for what is returned and raised.
+            [`~hf_vanilla_transformer.from_hf_marian`], as for what is returned and raised.
     """
     target = check_output(output, input)
     checkpoint = find_checkpoint(Path(input))

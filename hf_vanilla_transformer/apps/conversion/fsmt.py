@@ -49,7 +49,7 @@ def from_fsmt(
     Args:
         input (`str`): a folder, or a name on the Hub.
         output, sentences, license, force, hub: see
-            [`~hf_vanilla_transformer.apps.conversion.hf_marian.from_hf_marian`], as for what is returned and raised.
+            [`~hf_vanilla_transformer.from_hf_marian`], as for what is returned and raised.
     """
     target = check_output(output, input)
     folder = source_folder(input, **hub)

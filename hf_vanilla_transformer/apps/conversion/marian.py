@@ -73,7 +73,7 @@ def from_marian(
     Args:
         input (`str`): the training folder, or a file of weights in it.
         output, sentences, license, force: see
-            [`~hf_vanilla_transformer.apps.conversion.hf_marian.from_hf_marian`], as for what is returned and raised.
+            [`~hf_vanilla_transformer.from_hf_marian`], as for what is returned and raised.
 
     Raises:
         ImportError: if sentencepiece is not installed.
