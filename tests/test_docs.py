@@ -33,7 +33,7 @@ RECIPES = ROOT / "hf_vanilla_transformer" / "recipes"
 # Blocks of Python on each page, and where they run.
 RUN_HERE = {
     "align.md": 1,
-    "decoding.md": 1,
+    "decoding.md": 2,
     "documents.md": 1,
     "evaluate.md": 2,
     "large_corpora.md": 2,
@@ -344,6 +344,17 @@ def test_the_worked_search_of_decoding_md():
         running = [each for each in found if each[-1] != tokenizer.eos_token_id][:2]
     output = model.generate(**inputs, num_beams=2, return_dict_in_generate=True, output_scores=True)
     assert output.sequences_scores.item() == pytest.approx(-0.263, abs=5.1e-4)
+
+
+def test_watching_of_decoding_md():
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
+    sentences = ["two", "seven"]
+    names: dict[str, Any] = {"model": model, "tokenizer": tokenizer, "sentences": sentences}
+    run("decoding.md", "watch", names)
+    assert names["output"].tolist() == model.generate(**names["inputs"]).tolist()
+    names["cancelled"].set()
+    with pytest.raises(InterruptedError, match="the user cancelled"):
+        model.generate(**names["inputs"], stopping_criteria=[names["CancelSearch"]()])
 
 
 def test_phrases_of_decoding_md():

@@ -1,6 +1,5 @@
 """Limits of each sentence of a batch: length limits, forced EOS, and which candidates they stop."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,21 +51,14 @@ class SentenceForcedEOS(LogitsProcessor):
         return forced.where(self._is_last(input_ids, None)[:, None], scores)
 
 
-class SearchStoppedError(RuntimeError):
-    """Raised by [`Interruption`]."""
+def only_watches(criterion: StoppingCriteria) -> bool:
+    """Return True if a criterion has the attribute `stops_hypotheses = False`.
 
-
-class Interruption(StoppingCriteria):
-    """Ends a search by SearchStoppedError at the step at which a function, which any thread may change, is true."""
-
-    def __init__(self, is_over: Callable[[], bool]):
-        self.is_over = is_over
-
-    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        """No `(rows, length)` hypothesis is stopped alone, `(rows,)`."""
-        if self.is_over():
-            raise SearchStoppedError("the search was stopped.")
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+    Such a criterion returns False for every row, for example because it shows progress, or raises an error when the
+    user cancels the search. It is called at each step, with the hypotheses that are still in the batch. Because it
+    stops none of them, finished sentences are pruned from the batch as if it were not there.
+    """
+    return not getattr(criterion, "stops_hypotheses", True)
 
 
 # These criteria truncate a hypothesis; others finish it.
@@ -74,11 +66,14 @@ _LIMITS = (MaxLengthCriteria, MaxTimeCriteria, SentenceLengthLimit)
 
 
 class CandidateStops:
-    """Which candidates of a beam search are finished, and which are truncated, by a call's criteria and settings."""
+    """Which candidates of a beam search are finished, and which are truncated, by a call's criteria and settings.
+
+    Criteria that only watch the search are called at each step, too; see [`only_watches`].
+    """
 
     def __init__(self, criteria: StoppingCriteriaList, settings: Any):
-        self._interruptions = [each for each in criteria if isinstance(each, Interruption)]
-        criteria = StoppingCriteriaList(each for each in criteria if not isinstance(each, Interruption))
+        self._watching = StoppingCriteriaList(each for each in criteria if only_watches(each))
+        criteria = StoppingCriteriaList(each for each in criteria if not only_watches(each))
         self._finishing = StoppingCriteriaList(each for each in criteria if not isinstance(each, _LIMITS))
         self._limits = StoppingCriteriaList(each for each in criteria if isinstance(each, _LIMITS))
         self._eos = settings._eos_token_tensor
@@ -103,8 +98,7 @@ class CandidateStops:
             are_full (`torch.Tensor` of shape `(active, 1)`): whether a sentence's candidates have maximum length.
             scores: passed to the criteria.
         """
-        for interruption in self._interruptions:
-            interruption(input_ids, scores)
+        self._watching(input_ids, scores)
         if self.are_plain:
             eos = tokens.new_empty(0) if self._eos is None else self._eos
             return torch.isin(tokens, eos), are_full

@@ -191,6 +191,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     The `cache` of an earlier `generate()` continues decoding: `decoder_input_ids` are then all target tokens so far, at
     least one more than the cache holds. `past_key_values` is its earlier name.
+
+    A stopping criterion with the attribute `stops_hypotheses = False` only watches the search, which it may end by an
+    error; see [`~.generation_limits.only_watches`].
     """
 
     config: Any

@@ -163,6 +163,46 @@ def test_a_stopping_criterion_of_the_caller_s(decode, model, free_targets, mode)
         )
 
 
+class Watcher(StoppingCriteria):
+    """Remembers how many hypotheses each step had, and raises an error at its last step."""
+
+    stops_hypotheses = False
+
+    def __init__(self, last=None):
+        self.rows, self.last = [], last
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.rows.append(len(input_ids))
+        if len(self.rows) == self.last:
+            raise InterruptedError("the last step")
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+
+@in_each_way(*MODES)
+def test_a_criterion_that_watches_changes_nothing(decode, model, free_targets, mode):
+    watcher = Watcher()
+    assert all_targets(decode, model, mode, stopping_criteria=[watcher]) == free_targets[mode]
+    assert watcher.rows
+
+
+@pytest.mark.parametrize("path", ["steps"], indirect=True)
+def test_finished_sentences_are_pruned_although_a_criterion_watches(decode, model):
+    ids, mask = pad(SENTENCES)
+    watcher = Watcher()
+    decode(model, "beams", ids, attention_mask=mask, stopping_criteria=[watcher])
+    assert watcher.rows[0] == 3 * len(SENTENCES)
+    assert watcher.rows[-1] < watcher.rows[0]
+
+
+@in_each_way(*MODES)
+def test_an_error_of_a_criterion_ends_the_search_at_its_step(decode, model, mode):
+    ids, mask = batches(mode)[0]
+    watcher = Watcher(last=2)
+    with pytest.raises(InterruptedError, match="the last step"):
+        decode(model, mode, ids, attention_mask=mask, **COOL, stopping_criteria=[watcher])
+    assert len(watcher.rows) == 2
+
+
 @in_each_way(*MODES)
 def test_no_time(decode, model, mode):
     for ids, mask in batches(mode):

@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerBase
 
 from ...data.target_language import TargetCodes, are_same_language, find_code, short_name, tokenizer_language
 from ...data.vocabularies import longest_training_source
-from ...model.generation_limits import Interruption
 from ...model.input_checks import copies_letterless, has_letters, is_blank
 from ...support.argument_checks import check_strings
 from ...support.language_codes import language_of
@@ -24,6 +23,7 @@ from ...translation.translation_details import Translation, untranslated
 from ..terms.glossary import Glossary
 from .batcher import Batch, Batcher
 from .errors import OtherLanguageError, RequestError, UntranslatableError
+from .interruption import Interruption
 from .limits import ServingSettings, TextLimits
 from .model_card_facts import CardFacts
 from .prometheus_metrics import Metrics
