@@ -34,7 +34,12 @@ class Engine(Protocol):
     alignment_heads: list[tuple[int, int]]
 
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> Any:
-        """Token ids `(batch * num_return_sequences, target)` of sources `(batch, source)`, from the start token on."""
+        """Token ids `(batch * num_return_sequences, target)` of sources `(batch, source)`, from the start token on.
+
+        `serve` passes `stopping_criteria` that only watch the search, see `model/generation_limits.py: only_watches`.
+        An engine calls them from time to time, and ends the search if one raises an error. An engine that ignores them
+        goes on with work that nobody waits for.
+        """
 
     def log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         """For each pair of token ids, the log-probabilities `(target,)` of the target's tokens, in nats."""

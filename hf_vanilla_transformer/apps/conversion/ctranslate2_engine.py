@@ -4,18 +4,20 @@ import copy
 import json
 import os
 import threading
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, GenerationConfig
+from transformers.generation import StoppingCriteria
 
 from ...acceleration.fast_path_checks import has_avx512
 from ...hub.model_folder import CERTIFICATE
 from ...hub.native_folder import native_folder
 from ...hub.user_cache import convert_once
+from ...model.generation_limits import only_watches
 from ...model.generation_settings import check_search, check_token_ids, length_penalty_of, limits_length
 from ...support.user_errors import InputError
 from ...translation.engine import Engine
@@ -100,12 +102,19 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         self._starting = threading.Lock()
 
     def generate(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        stopping_criteria: Sequence[StoppingCriteria] = (),
+        **kwargs: Any,
     ) -> torch.LongTensor:
         """Translate a batch, as the model's `generate()` does.
 
         Args:
             input_ids, attention_mask (`torch.LongTensor` of shape `(batch, source)`): tokens; 0 for padding.
+            stopping_criteria: criteria that only watch the search, see
+                [`~hf_vanilla_transformer.model.generation_limits.only_watches`]. They are called with the sources
+                several times per second; the error of one ends the search.
             **kwargs: settings of the search, in the place of those of `generation_config`: beams, lengths, length
                 penalty, repetitions, and tokens that are forced, suppressed, or end a translation.
 
@@ -117,6 +126,18 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             ValueError: if CTranslate2 has no such setting, or a sentence is longer than its table of positions.
         """
         settings = self._settings(kwargs)
+        for criterion in stopping_criteria:
+            if not only_watches(criterion):
+                raise InputError(
+                    f"the stopping criterion {type(criterion).__name__} may stop hypotheses, which CTranslate2 cannot "
+                    "do; set its stops_hypotheses = False if it does not, or use the engine torch."
+                )
+
+        def call_criteria() -> None:
+            for criterion in stopping_criteria:
+                criterion(input_ids, None)
+
+        watch = call_criteria if stopping_criteria else None
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         rows = [ids[real.bool()].tolist() for ids, real in zip(input_ids, mask, strict=True)]
         sources, longest = self._texts(rows, "source"), max(map(len, rows))
@@ -140,7 +161,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             options["target_prefix"] = [[self._target[settings.forced_bos_token_id]]] * len(rows)
         # With length_penalty 1 a score is log P divided by the length, from which the model's own penalty is computed.
         always = {"max_batch_size": 0, "length_penalty": 1, "return_scores": True, "return_end_token": True}
-        _, results = self._process(len(rows)).translate(sources, **always, **options)
+        _, results = self._process(len(rows)).translate(sources, watch=watch, **always, **options)
         penalty, sequences = length_penalty_of(settings), list[torch.Tensor]()
         for texts, scores, _ in results:
             ranks = [-each * len(text) / penalty(max(1, len(text))) for text, each in zip(texts, scores, strict=True)]
@@ -178,15 +199,8 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         # where the source is padded (CTranslate2 4.8).
         options = {"beam_size": 1, "max_decoding_length": 1 + max(map(len, prefixes)), "max_batch_size": 0}
         always = {"return_attention": True, "return_end_token": True, **always_given(GenerationConfig(), [])}
-        _, found = self._process(len(sources)).translate(texts, target_prefix=prefixes, **always, **options)
+        _, found = self._process(len(sources)).translate(texts, None, target_prefix=prefixes, **always, **options)
         return [torch.tensor(each[: len(row)]) for (_, _, (each,)), row in zip(found, targets, strict=True)]
-
-    def interrupt(self, thread: int) -> None:
-        """Kill the process that works for this thread, if any does; the next call starts another."""
-        with self._starting:
-            for process in chain(*self._processes.values()):
-                if process.caller == thread:
-                    process.kill()
 
     def close(self) -> None:
         """End the processes, which otherwise end with this one."""
@@ -247,7 +261,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         setting = Setting(workers, self._threads // workers, instructions)
         with self._starting:
             processes = [each for each in self._processes.get(setting, []) if not each.has_ended]
-            if len(processes) < _CONCURRENT and all(each.caller for each in processes):
+            if len(processes) < _CONCURRENT and all(each.is_busy for each in processes):
                 processes.append(CTranslate2Process(self._folder, self._compute_type, setting))
             self._processes[setting] = processes
             return max(processes, key=lambda each: each.called)

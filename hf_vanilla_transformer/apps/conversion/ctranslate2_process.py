@@ -12,12 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 
+_SECONDS_BETWEEN_WATCHES = 0.05
 # What `hf_vanilla_transformer.support.process_memory.keep_freed_memory` sets in the parent.
 KEEP_FREED_MEMORY = "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=100000000000:glibc.malloc.top_pad=268435456"
 
@@ -43,17 +45,20 @@ class CTranslate2Process:
         self._workers = setting.workers
         # An answer belongs to the request before it.
         self._calling = threading.Lock()
-        # The thread that waits for an answer, and since when.
-        self.caller: int | None = None
+        # When the current call began; infinite without one.
         self.called = math.inf
+        # Reads the answers of calls that are watched.
+        self._reader = ThreadPoolExecutor(1)
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment
         )
 
     def translate(
-        self, sources: Sequence[Sequence[str]], **options: Any
+        self, sources: Sequence[Sequence[str]], watch: Callable[[], None] | None = None, **options: Any
     ) -> tuple[float, list[tuple[list[list[str]], list[float], list[list[list[float]]]]]]:
         """Seconds in the child process, and the hypotheses of each source with their scores and attention.
+
+        `watch` is called several times per second; if it raises an error, the child process is killed.
 
         Scores and attention, per hypothesis (target, source), are empty unless `options` request them. With
         `max_batch_size=0` the sources are one batch, split evenly among the workers. Raises RuntimeError if CTranslate2
@@ -61,36 +66,53 @@ class CTranslate2Process:
         """
         if options.get("max_batch_size") == 0:
             options["max_batch_size"] = -(-len(sources) // self._workers)
-        return self._call("translate_batch", source=sources, **options)
+        return self._call("translate_batch", watch, source=sources, **options)
 
     def score(self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> list[list[float]]:
         """Log-probabilities of the tokens of each target and of its end; raises RuntimeError as `translate` does."""
         size = -(-len(sources) // self._workers)
         return self._call("score_batch", source=sources, target=targets, max_input_length=0, max_batch_size=size)[1]
 
-    def _call(self, method: str, **options: Any) -> Any:
+    def _call(self, method: str, watch: Callable[[], None] | None = None, **options: Any) -> Any:
         to_child: Any = self._process.stdin
         from_child: Any = self._process.stdout
         answer = ""
         with self._calling, suppress(BrokenPipeError):
-            self.caller, self.called = threading.get_ident(), time.monotonic()
+            self.called = time.monotonic()
             try:
                 to_child.write(json.dumps({"method": method, "options": options}) + "\n")
                 to_child.flush()
-                answer = from_child.readline()
+                answer = from_child.readline() if watch is None else self._read_watched(from_child, watch)
             except BaseException:
                 # The next request would read the answer to this one.
                 self.kill()
                 self._process.wait()
                 raise
             finally:
-                self.caller, self.called = None, math.inf
+                self.called = math.inf
         if not answer:
             raise RuntimeError(f"CTranslate2's process ended with exit code {self._process.wait()}.")
         result = json.loads(answer)
         if isinstance(result, dict):
             raise RuntimeError(f"CTranslate2 says: {result['error']}")
         return result
+
+    def _read_watched(self, from_child: TextIO, watch: Callable[[], None]) -> str:
+        """Call `watch` again and again while another thread reads a line.
+
+        Waiting for the pipe itself for a limited time would not work on Windows.
+        """
+        line = self._reader.submit(from_child.readline)
+        while True:
+            try:
+                return line.result(_SECONDS_BETWEEN_WATCHES)
+            except TimeoutError:
+                watch()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call waits for an answer."""
+        return self.called < math.inf
 
     @property
     def has_ended(self) -> bool:
@@ -104,6 +126,7 @@ class CTranslate2Process:
     def close(self) -> None:
         """End the process."""
         self._process.communicate()
+        self._reader.shutdown()
 
 
 def main() -> None:

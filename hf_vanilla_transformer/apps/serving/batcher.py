@@ -1,20 +1,30 @@
-"""Texts that arrive together become one batch: by token budget, in one worker thread, where small work goes first."""
+"""Translate texts that arrive together in one batch, by token budget, and short requests apart from long ones."""
 
 import asyncio
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from ...translation.translation_details import Translation
 
 
 # Arguments of `translate()`, sorted by name; texts share a batch only if theirs are equal.
-Options = tuple[tuple[str, Any], ...]
+Options = tuple[tuple[str, object], ...]
+# Translates some texts with some arguments of `translate()`. The function in the third argument returns True if nobody
+# waits for the translations any more; it is called at each step of the search, in the thread of the search.
+TranslateBatch = Callable[[list[str], dict[str, object], Callable[[], bool]], Sequence[Translation]]
+_Result = TypeVar("_Result")
 
 
 class Batch(NamedTuple):
-    """What a batch was, for metrics: tokens with padding, seconds that each text waited, and of the translation."""
+    """The figures of a translated batch, for metrics.
+
+    `tokens` includes padding, `waited` has the seconds that each text waited, and `seconds` is the time of the
+    translation.
+    """
 
     texts: int
     tokens: int
@@ -22,90 +32,63 @@ class Batch(NamedTuple):
     seconds: float
 
 
-class _Item(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Item:
+    """A text that waits or is translated, and the future of the request that waits for it."""
+
     text: str
     tokens: int
     options: Options
-    size: int
     arrived: float
-    answer: "asyncio.Future[Any]"
+    answer: "asyncio.Future[Translation]"
 
 
-class _Call(NamedTuple):
-    size: int
-    answer: "Future[Any]"
-    function: Callable[[], Any]
-
-
-class _Run:
-    """A batch in work: when its translation began, 0 before, in which thread, and seconds of calls between steps."""
-
-    def __init__(self, items: list[_Item]):
-        self.items, self.started, self.interrupted, self.thread = items, 0.0, 0.0, 0
-
-    def is_abandoned(self) -> bool:
-        """Whether nobody waits for the texts any more; may be called from any thread."""
-        return all(item.answer.done() for item in self.items)
-
-
-# Works of the same size are within a factor of 16, and may share a batch. A picture is as small as a short request.
-_BITS_OF_A_SIZE, _SMALL = 4, 2
-
-
-class Batcher:
+class Lane:
     """Collects texts into batches and translates one batch at a time, in a thread of its own.
 
-    The first text of a batch is the one that has waited longest; others follow in the order of arrival as long as the
+    The first text of a batch is the one that has waited longest. Others follow in the order of arrival as long as the
     padded batch fits the budget. A batch that fails is translated again text by text, so that only the texts that fail
-    alone get the error. Requests of different sizes share no batch. Between two steps of the search of a batch, one of
-    a smaller size is translated, so that nobody waits for the costliest requests of others; the batch keeps at least
-    half of the time. With a second worker, for an engine whose steps make no calls, it is translated concurrently.
+    alone get the error.
 
     Args:
-        translate (`Callable`): gets a list of texts, a dictionary of options, and a function to call at each step of
-            the search; returns a list of results. The function returns whether nobody waits for them any more.
+        name (`str`): the name of the thread.
+        translate (`Callable`): translates a batch, see `TranslateBatch`.
         tokens_per_batch (`int`): maximum number of source tokens per batch, padding included.
         max_wait (`float`): seconds that a text may wait for others while the worker is idle.
         observe (`Callable`, *optional*): called with each [`Batch`] that was translated.
-        workers (`int`): threads that call `translate`, 1 or 2.
     """
 
     def __init__(
         self,
-        translate: Callable[[list[str], dict[str, Any], Callable[[], bool]], Sequence[Any]],
+        name: str,
+        translate: TranslateBatch,
         tokens_per_batch: int,
         max_wait: float,
         observe: Callable[[Batch], None] | None = None,
-        workers: int = 1,
     ):
-        self._translate, self._tokens_per_batch, self._max_wait = translate, tokens_per_batch, max_wait
-        self._observe = observe or (lambda batch: None)
+        self._translate = translate
+        self._tokens_per_batch = tokens_per_batch
+        self._max_wait = max_wait
+        self._observe = observe
         self._waiting: deque[_Item] = deque()
         self._arrived = asyncio.Event()
-        # Called with the thread of a batch for which nobody waits any more.
-        self.interrupt: Callable[[int], None] = lambda thread: None
-        # The current batch, and the one that is translated between its steps.
-        self._runs: list[_Run] = []
-        self._calls: list[_Call] = []
-        self._calls_lock = threading.Lock()
-        # Held while the threads of batches are interrupted, and while a batch leaves its thread.
-        self._threads_lock = threading.Lock()
-        self._worker = ThreadPoolExecutor(workers, thread_name_prefix="translation")
+        # When the translation of the current batch began; None without a batch.
+        self._batch_started: float | None = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def submit(
-        self, texts: Sequence[str], tokens: Sequence[int], options: dict[str, Any], work: int = 1
-    ) -> list[Any]:
-        """Wait for the results of some texts, in their order; `tokens` are the number of tokens of each.
+        self, texts: Sequence[str], tokens: Sequence[int], options: dict[str, object]
+    ) -> list[Translation]:
+        """Wait for the translations of some texts, in their order; `tokens` has the number of tokens of each text.
 
-        `work` is that of all of them, in any unit. When cancelled, texts that still wait are dropped. Raises what
-        `translate` raised for one of the texts.
+        If it is cancelled, texts that still wait are dropped, and a batch of which nobody waits for any text is
+        abandoned. Raises what `translate` raised for one of the texts.
         """
         loop = asyncio.get_running_loop()
-        key, size = tuple(sorted(options.items())), work.bit_length() // _BITS_OF_A_SIZE
-        items = [
-            _Item(text, count, key, size, time.monotonic(), loop.create_future())
-            for text, count in zip(texts, tokens, strict=True)
-        ]
+        sorted_options = tuple(sorted(options.items()))
+        items = []
+        for text, count in zip(texts, tokens, strict=True):
+            items.append(_Item(text, count, sorted_options, time.monotonic(), loop.create_future()))
         self._waiting.extend(items)
         self._arrived.set()
         try:
@@ -114,96 +97,58 @@ class Batcher:
             for item in items:
                 item.answer.cancel()
             self._waiting = deque(item for item in self._waiting if not item.answer.done())
-            # A thread keeps its batch meanwhile; otherwise the next one in it could be interrupted.
-            with self._threads_lock:
-                for run in self._runs:
-                    if run.thread and run.is_abandoned():
-                        self.interrupt(run.thread)
+
+    async def call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
+        """Call a function in the worker thread, after the current batch."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
     def seconds_of_batch(self) -> float:
-        """How long the current batch has been translated; 0 without one."""
-        started = self._runs[0].started if self._runs else 0.0
-        return time.monotonic() - started if started else 0.0
-
-    async def call(self, function: Callable[..., Any], *arguments: Any, size: int = _SMALL) -> Any:
-        """Call a function in a worker thread: between two steps of a batch of a larger size, or after it."""
-        call = _Call(size, Future(), lambda: function(*arguments))
-        with self._calls_lock:
-            self._calls.append(call)
-        self._worker.submit(self._make_call)
-        return await asyncio.wrap_future(call.answer)
-
-    def _make_call(self, below: int | None = None) -> None:
-        """Make the first call that waits, of a size below this one, if any does."""
-        with self._calls_lock:
-            call = next((each for each in self._calls if below is None or each.size < below), None)
-            if call is None:
-                return
-            self._calls.remove(call)
-        if call.answer.set_running_or_notify_cancel():
-            # Models raise many kinds; libraries in Rust, some that are no Exception.
-            try:
-                call.answer.set_result(call.function())
-            except BaseException as error:
-                call.answer.set_exception(error)
+        """Return how long the current batch has been translated; 0 without one."""
+        started = self._batch_started
+        if started is None:
+            return 0.0
+        return time.monotonic() - started
 
     async def run(self) -> None:
-        """Translate what arrives, until cancelled."""
+        """Translate the texts that arrive, until cancelled."""
         while True:
             self._arrived.clear()
             if not self._waiting:
                 await self._arrived.wait()
             await self._wait_for_others()
-            if batch := self._take():
-                await self._work_beside_smaller(batch)
-
-    async def _work_beside_smaller(self, batch: list[_Item]) -> None:
-        """Translate a batch, and those of less work that arrive meanwhile."""
-        work = asyncio.create_task(self._work(batch))
-        arrival: asyncio.Task[Any] = work
-        try:
-            while not work.done():
-                self._arrived.clear()
-                if smaller := self._take(batch[0].size):
-                    await self._work(smaller)
-                    continue
-                arrival = asyncio.create_task(self._arrived.wait())
-                await asyncio.wait({work, arrival}, return_when=asyncio.FIRST_COMPLETED)
-                arrival.cancel()
-        finally:
-            work.cancel()
-            arrival.cancel()
-        await work
+            batch = self._take_batch()
+            if batch:
+                await self._translate_batch(batch)
 
     def close(self) -> None:
-        """End the worker threads after their batches."""
+        """End the worker thread after its batch."""
         self._worker.shutdown()
 
     async def _wait_for_others(self) -> None:
-        """Wait until no more texts fit, or the first has waited for `max_wait`."""
-        while self._waiting and len(self._next(self._waiting)) == len(self._waiting):
-            left = self._waiting[0].arrived + self._max_wait - time.monotonic()
-            if left <= 0:
+        """Wait until no more texts fit into the next batch, or its first text has waited for `max_wait`."""
+        while self._waiting and len(self._next_batch()) == len(self._waiting):
+            seconds_left = self._waiting[0].arrived + self._max_wait - time.monotonic()
+            if seconds_left <= 0:
                 return
             self._arrived.clear()
             try:
-                await asyncio.wait_for(self._arrived.wait(), left)
+                await asyncio.wait_for(self._arrived.wait(), seconds_left)
             except TimeoutError:
                 return
 
-    def _take(self, below: int | None = None) -> list[_Item]:
-        """The texts of the next batch, of sizes below this one, which leave the queue."""
-        batch = self._next([item for item in self._waiting if below is None or item.size < below])
-        taken = {id(item) for item in batch}
-        self._waiting = deque(item for item in self._waiting if id(item) not in taken)
+    def _take_batch(self) -> list[_Item]:
+        """Remove the texts of the next batch from the queue and return them."""
+        batch = self._next_batch()
+        taken = set(batch)
+        self._waiting = deque(item for item in self._waiting if item not in taken)
         return batch
 
-    def _next(self, waiting: Iterable[_Item]) -> list[_Item]:
-        """The first of some texts that wait, and those that share its batch."""
+    def _next_batch(self) -> list[_Item]:
+        """Return the first text that waits, and those that share its batch."""
         batch: list[_Item] = []
         longest = 0
-        for item in waiting:
-            if batch and (item.options, item.size) != (batch[0].options, batch[0].size):
+        for item in self._waiting:
+            if batch and item.options != batch[0].options:
                 continue
             longest = max(longest, item.tokens)
             if batch and longest * (len(batch) + 1) > self._tokens_per_batch:
@@ -211,51 +156,78 @@ class Batcher:
             batch.append(item)
         return batch
 
-    async def _work(self, batch: list[_Item]) -> None:
-        run, size = _Run(batch), batch[0].size
-        texts, options = [item.text for item in batch], dict(batch[0].options)
-        self._runs.append(run)
+    async def _translate_batch(self, batch: list[_Item]) -> None:
+        """Translate a batch in the worker thread, and answer the requests of its texts."""
+        texts = [item.text for item in batch]
+        options = dict(batch[0].options)
 
-        def step() -> bool:
-            """Make one of the smaller calls that wait, unless they have had half of the time."""
-            before = time.monotonic()
-            if 2 * run.interrupted <= before - run.started:
-                self._make_call(below=size)
-                run.interrupted += time.monotonic() - before
-            return run.is_abandoned()
+        def is_abandoned() -> bool:
+            return all(item.answer.done() for item in batch)
 
-        def translate() -> Sequence[Any] | None:
-            run.started, run.thread = time.monotonic(), threading.get_ident()
+        def translate() -> tuple[Sequence[Translation], float, float]:
+            started = time.monotonic()
+            self._batch_started = started
             try:
-                return None if run.is_abandoned() else self._translate(texts, options, step)
+                translations = self._translate(texts, options, is_abandoned)
             finally:
-                with self._threads_lock:
-                    run.thread = 0
+                self._batch_started = None
+            return translations, started, time.monotonic() - started
 
         try:
-            results = await self.call(translate, size=size)
+            translations, started, seconds = await self.call(translate)
         except asyncio.CancelledError:  # The server shuts down.
             raise
+        # Libraries in Rust raise panics that are no Exception.
         except BaseException as error:
-            self._runs.remove(run)
             failure = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
             await self._fail(batch, failure)
             return
-        self._runs.remove(run)
-        if results is None:
-            return
-        waited = [run.started - item.arrived for item in batch]
-        tokens = len(batch) * max(item.tokens for item in batch)
-        self._observe(Batch(len(batch), tokens, waited, time.monotonic() - run.started - run.interrupted))
-        for item, result in zip(batch, results, strict=True):
+        if self._observe is not None:
+            padded_tokens = len(batch) * max(item.tokens for item in batch)
+            waited = [started - item.arrived for item in batch]
+            self._observe(Batch(len(batch), padded_tokens, waited, seconds))
+        for item, translation in zip(batch, translations, strict=True):
             if not item.answer.done():
-                item.answer.set_result(result)
+                item.answer.set_result(translation)
 
     async def _fail(self, batch: list[_Item], error: Exception) -> None:
+        """Translate the texts of a failed batch one by one; a text that fails alone gets the error."""
         waiting = [item for item in batch if not item.answer.done()]
         if len(batch) == 1:
             for item in waiting:
                 item.answer.set_exception(error)
             return
         for item in waiting:
-            await self._work([item])
+            # The client may disconnect while other texts of the batch are translated.
+            if not item.answer.done():
+                await self._translate_batch([item])
+
+
+class Lanes:
+    """Two lanes that work concurrently, so that short requests never wait for long ones.
+
+    `short` also makes calls that take as little time as a short request. Arguments are those of [`Lane`].
+    """
+
+    def __init__(
+        self,
+        translate: TranslateBatch,
+        tokens_per_batch: int,
+        max_wait: float,
+        observe: Callable[[Batch], None] | None = None,
+    ):
+        self.short = Lane("short-translations", translate, tokens_per_batch, max_wait, observe)
+        self.long = Lane("long-translations", translate, tokens_per_batch, max_wait, observe)
+
+    def seconds_of_batch(self) -> float:
+        """Return how long the older one of the current batches has been translated; 0 without one."""
+        return max(self.short.seconds_of_batch(), self.long.seconds_of_batch())
+
+    async def run(self) -> None:
+        """Translate the texts that arrive in both lanes, until cancelled or until a lane fails."""
+        await asyncio.gather(self.short.run(), self.long.run())
+
+    def close(self) -> None:
+        """End the worker threads after their batches."""
+        self.short.close()
+        self.long.close()

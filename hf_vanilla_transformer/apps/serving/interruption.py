@@ -16,7 +16,7 @@ class Interruption(StoppingCriteria):
     The function may depend on what other threads do.
     """
 
-    # It only watches the search, so finished sentences are pruned from the batch.
+    # It only watches the search, so finished sentences are pruned from the batch, and engines accept it.
     stops_hypotheses = False
 
     def __init__(self, is_over: Callable[[], bool]):

@@ -15,16 +15,15 @@ from ...model.input_checks import copies_letterless, has_letters, is_blank
 from ...support.argument_checks import check_strings
 from ...support.language_codes import language_of
 from ...translation.concurrent_use import encode
-from ...translation.engine import Engine
 from ...translation.runtime import runtime_of
 from ...translation.sentence_splitting import Piece, join, pieces_of
 from ...translation.translate import read_document, translate
 from ...translation.translation_details import Translation, untranslated
 from ..terms.glossary import Glossary
-from .batcher import Batch, Batcher
+from .batcher import Batch, Lane, Lanes
 from .errors import OtherLanguageError, RequestError, UntranslatableError
 from .interruption import Interruption
-from .limits import ServingSettings, TextLimits
+from .limits import ServingSettings, TextLimits, is_short
 from .model_card_facts import CardFacts
 from .prometheus_metrics import Metrics
 
@@ -62,24 +61,22 @@ class Service:
         # The codes of a model of several target languages, or nothing; and the code for requests that name no language.
         self.target_codes = codes.codes
         self.default_target_code = codes.default
-        self._batcher: Batcher | None = None
+        self._lanes: Lanes | None = None
         self._limits = TextLimits(settings, self.metrics.in_flight.set)
 
     @property
-    def batcher(self) -> Batcher:
-        """The batcher; RuntimeError if the service does not run."""
-        if self._batcher is None:
+    def lanes(self) -> Lanes:
+        """The lanes of short and of long requests; RuntimeError if the service does not run."""
+        if self._lanes is None:
             raise RuntimeError("the service does not run; translate inside of running().")
-        return self._batcher
+        return self._lanes
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Translate requests; on leaving, finish the batch that is being translated."""
+        """Translate requests; on leaving, finish the batches that are being translated."""
         seconds = self.settings.max_wait_ms / 1000
-        workers = 2 if isinstance(self.model, Engine) else 1
-        self._batcher = Batcher(self._translate, self.settings.tokens_per_batch, seconds, self._observe, workers)
-        self._batcher.interrupt = getattr(self.model, "interrupt", self._batcher.interrupt)
-        task = asyncio.create_task(self._batcher.run())
+        self._lanes = Lanes(self._translate, self.settings.tokens_per_batch, seconds, self._observe)
+        task = asyncio.create_task(self._lanes.run())
         task.add_done_callback(_end_the_process)
         try:
             yield
@@ -87,12 +84,12 @@ class Service:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-            self._batcher.close()
+            self._lanes.close()
 
     @property
     def health(self) -> Literal["ok", "failing", "hanging"]:
         """`"ok"`; `"failing"` after a translation that failed; `"hanging"` if a batch goes on after its requests."""
-        seconds = 0.0 if self._batcher is None else self._batcher.seconds_of_batch()
+        seconds = 0.0 if self._lanes is None else self._lanes.seconds_of_batch()
         if seconds > self.settings.request_seconds + _GRACE_SECONDS:
             return "hanging"
         return "failing" if self.is_failing else "ok"
@@ -179,7 +176,7 @@ class Service:
         with self._admitted(texts):
             options = await asyncio.to_thread(self._with_glossary, options)
             tokens, work = await asyncio.to_thread(self._measure_documents, texts, options)
-            return await self.batcher.submit(texts, tokens, options, work)
+            return await self._lane(work).submit(texts, tokens, options)
 
     async def translate_sentences(
         self, texts: Sequence[str], options: dict[str, Any], split: bool
@@ -201,7 +198,7 @@ class Service:
             # Each sentence has its code now, so sentences of several target languages may share a batch.
             options.pop("target_lang", None)
             tokens, work = await asyncio.to_thread(self._measure, sentences, codes, options)
-            found = iter(await self.batcher.submit(sentences, tokens, options, work))
+            found = iter(await self._lane(work).submit(sentences, tokens, options))
             return [
                 (each, [untranslated(text) if is_blank(text) else next(found) for text, *_ in each]) for each in pieces
             ]
@@ -209,7 +206,11 @@ class Service:
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function that needs the model, such as one that draws attention; BusyError if the server is full."""
         with self._limits.admit(1), self._as_request_errors():
-            return await self.batcher.call(function, *arguments)
+            return await self.lanes.short.call(function, *arguments)
+
+    def _lane(self, work: int) -> Lane:
+        """Return the lane of a request that may take so much work."""
+        return self.lanes.short if is_short(work) else self.lanes.long
 
     def _measure_documents(self, documents: Sequence[str], options: dict[str, Any]) -> tuple[list[int], int]:
         """The number of tokens of each document, and the work of all of them."""
@@ -310,11 +311,12 @@ class Service:
             self._limits.check_tokens(tokens)
         return tokens
 
-    def _translate(self, texts: list[str], options: dict[str, Any], step: Callable[[], bool]) -> list[Translation]:
+    def _translate(
+        self, texts: list[str], options: dict[str, Any], is_abandoned: Callable[[], bool]
+    ) -> list[Translation]:
         defaults = {"return_details": "flags", "copy_letterless": self._copies_letterless}
         kwargs = {**defaults, **self._generate_kwargs, **options}
-        if self.runtime.calls_processors:
-            kwargs["stopping_criteria"] = [Interruption(step)]
+        kwargs["stopping_criteria"] = [Interruption(is_abandoned)]
         return translate(self.model, self.tokenizer, texts, self.settings.tokens_per_batch, **kwargs)
 
     def _observe(self, batch: Batch) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, MaxTimeCriteria, StoppingCriteria
 
 import hf_vanilla_transformer
 from hf_vanilla_transformer import TwoVocabularyTokenizer, align, load_engine, score, train_tokenizer, translate
@@ -248,7 +248,7 @@ def test_the_process_has_no_torch_and_another_one_follows_it(cache, tokenizer):
     assert "ctranslate2" in libraries
     assert "torch" not in libraries
     os.kill(process._process.pid, signal.SIGSTOP)  # It hangs, until another thread kills it.
-    killing = threading.Timer(0.3, engine.interrupt, [threading.get_ident()])
+    killing = threading.Timer(0.3, process.kill)
     killing.start()
     with pytest.raises(RuntimeError, match="CTranslate2's process ended with exit code -9"):
         translate(engine, tokenizer, ["nine"])
@@ -268,12 +268,12 @@ def test_a_call_does_not_wait_for_a_longer_one_and_either_survives_the_end_of_th
         def job_without_end(process):
             os.kill(process._process.pid, signal.SIGSTOP)
             job = pool.submit(translate, engine, tokenizer, ["nine"])
-            while process.caller is None:
+            while not process.is_busy:
                 time.sleep(0.01)
             return job
 
-        def interrupt(process, job):
-            engine.interrupt(process.caller)
+        def kill(process, job):
+            process.kill()
             with pytest.raises(RuntimeError, match="exit code -9"):
                 job.result(30)
 
@@ -281,16 +281,51 @@ def test_a_call_does_not_wait_for_a_longer_one_and_either_survives_the_end_of_th
         assert translate(engine, tokenizer, ["seven"]) == ["sieben"]
         ((first, other),) = engine._processes.values()
         assert first is busy
-        interrupt(other, job_without_end(other))
+        kill(other, job_without_end(other))
         assert not busy.has_ended
         assert translate(engine, tokenizer, ["seven"]) == ["sieben"]
         ((_, another),) = engine._processes.values()
-        interrupt(busy, older)
+        kill(busy, older)
     assert not another.has_ended
     assert translate(engine, tokenizer, ["seven"]) == ["sieben"]
     assert list(engine._processes.values()) == [[another]]
-    engine.interrupt(threading.get_ident())  # Nothing works for it.
-    assert not another.has_ended
+    engine.close()
+
+
+class Watching(StoppingCriteria):
+    """Counts its calls, and raises an error in the last one that it accepts."""
+
+    stops_hypotheses = False
+
+    def __init__(self, last=None):
+        self.calls, self.last = 0, last
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.calls += 1
+        if self.calls == self.last:
+            raise OverflowError("the last call")
+
+
+def test_a_criterion_that_watches_ends_a_search_without_end(cache, tokenizer):
+    """Its error is raised, the process is killed, and the process that follows it has no answer of an earlier call."""
+    engine = load_engine(str(FIXTURE))
+    assert translate(engine, tokenizer, ["nine"], stopping_criteria=[Watching()]) == ["neun"]
+    ((process,),) = engine._processes.values()
+    watching = Watching(last=3)
+    os.kill(process._process.pid, signal.SIGSTOP)
+    with pytest.raises(OverflowError, match="the last call"):
+        translate(engine, tokenizer, ["nine"], stopping_criteria=[watching])
+    assert watching.calls == 3
+    assert process.has_ended
+    assert translate(engine, tokenizer, ["seven"], stopping_criteria=[Watching()]) == ["sieben"]
+    assert translate(engine, tokenizer, ["two"]) == ["zwei"]
+    engine.close()
+
+
+def test_a_criterion_that_may_stop_hypotheses_raises_an_error(cache, tokenizer):
+    engine = load_engine(str(FIXTURE))
+    with pytest.raises(ValueError, match="MaxTimeCriteria may stop hypotheses, which CTranslate2 cannot do"):
+        translate(engine, tokenizer, ["nine"], stopping_criteria=[MaxTimeCriteria(1.0)])
     engine.close()
 
 

@@ -30,13 +30,16 @@ def test_shutting_down_finishes_what_runs(service_of, model_that_waits):
     from tests.apps.serving.support import call, serving, wait_until
 
     may_go_on, begun = model_that_waits
+    long = {"inputs": ["c", "d"], "parameters": {"generate_parameters": {"max_new_tokens": 2048}}}
     with ThreadPoolExecutor(2) as threads:
         with serving(service_of(tokens_per_batch=1)) as address:
             running = threads.submit(call, address, "POST", "/", {"inputs": ["a", "b"]})
-            wait_until(lambda: begun)
+            long_running = threads.submit(call, address, "POST", "/", long)
+            wait_until(lambda: len(begun) == 2)
             threading.Timer(0.5, may_go_on.set).start()
-        # Shut down: b, which waited for its batch, is translated, too.
+        # Shut down: b and d, which waited for their batches, are translated, too.
         assert running.result()[2] == [{"translation_text": "A"}, {"translation_text": "B"}]
+        assert long_running.result()[2] == [{"translation_text": "C"}, {"translation_text": "D"}]
         with pytest.raises(ConnectionRefusedError):
             call(address, "GET", "/health")
 
@@ -64,8 +67,9 @@ def test_a_model_that_fails(service_of, monkeypatch):
         assert call(address, "GET", "/health")[0] == 200
 
 
-def test_a_search_ends_when_nobody_waits_for_it(service_of, monkeypatch):
-    """Its worker is free for the next request long before the search would have ended."""
+@pytest.mark.parametrize(("num_beams", "max_new_tokens"), [(4, 2048), (4, 400), (1, 2048), (1, 400)])
+def test_a_search_ends_when_nobody_waits_for_it(service_of, monkeypatch, num_beams, max_new_tokens):
+    """Its worker is free for the next request of its lane long before the search would have ended."""
     from hf_vanilla_transformer.acceleration import cpu_decoder
     from tests.apps.serving.support import call, serving
 
@@ -81,13 +85,14 @@ def test_a_search_ends_when_nobody_waits_for_it(service_of, monkeypatch):
     service = service_of(request_seconds=1)
     with serving(service) as address:
         monkeypatch.setattr(cpu_decoder.CPUDecoder, "__call__", slow)
-        body = {"inputs": "nine", "parameters": {"generate_parameters": {"max_new_tokens": 2048}}}
+        settings = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
+        body = {"inputs": "nine", "parameters": {"generate_parameters": settings}}
         status, headers, answer = call(address, "POST", "/", body)
         assert (status, headers["Retry-After"]) == (503, "5")
         assert "took more than 1 seconds" in answer["error"]
         monkeypatch.undo()
         count = len(steps)
-        assert call(address, "POST", "/", {"inputs": "nine"})[2] == [{"translation_text": "neun"}]
+        assert call(address, "POST", "/", body)[2] == [{"translation_text": "neun"}]
         assert len(steps) <= count + 2 < 100
         assert service.health == "ok"
 
@@ -135,7 +140,7 @@ def test_without_its_worker_the_process_ends(service_of, monkeypatch):
         raise ZeroDivisionError
 
     async def ended():
-        monkeypatch.setattr(service.Batcher, "run", failing)
+        monkeypatch.setattr(service.Lanes, "run", failing)
         with pytest.raises(ZeroDivisionError):
             async with service_of().running():
                 await asyncio.sleep(0.01)
@@ -215,7 +220,7 @@ def test_requests_with_equal_terms_share_a_batch(service_of, model_that_waits):
         for text, forms in [("a", ["x", "y"]), ("b", ["x", "z"]), ("c", ["x", "y"])]:
             body = {"q": text, "source": "en", "target": "de", "glossary": {"nine": forms}}
             threads.submit(call, address, "POST", "/translate", body)
-        wait_until(lambda: len(service.batcher._waiting) == 3)
+        wait_until(lambda: len(service.lanes.short._waiting) == 3)
         may_go_on.set()
     assert sorted(map(sorted, begun[1:])) == [["a", "c"], ["b"]]
 
@@ -230,6 +235,65 @@ def test_other_languages(service_of):
     for source, target in (("fr", "de"), ("en", "fr"), ("de", "en")):
         with pytest.raises(OtherLanguageError, match=r'but the model translates from "en" to "de"; send these'):
             service.check_languages(source, target)
+
+
+@pytest.mark.parametrize(
+    ("work", "glossary", "lane"), [(2000, None, "short"), (2001, None, "long"), (2000, {"nine": "neun"}, "long")]
+)
+def test_the_work_of_a_request_decides_its_lane(service_of, tokenizer, monkeypatch, work, glossary, lane):
+    from hf_vanilla_transformer.apps.serving import service
+    from tests.apps.serving.support import call, serving, translation_of
+
+    names = []
+
+    def remember_thread(model, tokenizer, texts, tokens_per_batch, **options):
+        names.append(threading.current_thread().name)
+        return [translation_of(text) for text in texts]
+
+    monkeypatch.setattr(service, "translate", remember_thread)
+    max_new_tokens = work - len(tokenizer("nine").input_ids)
+    settings = {"num_beams": 1, "max_new_tokens": max_new_tokens, "glossary": glossary}
+    with serving(service_of()) as address:
+        body = {"inputs": "nine", "parameters": {"generate_parameters": settings}}
+        assert call(address, "POST", "/", body)[0] == 200
+    assert names == [f"{lane}-translations_0"]
+
+
+def test_a_short_request_waits_for_no_longer_one(service_of, monkeypatch):
+    """One large request and three medium ones are in work or wait when it arrives."""
+    from hf_vanilla_transformer.apps.serving import service
+    from tests.apps.serving.support import call, serving, translation_of, wait_until
+
+    begun, ended, may_end = [], [], threading.Event()
+
+    def search(model, tokenizer, texts, tokens_per_batch, stopping_criteria, **options):
+        begun.append(texts[0])
+        while texts[0] != "nine" and not may_end.is_set():
+            time.sleep(0.001)
+            for criterion in stopping_criteria:
+                criterion(torch.zeros(1, 1), None)
+        ended.append(texts[0])
+        return [translation_of(text.upper()) for text in texts]
+
+    def request(text, num_beams, max_new_tokens):
+        settings = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
+        return {"inputs": text, "parameters": {"generate_parameters": settings}}
+
+    monkeypatch.setattr(service, "translate", search)
+    served = service_of(request_seconds=20)
+    with serving(served) as address, ThreadPoolExecutor(4) as threads:
+        longer = [threads.submit(call, address, "POST", "/", request("large", 16, 2048))]
+        wait_until(lambda: begun)
+        for text in ("medium 1", "medium 2", "medium 3"):
+            longer.append(threads.submit(call, address, "POST", "/", request(text, 4, 600)))
+        wait_until(lambda: served._limits.in_flight == 4)
+        answer = call(address, "POST", "/", {"inputs": "nine"})
+        may_end.set()
+        assert answer[::2] == (200, [{"translation_text": "NINE"}])
+        assert all(task.result()[0] == 200 for task in longer)
+    # The others follow each other.
+    assert begun[0] == "large"
+    assert ended[:2] == ["nine", "large"]
 
 
 def test_short_requests_do_not_wait_for_the_costliest(service_of, model, tokenizer, monkeypatch):
