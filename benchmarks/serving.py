@@ -1,10 +1,11 @@
 """Throughput and latency of `serve` on loopback: in batches, one request at a time, beside costly ones; its memory.
 
-Each setting has a server of its own, in a process of its own. Clients send one sentence per request, over connections
-that stay open, and the next one when the last is answered.
+Each setting, and each kind of costly requests, has a server of its own, in a process of its own. Clients send one
+sentence per request, over connections that stay open, and the next one when the last is answered.
 """
 
 import asyncio
+import itertools
 import json
 import random
 import re
@@ -15,7 +16,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
@@ -32,8 +33,32 @@ from hf_vanilla_transformer.support.machine_and_versions import describe_environ
 SETTINGS = {"batches": [], "one at a time": ["--tokens_per_batch", "1", "--max_wait_ms", "0"]}
 # Requests before the first figure.
 WARM_UP = 50
-# Requests that take nearly all the work that one may: many texts of many beams, and few that may become very long.
-COSTLY = {"many texts": (90, {}), "long translations": (5, {"max_new_tokens": 2048})}
+
+
+@dataclass(frozen=True)
+class Costly:
+    """A request for as many of the longest sentences as `texts`."""
+
+    texts: int
+    num_beams: int
+    max_new_tokens: int | None = None
+
+
+# Requests that take nearly all the work that they may: many texts of many beams, and few texts that may become long.
+MANY_TEXTS = Costly(90, 16)
+LONG_TRANSLATIONS = Costly(5, 16, 2048)
+# A request for a page of text, with the beams of most models.
+MEDIUM = Costly(20, 4)
+# What clients send while the short requests are measured; each client sends its request again when it is answered.
+BUSY = {
+    "many texts": [MANY_TEXTS],
+    "long translations": [LONG_TRANSLATIONS],
+    "one large, three medium": [MANY_TEXTS, MEDIUM, MEDIUM, MEDIUM],
+}
+# How often short requests are measured alone and beside costly ones.
+TURNS = 5
+# Requests of medium size for the throughput of long requests.
+MEDIUM_REQUESTS = 10
 # Beams of further costly requests, with as many terms of the longest translations as the server allows, and whether
 # they are in one text.
 WITH_TERMS = {"one text, 2 beams": (2, True), "one text, 16 beams": (16, True), "100 texts, 16 beams": (16, False)}
@@ -54,11 +79,17 @@ class ServingArguments:
     memory_requests: int = field(
         default=20_000, metadata={"help": "Requests for the memory, by the most clients; 0: none."}
     )
+    max_new_tokens: int | None = field(
+        default=None,
+        metadata={"help": "Most new tokens of short requests; a model with random weights ends no sentence earlier."},
+    )
     max_digits: int = field(default=3, metadata={"help": "Digits of the longest numbers to translate."})
     engine: str = field(default="torch", metadata={"help": "Engine of the server."})
-    terms: bool = field(
-        default=False, metadata={"help": "Also measure beside requests with terms, and their memory; on Linux."}
+    beside: bool = field(
+        default=True, metadata={"help": "Also measure beside the costliest requests, and their memory; on Linux."}
     )
+    request_seconds: int = field(default=60, metadata={"help": "The server's limit of the same name."})
+    terms: bool = field(default=False, metadata={"help": "The same beside requests with terms."})
     output: str | None = field(default=None, metadata={"help": "Write the figures to this JSON file."})
 
     def __post_init__(self) -> None:
@@ -76,21 +107,35 @@ def main(arguments: list[str]) -> dict[str, Any]:
         sentences = Path(args.source_file).read_text(encoding="utf-8").splitlines()
     else:
         sentences = list(load_pairs("numbers", max_digits=args.max_digits, train_size=1)["test"]["source"])
-    figures: dict[str, Any] = {"environment": describe_environment(), "load": {}, "memory": [], "terms": []}
+    short = short_requests(args, sentences)
+    figures: dict[str, Any] = {"environment": describe_environment(), "load": {}, "beside": [], "memory": []}
     for name, options in SETTINGS.items():
         with server(args, options) as (address, _):
-            asyncio.run(send(address, sentences, WARM_UP, 8))
+            asyncio.run(send(address, short, WARM_UP, 8))
             for clients in args.clients:
-                figures["load"][f"{name}, {clients}"] = asyncio.run(send(address, sentences, args.requests, clients))
-            for costly, (texts, settings) in COSTLY.items() if name == "batches" else ():
-                inputs = sorted(sentences, key=len)[-texts:]
-                request = as_request(inputs, {"generate_parameters": {"num_beams": 16, **settings}})
-                figures["load"][f"beside {costly}, 1"] = asyncio.run(send_beside(address, sentences, args, request))
-    for name in WITH_TERMS if args.terms else ():
-        figures["terms"].append(measure_beside_terms(args, sentences, name))
+                sent = asyncio.run(send(address, short, args.requests, clients))
+                figures["load"][f"{name}, {clients}"] = sent.figures()
+            if name == "batches":
+                medium = [costly_request(sentences, MEDIUM)]
+                sent = asyncio.run(send(address, medium, MEDIUM_REQUESTS, 1))
+                figures["load"][f"requests of {MEDIUM.texts} texts, 1"] = sent.figures()
+    count = max(TURNS, args.requests // 4)
+    if args.beside:
+        for name, costly in BUSY.items():
+            requests = [costly_request(sentences, each) for each in costly]
+            with server(args, []) as (address, process):
+                row = asyncio.run(measure_beside(address, process, short, count, name, requests))
+                figures["beside"].append(row)
+    if args.terms:
+        for name, (num_beams, is_one_text) in WITH_TERMS.items():
+            with server(args, []) as (address, process):
+                request = asyncio.run(costliest_terms(address, num_beams, is_one_text))
+                name = f"terms in {name}"
+                row = asyncio.run(measure_beside(address, process, short, count, name, [request]))
+                figures["beside"].append(row)
     if args.memory_requests:
         with server(args, []) as (address, _):
-            figures["memory"] = list(memory(address, sentences, args.memory_requests, max(args.clients)))
+            figures["memory"] = list(memory(address, short, args.memory_requests, max(args.clients)))
     print(tables(figures))
     if args.output is not None:
         write_text(args.output, json.dumps(figures, indent=2) + "\n")
@@ -102,6 +147,7 @@ def server(args: ServingArguments, options: list[str]) -> Iterator[tuple[tuple[s
     """A server on a free port: its address, and the number of its process."""
     # The launcher, as in `hf-vanilla-transformer serve`, because only it limits the spinning of OpenMP's threads.
     command = [sys.executable, "-m", "hf_vanilla_transformer_launcher", "serve", "--port", "0", "--engine", args.engine]
+    command += ["--request_seconds", str(args.request_seconds)]
     command += ["--model_name_or_path", args.model_name_or_path, *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         printed: Any = process.stderr
@@ -117,60 +163,104 @@ def server(args: ServingArguments, options: list[str]) -> Iterator[tuple[tuple[s
             process.terminate()
 
 
-async def send(address: tuple[str, int], sentences: Sequence[str], requests: int, clients: int) -> dict[str, float]:
-    """Send requests from so many clients at once; returns throughput in sentences/s and latencies in ms."""
-    numbers, latencies = count(), []
+def short_requests(args: ServingArguments, sentences: Sequence[str]) -> list[bytes]:
+    """A request for each sentence."""
+    parameters = None
+    if args.max_new_tokens is not None:
+        parameters = {"generate_parameters": {"max_new_tokens": args.max_new_tokens}}
+    return [as_request(sentence, parameters) for sentence in sentences]
+
+
+def costly_request(sentences: Sequence[str], costly: Costly) -> bytes:
+    """A request for the longest sentences."""
+    settings = {"num_beams": costly.num_beams}
+    if costly.max_new_tokens is not None:
+        settings["max_new_tokens"] = costly.max_new_tokens
+    return as_request(sorted(sentences, key=len)[-costly.texts :], {"generate_parameters": settings})
+
+
+@dataclass
+class Sent:
+    """Latencies in ms of requests that were answered, and the seconds from the first to the last."""
+
+    latencies: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, other: "Sent") -> None:
+        """Add requests that were sent later."""
+        self.latencies += other.latencies
+        self.seconds += other.seconds
+
+    def figures(self) -> dict[str, float]:
+        """Return the throughput in requests/s, and the median, the 95th percentile and the highest of the latencies."""
+        p50, p95 = np.percentile(self.latencies, [50, 95])
+        throughput = len(self.latencies) / self.seconds
+        return {"throughput": throughput, "p50": float(p50), "p95": float(p95), "most": max(self.latencies)}
+
+
+async def send(address: tuple[str, int], requests: Sequence[bytes], count: int, clients: int) -> Sent:
+    """Send `count` requests from several clients at once."""
+    numbers = itertools.count()
+    sent = Sent()
 
     async def client() -> None:
         reader, writer = await asyncio.open_connection(*address)
-        while (number := next(numbers)) < requests:
+        while (number := next(numbers)) < count:
             started = time.perf_counter()
-            await exchange(reader, writer, as_request(sentences[number % len(sentences)]))
-            latencies.append(1000 * (time.perf_counter() - started))
+            await exchange(reader, writer, requests[number % len(requests)])
+            sent.latencies.append(1000 * (time.perf_counter() - started))
         writer.close()
 
     started = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(clients)))
-    p50, p95 = np.percentile(latencies, [50, 95])
-    throughput = requests / (time.perf_counter() - started)
-    return {"throughput": throughput, "p50": float(p50), "p95": float(p95), "most": max(latencies)}
+    sent.seconds = time.perf_counter() - started
+    return sent
 
 
-async def send_beside(
-    address: tuple[str, int], sentences: Sequence[str], args: ServingArguments, request: bytes
-) -> dict[str, float]:
-    """Send short requests from one client, while another sends a costly one, again when it is answered."""
+async def send_beside(address: tuple[str, int], short: Sequence[bytes], count: int, costly: Sequence[bytes]) -> Sent:
+    """Send short requests from one client while others send a costly request each, again when it is answered."""
 
-    async def client() -> None:
+    async def client(request: bytes) -> None:
         reader, writer = await asyncio.open_connection(*address)
-        while True:
-            await exchange(reader, writer, request)
+        try:
+            while True:
+                await exchange(reader, writer, request)
+        finally:
+            writer.close()
 
-    beside = asyncio.create_task(client())
-    figures = await send(address, sentences, args.requests // 4, 1)
-    if beside.done():
-        beside.result()
-    beside.cancel()
-    return figures
+    busy = [asyncio.create_task(client(request)) for request in costly]
+    # The server counts their tokens before their work begins.
+    await asyncio.sleep(1)
+    sent = await send(address, short, count, 1)
+    for task in busy:
+        task.cancel()
+    for outcome in await asyncio.gather(*busy, return_exceptions=True):
+        if isinstance(outcome, OSError):
+            raise outcome
+    return sent
 
 
-def measure_beside_terms(args: ServingArguments, sentences: Sequence[str], name: str) -> dict[str, Any]:
-    """Send short requests beside one with terms, to a server of its own, whose memory shows what the terms take."""
-    with server(args, []) as (address, process):
-        alone = asyncio.run(send(address, sentences, args.requests // 4, 1))
-        memory_before = peak_megabytes(process)
-        request = asyncio.run(costliest_terms(address, *WITH_TERMS[name]))
-        beside = asyncio.run(send_beside(address, sentences, args, request))
-        return {
-            "name": name,
-            "bytes": len(request),
-            "p50_alone": alone["p50"],
-            "p95_alone": alone["p95"],
-            "p50": beside["p50"],
-            "p95": beside["p95"],
-            "most": beside["most"],
-            "megabytes": peak_megabytes(process) - memory_before,
-        }
+async def measure_beside(
+    address: tuple[str, int], process: int, short: Sequence[bytes], count: int, name: str, costly: Sequence[bytes]
+) -> dict[str, Any]:
+    """Send short requests alone and beside costly ones, by turns because the machine's speed may change.
+
+    The server ends the costly requests when their clients disconnect. Its memory shows what they take.
+    """
+    await send(address, short, WARM_UP, 8)
+    memory_alone = peak_megabytes(process)
+    alone, beside = Sent(), Sent()
+    for _ in range(TURNS):
+        alone.add(await send(address, short, count // TURNS, 1))
+        beside.add(await send_beside(address, short, count // TURNS, costly))
+    return {
+        "name": name,
+        "bytes": sum(map(len, costly)),
+        "alone": alone.figures(),
+        "beside": beside.figures(),
+        "megabytes_alone": memory_alone,
+        "megabytes": peak_megabytes(process),
+    }
 
 
 async def costliest_terms(address: tuple[str, int], num_beams: int, is_one_text: bool) -> bytes:
@@ -234,13 +324,11 @@ def as_request(inputs: str | Sequence[str], parameters: dict[str, Any] | None = 
     return head.encode() + body
 
 
-def memory(
-    address: tuple[str, int], sentences: Sequence[str], requests: int, clients: int
-) -> Iterator[dict[str, float]]:
+def memory(address: tuple[str, int], short: Sequence[bytes], requests: int, clients: int) -> Iterator[dict[str, float]]:
     """Resident memory of the server in MB, at ten points of so many requests."""
     step = max(1, requests // 10)
     for done in range(step, requests + 1, step):
-        asyncio.run(send(address, sentences, step, clients))
+        asyncio.run(send(address, short, step, clients))
         with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics") as response:
             found = re.search(r"^process_resident_memory_bytes (\S+)$", response.read().decode(), flags=re.MULTILINE)
         yield {"requests": done, "megabytes": float(found[1]) / 1e6 if found else float("nan")}
@@ -248,19 +336,24 @@ def memory(
 
 def tables(figures: dict[str, Any]) -> str:
     """The figures as Markdown."""
-    lines = ["| server, clients | sentences/s | p50, ms | p95, ms |", "|---|---|---|---|"]
-    lines += [
-        f"| {name} | {row['throughput']:.0f} | {row['p50']:.0f} | {row['p95']:.0f} |"
-        for name, row in figures["load"].items()
-    ]
-    if figures["terms"]:
-        lines += ["", "| terms in, kB of the request | p50 alone; beside it, ms | p95 | most | memory, MB |"]
-        lines += ["|---|---|---|---|---|"]
-        lines += [
-            f"| {row['name']}, {row['bytes'] / 1000:.0f} | {row['p50_alone']:.0f}; {row['p50']:.0f} | "
-            f"{row['p95_alone']:.0f}; {row['p95']:.0f} | {row['most']:.0f} | {row['megabytes']:.0f} |"
-            for row in figures["terms"]
+    lines = ["| server, clients | requests/s | p50, ms | p95, ms |", "|---|---|---|---|"]
+    for name, row in figures["load"].items():
+        lines.append(f"| {name} | {row['throughput']:.1f} | {row['p50']:.0f} | {row['p95']:.0f} |")
+    if figures["beside"]:
+        lines.append("")
+        lines.append("| beside, kB of the requests | p50 alone; beside, ms | p95 | ratio | most | peak memory, MB |")
+        lines.append("|---|---|---|---|---|---|")
+    for row in figures["beside"]:
+        alone, beside = row["alone"], row["beside"]
+        cells = [
+            f"{row['name']}, {row['bytes'] / 1000:.0f}",
+            f"{alone['p50']:.0f}; {beside['p50']:.0f}",
+            f"{alone['p95']:.0f}; {beside['p95']:.0f}",
+            f"{beside['p95'] / alone['p95']:.2f}",
+            f"{beside['most']:.0f}",
+            f"{row['megabytes_alone']:.0f}; {row['megabytes']:.0f}",
         ]
+        lines.append(f"| {' | '.join(cells)} |")
     if figures["memory"]:
         lines += ["", "| requests | resident memory, MB |", "|---|---|"]
         lines += [f"| {row['requests']:,} | {row['megabytes']:.0f} |" for row in figures["memory"]]
