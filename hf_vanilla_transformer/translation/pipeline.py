@@ -31,6 +31,11 @@ class TranslationPipeline(PlainTranslationPipeline):
             or the model has no `generate()`, or has several target languages and gets none.
     """
 
+    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
+        """Save the model, with the pipeline that folders carry, and its tokenizer."""
+        self.model.save_pretrained(save_directory, **kwargs)
+        self.tokenizer.save_pretrained(save_directory, **kwargs)
+
     def language_parameters(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, Any]:
         """Arguments of `preprocess` for a source and a target language; ValueError for others than the model's."""
         if src_lang is not None:

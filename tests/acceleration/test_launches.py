@@ -56,11 +56,12 @@ class Launches(TorchDispatchMode):
 def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model takes the way that it takes for tensors on a GPU, with tensors on the CPU."""
     patch_everywhere(monkeypatch, "is_plain_cpu_tensor", lambda x: False)
+    patch_everywhere(monkeypatch, "can_read_values", lambda x: False)
     monkeypatch.setattr(attention_module, "_unfused_is_faster", lambda query, key: False)
     monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS", CHUNK_ROWS)
     monkeypatch.setattr(chunked_loss, "_CHUNK_ROWS_PER_D_MODEL", 0)
     # On a GPU, dropout is one kernel.
-    monkeypatch.setattr(torch.nn.functional, "dropout", lambda x, p: torch.native_dropout(x, p, True)[0])
+    monkeypatch.setattr(torch.nn.functional, "dropout", lambda x, p, training=True: torch.native_dropout(x, p, True)[0])
     # oneDNN compiles a kernel for each shape, which takes longer than this whole test.
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
 

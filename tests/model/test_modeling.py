@@ -500,8 +500,8 @@ def test_dropout_only_where_the_paper_has_it(monkeypatch, batch):
         rates.append(rate)
         return drop(x, rate, training)
 
-    for name in ("attention_kernels", "linear_kernels", "modeling_vanilla_transformer"):
-        monkeypatch.setattr(f"hf_vanilla_transformer.model.{name}.drop", record)
+    for name in ("acceleration.attention", "model.modeling_vanilla_transformer"):
+        monkeypatch.setattr(f"hf_vanilla_transformer.{name}.drop", record)
     model = small_model(dropout=0.25).train()
     model(**batch)
     # The embeddings of two stacks, 2 sub-layers in each of 2 encoder layers, 3 in each of 3 decoder layers.

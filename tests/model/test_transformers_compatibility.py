@@ -90,9 +90,15 @@ ATTRIBUTES = {
     "transformers:PreTrainedTokenizerBase": ("_auto_class", "_switch_to_input_mode", "_switch_to_target_mode"),
 }
 
-FOLDER = Path(__file__).parents[2] / "hf_vanilla_transformer" / "model"
-FILES = sorted(FOLDER.glob("[a-z]*.py"))
-MODULES = [import_module(f"hf_vanilla_transformer.model.{path.stem}") for path in FILES]
+PACKAGE = Path(__file__).parents[2] / "hf_vanilla_transformer"
+# Triton's kernels need Triton, and use nothing of transformers.
+FILES = [
+    path
+    for folder in ("model", "acceleration")
+    for path in sorted((PACKAGE / folder).glob("[a-z]*.py"))
+    if path.stem != "triton_loss"
+]
+MODULES = [import_module(f"hf_vanilla_transformer.{path.parent.name}.{path.stem}") for path in FILES]
 LISTED = names.all_listed(PARAMETERS, ATTRIBUTES)
 
 

@@ -83,7 +83,7 @@ def test_a_saved_folder_has_both_and_its_code(tokenizer, tmp_path):
         "target_tokenizer.json",
         "tokenizer_config.json",
         "tokenization_two_vocabularies.py",
-        "input_error.py",
+        "input_checks.py",
     }
     for loaded in (AutoTokenizer.from_pretrained(tmp_path), TwoVocabularyTokenizer.from_pretrained(tmp_path)):
         assert type(loaded) is TwoVocabularyTokenizer
