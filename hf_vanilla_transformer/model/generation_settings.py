@@ -4,7 +4,7 @@ import copy
 import logging
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import GenerationConfig, PreTrainedConfig
 
@@ -21,18 +21,46 @@ PAPER_MAX_LENGTH_OFFSET = 50
 LARGEST_LENGTH_PENALTY = 100
 # transformers' default, which `Seq2SeqTrainer.predict` writes into the model's `generation_config`.
 _STOCK_MAX_LENGTH = 20
-# Limits of settings: sinusoids are exact to 1e-6 up to position 100,000, and memory grows with the hypotheses.
-_LIMITS = {
-    "num_beams": (1, 10_000),
-    "num_return_sequences": (1, 10_000),
-    "max_new_tokens": (1, 100_000),
-    "max_length": (1, 100_000),
-    "max_length_offset": (0, 100_000),
-}
 # More beams than translation gains from.
 _MANY_BEAMS = 100
-# Settings of the paper's search, which are saved also where they equal transformers' defaults.
-_SEARCH = ("num_beams", "length_penalty", "early_stopping")
+
+
+class SearchSetting(NamedTuple):
+    """What this package does with a setting of the search.
+
+    Args:
+        limits (`tuple[int, int]`, *optional*): the least and the largest whole number that it may be.
+        is_own (`bool`): whether transformers lacks it.
+        is_saved_as_default (`bool`): whether it is saved also where it equals transformers' default.
+        limits_length (`bool`): whether it limits the length of a translation.
+        describes_result (`bool`): whether the result of a search cannot be read without it.
+    """
+
+    limits: tuple[int, int] | None = None
+    is_own: bool = False
+    is_saved_as_default: bool = False
+    limits_length: bool = False
+    describes_result: bool = False
+
+
+# Sinusoids are exact to 1e-6 up to position 100,000, and memory grows with the number of hypotheses.
+_HYPOTHESES = (1, 10_000)
+_TOKENS = (1, 100_000)
+# Every setting that this package reads, checks or saves. Other modules derive their lists from this table.
+SEARCH_SETTINGS = {
+    "num_beams": SearchSetting(_HYPOTHESES, is_saved_as_default=True, describes_result=True),
+    "num_return_sequences": SearchSetting(_HYPOTHESES),
+    "do_sample": SearchSetting(describes_result=True),
+    "length_penalty": SearchSetting(is_saved_as_default=True, describes_result=True),
+    "length_penalty_type": SearchSetting(is_own=True, describes_result=True),
+    "early_stopping": SearchSetting(is_saved_as_default=True),
+    "max_new_tokens": SearchSetting(_TOKENS, limits_length=True, describes_result=True),
+    "max_length": SearchSetting(_TOKENS, limits_length=True, describes_result=True),
+    "max_length_offset": SearchSetting((0, 100_000), is_own=True, limits_length=True, describes_result=True),
+    "eos_token_id": SearchSetting(describes_result=True),
+    "forced_eos_token_id": SearchSetting(describes_result=True),
+    "stop_strings": SearchSetting(describes_result=True),
+}
 
 
 class SettingsToSave(GenerationConfig):
@@ -52,7 +80,8 @@ class SettingsToSave(GenerationConfig):
         saved.__class__ = cls
         if has_defaults_of_predict(settings):
             for name, value in GenerationConfig._get_default_generation_params().items():
-                if name not in _SEARCH and getattr(saved, name, None) == value:
+                is_saved = name in SEARCH_SETTINGS and SEARCH_SETTINGS[name].is_saved_as_default
+                if not is_saved and getattr(saved, name, None) == value:
                     setattr(saved, name, None)
         return saved
 
@@ -74,9 +103,12 @@ def check_search(settings: Mapping[str, Any]) -> None:
 
     Because a longer translation has a smaller penalty, the lossless stop would not come before an absurd limit.
     """
-    for name, (least, most) in _LIMITS.items():
+    for name, setting in SEARCH_SETTINGS.items():
         number = settings.get(name)
-        if number is not None and not (isinstance(number, int) and least <= number <= most):
+        if setting.limits is None or number is None:
+            continue
+        least, most = setting.limits
+        if not (isinstance(number, int) and least <= number <= most):
             raise InputError(f"{name} is {number!r}; it must be a whole number from {least} to {most:,}.")
 
 

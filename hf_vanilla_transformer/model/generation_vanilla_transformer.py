@@ -21,6 +21,7 @@ from .beam_search import BeamSearch, exists
 from .constrained_beam_search import ConstrainedBeamSearch, prepare_phrases
 from .generation_limits import CandidateStops, SentenceForcedEOS, SentenceLengthLimit
 from .generation_settings import (
+    SEARCH_SETTINGS,
     SettingsToSave,
     check_search,
     check_token_ids,
@@ -36,7 +37,8 @@ from .operations import cast_weights_once, replaceable
 logger = logging.getLogger(__name__)
 
 # Entries of `generation_config` that transformers lacks.
-OWN_SETTINGS = ("length_penalty_type", "max_length_offset", "forced_phrases", "letter_edges")
+OWN_SETTINGS = [name for name, setting in SEARCH_SETTINGS.items() if setting.is_own]
+OWN_SETTINGS += ["forced_phrases", "letter_edges"]
 # Finished sentences are pruned from the batch when at most this share of it is unfinished.
 _MAX_SHARE_TO_PRUNE = 0.75
 

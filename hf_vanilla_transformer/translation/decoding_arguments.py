@@ -1,6 +1,6 @@
 """How to search: beam size, length penalty, lengths, stopping rule."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from ..model.generation_settings import LARGEST_LENGTH_PENALTY
@@ -42,7 +42,11 @@ class DecodingArguments:
 
     def generate_kwargs(self) -> dict[str, Any]:
         """Arguments of `generate()`: those that were given."""
-        values = {name: getattr(self, name) for name in ("num_beams", "length_penalty", "max_new_tokens")}
+        values: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                values[field.name] = value
         if self.early_stopping is not None:
             values["early_stopping"] = _EARLY_STOPPING[self.early_stopping]
-        return {name: value for name, value in values.items() if value is not None}
+        return values

@@ -19,6 +19,7 @@ from ..apps.documents.markup_document import KINDS, Document
 from ..apps.terms.glossary import CELLS_PER_TOKEN, Glossary, PhraseSizes, letter_edges, phrases_of
 from ..data.target_language import Source, TargetCodes
 from ..model.constrained_beam_search import check_is_beam_search
+from ..model.generation_settings import SEARCH_SETTINGS
 from ..model.input_checks import check_generated, copies_letterless, has_letters, is_blank, sides_of
 from ..support.argument_checks import check_strings
 from ..support.user_errors import InputError, input_errors
@@ -40,10 +41,7 @@ _LONG = 2_000
 # With 8 beams and the usual 4,096 tokens they take 25 MB, and 25 ms per step on one thread.
 _CELLS_PER_SOURCE_TOKEN = 25
 # Settings of a search that say how to read its result.
-_SETTINGS = (
-    *("num_beams", "do_sample", "length_penalty", "length_penalty_type", "eos_token_id", "forced_eos_token_id"),
-    *("max_new_tokens", "max_length", "max_length_offset", "stop_strings"),
-)
+_SETTINGS = [name for name, setting in SEARCH_SETTINGS.items() if setting.describes_result]
 
 
 @overload

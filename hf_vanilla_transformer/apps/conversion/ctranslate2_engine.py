@@ -18,7 +18,13 @@ from ...hub.model_folder import CERTIFICATE
 from ...hub.native_folder import native_folder
 from ...hub.user_cache import convert_once
 from ...model.generation_limits import only_watches
-from ...model.generation_settings import check_search, check_token_ids, length_penalty_of, limits_length
+from ...model.generation_settings import (
+    SEARCH_SETTINGS,
+    check_search,
+    check_token_ids,
+    length_penalty_of,
+    limits_length,
+)
 from ...support.user_errors import InputError
 from ...translation.engine import Engine
 from .ctranslate2 import QUANTIZATIONS, always_given, import_library, to_ctranslate2
@@ -27,11 +33,13 @@ from .ctranslate2_process import CTranslate2Process, Setting
 
 # Arguments of generate() that CTranslate2 has, too.
 _PASSED_ON = ("repetition_penalty", "no_repeat_ngram_size")
+# Settings of the search that CTranslate2 lacks.
+_LACKING = ("do_sample", "stop_strings")
 _ARGUMENTS = (
-    *("num_beams", "num_return_sequences", "length_penalty", "length_penalty_type", "early_stopping"),
-    *("max_length", "max_new_tokens", "max_length_offset", "min_length", "min_new_tokens", *_PASSED_ON),
-    *("forced_bos_token_id", "forced_eos_token_id", "eos_token_id", "bad_words_ids", "suppress_tokens"),
+    *(name for name in SEARCH_SETTINGS if name not in _LACKING),
+    *("min_length", "min_new_tokens", *_PASSED_ON, "forced_bos_token_id", "bad_words_ids", "suppress_tokens"),
 )
+_LENGTH_LIMITS = [name for name, setting in SEARCH_SETTINGS.items() if setting.limits_length]
 # Settings that change no token of a search: those of sampling, of caches, of outputs besides tokens. Scores are
 # normalized in any case.
 _WITHOUT_EFFECT = (
@@ -213,8 +221,10 @@ class CTranslate2Engine(torch.nn.Module, Engine):
             if name not in _ARGUMENTS and not (name == "do_sample" and not value):
                 raise InputError(f"{name} is {value!r}, but the engine has {', '.join(_ARGUMENTS)} only.")
         settings = copy.copy(self.generation_config)
-        if any(given.get(name) for name in ("max_length", "max_new_tokens", "max_length_offset")):
-            settings.max_length = settings.max_new_tokens = settings.max_length_offset = None
+        if any(given.get(name) for name in _LENGTH_LIMITS):
+            # A limit of the call replaces all limits of the model.
+            for name in _LENGTH_LIMITS:
+                setattr(settings, name, None)
         for name, value in given.items():
             setattr(settings, name, value)
         check_search(vars(settings))
