@@ -19,9 +19,11 @@ from transformers.generation import (
 
 from .beam_search import BeamSearch, exists
 from .constrained_beam_search import ConstrainedBeamSearch, prepare_phrases
-from .generation_limits import CandidateStops, SentenceForcedEOS, SentenceLengthLimit
 from .generation_settings import (
     SEARCH_SETTINGS,
+    CandidateStops,
+    SentenceForcedEOS,
+    SentenceLengthLimit,
     SettingsToSave,
     check_search,
     check_token_ids,
@@ -195,7 +197,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     least one more than the cache holds. `past_key_values` is its earlier name.
 
     A stopping criterion with the attribute `stops_hypotheses = False` only watches the search, which it may end by an
-    error; see [`~.generation_limits.only_watches`].
+    error; see [`~.generation_settings.only_watches`].
     """
 
     config: Any

@@ -36,7 +36,7 @@ class Engine(Protocol):
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> Any:
         """Token ids `(batch * num_return_sequences, target)` of sources `(batch, source)`, from the start token on.
 
-        `serve` passes `stopping_criteria` that only watch the search, see `model/generation_limits.py: only_watches`.
+        `serve` passes `stopping_criteria` that only watch the search, see `model/generation_settings.py: only_watches`.
         An engine calls them from time to time, and ends the search if one raises an error. An engine that ignores them
         goes on with work that nobody waits for.
         """

@@ -17,13 +17,13 @@ from ...acceleration.fast_path_checks import has_avx512
 from ...hub.model_folder import CERTIFICATE
 from ...hub.native_folder import native_folder
 from ...hub.user_cache import convert_once
-from ...model.generation_limits import only_watches
 from ...model.generation_settings import (
     SEARCH_SETTINGS,
     check_search,
     check_token_ids,
     length_penalty_of,
     limits_length,
+    only_watches,
 )
 from ...support.user_errors import InputError
 from ...translation.engine import Engine
@@ -121,7 +121,7 @@ class CTranslate2Engine(torch.nn.Module, Engine):
         Args:
             input_ids, attention_mask (`torch.LongTensor` of shape `(batch, source)`): tokens; 0 for padding.
             stopping_criteria: criteria that only watch the search, see
-                [`~hf_vanilla_transformer.model.generation_limits.only_watches`]. They are called with the sources
+                [`~hf_vanilla_transformer.model.generation_settings.only_watches`]. They are called with the sources
                 several times per second; the error of one ends the search.
             **kwargs: settings of the search, in the place of those of `generation_config`: beams, lengths, length
                 penalty, repetitions, and tokens that are forced, suppressed, or end a translation.
