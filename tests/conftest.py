@@ -69,6 +69,18 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let tests run with the operations that saved folders carry, as where the package is not installed."""
+    parser.addoption("--plain-operations", action="store_true", help="run the model without acceleration/")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--plain-operations"):
+        from tests.plain_operations import use_plain_operations
+
+        use_plain_operations()
+
+
 def pytest_collection() -> None:
     """Import the tests without collecting garbage: the objects of modules stay."""
     gc.disable()

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from ..plain_operations import use_plain_operations
 from . import results, sdist
 from .inapplicable import INAPPLICABLE, SUITES_NOT_RUN, Inapplicable, LineNotFoundError, place
 
@@ -76,7 +77,11 @@ def problems_of(recorder: results.Recorder) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.run", description=__doc__)
     parser.add_argument("--update", action="store_true", help="record the tests that pass now in passed.txt")
-    update = parser.parse_args(arguments).update
+    parser.add_argument("--plain-operations", action="store_true", help="run the model without acceleration/")
+    options = parser.parse_args(arguments)
+    update = options.update
+    if options.plain_operations:
+        use_plain_operations()
     transformers_version = version("transformers")
 
     say(f"transformers {transformers_version}; its source distribution is cached in {CACHE.relative_to(ROOT)}")
@@ -107,6 +112,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     if update:
         results.write(BASELINE, "".join(f"{name}\n" for name in sorted(passed)))
+    if options.plain_operations:
+        return 0
     write_document(results.document(transformers_version, recorder.outcomes, SUITES, inapplicable, suites_not_run))
     return 0
 
