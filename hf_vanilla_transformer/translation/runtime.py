@@ -39,7 +39,8 @@ class Runtime(ABC):
     reason_without_alignments: str
     # Whether the search can be forced to translations that contain given phrases.
     takes_phrases: bool
-    # Whether `generate()` calls logits processors and stopping criteria at every step.
+    # Whether `generate()` calls logits processors and any stopping criteria at every step. An engine calls only those
+    # criteria that watch the search, from time to time.
     calls_processors: bool
     # Whether it is a module of torch, whose forward pass can be called for other outputs, such as attention weights.
     has_forward_pass: bool

@@ -16,8 +16,6 @@ from tests.generation.by_hand import forced_pass
 
 
 PACKAGE = Path(hf_vanilla_transformer.__file__).parent
-# The server starts more workers for an engine.
-MAY_ASK = {"translation/runtime.py", "apps/serving/service.py"}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +39,7 @@ def asks_for_an_engine(path: Path) -> bool:
 
 def test_only_the_runtime_tells_engines_from_models():
     asking = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if asks_for_an_engine(path)}
-    assert asking == MAY_ASK
+    assert asking == {"translation/runtime.py"}
 
 
 @torch.no_grad()
