@@ -228,9 +228,11 @@ async def send_beside(address: tuple[str, int], short: Sequence[bytes], count: i
         finally:
             writer.close()
 
-    busy = [asyncio.create_task(client(request)) for request in costly]
-    # The server counts their tokens before their work begins.
-    await asyncio.sleep(1)
+    busy = []
+    for request in costly:
+        busy.append(asyncio.create_task(client(request)))
+        # The work of a large request must have begun when the medium ones arrive.
+        await asyncio.sleep(0.5)
     sent = await send(address, short, count, 1)
     for task in busy:
         task.cancel()
