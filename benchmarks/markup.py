@@ -21,7 +21,7 @@ import html5lib
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import translate
+from hf_vanilla_transformer import translate, translate_documents
 from hf_vanilla_transformer.apps.cli.parser import parse, program
 from hf_vanilla_transformer.apps.documents.markup_document import Document
 from hf_vanilla_transformer.evaluation.metrics import score_translations
@@ -207,7 +207,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
         ]
         figures["placement"][name] = compare(blocks, references, by_number=True)
     started = time.perf_counter()
-    translated = translate(model, tokenizer, [source for source, _ in pages], markup="html", **options)
+    translated = translate_documents(model, tokenizer, [source for source, _ in pages], "html", **options)
     figures["pages_per_second"] = len(pages) / (time.perf_counter() - started)
     found = {"links": [block for page in translated for block in read_blocks(page)]}
     texts = [translate_all(source.texts) for source, _ in documents]

@@ -15,12 +15,14 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.apps.cli.parser import parse, program
+from hf_vanilla_transformer.apps.terms.forced_phrases import ForcedPhrases, check_is_beam_search
 from hf_vanilla_transformer.apps.terms.glossary import letter_edges, tokenizations
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.metrics import score_translations
 from hf_vanilla_transformer.support.argument_checks import check_number
 from hf_vanilla_transformer.support.atomic_files import write_text
 from hf_vanilla_transformer.support.output_files import check_can_write
+from hf_vanilla_transformer.translation.required_phrases import Phrase, PhraseSizes
 
 
 FEWEST_LETTERS = 5
@@ -64,6 +66,39 @@ def recall(words: Sequence[Sequence[str]], translations: Sequence[str]) -> float
     return 100 * sum(found) / max(1, len(found))
 
 
+class WordsOfSentences:
+    """Words that the translations of some sentences must have as whole words, for `translate(glossary=...)`.
+
+    A sentence that occurs several times must have all of its words every time.
+    """
+
+    def __init__(self, tokenizer: Any, sentences: Sequence[str], words: Sequence[Sequence[str]]):
+        self._tokenizer = tokenizer
+        self._phrases: dict[str, list[Phrase]] = {sentence: [] for sentence in sentences}
+        for sentence, words_of_sentence in zip(sentences, words, strict=True):
+            phrases = self._phrases[sentence]
+            for word in words_of_sentence:
+                phrase = tokenizations(tokenizer, word)
+                if phrase not in phrases:
+                    phrases.append(phrase)
+
+    def check(self, settings: Any) -> None:
+        """Raise ValueError if the settings are not those of a beam search."""
+        check_is_beam_search(settings)
+
+    def phrases(self, sentence: str) -> list[Phrase]:
+        """The words of a sentence, as alternatives of token ids."""
+        return self._phrases[sentence]
+
+    def sizes(self, sentence: str) -> PhraseSizes:
+        """Few words are too small to split batches by them."""
+        return PhraseSizes()
+
+    def search(self, model: Any, phrases: list[list[Phrase]]) -> ForcedPhrases:
+        """The search for translations with the words of each sentence."""
+        return ForcedPhrases(phrases, letter_edges(self._tokenizer, model.config.vocab_size))
+
+
 class Arguments(NamedTuple):
     """All arguments."""
 
@@ -86,9 +121,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
         search["num_beams"] = num_beams
         free, seconds = timed(model, tokenizer, sources, **search)
         words = [missing_words(*pair, args.words) for pair in zip(references, free, strict=True)]
-        phrases = [[tokenizations(tokenizer, word) for word in needed] for needed in words]
-        options = {"forced_phrases": phrases, "letter_edges": letter_edges(tokenizer, model.config.vocab_size)}
-        forced, more_seconds = timed(model, tokenizer, sources, **search, **options)
+        required = WordsOfSentences(tokenizer, sources, words)
+        forced, more_seconds = timed(model, tokenizer, sources, **search, glossary=required)
         appended = [" ".join([text, *needed]) for text, needed in zip(free, words, strict=True)]
         figures[str(num_beams)] = {
             "sentences_with_words": sum(map(bool, words)),

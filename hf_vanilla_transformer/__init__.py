@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .apps.conversion.hf_marian import from_hf_marian as from_hf_marian
     from .apps.conversion.hf_marian import to_hf_marian as to_hf_marian
     from .apps.conversion.marian import from_marian as from_marian
+    from .apps.documents.translate_documents import translate_documents as translate_documents
     from .apps.pictures.attention import plot_attention as plot_attention
     from .apps.pictures.forward_pass import ForwardPass as ForwardPass
     from .apps.pictures.forward_pass import forward_pass as forward_pass
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from .apps.pictures.paper_formulas import plot_schedule as plot_schedule
     from .apps.pictures.token_labels import token_texts as token_texts
     from .apps.pictures.token_probabilities import plot_token_probabilities as plot_token_probabilities
+    from .apps.terms.forced_phrases import ForcedPhrases as ForcedPhrases
+    from .apps.terms.glossary import Glossary as Glossary
     from .data.cleaning import clean_pairs as clean_pairs
     from .data.cleaning import hold_out as hold_out
     from .data.length_filter import filter_pairs as filter_pairs
@@ -92,12 +95,15 @@ _NAMES_OF = {
     "apps.conversion.fsmt": ["from_fsmt"],
     "apps.conversion.hf_marian": ["from_hf_marian", "to_hf_marian"],
     "apps.conversion.marian": ["from_marian"],
+    "apps.documents.translate_documents": ["translate_documents"],
     "apps.pictures.attention": ["plot_attention"],
     "apps.pictures.forward_pass": ["ForwardPass", "forward_pass", "masks_of"],
     "apps.pictures.masks": ["plot_masks"],
     "apps.pictures.paper_formulas": ["plot_positions", "plot_schedule"],
     "apps.pictures.token_labels": ["token_texts"],
     "apps.pictures.token_probabilities": ["plot_token_probabilities"],
+    "apps.terms.forced_phrases": ["ForcedPhrases"],
+    "apps.terms.glossary": ["Glossary"],
     "data.cleaning": ["clean_pairs", "hold_out"],
     "data.length_filter": ["filter_pairs"],
     "data.load_pairs": ["load_pairs"],

@@ -37,9 +37,7 @@ ALLOWED |= {
     "apps": set(),
 }
 # Modules of the plugin that still import an application.
-EXCEPTIONS = {
-    "translation.translate": {"apps.documents", "apps.terms"},
-}
+EXCEPTIONS = {}
 
 
 def is_type_checking(node: ast.AST) -> bool:

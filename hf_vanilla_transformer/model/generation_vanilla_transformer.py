@@ -4,6 +4,7 @@ Beam search with 4 beams, the length penalty of Wu et al. 2016 (GNMT) with alpha
 output tokens. These are the defaults of a new model's `generation_config`, and are saved with it.
 """
 
+import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,6 @@ from transformers.generation import (
 )
 
 from .beam_search import BeamSearch, exists
-from .constrained_beam_search import ConstrainedBeamSearch, prepare_phrases
 from .generation_settings import (
     SEARCH_SETTINGS,
     CandidateStops,
@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 # Entries of `generation_config` that transformers lacks.
 OWN_SETTINGS = [name for name, setting in SEARCH_SETTINGS.items() if setting.is_own]
-OWN_SETTINGS += ["forced_phrases", "letter_edges"]
 # Finished sentences are pruned from the batch when at most this share of it is unfinished.
 _MAX_SHARE_TO_PRUNE = 0.75
 
@@ -97,6 +96,28 @@ def tokens_to_read(cache: Cache | None, length: int, tokens_of_step: int | None)
             "tokens so far, at least one more than the cache holds."
         )
     return length - past_length
+
+
+def new_beam_search(prompts: torch.Tensor, settings: Any) -> BeamSearch:
+    """A search that continues prompts `(batch, length)`, with the settings of a call of `generate()`."""
+    eos = settings._eos_token_tensor
+    return BeamSearch(settings.num_beams, num_eos=0 if eos is None else len(eos), **search_options(prompts, settings))
+
+
+def search_options(prompts: torch.Tensor, settings: Any) -> dict[str, Any]:
+    """The arguments of [`BeamSearch`] that settings give for prompts `(batch, length)`, besides numbers of tokens."""
+    warn_of_many_beams(settings.num_beams)
+    limits = torch.full((len(prompts),), settings.max_length, device=prompts.device)
+    if settings.sentence_max_lengths is not None:
+        limits = limits.minimum(settings.sentence_max_lengths.to(prompts.device))
+    pad = settings._pad_token_tensor
+    return {
+        "num_return_sequences": settings.num_return_sequences,
+        "length_penalty": length_penalty_of(settings),
+        "early_stopping": settings.early_stopping,
+        "limits": limits - prompts.shape[1],
+        "fill": -1 if pad is None else int(pad),
+    }
 
 
 class NextTokenSteps:
@@ -190,8 +211,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     - `length_penalty_type`: `"gnmt"` for the paper's length penalty, `"hf"` for transformers' `length ** alpha`.
     - `max_length_offset`: a sentence has at most this many generated tokens more than source tokens, counting `</s>`
       on both sides and no padding. `max_length` or `max_new_tokens` replace it where the caller gives them.
-    - `forced_phrases`: for each sentence the phrases that its hypotheses must contain; a phrase is a list of token ids,
-      or of alternatives. `letter_edges` makes them whole words; see [`~.constrained_beam_search.PhraseStates`].
 
     The `cache` of an earlier `generate()` continues decoding: `decoder_input_ids` are then all target tokens so far, at
     least one more than the cache holds. `past_key_values` is its earlier name.
@@ -217,8 +236,28 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if self.generation_config._from_model_config:
             self.generation_config = paper_generation_config(self.config)
 
+    def _extract_generation_mode_kwargs(
+        self, custom_generate: Any, kwargs: dict[str, Any], synced_gpus: Any, assistant_model: Any, streamer: Any
+    ) -> dict[str, Any]:
+        """Keep arguments that transformers drops where `custom_generate` is a function that has them as parameters.
+
+        They are the tokenizer of stop strings, the streamer, and `synced_gpus`.
+        """
+        others = (synced_gpus, assistant_model, streamer)
+        usual = super()._extract_generation_mode_kwargs(None, dict(kwargs), *others)
+        extracted = super()._extract_generation_mode_kwargs(custom_generate, kwargs, *others)
+        if callable(custom_generate):
+            parameters = inspect.signature(custom_generate).parameters
+            extracted.update({name: value for name, value in usual.items() if name in parameters})
+        return extracted
+
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         check_search(kwargs)  # Before transformers compares them.
+        if "forced_phrases" in kwargs or hasattr(generation_config, "forced_phrases"):
+            raise InputError(
+                "forced_phrases is not a setting of generate(); give custom_generate=ForcedPhrases(phrases), of the "
+                "package hf_vanilla_transformer."
+            )
         length_is_given = self._caller_limits_length(generation_config, kwargs)
         # transformers ignores arguments that neither the model's nor the caller's settings contain.
         own = {name: kwargs.pop(name) for name in OWN_SETTINGS if name in kwargs}
@@ -232,7 +271,6 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if getattr(generation_config, "prefill_chunk_size", None) is not None:
             # transformers would truncate the source's mask as if it were the target's.
             raise InputError("prefill_chunk_size is for decoder-only models; leave it out.")
-        prepare_phrases(generation_config, self.config.vocab_size)
         if length_is_given:
             generation_config.max_length_offset = None
         # Later hooks read this from the settings, whose copy lives for one call of generate().
@@ -386,16 +424,21 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         stopping_criteria: StoppingCriteriaList,
         generation_config: Any,
         synced_gpus: bool = False,
+        new_search: Callable[[torch.Tensor, Any], BeamSearch] = new_beam_search,
         **model_kwargs: Any,
     ) -> Any:
-        """The loop around [`BeamSearch`], with the arguments and outputs of `GenerationMixin._beam_search`."""
+        """The loop around [`BeamSearch`], with the arguments and outputs of `GenerationMixin._beam_search`.
+
+        A function that is given as `custom_generate` may call it with another `new_search`, which makes the search from
+        the prompts `(batch, length)` and the settings.
+        """
         if model_kwargs.pop("streamer", None) is not None:
             raise InputError("beam search cannot stream, because the best beam is known at the end; give num_beams=1.")
         settings = generation_config
         if settings.low_memory:
             raise InputError("low_memory is not supported; leave it out, or give fewer num_beams.")
         prompts = input_ids[:: settings.num_beams]
-        search, record = self._new_search(prompts, settings), requested_outputs(settings)
+        search, record = new_search(prompts, settings), requested_outputs(settings)
         stops = CandidateStops(stopping_criteria, settings)
         steps = next_token_steps(self, input_ids, settings, synced_gpus, model_kwargs)
         # Logits processors and sampling depend on the rows of the whole batch.
@@ -422,6 +465,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
                     kept = search.drop_finished()
                     steps.select(kept)
                     input_ids = input_ids.unflatten(0, (-1, settings.num_beams))[kept].flatten(0, 1)
+        rows: Any
         generated, scores, rows = search.best()
         missing = int((~exists(scores[:: settings.num_return_sequences])).sum())
         if missing:
@@ -444,24 +488,3 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             encoder_hidden_states=model_kwargs["encoder_outputs"].hidden_states,
             **record,
         )
-
-    def _new_search(self, prompts: torch.Tensor, settings: Any) -> BeamSearch:
-        """A search that continues prompts `(batch, length)`."""
-        warn_of_many_beams(settings.num_beams)
-        limits = torch.full((len(prompts),), settings.max_length, device=prompts.device)
-        if settings.sentence_max_lengths is not None:
-            limits = limits.minimum(settings.sentence_max_lengths.to(prompts.device))
-        pad, eos = settings._pad_token_tensor, settings._eos_token_tensor
-        options: dict[str, Any] = {
-            "num_return_sequences": settings.num_return_sequences,
-            "length_penalty": length_penalty_of(settings),
-            "early_stopping": settings.early_stopping,
-            "limits": limits - prompts.shape[1],
-            "fill": -1 if pad is None else int(pad),
-        }
-        phrases = getattr(settings, "forced_phrases", None)
-        if phrases is None:
-            return BeamSearch(settings.num_beams, num_eos=0 if eos is None else len(eos), **options)
-        eos = prompts.new_empty(0) if eos is None else eos
-        options.update(phrases=phrases, letter_edges=settings.letter_edges.to(prompts.device))
-        return ConstrainedBeamSearch(settings.num_beams, prompts=prompts, eos=eos, **options)

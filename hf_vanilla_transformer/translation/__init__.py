@@ -1,1 +1,1 @@
-"""Text in, text out: translate, score and align sentences; split texts, place markup, force terms, load models."""
+"""Text in, text out: translate, score and align sentences; split texts, load models."""

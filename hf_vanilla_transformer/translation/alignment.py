@@ -32,15 +32,15 @@ class Aligner:
         self, model: Any, tokenizer: PreTrainedTokenizerBase, words: re.Pattern[str] = WORDS, for_tags: bool = False
     ):
         self.has_attention = bool(runtime_of(model, tokenizer).alignment_heads)
-        self._words, self._for_tags = words, for_tags
+        self.words, self._for_tags = words, for_tags
         self._shift = getattr(model.config, "alignment_shift", False)
         self._texts = TokenTexts(tokenizer, False), TokenTexts(tokenizer, True)
 
     def __call__(self, source: Tokenized, target: Tokenized, attention: torch.Tensor) -> Links:
         """Return the links of a pair, from its attention, `(target, source)`."""
         source_texts, target_texts = self._texts
-        source_words = source_texts.words(*source, self._words)
-        target_words = target_texts.words(*target, self._words)
+        source_words = source_texts.words(*source, self.words)
+        target_words = target_texts.words(*target, self.words)
         return link(attention, source_words, target_words, shift=self._shift, for_tags=self._for_tags)
 
 

@@ -1,12 +1,13 @@
 """`translate()`: sentences in, translations out, in batches of similar length and in the order of the sentences.
 
-Each layer calls the next one: documents with tags, texts of several sentences, sentences, batches of sentences.
+Texts of several sentences are split into sentences, sentences are put into batches, and `generate()` translates each
+batch; [`TextTranslator`] has these steps in this order.
 """
 
 import copy
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, overload
@@ -15,10 +16,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import LogitsProcessorList, PreTrainedTokenizerBase
 
-from ..apps.documents.markup_document import KINDS, Document
-from ..apps.terms.glossary import CELLS_PER_TOKEN, Glossary, PhraseSizes, letter_edges, phrases_of
-from ..data.target_language import Source, TargetCodes
-from ..model.constrained_beam_search import check_is_beam_search
+from ..data.target_language import Source
 from ..model.generation_settings import SEARCH_SETTINGS
 from ..model.input_checks import check_generated, copies_letterless, has_letters, is_blank, sides_of
 from ..support.argument_checks import check_strings
@@ -26,9 +24,10 @@ from ..support.user_errors import InputError, input_errors
 from .alignment import Aligner
 from .concurrent_use import encode, evaluating
 from .inference import Inference
-from .sentence_splitting import Piece, join, joined, pieces_of
+from .required_phrases import Phrase, PhraseSizes, RequiredPhrases, split_by_phrases
+from .sentence_splitting import join, pieces_of
 from .translation_details import Translation, describe, untranslated
-from .words_of_tokens import WORDS, WORDS_AND_LETTERS, word_at
+from .words_of_tokens import WORDS, word_at
 
 
 logger = logging.getLogger(__name__)
@@ -42,6 +41,14 @@ _LONG = 2_000
 _CELLS_PER_SOURCE_TOKEN = 25
 # Settings of a search that say how to read its result.
 _SETTINGS = [name for name, setting in SEARCH_SETTINGS.items() if setting.describes_result]
+# Arguments of `translate()` in earlier versions, and what to do instead.
+_FORMER_ARGUMENTS = {
+    "markup": 'call translate_documents(model, tokenizer, documents, format="html"), or format="xml"',
+    "forced_phrases": (
+        "give glossary=Glossary(terms, tokenizer), or for token ids call model.generate() with "
+        "custom_generate=ForcedPhrases(phrases)"
+    ),
+}
 
 
 @overload
@@ -78,8 +85,7 @@ def translate(
     *,
     return_details: bool | Literal["flags"] = False,
     split_sentences: bool | str = False,
-    glossary: Mapping[str, str | Sequence[str]] | Glossary | None = None,
-    markup: str | None = None,
+    glossary: RequiredPhrases | None = None,
     copy_letterless: bool | None = None,
     target_lang: str | None = None,
     **generate_kwargs: Any,
@@ -105,204 +111,213 @@ def translate(
             and white space are kept. A sentence with more tokens than any that the model was trained on
             (`longest_training_source` in `tokenizer_config.json`) is split at clauses. False for test sets, because it
             changes their scores.
-        glossary (`Mapping[str, str | Sequence[str]]`, *optional*): from terms to the translations that they must have;
-            or a [`~hf_vanilla_transformer.apps.terms.glossary.Glossary`], which is made once for many calls. Needs
-            beam search, best with more beams than the translations of a sentence's terms have tokens.
-        markup (`str`, *optional*): `"html"` or `"xml"`, if sentences are documents, or parts of them. Their text is
-            translated block by block, and each tag inside of a block comes out around the words that are linked with
-            those inside of it, see `align`; in Chinese, Thai and others, whose words no spaces divide, around letters.
-            HTML needs selectolax.
-        copy_letterless (`bool`, *optional*): whether sentences, and parts of documents and of texts to split, are their
-            own translations if they have no letter, such as `"2024"`, and no term of a glossary. By default they are if
-            under 1 % of the model's training pairs translate such a text into a different one
-            (`translated_letterless_share` in `tokenizer_config.json`), and with `markup` if the folder does not say.
+        glossary (`Glossary`, *optional*): terms and the translations that they must have, such as
+            `Glossary({"machine": "Maschine"}, tokenizer)`. Needs beam search, best with more beams than the
+            translations of a sentence's terms have tokens. Another object with the methods of
+            [`~hf_vanilla_transformer.translation.required_phrases.RequiredPhrases`] may require other phrases.
+        copy_letterless (`bool`, *optional*): whether sentences, and parts of texts to split, are their own translations
+            if they have no letter, such as `"2024"`, and no term of a glossary. By default they are if under 1 % of the
+            model's training pairs translate such a text into a different one (`translated_letterless_share` in
+            `tokenizer_config.json`).
         target_lang (`str`, *optional*): the language to translate into, such as `"fr"`, for a model of several target
             languages, as some of OPUS-MT are. Its code in the vocabulary, such as `>>fr<<`, is put before each
-            sentence, each part of a split one, and each block of a document. By default it is the language that `train`
-            saved with the tokenizer. A text that begins with a code keeps it for all of its parts. For a model of one
-            target language it is checked.
+            sentence, and each part of a split one. By default it is the language that `train` saved with the tokenizer.
+            A text that begins with a code keeps it for all of its parts. For a model of one target language it is
+            checked.
         **generate_kwargs: arguments of `generate()`, such as `num_beams`. If they request several sequences per
             sentence, the first is the translation, and the others are alternatives in its details; if they request
-            scores, these are dropped. `forced_phrases` has a list of phrases for each of `sentences`.
+            scores, these are dropped.
 
     Returns:
         `list[str]`, or `list[Translation]` with `return_details`: one translation per sentence.
 
     Raises:
         ImportError: if texts are to be split, and sentencex is not installed.
-        TypeError: if `sentences` is one string, or contains anything but strings, or so does `glossary`.
+        TypeError: if `sentences` is one string, or contains anything but strings.
         ValueError: if a sentence has lone surrogates, the tokenizer belongs to another model, or a translation is empty
-            because weights are NaN or infinite; or if `glossary` has an entry that no translation can have, or the
-            model cannot be forced; or with `markup`, if XML is not well-formed, or the model gives no alignments; or if
-            the model does not translate into `target_lang`, or needs one and a text has no code.
+            because weights are NaN or infinite; or if `glossary` is no object with required phrases, such as a `dict`,
+            or cannot be used with the model or the search; or if the model does not translate into `target_lang`, or
+            needs one and a text has no code.
     """
     inference = Inference(model, tokenizer, tokens_per_batch, show_progress, target_lang)
-    documents = list(check_strings("sentences", sentences))
-    forced_phrases = generate_kwargs.pop("forced_phrases", None)
-    if markup not in (None, *KINDS):
-        raise InputError(f"markup is {markup!r}; choose one of {', '.join(KINDS)}.")
-    if (split_sentences or markup) and forced_phrases is not None:
-        raise InputError("forced_phrases is for sentences, not for texts to split; give a glossary instead.")
-    # Alignments place tags.
-    decodes_again = return_details is True or markup is not None
-    words = WORDS_AND_LETTERS if markup else WORDS
     if copy_letterless is None:
-        copy_letterless = copies_letterless(tokenizer, otherwise=markup is not None)
-    options = _Options(
+        copy_letterless = copies_letterless(tokenizer, otherwise=False)
+    translator = TextTranslator(
         inference,
-        decodes_again,
-        words,
         generate_kwargs,
-        glossary,
-        forced_phrases,
-        split_sentences,
-        copy_letterless,
+        aligner=Aligner(model, tokenizer) if return_details is True else None,
+        glossary=glossary,
+        split_sentences=split_sentences,
+        copy_letterless=copy_letterless,
     )
-    if markup:
-        found = _translate_documents(documents, markup, options)
-    else:
-        codes = inference.codes()
-        found = _translate_texts([codes.read(document) for document in documents], options)
-    return found if return_details else [translation.text for translation in found]
+    codes = inference.codes()
+    texts = [codes.read(sentence) for sentence in check_strings("sentences", sentences)]
+    translations = translator.translate_texts(texts)
+    if return_details:
+        return translations
+    return [translation.text for translation in translations]
 
 
 @dataclass
-class _Options:
-    inference: Inference
-    decodes_again: bool
-    words: re.Pattern[str]
-    generate_kwargs: dict[str, Any]
-    glossary: Mapping[str, str | Sequence[str]] | Glossary | None
-    forced_phrases: Sequence[Sequence] | None
-    split_sentences: bool | str
-    copy_letterless: bool
+class _Sentence:
+    """A sentence that the model translates.
 
-
-def _translate_documents(documents: list[str], kind: str, options: _Options) -> list[Translation]:
-    """Translate the texts of documents, block by block, and write them with these."""
-    codes = options.inference.codes()
-    parsed = []
-    sources = []
-    for document in documents:
-        document_with_texts, sources_of_document = read_document(kind, document, codes)
-        parsed.append(document_with_texts)
-        sources += sources_of_document
-    found = iter(_translate_texts(sources, options))
-    return [_write(document, list(islice(found, len(document.texts)))) for document in parsed]
-
-
-def read_document(kind: str, markup: str, codes: TargetCodes) -> tuple[Document, list[Source]]:
-    """Parse a document of HTML or XML, and read its texts with the codes of their target languages.
-
-    A code at the beginning of the document, before its tags or in its first text, is that of all texts that do not
-    begin with another one.
+    Args:
+        index (`int`): its place among all sentences of the call.
+        source (`Source`): its text, with the code of the target language.
+        phrases (`list[Phrase]`): what its translation must contain.
+        sizes (`PhraseSizes`): of the phrases.
+        token_ids (`list[int]`): the text as the model gets it.
     """
-    # The code is no markup; XML would not be well-formed with it.
-    whole = codes.read(markup)
-    document = Document(kind, whole.text)
-    has_code_before_tags = whole.text != markup
-    code_of_document = whole.code
-    if document.texts and not has_code_before_tags:
-        # If the first text has no code either, this is the default again.
-        code_of_document = codes.read(document.texts[0]).code
-    return document, [codes.read(text, code_of_document) for text in document.texts]
+
+    index: int
+    source: Source
+    phrases: list[Phrase]
+    sizes: PhraseSizes
+    token_ids: list[int]
 
 
-def _write(document: Document, translations: list[Translation]) -> Translation:
-    """A document with the translations of its texts; tokens, scores and alignment are those of the texts, line by line.
+class TextTranslator:
+    """Translates texts with the settings of one call: texts, their sentences, batches of sentences, `generate()`.
 
-    Its n-th alternative has the n-th of each text, or the last one that a text has.
+    Args:
+        inference (`Inference`): the model with its tokenizer.
+        generate_kwargs (`dict[str, Any]`): arguments of `generate()`.
+        aligner (`Aligner`, *optional*): aligns the words of translations. With it translations have all details, by one
+            more forward pass per batch; without it text, tokens and flags.
+        glossary (`RequiredPhrases`, *optional*), split_sentences (`bool` or `str`), copy_letterless (`bool`): as in
+            [`translate`].
+
+    Raises:
+        ValueError: if `generate_kwargs` has arguments of earlier versions, or `glossary` cannot be used.
     """
-    if document.has_tags and any(translation.alignment is None for translation in translations if translation.text):
+
+    def __init__(
+        self,
+        inference: Inference,
+        generate_kwargs: dict[str, Any],
+        *,
+        aligner: Aligner | None,
+        glossary: RequiredPhrases | None,
+        split_sentences: bool | str,
+        copy_letterless: bool,
+    ):
+        _check_former_arguments(generate_kwargs)
+        self._settings = _search_settings(inference.model, generate_kwargs)
+        if glossary is not None:
+            _check_glossary(glossary, inference, generate_kwargs)
+            glossary.check(self._settings)
+        self._inference = _with_smaller_batches(inference, self._settings.num_beams)
+        self._generate_kwargs = generate_kwargs
+        if self._settings.stop_strings and inference.runtime.calls_processors:
+            self._generate_kwargs = {**generate_kwargs, "tokenizer": sides_of(inference.tokenizer)[1]}
+        self._aligner = aligner
+        self._words = WORDS if aligner is None else aligner.words
+        self._glossary = glossary
+        self._split_sentences = split_sentences
+        self._copy_letterless = copy_letterless
+
+    def translate_texts(self, texts: list[Source]) -> list[Translation]:
+        """Translate texts, as a whole or sentence by sentence; white space and line breaks stay."""
+        if not self._split_sentences:
+            return self._translate_sentences(texts)
+        tokenizer = self._inference.tokenizer
+        codes = self._inference.codes()
+        language = self._split_sentences if isinstance(self._split_sentences, str) else None
+        pieces_of_texts = [pieces_of(tokenizer, text.written, language, code=text.code) for text in texts]
+        sentences = []
+        for text, pieces in zip(texts, pieces_of_texts, strict=True):
+            sentences += [codes.read(piece.text, text.code) for piece in pieces]
+        translations = iter(self._translate_sentences(sentences))
+        joined = []
+        for pieces in pieces_of_texts:
+            translations_of_pieces = list(islice(translations, len(pieces)))
+            joined.append(join(pieces, translations_of_pieces, self._words))
+        return joined
+
+    def _translate_sentences(self, sources: list[Source]) -> list[Translation]:
+        """Translate sentences in batches; a sentence that the model does not get is its own translation."""
+        translations = [_untranslated(source, self._words) for source in sources]
+        sentences = self._sentences_for_the_model(sources)
+        with evaluating(self._inference.model):
+            for batch in self._batches(sentences):
+                for sentence, translation in zip(batch, self._translate_batch(batch), strict=True):
+                    translations[sentence.index] = translation
+        return translations
+
+    def _sentences_for_the_model(self, sources: list[Source]) -> list[_Sentence]:
+        """Tokenize the sentences that the model translates, and find the phrases that they require."""
+        sentences = []
+        for index, source in enumerate(sources):
+            phrases = [] if self._glossary is None else self._glossary.phrases(source.text)
+            # A glossary may have terms such as "24/7".
+            is_copied = self._copy_letterless and not has_letters(source.text) and not phrases
+            if is_copied or is_blank(source.text):
+                continue
+            sizes = PhraseSizes() if self._glossary is None else self._glossary.sizes(source.text)
+            sentences.append(_Sentence(index, source, phrases, sizes, token_ids=[]))
+        if sentences:
+            codes = self._inference.codes()
+            texts = [codes.join(sentence.source) for sentence in sentences]
+            encoded = encode(self._inference.tokenizer, texts).input_ids
+            for sentence, token_ids in zip(sentences, encoded, strict=True):
+                sentence.token_ids = token_ids
+        return sentences
+
+    def _batches(self, sentences: list[_Sentence]) -> Iterator[list[_Sentence]]:
+        """Group sentences of similar length; batches are smaller where terms have many or long translations."""
+        lengths = [len(sentence.token_ids) for sentence in sentences]
+        sizes = [sentence.sizes for sentence in sentences]
+        most_cells = self._inference.tokens_per_batch * _CELLS_PER_SOURCE_TOKEN
+        for rows in self._inference.batches(lengths, "translating", "sentences"):
+            for part in split_by_phrases(rows, sizes, most_cells):
+                yield [sentences[row] for row in part]
+
+    def _translate_batch(self, batch: list[_Sentence]) -> list[Translation]:
+        """Translate a batch by one call of `generate()`."""
+        model = self._inference.model
+        tokenizer = self._inference.tokenizer
+        inputs = tokenizer.pad({"input_ids": [sentence.token_ids for sentence in batch]}, return_tensors="pt")
+        generate_kwargs = self._generate_kwargs
+        phrases = [sentence.phrases for sentence in batch]
+        if self._glossary is not None and any(phrases):
+            generate_kwargs = {**generate_kwargs, "custom_generate": self._glossary.search(model, phrases)}
+        output = _generate(self._inference, inputs.to(model.device), generate_kwargs)
+        sequences = getattr(output, "sequences", output).unflatten(0, (len(batch), -1))
+        check_generated(model, tokenizer, sequences[:, 0])
+        sources = [(sentence.source.written, sentence.token_ids) for sentence in batch]
+        without_progress = replace(self._inference, show_progress=False)
+        return describe(without_progress, self._aligner, sources, sequences, self._settings)
+
+
+def _check_former_arguments(generate_kwargs: dict[str, Any]) -> None:
+    """Raise ValueError for an argument that `translate` had in earlier versions; it says what to do instead."""
+    for name, remedy in _FORMER_ARGUMENTS.items():
+        if name in generate_kwargs:
+            raise InputError(f"{name} is no longer an argument; {remedy}.")
+
+
+def _check_glossary(glossary: object, inference: Inference, generate_kwargs: dict[str, Any]) -> None:
+    """Raise ValueError if a glossary is not an object with required phrases, or another search must be used."""
+    if not isinstance(glossary, RequiredPhrases):
         raise InputError(
-            "markup is placed by word alignments, which this model does not give; use a single model of this package."
+            f"glossary is of type {type(glossary).__name__}; give glossary=Glossary(terms, tokenizer), which is in the "
+            "package hf_vanilla_transformer."
         )
-    hypotheses = [(translation, *translation.alternatives) for translation in translations]
-    found = []
-    for number in range(max(map(len, hypotheses), default=1)):
-        chosen = [each[min(number, len(each) - 1)]._replace(alternatives=()) for each in hypotheses]
-        text = document.render([each.text for each in chosen], [each.alignment or [] for each in chosen])
-        lines = [Piece(each, "\n") for each in document.texts]
-        whole = joined(lines, chosen, WORDS_AND_LETTERS) if len(lines) != 1 else chosen[0]
-        found.append(whole._replace(text=text))
-    return found[0]._replace(alternatives=tuple(found[1:]))
+    runtime = inference.runtime
+    if not runtime.takes_phrases:
+        raise InputError(f"terms do not work with {runtime.description}; leave them out, or use another.")
+    if generate_kwargs.get("custom_generate") is not None:
+        raise InputError("glossary and custom_generate are two searches of one translation; give one of them.")
 
 
-def _translate_texts(texts: list[Source], options: _Options) -> list[Translation]:
-    """Translate texts, as a whole or sentence by sentence; white space and line breaks stay."""
-    if not options.split_sentences:
-        return _translate_sentences(texts, options)
-    tokenizer, codes = options.inference.tokenizer, options.inference.codes()
-    language = options.split_sentences if isinstance(options.split_sentences, str) else None
-    pieces = [pieces_of(tokenizer, text.written, language, code=text.code) for text in texts]
-    sentences = []
-    for text, pieces_of_text in zip(texts, pieces, strict=True):
-        sentences += [codes.read(piece.text, text.code) for piece in pieces_of_text]
-    translations = iter(_translate_sentences(sentences, options))
-    return [join(each, list(islice(translations, len(each))), options.words) for each in pieces]
-
-
-def _translate_sentences(sentences: list[Source], options: _Options) -> list[Translation]:
-    """Translate sentences, each with the phrases that its translation must have."""
-    model, tokenizer = options.inference.model, options.inference.tokenizer
-    glossary = options.glossary
-    if glossary is not None and not isinstance(glossary, Glossary):
-        glossary = Glossary(glossary, tokenizer)
-    texts = [sentence.text for sentence in sentences]
-    phrases = phrases_of(texts, glossary, options.forced_phrases)
-    if glossary is not None or any(phrases):
-        runtime = options.inference.runtime
-        if not runtime.takes_phrases:
-            raise InputError(
-                f"terms and forced_phrases do not work with {runtime.description}; leave them out, or use another."
-            )
-        check_is_beam_search(_search_settings(model, options.generate_kwargs))
-    sizes = [PhraseSizes()] * len(sentences)
-    if glossary is not None:
-        edges = letter_edges(tokenizer, model.config.vocab_size)
-        options.generate_kwargs.setdefault("letter_edges", edges)
-        sizes = [glossary.sizes(text) for text in texts]
-    return _translate_batches(sentences, phrases, sizes, options)
-
-
-def _translate_batches(
-    sentences: list[Source], phrases: list[list], sizes: list[PhraseSizes], options: _Options
-) -> list[Translation]:
-    """Translate sentences in batches of similar length; they are smaller where terms have many or long translations."""
-    inference, generate_kwargs = options.inference, options.generate_kwargs
-    model, tokenizer = inference.model, inference.tokenizer
-    codes = inference.codes()
-    translations = [_untranslated(sentence, options.words) for sentence in sentences]
-    indices = []
-    for index, sentence in enumerate(sentences):
-        # A glossary may have terms such as "24/7".
-        is_copied = options.copy_letterless and not has_letters(sentence.text) and not phrases[index]
-        if not is_blank(sentence.text) and not is_copied:
-            indices.append(index)
-    encoded = encode(tokenizer, [codes.join(sentences[index]) for index in indices]).input_ids if indices else []
-    settings = _search_settings(model, generate_kwargs)
-    if settings.stop_strings and inference.runtime.calls_processors:
-        generate_kwargs = {**generate_kwargs, "tokenizer": sides_of(tokenizer)[1]}
-    aligner = Aligner(model, tokenizer, options.words, options.words is not WORDS) if options.decodes_again else None
-    if isinstance(settings.num_beams, int):  # generate() raises an error for anything else.
-        budget = inference.tokens_per_batch * _USUAL_BEAMS // max(_USUAL_BEAMS, settings.num_beams)
-        inference = replace(inference, tokens_per_batch=max(1, budget))
-    batches = inference.batches([len(ids) for ids in encoded], "translating", "sentences")
-    most_cells = inference.tokens_per_batch * _CELLS_PER_SOURCE_TOKEN
-    sizes_of_rows = [sizes[index] for index in indices]
-    with evaluating(model):
-        for batch in (part for whole in batches for part in _split_by_phrases(whole, sizes_of_rows, most_cells)):
-            inputs = tokenizer.pad({"input_ids": [encoded[row] for row in batch]}, return_tensors="pt")
-            forced = [phrases[indices[row]] for row in batch]
-            arguments = {**generate_kwargs, "forced_phrases": forced} if any(forced) else generate_kwargs
-            output = _generate(inference, inputs.to(model.device), arguments)
-            sequences = getattr(output, "sequences", output).unflatten(0, (len(batch), -1))
-            check_generated(model, tokenizer, sequences[:, 0])
-            sources = [(sentences[indices[row]].written, encoded[row]) for row in batch]
-            found = describe(replace(inference, show_progress=False), aligner, sources, sequences, settings)
-            for row, translation in zip(batch, found, strict=True):
-                translations[indices[row]] = translation
-    return translations
+def _with_smaller_batches(inference: Inference, num_beams: object) -> Inference:
+    """Return an inference with smaller batches for many beams, which take memory in proportion."""
+    if not isinstance(num_beams, int):
+        # `generate()` raises an error for it.
+        return inference
+    tokens_per_batch = inference.tokens_per_batch * _USUAL_BEAMS // max(_USUAL_BEAMS, num_beams)
+    return replace(inference, tokens_per_batch=max(1, tokens_per_batch))
 
 
 def _untranslated(sentence: Source, words: re.Pattern[str]) -> Translation:
@@ -314,34 +329,6 @@ def _untranslated(sentence: Source, words: re.Pattern[str]) -> Translation:
     first_word = word_at(sentence.written, len(sentence.written) - len(sentence.text), words)
     links = [(first_word + source_word, target_word) for source_word, target_word in translation.alignment or ()]
     return translation._replace(alignment=links)
-
-
-def _split_by_phrases(batch: list[int], sizes: list[PhraseSizes], most_cells: int) -> list[list[int]]:
-    """Split a batch so that no part computes more than `most_cells`, and little of that for padding.
-
-    A row that has more cells than that is a part of its own. Padding may double the cells of a part. It may also take
-    as long as the model takes for one token of each row, so that batches with short phrases stay whole.
-    """
-    parts: list[list[int]] = []
-    # Of the last part: the sizes to which its rows are padded, and its cells without padding.
-    padded = PhraseSizes()
-    cells = 0
-    # Rows with phrases of similar sizes are next to each other; the others keep their order.
-    for row in sorted(batch, key=lambda row: -sizes[row].cells):
-        num_rows = len(parts[-1]) + 1 if parts else 1
-        padded_with_row = padded.pad(sizes[row])
-        cells_with_row = cells + sizes[row].cells
-        most_with_padding = 2 * cells_with_row + num_rows * CELLS_PER_TOKEN
-        fits = num_rows * padded_with_row.cells <= min(most_cells, most_with_padding)
-        if parts and fits:
-            parts[-1].append(row)
-            padded = padded_with_row
-            cells = cells_with_row
-        else:
-            parts.append([row])
-            padded = sizes[row]
-            cells = sizes[row].cells
-    return parts
 
 
 def _generate(inference: Inference, inputs: Any, generate_kwargs: dict[str, Any]) -> Any:

@@ -23,17 +23,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
-from hf_vanilla_transformer import TwoVocabularyTokenizer, average_checkpoints, load_pairs, plan, score, train_tokenizer
+from hf_vanilla_transformer import (
+    Glossary,
+    TwoVocabularyTokenizer,
+    average_checkpoints,
+    load_pairs,
+    plan,
+    score,
+    train_tokenizer,
+    translate_documents,
+)
 from hf_vanilla_transformer import align as align_words
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.apps.cli import convert, evaluate, translate
 from hf_vanilla_transformer.apps.cli.parser import given_arguments
 from hf_vanilla_transformer.apps.documents.markup_document import Document
 from hf_vanilla_transformer.apps.terms import glossary as glossary_module
+from hf_vanilla_transformer.apps.terms.constrained_beam_search import ConstrainedBeamSearch
 from hf_vanilla_transformer.data.cleaning import clean_pairs, hold_out
 from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.model.beam_search import BeamSearch
-from hf_vanilla_transformer.model.constrained_beam_search import ConstrainedBeamSearch
 from hf_vanilla_transformer.model.input_checks import is_blank, sides_of
 from hf_vanilla_transformer.support.recipes import format_recipe
 from hf_vanilla_transformer.training.run_arguments import Settings
@@ -223,7 +232,7 @@ def test_texts_without_letters(model, copying_tokenizer, texts, kind):
     pages = [f"<p>{html.escape(re.sub('[{}%$]', '', text))}</p>" for text in texts]
     for page in pages:
         with one_sentence():
-            (translated,) = translate_sentences(model, tokenizer, [page], markup=kind, split_sentences=True)
+            (translated,) = translate_documents(model, tokenizer, [page], kind, split_sentences=True)
             assert Document(kind, translated).texts == Document(kind, page).texts
 
 
@@ -447,9 +456,9 @@ def test_evaluate(pairs, name, tokenize):
 
 @fuzz(st.lists(MARKUP, max_size=3), st.sampled_from(["html", "xml"]), st.booleans())
 def test_markup(model, tokenizer, sentences, kind, splits):
-    options = {"markup": kind, "split_sentences": splits, "num_beams": 1, "max_new_tokens": 4}
+    options = {"format": kind, "split_sentences": splits, "num_beams": 1, "max_new_tokens": 4}
     with one_sentence():
-        assert len(translate_sentences(model, tokenizer, sentences, **options)) == len(sentences)
+        assert len(translate_documents(model, tokenizer, sentences, **options)) == len(sentences)
 
 
 @fuzz(FRAGMENTS, st.sampled_from(["html", "xml"]))
@@ -469,8 +478,9 @@ def test_documents_whose_texts_are_their_own_translations(parts, kind):
 
 
 @fuzz(st.lists(SENTENCES, max_size=3), st.dictionaries(SENTENCES, SENTENCES | st.lists(SENTENCES, max_size=2)))
-def test_texts_and_terms(model, tokenizer, texts, glossary):
+def test_texts_and_terms(model, tokenizer, texts, terms):
     with one_sentence():
+        glossary = Glossary(terms, tokenizer)
         found = translate_sentences(
             model, tokenizer, texts, split_sentences=True, glossary=glossary, return_details=True, max_new_tokens=4
         )
@@ -478,11 +488,12 @@ def test_texts_and_terms(model, tokenizer, texts, glossary):
 
 
 @fuzz(st.lists(NOISY, max_size=3), st.dictionaries(NOISY, WORDS_OF_NUMBERS, max_size=2), st.booleans(), st.booleans())
-def test_noisy_texts(model, tokenizer, normalizing_tokenizer, texts, glossary, is_normalized, splits):
+def test_noisy_texts(model, tokenizer, normalizing_tokenizer, texts, terms, is_normalized, splits):
     """With terms and alignments, then as markup."""
     tokenizer = normalizing_tokenizer if is_normalized else tokenizer
     options = {"num_beams": 2, "max_new_tokens": 6, "split_sentences": splits}
     with one_sentence():
+        glossary = Glossary(terms, tokenizer)
         found = translate_sentences(model, tokenizer, texts, glossary=glossary, return_details=True, **options)
         for text, each in zip(texts, found, strict=True):
             assert not is_blank(text) or each.text == text
@@ -497,7 +508,7 @@ def test_noisy_texts(model, tokenizer, normalizing_tokenizer, texts, glossary, i
     marked = [f"<b>{html.escape(text)}</b><br/>" for text in texts]
     for kind in ("html", "xml"):
         with one_sentence():
-            for each in translate_sentences(model, tokenizer, marked, markup=kind, **options):
+            for each in translate_documents(model, tokenizer, marked, kind, **options):
                 assert each.count("<b>") == each.count("</b>") == each.count("<br") == 1
 
 
@@ -554,7 +565,8 @@ def counting_work(model: Any) -> Iterator[dict[str, float]]:
 
     def generate_with_phrases(*arguments: Any, **options: Any) -> Any:
         nonlocal numbers_of_phrases
-        batch = options.get("forced_phrases") or []
+        search = options.get("custom_generate")
+        batch = [] if search is None else search.phrases
         positions, tokens, phrases = [0], [0], [0]
         for phrases_of_sentence in batch:
             alternatives = [tokens for phrase in phrases_of_sentence for tokens in phrase]

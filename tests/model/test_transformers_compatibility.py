@@ -20,6 +20,7 @@ PARAMETERS = {
     # `generate()` calls these, and the decoding loops call the last three.
     "transformers:GenerationMixin": {
         "adjust_generation_fn": "",
+        "_extract_generation_mode_kwargs": "custom_generate, kwargs, synced_gpus, assistant_model, streamer",
         "_prepare_generation_config": "generation_config",
         "_prepare_model_inputs": "inputs, bos_token_id, model_kwargs",
         "_prepare_decoder_input_ids_for_generation": "*, model_kwargs",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import align, score, translate
+from hf_vanilla_transformer import Glossary, align, score, translate
 from hf_vanilla_transformer.apps.pictures.forward_pass import forward_pass
 from hf_vanilla_transformer.translation.engine import Engine
 from tests.constant_engine import PROBABILITY, ConstantEngine
@@ -59,6 +59,6 @@ def test_translate_score_and_align_use_it(engine, tokenizer):
 
 def test_what_needs_a_model_of_torch_says_so(engine, tokenizer):
     with pytest.raises(ValueError, match="do not work with another engine than torch"):
-        translate(engine, tokenizer, ["one"], glossary={"one": "eins"})
+        translate(engine, tokenizer, ["one"], glossary=Glossary({"one": "eins"}, tokenizer))
     with pytest.raises(ValueError, match="ConstantEngine returns no attention weights; give the model in torch"):
         forward_pass(engine, tokenizer, "one")

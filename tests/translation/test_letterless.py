@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import Ensemble, Translation, TranslationPipeline, translate
+from hf_vanilla_transformer import Ensemble, Glossary, Translation, TranslationPipeline, translate, translate_documents
 from hf_vanilla_transformer.apps.cli import translate as translate_command
 from tests.constant_engine import ConstantEngine
 from tests.ecosystem.documentation import FIXTURE
@@ -78,13 +78,13 @@ def test_pages_copy_letterless_texts_unless_training_pairs_translate_them(model,
     page = '<table><tr><td title="5">2024</td><td><b>19</b>. + 3</td></tr></table><p>forty-two</p>'
     copied = '<table><tbody><tr><td title="5">2024</td><td><b>19</b>. + 3</td></tr></tbody></table>'
     expected = [f"{copied}<p>zweiundvierzig</p>"]
-    assert translate(model, tokenizer, [page], markup="html") == expected
-    assert translate(model, tokenizer_with_share(0.0), [page], markup="html") == expected
-    (found,) = translate(model, tokenizer_with_share(1.0), [page], markup="html")
+    assert translate_documents(model, tokenizer, [page], format="html") == expected
+    assert translate_documents(model, tokenizer_with_share(0.0), [page], format="html") == expected
+    (found,) = translate_documents(model, tokenizer_with_share(1.0), [page], format="html")
     assert "2024" not in found
     assert 'title="5"' not in found
     xml = "<row><cell>2024</cell><cell>forty-two</cell></row>"
-    assert translate(model, tokenizer, [xml], markup="xml") == [xml.replace("forty-two", "zweiundvierzig")]
+    assert translate_documents(model, tokenizer, [xml], format="xml") == [xml.replace("forty-two", "zweiundvierzig")]
 
 
 @needs_text
@@ -99,7 +99,7 @@ def test_ensembles_and_engines_get_no_copied_texts(model, tokenizer_with_share):
     for translating in (Ensemble([model, model]), ConstantEngine(tokenizer)):
         assert translate(translating, tokenizer, ["5", "nine"]) == ["5", "neun"]
     # An ensemble gives no alignments to place tags by, and a copied text needs none.
-    assert translate(Ensemble([model]), tokenizer, ["<b>5</b> 6"], markup="xml") == ["<b>5</b> 6"]
+    assert translate_documents(Ensemble([model]), tokenizer, ["<b>5</b> 6"], format="xml") == ["<b>5</b> 6"]
 
 
 def test_details_of_a_copied_text(model, tokenizer_with_share):
@@ -111,11 +111,14 @@ def test_details_of_a_copied_text(model, tokenizer_with_share):
 def test_a_caller_decides(model, tokenizer, tokenizer_with_share):
     assert translate(model, tokenizer, ["2024"], copy_letterless=True) == ["2024"]
     assert translate(model, tokenizer_with_share(0.0), ["2024"], copy_letterless=False) != ["2024"]
-    assert translate(model, tokenizer, ["<p>2024</p>"], markup="xml", copy_letterless=False) != ["<p>2024</p>"]
+    assert translate_documents(model, tokenizer, ["<p>2024</p>"], format="xml", copy_letterless=False) != [
+        "<p>2024</p>"
+    ]
 
 
 def test_terms_of_a_glossary_are_translated(model, tokenizer_with_share):
-    found = translate(model, tokenizer_with_share(0.0), ["24/7", "24"], glossary={"24/7": "immer"})
+    tokenizer = tokenizer_with_share(0.0)
+    found = translate(model, tokenizer, ["24/7", "24"], glossary=Glossary({"24/7": "immer"}, tokenizer))
     assert "immer" in found[0]
     assert found[1] == "24"
 

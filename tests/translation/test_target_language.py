@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, MarianTokenizer, pipeline
 
-from hf_vanilla_transformer import Ensemble, align, score, train_tokenizer, translate
+from hf_vanilla_transformer import Ensemble, Glossary, align, score, train_tokenizer, translate, translate_documents
 from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.data.target_language import TargetCodes, codes_of, find_code, short_name
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
@@ -221,7 +221,9 @@ class TestTranslate:
     )
     def test_blocks_of_a_document(self, model, tokenizer, read, coded, page, options):
         rows = read(model)
-        (translated,) = translate(model, tokenizer, [page], markup="html", split_sentences=True, **options, **SEARCH)
+        (translated,) = translate_documents(
+            model, tokenizer, [page], format="html", split_sentences=True, **options, **SEARCH
+        )
         assert rows == coded("fr", PIECES_OF_PAGE)
         assert not {">>", "&gt;&gt;"}.intersection(translated.split())
         assert translated.count("<b>") == 1
@@ -229,7 +231,7 @@ class TestTranslate:
     @needs_sentencex
     def test_xml_with_a_code_before_its_tags(self, model, tokenizer, read, coded):
         rows = read(model)
-        (translated,) = translate(model, tokenizer, [">>fr<< <p>Two men play.</p>"], markup="xml", **SEARCH)
+        (translated,) = translate_documents(model, tokenizer, [">>fr<< <p>Two men play.</p>"], format="xml", **SEARCH)
         assert rows == coded("fr", ["Two men play."])
         assert translated.startswith("<p>")
 
@@ -237,7 +239,7 @@ class TestTranslate:
     def test_a_block_with_a_code_of_its_own(self, model, tokenizer, read, coded):
         rows = read(model)
         page = "<p>Two men play.</p><p>&gt;&gt;de&lt;&lt; The house is small.</p>"
-        translate(model, tokenizer, [page], markup="html", target_lang="fr", **SEARCH)
+        translate_documents(model, tokenizer, [page], format="html", target_lang="fr", **SEARCH)
         assert rows == sorted(coded("fr", ["Two men play."]) + coded("de", ["The house is small."]))
 
     def test_an_ensemble(self, model, tokenizer, read, coded):
@@ -262,7 +264,7 @@ class TestTranslate:
         assert scores != score(engine, tokenizer, SENTENCES, SENTENCES, target_lang="de")
 
     def test_a_glossary_does_not_find_terms_in_codes(self, model, tokenizer):
-        glossary = {"fr": "la"}
+        glossary = Glossary({"fr": "la"}, tokenizer)
         plain, with_glossary = (
             translate(model, tokenizer, SENTENCES[:1], target_lang="fr", num_beams=4, max_new_tokens=4, glossary=terms)
             for terms in (None, glossary)
@@ -279,12 +281,14 @@ class TestTranslate:
         # Of the words of the text, the first is the code.
         assert (plain.alignment, coded.alignment) == ([(0, 0)], [(1, 0), (2, 1)])
 
-    @pytest.mark.parametrize("options", [{}, {"split_sentences": True}, {"markup": "xml"}])
+    @pytest.mark.parametrize("options", [{}, {"split_sentences": True}])
     def test_a_model_without_a_language(self, model, tokenizer, options):
         if options.get("split_sentences") and find_spec("sentencex") is None:
             pytest.skip("needs sentencex")
         with pytest.raises(ValueError, match=NEEDS_A_LANGUAGE):
             translate(model, tokenizer, ["<p>Two men play.</p>"], **options, **SEARCH)
+        with pytest.raises(ValueError, match=NEEDS_A_LANGUAGE):
+            translate_documents(model, tokenizer, ["<p>Two men play.</p>"], "xml", **options, **SEARCH)
 
     def test_a_language_that_the_model_lacks(self, model, tokenizer):
         with pytest.raises(ValueError, match=r'target_lang is "it".* one of >>de<<, >>fr<<'):
@@ -362,8 +366,8 @@ class TestAlignments:
     def test_tags_are_placed_as_in_a_document_without_the_code(self, model, tokenizer):
         inside = "The <b>house</b> is <i>small</i>."
         pages = [f"<p>{inside}</p>", f">>fr<< <p>{inside}</p>", f"<p>&gt;&gt;fr&lt;&lt; {inside}</p>"]
-        settings = {"target_lang": "fr", "markup": "html", "num_beams": 1, "max_new_tokens": 12}
-        plain, raw, escaped = translate(model, tokenizer, pages, **settings)
+        settings = {"target_lang": "fr", "format": "html", "num_beams": 1, "max_new_tokens": 12}
+        plain, raw, escaped = translate_documents(model, tokenizer, pages, **settings)
         assert plain == raw == escaped
 
 
@@ -440,8 +444,8 @@ class TestCommands:
         (pages / "page.html").write_text(PAGE)
         command = ["translate", "--model_name_or_path", str(folders[1]), "--num_beams", "1", "--max_new_tokens", "3"]
         main([*command, "--target_lang", "fr", "--input", str(pages), "--output", str(tmp_path / "out")])
-        options = {"markup": "html", "split_sentences": True, "target_lang": "fr"}
-        assert [(tmp_path / "out" / "page.html").read_text()] == translate(
+        options = {"format": "html", "split_sentences": True, "target_lang": "fr"}
+        assert [(tmp_path / "out" / "page.html").read_text()] == translate_documents(
             model, tokenizer, [PAGE], **options, **SEARCH
         )
 

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import (
+    Glossary,
     TranslationPipeline,
     TwoVocabularyTokenizer,
     align,
@@ -16,6 +17,7 @@ from hf_vanilla_transformer import (
     score,
     train_tokenizer,
     translate,
+    translate_documents,
 )
 from hf_vanilla_transformer.hub import user_cache
 from hf_vanilla_transformer.model.input_checks import sides_of
@@ -36,8 +38,10 @@ def details(found):
 WORK = {
     "translate": lambda model, tokenizer: translate(model, tokenizer, SOURCES),
     "details": lambda model, tokenizer: details(translate(model, tokenizer, SOURCES, return_details=True)),
-    "terms": lambda model, tokenizer: translate(model, tokenizer, SOURCES, glossary={"two": "zwei", "six": "sechs"}),
-    "markup": lambda model, tokenizer: translate(model, tokenizer, XML, markup="xml"),
+    "terms": lambda model, tokenizer: translate(
+        model, tokenizer, SOURCES, glossary=Glossary({"two": "zwei", "six": "sechs"}, tokenizer)
+    ),
+    "markup": lambda model, tokenizer: translate_documents(model, tokenizer, XML, format="xml"),
     "align": lambda model, tokenizer: align(model, tokenizer, SOURCES, TARGETS),
     "score": lambda model, tokenizer: [round(each.total, 3) for each in score(model, tokenizer, SOURCES, TARGETS)],
     "pipeline": lambda model, tokenizer: TranslationPipeline(model, tokenizer, device="cpu")(SOURCES, truncation=True),

@@ -6,7 +6,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import TranslationPipeline, align, score, translate
+from hf_vanilla_transformer import TranslationPipeline, align, score, translate, translate_documents
 from hf_vanilla_transformer.apps.pictures.forward_pass import forward_pass
 from hf_vanilla_transformer.translation.inference import Inference
 from tests.ecosystem.documentation import FIXTURE
@@ -64,9 +64,9 @@ def test_nothing_to_translate(model, tokenizer):
     assert translate(model, tokenizer, []) == []
     blank = ["", " ", "\u200b", "\ufeff\t", "\xad"]
     assert translate(model, tokenizer, blank) == blank
-    assert translate(model, tokenizer, blank[2:3] + blank[4:], markup="xml") == blank[2:3] + blank[4:]
+    assert translate_documents(model, tokenizer, blank[2:3] + blank[4:], format="xml") == blank[2:3] + blank[4:]
     pytest.importorskip("selectolax")
-    assert translate(model, tokenizer, ["<b>&#8203;</b>", "<p>\ufeff</p>"], markup="html") == [
+    assert translate_documents(model, tokenizer, ["<b>&#8203;</b>", "<p>\ufeff</p>"], format="html") == [
         "<b>\u200b</b>",
         "<p>\ufeff</p>",
     ]

@@ -44,7 +44,7 @@ def document_files(source: str | None, target: str | None) -> list[DocumentFile]
     return [DocumentFile(each, Path(target, each.relative_to(path)), KINDS[each.suffix.lower()]) for each in found]
 
 
-def translate_documents(files: list[DocumentFile], translate: Callable[[str, str], str]) -> None:
+def translate_files(files: list[DocumentFile], translate: Callable[[str, str], str]) -> None:
     """Write the translation of each document, which `translate(text, kind)` returns; with a progress bar if several.
 
     Raises ValueError, with the name of the document, if one cannot be read or translated.

@@ -27,8 +27,9 @@ from ...translation.decoding_arguments import DecodingArguments
 from ...translation.loading_arguments import EnsembleLoadingArguments
 from ...translation.translate import translate
 from ...translation.translation_details import Translation
+from ..documents.translate_documents import translate_documents
 from ..terms.glossary import Glossary
-from .documents import document_files, translate_documents
+from .documents import document_files, translate_files
 from .merge_process_outputs import Processes
 from .parser import parse, program
 from .shared_options import BatchArguments, EngineArguments, load_given, load_terms
@@ -106,11 +107,10 @@ class TranslationArguments:
         return self.input is not None and self.input.lower().removesuffix(".gz").endswith(SUBTITLES)
 
     def translate_kwargs(self) -> dict[str, Any]:
-        """Arguments of `translate()`."""
+        """Arguments of `translate()` and of `translate_documents()`."""
         values = {
             "return_details": True if self.output_fields() is not None else "flags",
             "split_sentences": (self.source_lang or True) if self.split_sentences else False,
-            "markup": self.markup,
             "target_lang": self.target_lang,
             "num_return_sequences": self.num_return_sequences,
         }
@@ -177,23 +177,31 @@ def main(arguments: list[str]) -> None:
     if text.has_subtitles():
         options["copy_letterless"] = copies_letterless(tokenizer, otherwise=True)
 
-    def translated(texts: list[str], **more: Any) -> list[Translation]:
-        found = translate(model, tokenizer, texts, **{**more, **options})
-        for translation in found if text.output_fields() is None else []:
+    def translated(texts: list[str], markup: str | None, **defaults: Any) -> list[Translation]:
+        settings = {**defaults, **options}
+        if markup is None:
+            translations = translate(model, tokenizer, texts, **settings)
+        else:
+            translations = translate_documents(model, tokenizer, texts, markup, **settings)
+        for translation in translations if text.output_fields() is None else []:
             raised = translation.flags & REMEDIES.keys()
             flags.update([*raised, "any"] if raised else [])
         release_freed_memory()
-        return found
+        return translations
+
+    def translated_document(document: str, kind: str) -> str:
+        # A paragraph has several sentences.
+        return translated([document], text.markup or kind, split_sentences=True)[0].text
 
     if chunks is None:
-        own = documents[processes.index :: processes.count]
-        with _reporting(flags):  # A paragraph has several sentences.
-            translate_documents(own, lambda each, kind: translated([each], markup=kind, split_sentences=True)[0].text)
+        with _reporting(flags):
+            translate_files(documents[processes.index :: processes.count], translated_document)
         return
     counted, started = list[int](), time.perf_counter()
     with processes.open(text.output, counted) as file, _reporting(flags):
         for chunk in processes.share(chunks, counted):
-            translations = translated([sentence.text for sentence in chunk], show_progress=sys.stderr.isatty())
+            texts = [sentence.text for sentence in chunk]
+            translations = translated(texts, text.markup, show_progress=sys.stderr.isatty())
             keeps_breaks = bool(given) and text.split_sentences
             file.writelines(write_sentences(chunk, translations, text.output_fields(), keeps_breaks))
             file.flush()

@@ -358,7 +358,7 @@ def read_xml(markup: str) -> Node:
         line = f"line {error.lineno}, " if "\n" in markup else ""
         raise InputError(
             f"{shorten(markup, _SHOWN)!r} is not well-formed XML: {expat.ErrorString(error.code)} at {line}character "
-            f'{place}; correct it, or give markup="html", which repairs tags.'
+            f'{place}; correct it, or give format="html" (--markup html), which repairs tags.'
         ) from None
     # The end of an empty tag has the place of what follows it.
     places, parents = [*sorted({place for place, *_ in events}), len(source)], [root]

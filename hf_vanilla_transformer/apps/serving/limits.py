@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from ...support.argument_checks import check_number
 from ...support.build_arguments import option
 from ...support.user_errors import InputError
-from ..terms.glossary import CELLS_PER_TOKEN
+from ...translation.required_phrases import CELLS_PER_TOKEN
 from .errors import BusyError, TooMuchError
 
 

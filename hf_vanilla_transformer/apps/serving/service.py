@@ -17,8 +17,9 @@ from ...support.language_codes import language_of
 from ...translation.concurrent_use import encode
 from ...translation.runtime import runtime_of
 from ...translation.sentence_splitting import Piece, join, pieces_of
-from ...translation.translate import read_document, translate
+from ...translation.translate import translate
 from ...translation.translation_details import Translation, untranslated
+from ..documents.translate_documents import read_document, translate_documents
 from ..terms.glossary import Glossary
 from .batcher import Batch, Lane, Lanes
 from .errors import OtherLanguageError, RequestError, UntranslatableError
@@ -170,7 +171,7 @@ class Service:
             UntranslatableError: if the model cannot translate one, or an option is impossible.
             BusyError: if the server is full.
         """
-        if "markup" not in options:
+        if "format" not in options:
             found = await self.translate_sentences(texts, options, self.split_sentences)
             return await asyncio.to_thread(lambda: [join(*each) for each in found])
         with self._admitted(texts):
@@ -218,7 +219,7 @@ class Service:
         codes = self._codes(options)
         texts = []
         for document in check_strings("the request", documents):
-            _, sources = read_document(options["markup"], document, codes)
+            _, sources = read_document(options["format"], document, codes)
             texts.append([self._coded(source.written, codes, source.code) for source in sources])
         if self.split_sentences:
             # Splitting takes time, too.
@@ -317,7 +318,10 @@ class Service:
         defaults = {"return_details": "flags", "copy_letterless": self._copies_letterless}
         kwargs = {**defaults, **self._generate_kwargs, **options}
         kwargs["stopping_criteria"] = [Interruption(is_abandoned)]
-        return translate(self.model, self.tokenizer, texts, self.settings.tokens_per_batch, **kwargs)
+        kwargs["tokens_per_batch"] = self.settings.tokens_per_batch
+        if "format" in kwargs:
+            return translate_documents(self.model, self.tokenizer, texts, **kwargs)
+        return translate(self.model, self.tokenizer, texts, **kwargs)
 
     def _observe(self, batch: Batch) -> None:
         self.is_failing = False

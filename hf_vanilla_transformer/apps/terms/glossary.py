@@ -5,17 +5,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unicodedata import normalize
 
 import regex
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ...data.text_lines import iterate_lines
 from ...model.input_checks import is_blank
 from ...support.user_errors import InputError
 from ...translation.concurrent_use import encode
+from ...translation.required_phrases import Phrase, PhraseSizes
+from .forced_phrases import ForcedPhrases, check_is_beam_search
 
 
 # Characters of words. Text in these scripts has no spaces between words, so that their ends are unknown.
@@ -39,36 +41,15 @@ _APOSTROPHES = "[\u2018\u2019\u02bc\uff07]"
 _CONTEXTS = {"": "", "a ": "a", "(": "(", "-": "-"}
 # Texts that are tokenized at once. Other threads wait meanwhile, because a tokenizer serves one thread at a time.
 _TEXTS_AT_ONCE = 256
-# This many cells (see `PhraseSizes`) count as one more token: the search computes them in 0.03 ms on one thread, and
-# even a small model takes longer for a token.
-CELLS_PER_TOKEN = 1_000
-
-
-class PhraseSizes(NamedTuple):
-    """Upper bounds for the sizes of the tables that the search keeps for the phrases of a sentence.
-
-    Args:
-        positions (`int`): tokens of all alternatives of all phrases.
-        tokens (`int`): distinct tokens of each phrase, summed over the phrases.
-        phrases (`int`): number of distinct phrases.
-    """
-
-    positions: int = 0
-    tokens: int = 0
-    phrases: int = 0
-
-    @property
-    def cells(self) -> int:
-        """The numbers that the search computes in each step for each hypothesis; its time and memory grow with them."""
-        return self.positions + self.tokens * self.phrases
-
-    def pad(self, other: "PhraseSizes") -> "PhraseSizes":
-        """The sizes that two sentences have in one batch, where each is as large as the larger one."""
-        return PhraseSizes(*map(max, self, other))
 
 
 class Glossary:
-    """Finds terms in sentences, and has the tokens of their translations.
+    """Finds terms in sentences, and the translations that they must have, for `translate(glossary=...)`.
+
+    ```python
+    glossary = Glossary({"machine": "Maschine", "seven": ["sieben", "siebte"]}, tokenizer)
+    translate(model, tokenizer, sentences, glossary=glossary)
+    ```
 
     A term is a whole word, or several; case counts. Of terms that begin at the same place the longest is found, and
     terms do not overlap. Letters with marks may be composed or not, apostrophes and white space between words may be of
@@ -105,7 +86,7 @@ class Glossary:
         self._tokenizer = tokenizer
         distinct_forms = list(dict.fromkeys(form for forms in self._forms.values() for form in forms))
         tokens_of_forms = dict(zip(distinct_forms, _tokenize(tokenizer, distinct_forms), strict=True))
-        self._phrases: dict[str, list[list[int]]] = {}
+        self._phrases: dict[str, Phrase] = {}
         self._sizes: dict[str, PhraseSizes] = {}
         for key, forms in self._forms.items():
             alternatives = [tokens for form in forms for tokens in tokens_of_forms[form]]
@@ -123,15 +104,19 @@ class Glossary:
     def __hash__(self) -> int:
         return hash(frozenset(self._forms))
 
-    def phrases(self, sentence: str) -> list[list[list[int]]]:
-        """The translations of a sentence's terms, in the order of the terms: `forced_phrases` of `generate()`."""
+    def check(self, settings: GenerationConfig) -> None:
+        """Raise ValueError if the settings are not those of a beam search."""
+        check_is_beam_search(settings)
+
+    def phrases(self, sentence: str) -> list[Phrase]:
+        """The translations of a sentence's terms, in the order of the terms, as token ids."""
         return [self._phrases[term] for term in self._terms(sentence)]
 
     def sizes(self, sentence: str) -> PhraseSizes:
         """Compute the sizes of a sentence's phrases from those of each term, so long translations cost no time."""
         positions = 0
         tokens = 0
-        # A term that occurs twice is one phrase of the search, but `generate()` reads its alternatives twice.
+        # A term that occurs twice is one phrase of the search, but `ForcedPhrases` reads its alternatives twice.
         occurrences = Counter(self._terms(sentence))
         for term, times in occurrences.items():
             positions += times * self._sizes[term].positions
@@ -141,26 +126,15 @@ class Glossary:
         # One more for the token that ends a sentence.
         return PhraseSizes(positions, tokens + 1, len(occurrences))
 
+    def search(self, model: Any, phrases: list[list[Phrase]]) -> ForcedPhrases:
+        """The search for translations with the phrases of each sentence, as whole words."""
+        return ForcedPhrases(phrases, letter_edges(self._tokenizer, model.config.vocab_size))
+
     def _terms(self, sentence: str) -> list[str]:
         """The spelling of each term that a sentence has, in their order."""
         if not self._phrases:
             return []
         return [match[0] for match in self._pattern.finditer(_spelling(sentence))]
-
-
-def phrases_of(
-    sentences: Sequence[str], glossary: Glossary | None = None, forced: Sequence[Sequence] | None = None
-) -> list[list]:
-    """The phrases that each sentence's translation must have: those given for it, and those of its terms."""
-    given = [[] for _ in sentences] if forced is None else [list(each) for each in forced]
-    if len(given) != len(sentences):
-        raise InputError(
-            f"forced_phrases has {len(given)} lists for {len(sentences)} sentences; give a list for each sentence, "
-            "empty where it has no phrase."
-        )
-    if glossary is None:
-        return given
-    return [[*phrases, *glossary.phrases(sentence)] for phrases, sentence in zip(given, sentences, strict=True)]
 
 
 def _spelling(text: str) -> str:
@@ -202,7 +176,7 @@ def _tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[
 
 @lru_cache(maxsize=8)
 def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.Tensor:
-    """Whether each target token begins, and ends, with a letter, and has no text: `letter_edges` of `generate()`.
+    """Whether each target token begins, and ends, with a letter, and has no text, for [`ForcedPhrases`].
 
     A bool tensor `(3, vocab_size)`. Only a letter that is not set apart from the token before it by a space counts.
     Special tokens have no text.

@@ -86,7 +86,7 @@ def test_what_cannot_be_served(arguments, message):
 def test_terms_that_the_search_cannot_force(tmp_path):
     (tmp_path / "terms.tsv").write_text("nine\tsieben\n")
     arguments = ["--port", "0", "--glossary", str(tmp_path / "terms.tsv"), "--num_beams", "1"]
-    with pytest.raises(SystemExit, match="forced_phrases and glossaries need beam search, but num_beams is 1"):
+    with pytest.raises(SystemExit, match="forced phrases and glossaries need beam search, but num_beams is 1"):
         main(["serve", *ARGUMENTS, *arguments])
 
 

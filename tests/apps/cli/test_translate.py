@@ -15,7 +15,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from hf_vanilla_transformer import Translation
+from hf_vanilla_transformer import Glossary, Translation
 from hf_vanilla_transformer import translate as translate_sentences
 from hf_vanilla_transformer.apps.cli import evaluate, translate
 from hf_vanilla_transformer.support.user_errors import InputError
@@ -330,7 +330,7 @@ def test_terms_from_a_file(decisive, tmp_path, capsys):
     command = ["--model_name_or_path", str(decisive), "--glossary", str(tmp_path / "terms.tsv"), "two", "a house"]
     translate.main(command)
     tokenizer, model = load(str(decisive))
-    glossary = {"house": ["Haus", "Häuser"], "two": "zwei"}
+    glossary = Glossary({"house": ["Haus", "Häuser"], "two": "zwei"}, tokenizer)
     expected = lines(translate_sentences(model, tokenizer, ["two", "a house"], glossary=glossary))
     assert capsys.readouterr().out == expected
     assert re.search(r"\bzwei\b.*\n.*\b(Haus|Häuser)\b", expected)
@@ -341,7 +341,7 @@ def test_terms_from_a_file(decisive, tmp_path, capsys):
     [
         (None, [], "No such file or directory: 'terms.tsv'"),
         ("house Haus\n", [], "terms.tsv, line 1: 'house Haus'; write a term, a tab, and its translation."),
-        ("two\tzwei\n", ["--num_beams", "1"], "forced_phrases and glossaries need beam search, but num_beams is 1; "),
+        ("two\tzwei\n", ["--num_beams", "1"], "forced phrases and glossaries need beam search, but num_beams is 1; "),
         ("two\tzwei\n", ["--engine", "ctranslate2"], "--glossary does not work with --engine ctranslate2; "),
         ("two\tzwei\n", ["--output", "terms.tsv"], "terms.tsv is also an input, "),
         ("two\tzwei\n", ["--max_new_tokens", "2"], "the phrases of sentence 0 of the batch take up to 3 tokens, "),

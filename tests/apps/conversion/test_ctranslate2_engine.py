@@ -17,7 +17,16 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, MaxTimeCriteria, StoppingCriteria
 
 import hf_vanilla_transformer
-from hf_vanilla_transformer import TwoVocabularyTokenizer, align, load_engine, score, train_tokenizer, translate
+from hf_vanilla_transformer import (
+    ForcedPhrases,
+    Glossary,
+    TwoVocabularyTokenizer,
+    align,
+    load_engine,
+    score,
+    train_tokenizer,
+    translate,
+)
 from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.apps.conversion import ctranslate2_engine
 from hf_vanilla_transformer.hub import user_cache
@@ -396,11 +405,11 @@ def test_it_is_public():
 
 
 def test_terms_are_refused(engine, tokenizer):
-    for options in ({"glossary": {"seven": "sieben"}}, {"glossary": {"nine": "neun"}}, {"forced_phrases": [[[5]]]}):
+    for terms in ({"seven": "sieben"}, {"nine": "neun"}):
         with pytest.raises(ValueError, match="do not work with another engine than torch; leave them out"):
-            translate(engine, tokenizer, ["seven"], **options)
-    with pytest.raises(ValueError, match=r"forced_phrases is \[\[\[5\]\]\], but the engine has num_beams, .* only\."):
-        engine.generate(**tokenizer(["seven"], return_tensors="pt"), forced_phrases=[[[5]]])
+            translate(engine, tokenizer, ["seven"], glossary=Glossary(terms, tokenizer))
+    with pytest.raises(ValueError, match=r"custom_generate is .*ForcedPhrases.*, but the engine has num_beams"):
+        engine.generate(**tokenizer(["seven"], return_tensors="pt"), custom_generate=ForcedPhrases([[[5]]]))
 
 
 @pytest.mark.parametrize("threads", [0, -1])

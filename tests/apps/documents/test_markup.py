@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_vanilla_transformer import align, translate
+from hf_vanilla_transformer import align, translate, translate_documents
 from hf_vanilla_transformer.apps.documents.markup_document import Document
 from tests.translation.test_alignment import FOLDER
 
@@ -47,7 +47,7 @@ SENTENCES = {
 @pytest.mark.parametrize("name", SENTENCES)
 def test_tags_are_around_the_right_words(model, tokenizer, name, kind):
     source, expected = SENTENCES[name]
-    assert translate(model, tokenizer, [source], markup=kind) == [expected]
+    assert translate_documents(model, tokenizer, [source], format=kind) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_names_and_numbers_are_linked_with_themselves(source, target, expected):
 @pytest.mark.parametrize("splits", [False, True])
 def test_links_of_letters_come_from_tokens(model, tokenizer, splits, monkeypatch):
     """As if no spaces divided the words of Latin letters."""
-    for module in ("translation.translate", "apps.documents.tag_placement"):
+    for module in ("apps.documents.translate_documents", "apps.documents.tag_placement"):
         pattern = f"hf_vanilla_transformer.{module}.WORDS_AND_LETTERS"
         monkeypatch.setattr(pattern, re.compile(r"[a-zü]|[^\sa-zü]+"))
     sources = [SENTENCES[name][0] for name in ("one word", "two words", "nested")]
@@ -91,7 +91,7 @@ def test_links_of_letters_come_from_tokens(model, tokenizer, splits, monkeypatch
     if splits:
         pytest.importorskip("sentencex")
         sources, expected = (["<br>".join(each)] for each in (sources, expected))
-    assert translate(model, tokenizer, sources, markup="html", split_sentences=splits) == expected
+    assert translate_documents(model, tokenizer, sources, format="html", split_sentences=splits) == expected
 
 
 def test_empty_tags(model, tokenizer):
@@ -100,22 +100,22 @@ def test_empty_tags(model, tokenizer):
         "<x/>forty two <y/>": "<x/>zwei und vierzig <y/>",
     }
     for source, expected in of_xml.items():
-        assert translate(model, tokenizer, [source], markup="xml") == [expected]
+        assert translate_documents(model, tokenizer, [source], format="xml") == [expected]
         of_html = [re.sub("<([xy])( id='1')?/>", '<img alt="">', text) for text in (source, expected)]
-        assert translate(model, tokenizer, of_html[:1], markup="html") == of_html[1:]
+        assert translate_documents(model, tokenizer, of_html[:1], format="html") == of_html[1:]
 
 
 @pytest.mark.parametrize("kind", ["html", "xml"])
 def test_comments_and_elements_without_text_come_out_once(model, tokenizer, kind):
     for source in ("forty <!-- one --> two", "<b></b>forty <i> </i>two"):
-        (found,) = translate(model, tokenizer, [source], markup=kind)
+        (found,) = translate_documents(model, tokenizer, [source], format=kind)
         assert re.sub(r"\s+", " ", re.sub("<.*?>", "", found)).strip() == "zwei und vierzig"
         assert Counter(re.findall("<.*?>", found)) == Counter(re.findall("<.*?>", source))
 
 
 def test_details_are_those_of_the_text(model, tokenizer):
     options = {"return_details": True, "num_return_sequences": 2}
-    (found,) = translate(model, tokenizer, ["<b>forty</b> two"], markup="html", **options)
+    (found,) = translate_documents(model, tokenizer, ["<b>forty</b> two"], format="html", **options)
     (plain,) = translate(model, tokenizer, ["forty two"], **options)
     assert found.text == "zwei <b>und vierzig</b>"
     assert found._replace(text=plain.text, alternatives=plain.alternatives) == plain
@@ -128,17 +128,17 @@ def test_details_are_those_of_the_text(model, tokenizer):
 def test_no_sentence_crosses_the_end_of_a_block(model, tokenizer, splits):
     pytest.importorskip("sentencex")
     source = "<p>forty\n two</p> <ul><li><b>twenty</b> one</li><li>six<br>ninety</li></ul>\n<td>four"
-    (found,) = translate(model, tokenizer, [source], markup="html", split_sentences=splits)
+    (found,) = translate_documents(model, tokenizer, [source], format="html", split_sentences=splits)
     assert found == ("<p>zwei und vierzig</p> <ul><li>ein <b>und zwanzig</b></li><li>sechs<br>neunzig</li></ul>\nvier")
-    assert translate(model, tokenizer, ["<td>four<td>two"], markup="html") == ["<td>vier</td><td>zwei</td>"]
+    assert translate_documents(model, tokenizer, ["<td>four<td>two"], format="html") == ["<td>vier</td><td>zwei</td>"]
     source = "<doc>\n <p>forty\n two</p>\n <p>six</p></doc>"
-    (found,) = translate(model, tokenizer, [source], markup="xml", split_sentences=splits)
+    (found,) = translate_documents(model, tokenizer, [source], format="xml", split_sentences=splits)
     assert found == "<doc>\n <p>zwei und vierzig</p>\n <p>sechs</p></doc>"
 
 
 def test_details_of_several_blocks(model, tokenizer):
     options = {"return_details": True, "num_return_sequences": 2}
-    (found,) = translate(model, tokenizer, ["<p><b>forty</b> two</p><p>six</p>"], markup="html", **options)
+    (found,) = translate_documents(model, tokenizer, ["<p><b>forty</b> two</p><p>six</p>"], format="html", **options)
     plain = translate(model, tokenizer, ["forty two", "six"], **options)
     assert found.text == "<p>zwei <b>und vierzig</b></p><p>sechs</p>"
     assert found.tokens == plain[0].tokens + plain[1].tokens
@@ -152,15 +152,15 @@ def test_elements_that_are_too_deep(model, tokenizer, kind):
     for depth in (200, 201):
         source = "<b>" * depth + "one" + "</b>" * depth
         if depth == 200:
-            assert translate(model, tokenizer, [source], markup=kind) == [source.replace("one", "eins")]
+            assert translate_documents(model, tokenizer, [source], format=kind) == [source.replace("one", "eins")]
         else:
             with pytest.raises(ValueError, match="more than 200 tags are inside each other, the last one '<b>'"):
-                translate(model, tokenizer, [source], markup=kind)
+                translate_documents(model, tokenizer, [source], format=kind)
 
 
 def test_what_is_blank(model, tokenizer):
     blank = ["", "<br>", " <b> </b>", "<p>&nbsp;</p>", "<p> | </p>\n", "{{name}} https://a.b/c"]
-    assert translate(model, tokenizer, [*blank, "two"], markup="html") == [*blank, "zwei"]
+    assert translate_documents(model, tokenizer, [*blank, "two"], format="html") == [*blank, "zwei"]
 
 
 # Rendering: links by hand.
@@ -338,7 +338,7 @@ def test_elements_without_letters_are_protected(source, text, target, links, exp
 def test_elements_without_letters_are_copied(model, tokenizer):
     source = '<p>forty two<sup><a href="#n">[27]</a></sup> <b>3</b></p><p><b>20</b>-<i>24</i></p>'
     expected = source.replace("forty two", "zwei und vierzig")
-    assert translate(model, tokenizer, [source], markup="html") == [expected]
+    assert translate_documents(model, tokenizer, [source], format="html") == [expected]
 
 
 @pytest.mark.parametrize(
@@ -503,7 +503,7 @@ def test_html_in_xml_is_translated_as_markup(model, tokenizer):
     source = '<rss><title>two</title><content>{}</content><e a="b"/></rss>'
     html = '<p title="six">forty <b>two</b><br></p><p>{} <code>x</code></p>'
     for spelled in (f"<![CDATA[{html}]]>", escape(html)):
-        (found,) = translate(model, tokenizer, [source.format(spelled.format("ten"))], markup="xml")
+        (found,) = translate_documents(model, tokenizer, [source.format(spelled.format("ten"))], format="xml")
         translated = html.replace("six", "sechs").replace("forty <b>two</b>", "<b>zwei</b> und vierzig").format("zehn")
         spelled = f"<![CDATA[{translated}]]>" if spelled.startswith("<!") else escape(translated)
         assert found == source.replace("two", "zwei").format(spelled)
@@ -523,7 +523,7 @@ def test_attributes_with_text(model, tokenizer):
     source = (
         '<p title="forty two">six <img alt=" twenty  one " src=x></p><input placeholder=ten value=ten aria-label="">'
     )
-    (found,) = translate(model, tokenizer, [source], markup="html")
+    (found,) = translate_documents(model, tokenizer, [source], format="html")
     assert found == (
         '<p title="zwei und vierzig">sechs <img alt=" ein und zwanzig " src="x"></p>'
         '<input placeholder="zehn" value="ten" aria-label="">'
@@ -724,14 +724,14 @@ def test_entities_of_xml_are_not_expanded():
 )
 def test_xml_that_is_not_well_formed(model, tokenizer, source, reason):
     with pytest.raises(
-        ValueError, match=rf"is not well-formed XML: .*({reason}).*; correct it, or give markup=\"html\""
+        ValueError, match=rf"is not well-formed XML: .*({reason}).*; correct it, or give format=\"html\""
     ):
-        translate(model, tokenizer, ["one", source], markup="xml")
+        translate_documents(model, tokenizer, ["one", source], format="xml")
 
 
 def test_other_markup(model, tokenizer):
-    with pytest.raises(ValueError, match="markup is 'tex'; choose one of html, xml"):
-        translate(model, tokenizer, ["one"], markup="tex")
+    with pytest.raises(ValueError, match="format is 'tex'; choose one of html, xml"):
+        translate_documents(model, tokenizer, ["one"], format="tex")
 
 
 # Any well-formed sentence, and any links.
@@ -815,4 +815,4 @@ def test_alignments_decide(model, tokenizer):
     for word, expected in enumerate(("zwei <b>und vierzig</b>", "<b>zwei</b> und vierzig")):
         words = ["forty", "two"]
         words[word] = f"<b>{words[word]}</b>"
-        assert translate(model, tokenizer, [" ".join(words)], markup="xml") == [expected]
+        assert translate_documents(model, tokenizer, [" ".join(words)], format="xml") == [expected]

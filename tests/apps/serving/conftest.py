@@ -66,5 +66,6 @@ def model_that_waits(monkeypatch):
         return [translation_of(text.upper()) for text in texts]
 
     monkeypatch.setattr(service, "translate", answer)
+    monkeypatch.setattr(service, "translate_documents", answer)
     yield may_go_on, begun
     may_go_on.set()

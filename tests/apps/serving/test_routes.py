@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from hf_vanilla_transformer import translate
+from hf_vanilla_transformer import Glossary, translate, translate_documents
 
 
 pytestmark = pytest.mark.skipif(
@@ -49,12 +49,11 @@ class TestHub:
         assert [each["translation_text"] for each in body] == ["\u200b", " \ufeff\n", "neun", "\u00ad"]
 
     def test_terms(self, call, service_of, model, tokenizer):
-        from hf_vanilla_transformer.apps.terms.glossary import Glossary
         from tests.apps.serving.support import call as call_at
         from tests.apps.serving.support import serving
 
         given = {"inputs": "nine", "parameters": {"generate_parameters": {"glossary": {"nine": ["zehn", "elf"]}}}}
-        (expected,) = translate(model, tokenizer, ["nine"], glossary={"nine": ["zehn", "elf"]})
+        (expected,) = translate(model, tokenizer, ["nine"], glossary=Glossary({"nine": ["zehn", "elf"]}, tokenizer))
         assert call("POST", "/", given)[2] == [{"translation_text": expected}] != [{"translation_text": "neun"}]
         given["parameters"]["generate_parameters"]["num_beams"] = 1
         status, _, body = call("POST", "/", given)
@@ -193,7 +192,7 @@ class TestLibreTranslate:
         assert answer == {"translation_text": forty_two.text, "score": pytest.approx(forty_two.score, rel=1e-4)}
 
     def test_terms(self, call, model, tokenizer):
-        (expected,) = translate(model, tokenizer, ["nine"], glossary={"nine": "elf"})
+        (expected,) = translate(model, tokenizer, ["nine"], glossary=Glossary({"nine": "elf"}, tokenizer))
         assert "elf" in expected
         body = {"q": "nine", "source": "en", "target": "de", "glossary": {"nine": "elf"}}
         assert call("POST", "/translate", body)[2] == {"translatedText": expected}
@@ -268,12 +267,12 @@ class TestLibreTranslate:
     def test_html(self, call, model, tokenizer):
         text = "<b>forty-two</b> &amp; <i>nine</i>"
         body = {"q": [text, "nine"], "source": "en", "target": "de", "format": "html"}
-        expected = translate(model, tokenizer, body["q"], markup="html")
+        expected = translate_documents(model, tokenizer, body["q"], format="html")
         assert "<b>" in expected[0]
         assert call("POST", "/translate", body)[2] == {"translatedText": expected}
         found = call("POST", "/translate", {**body, "alternatives": 1})[2]
         options = {"return_details": True, "num_return_sequences": 2}
-        details = translate(model, tokenizer, body["q"], markup="html", **options)
+        details = translate_documents(model, tokenizer, body["q"], format="html", **options)
         assert found["alternatives"] == [[each.alternatives[0].text] for each in details]
         # Tags of a text are text.
         plain = call("POST", "/translate", {**body, "format": "text"})[2]["translatedText"]

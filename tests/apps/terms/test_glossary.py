@@ -9,16 +9,19 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from tokenizers.decoders import Metaspace
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, TokenizersBackend
 
-from hf_vanilla_transformer import TwoVocabularyTokenizer, train_tokenizer, translate
+from hf_vanilla_transformer import (
+    ForcedPhrases,
+    TwoVocabularyTokenizer,
+    train_tokenizer,
+    translate,
+    translate_documents,
+)
 from hf_vanilla_transformer.apps.terms.glossary import (
     Glossary,
-    PhraseSizes,
     letter_edges,
-    phrases_of,
     read_terms,
     tokenizations,
 )
-from hf_vanilla_transformer.translation.translate import _split_by_phrases
 from tests.ecosystem.documentation import FIXTURE
 from tests.models import decisive_model, normalizer
 
@@ -181,7 +184,7 @@ def test_what_the_vocabulary_lacks():
 )
 def test_wrong_terms(tokenizer, terms, kind, message):
     with pytest.raises(kind, match=re.escape(message)):
-        translate(decisive_model(vocab_size=len(tokenizer)), tokenizer, ["a"], glossary=terms)
+        Glossary(terms, tokenizer)
 
 
 def test_reading_terms(tmp_path):
@@ -208,7 +211,7 @@ def test_wrong_lines(tmp_path, line, message):
 
 
 SENTENCES = ["a small house", "  ", "two", "two houses and a house, a house"]
-GLOSSARY = {"house": ["Haus", "Häuser"], "two": "zwei"}
+HOUSES = {"house": ["Haus", "Häuser"], "two": "zwei"}
 
 
 def said(text: str) -> list[str]:
@@ -225,35 +228,53 @@ def model(tokenizer):
 @pytest.mark.parametrize("tokens_per_batch", [1, 4096])
 def test_translations_have_the_terms_as_whole_words(model, tokenizer, tokens_per_batch):
     free = translate(model, tokenizer, SENTENCES, tokens_per_batch)
-    found = translate(model, tokenizer, SENTENCES, tokens_per_batch, glossary=GLOSSARY)
+    found = translate(model, tokenizer, SENTENCES, tokens_per_batch, glossary=Glossary(HOUSES, tokenizer))
     assert not {"Haus", "Häuser", "zwei"} & set(said(" ".join(free)))
     assert {"Haus", "Häuser"} & set(said(found[0]))
     assert found[1] == SENTENCES[1]
     assert "zwei" in said(found[2])
     assert "zwei" in said(found[3])
-    assert sum(word in GLOSSARY["house"] for word in said(found[3])) >= 2
-    assert translate(model, tokenizer, SENTENCES, tokens_per_batch, glossary={"houses": "Häuser"})[:3] == free[:3]
+    assert sum(word in HOUSES["house"] for word in said(found[3])) >= 2
+    other = Glossary({"houses": "Häuser"}, tokenizer)
+    assert translate(model, tokenizer, SENTENCES, tokens_per_batch, glossary=other)[:3] == free[:3]
 
 
 def test_details_of_forced_translations(model, tokenizer):
-    options = {"glossary": GLOSSARY, "num_return_sequences": 2}
+    options = {"glossary": Glossary(HOUSES, tokenizer), "num_return_sequences": 2}
     found = translate(model, tokenizer, SENTENCES, return_details=True, **options)
     assert [each.text for each in found] == translate(model, tokenizer, SENTENCES, **options)
 
 
-def test_forced_phrases_for_each_sentence(model, tokenizer):
-    """They are given in the order of the sentences, and are joined by those of terms."""
-    phrases = [[[70]], [[71]], [[72, 73]], []]
-    details = translate(
-        model, tokenizer, SENTENCES, return_details=True, forced_phrases=phrases, glossary={"two": "zwei"}
-    )
-    for each, needed in zip(details, ([70], [], [72, 73], []), strict=True):
-        tokens = "".join(each.tokens)
-        assert "".join(tokenizer.convert_ids_to_tokens(needed)) in tokens
-    assert "zwei" in said(details[2].text)
-    with pytest.raises(ValueError, match="forced_phrases has 1 lists for 4 sentences; give a list for each"):
-        translate(model, tokenizer, SENTENCES, forced_phrases=[[]])
-    assert phrases_of(["a"]) == [[]]
+def test_terms_of_documents(model, tokenizer):
+    glossary = Glossary(HOUSES, tokenizer)
+    documents = ["<r>two <b>house</b></r>", "<r>two</r>"]
+    both, one = translate_documents(model, tokenizer, documents, "xml", glossary=glossary)
+    assert "zwei" in said(both)
+    assert {"Haus", "Häuser"} & set(said(both))
+    assert "zwei" in said(one)
+
+
+@pytest.mark.parametrize("function", [translate, translate_documents])
+def test_arguments_of_earlier_versions_name_the_new_way(model, tokenizer, function):
+    with pytest.raises(ValueError, match=r"glossary .*dict.*Glossary\(terms, tokenizer\)"):
+        function(model, tokenizer, ["two"], glossary={"two": "zwei"})
+    with pytest.raises(ValueError, match=r"forced_phrases.*Glossary\(terms, tokenizer\).*ForcedPhrases\(phrases\)"):
+        function(model, tokenizer, ["two"], forced_phrases=[[[5]]])
+    for markup in ("html", None):
+        with pytest.raises(ValueError, match=r"markup.* translate_documents\("):
+            function(model, tokenizer, ["two"], markup=markup)
+
+
+def test_two_searches_are_refused(model, tokenizer):
+    glossary = Glossary(HOUSES, tokenizer)
+    with pytest.raises(ValueError, match="glossary and custom_generate"):
+        translate(model, tokenizer, ["two"], glossary=glossary, custom_generate=ForcedPhrases([[[5]]]))
+
+
+def test_translations_end_at_stop_strings(model, tokenizer):
+    glossary = Glossary({"two": "zwei"}, tokenizer)
+    (translation,) = translate(model, tokenizer, ["two"], glossary=glossary, stop_strings=["zwei"])
+    assert translation.endswith("zwei")
 
 
 def test_models_that_cannot_be_forced(model, tokenizer):
@@ -261,52 +282,47 @@ def test_models_that_cannot_be_forced(model, tokenizer):
     config.update({"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": None})
     marian = MarianMTModel(config).eval()
     # Also where no term occurs, so that the error does not come in the middle of a file.
+    glossary = Glossary(HOUSES, tokenizer)
     for sentences in ["two"], ["a"], []:
         with pytest.raises(ValueError, match='do not work with a model of the type "marian"; leave them out'):
-            translate(marian, tokenizer, sentences, glossary=GLOSSARY, max_new_tokens=3)
-        with pytest.raises(ValueError, match="forced_phrases and glossaries need beam search, but num_beams is 1"):
-            translate(model, tokenizer, sentences, glossary=GLOSSARY, num_beams=1)
-        with pytest.raises(ValueError, match="forced_phrases and glossaries need beam search, but do_sample is True"):
-            translate(model, tokenizer, sentences, glossary=GLOSSARY, do_sample=True)
+            translate(marian, tokenizer, sentences, glossary=glossary, max_new_tokens=3)
+        with pytest.raises(ValueError, match="forced phrases and glossaries need beam search, but num_beams is 1"):
+            translate(model, tokenizer, sentences, glossary=glossary, num_beams=1)
+        with pytest.raises(ValueError, match="forced phrases and glossaries need beam search, but do_sample is True"):
+            translate(model, tokenizer, sentences, glossary=glossary, do_sample=True)
 
 
 def test_special_tokens_do_not_make_words_whole():
     """Decoding removes them, so that what stands before and after them is one word."""
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), AutoTokenizer.from_pretrained(FIXTURE)
     sentences = ["seven", "two hundred", "one hundred and four"]
-    found = translate(model, tokenizer, sentences, glossary={"seven": "Quux", "hundred": "Hundert"}, num_beams=10)
+    glossary = Glossary({"seven": "Quux", "hundred": "Hundert"}, tokenizer)
+    found = translate(model, tokenizer, sentences, glossary=glossary, num_beams=10)
     for sentence, term in zip(found, ["Quux", "Hundert", "Hundert"], strict=True):
         assert re.search(rf"(?<!\w){term}(?!\w)", sentence), sentence
 
 
 def test_edges_are_those_of_the_model(model):
+    search = ForcedPhrases([[[5]]], letter_edges=torch.zeros(2, 5, dtype=torch.bool))
     with pytest.raises(ValueError, match=re.escape(f"give a bool tensor of shape (3, {model.config.vocab_size})")):
-        model.generate(torch.tensor([[5, 2]]), forced_phrases=[[[5]]], letter_edges=torch.zeros(2, 5, dtype=torch.bool))
+        model.generate(torch.tensor([[5, 2]]), custom_generate=search)
 
 
 def test_terms_of_texts_that_are_split(model, tokenizer):
     pytest.importorskip("sentencex")
-    (text,) = translate(model, tokenizer, ["two.\n\na"], split_sentences=True, glossary={"two": "zwei"})
+    (text,) = translate(
+        model, tokenizer, ["two.\n\na"], split_sentences=True, glossary=Glossary({"two": "zwei"}, tokenizer)
+    )
     assert "zwei" in said(text.partition("\n\n")[0])
-    with pytest.raises(ValueError, match="forced_phrases is for sentences, not for texts to split; give a glossary"):
-        translate(model, tokenizer, ["two."], split_sentences=True, forced_phrases=[[[5]]])
-
-
-def test_batches_are_split_by_the_sizes_of_phrases():
-    """So that memory has a bound, and sentences with small phrases do not pay for those with large ones."""
-    small, large, none = PhraseSizes(20, 10, 2), PhraseSizes(9000, 50, 20), PhraseSizes()
-    assert _split_by_phrases([3, 1, 0, 2], [none] * 4, 100) == [[3, 1, 0, 2]]
-    assert _split_by_phrases([0, 1, 2, 3], [none, small, none, small], 100_000) == [[1, 3, 0, 2]]
-    assert _split_by_phrases([0, 1, 2, 3], [small, large, small, none], 100_000) == [[1, 0], [2, 3]]
-    assert _split_by_phrases([0, 1, 2, 3], [large, small, large, none], 15_000) == [[0], [2], [1, 3]]
 
 
 @pytest.mark.parametrize("tokens_per_batch", [30, 4096])
 def test_split_batches_give_the_same_translations(model, tokenizer, tokens_per_batch):
     sentences = ["one", "two", "nine", "forty-two", "nine nine", "seven"]
     terms = {"nine": ["zehn", "x" * 60, "y" * 60], "two": "elf", "forty": "vier"}
-    together = translate(model, tokenizer, sentences, tokens_per_batch, glossary=terms)
-    alone = [translate(model, tokenizer, [sentence], glossary=terms)[0] for sentence in sentences]
+    glossary = Glossary(terms, tokenizer)
+    together = translate(model, tokenizer, sentences, tokens_per_batch, glossary=glossary)
+    alone = [translate(model, tokenizer, [sentence], glossary=glossary)[0] for sentence in sentences]
     assert together == alone
 
 

@@ -110,8 +110,11 @@ class LibreRequest(BaseModel):
         return {name: value for name, value in fields.items() if name not in optional or value not in (None, "")}
 
     def options(self, num_beams: int) -> dict[str, Any]:
-        """Arguments of `translate()`: those that were given; `num_beams` is the beam size of others."""
-        options: dict[str, Any] = {"markup": "html"} if self.format == "html" else {}
+        """Arguments of `translate()`, or of `translate_documents()` with a `format`: those that were given.
+
+        `num_beams` is the beam size of other requests.
+        """
+        options: dict[str, Any] = {"format": "html"} if self.format == "html" else {}
         options |= {"return_details": True} if self.return_scores else {}
         options |= {"glossary": self.glossary} if self.glossary else {}
         if self.alternatives:

@@ -4,115 +4,26 @@ Post and Vilar (2018) share the beam between banks, one for each number of token
 hypotheses with more of the phrases are not compared with those that have fewer. As in Hu et al. (2019), a batch is
 searched at once.
 
-Shapes have the named axes of `beam_search`, and: phrases (of a sentence), positions (the tokens of all alternatives of
-a sentence's phrases, one after the other), hypotheses (running ones or candidates).
+Shapes have the named axes of `model/beam_search.py`, and: phrases (of a sentence), positions (the tokens of all
+alternatives of a sentence's phrases, one after the other), hypotheses (running ones or candidates).
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from .beam_search import NO_HYPOTHESIS, BeamSearch, exists, top_tokens
-from .input_checks import InputError
+from ...model.beam_search import NO_HYPOTHESIS, BeamSearch, exists, top_tokens
+from ...support.user_errors import InputError
 
 
-_SHAPE = "give a list of phrases for each sentence; a phrase is a list of token ids, or a list of such alternatives"
 _NO_TOKEN = -1
 # Kinds of positions, as bits: first and last of an alternative, and before a token that begins with a letter.
 _FIRST, _LAST, _LETTER_FOLLOWS = 1, 2, 4
 # The alternatives of a phrase, each a tuple of token ids.
 Phrase = tuple[tuple[int, ...], ...]
-
-
-def prepare_phrases(settings: Any, vocab_size: int) -> None:
-    """Check `settings.forced_phrases`, and replace it by `Phrase`s, or by None if no sentence has one.
-
-    Alternatives that `bad_words_ids` or `suppress_tokens` forbid are removed.
-
-    Args:
-        settings (`GenerationConfig`): of this call of `generate()`.
-        vocab_size (`int`): number of target tokens.
-
-    Raises:
-        TypeError: if `forced_phrases` has another shape.
-        ValueError: if a token id is out of range or ends a sentence, a phrase is empty or also forbidden, the settings
-            are not those of a beam search, or `letter_edges` has another shape.
-    """
-    given = getattr(settings, "forced_phrases", None)
-    if given is None:
-        return
-    eos = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
-    unusable = {settings.pad_token_id, *eos}
-    forbidden = [*(settings.bad_words_ids or []), *([token] for token in settings.suppress_tokens or [])]
-    phrases = [
-        [_allowed(_as_phrase(phrase, vocab_size, unusable), forbidden) for phrase in _as_sequence(of_sentence)]
-        for of_sentence in _as_sequence(given)
-    ]
-    settings.forced_phrases = phrases if any(phrases) else None
-    settings.letter_edges = _letter_edges(getattr(settings, "letter_edges", None), vocab_size)
-    if settings.forced_phrases is not None:
-        check_is_beam_search(settings)
-
-
-def check_is_beam_search(settings: Any) -> None:
-    """Raise ValueError if settings, a `GenerationConfig`, are not those of a beam search."""
-    if settings.do_sample or (settings.num_beams or 1) < 2:
-        fault = "do_sample is True" if settings.do_sample else f"num_beams is {settings.num_beams or 1}"
-        raise InputError(
-            f"forced_phrases and glossaries need beam search, but {fault}; give num_beams of 2 or more, no sampling."
-        )
-
-
-def _letter_edges(given: Any, vocab_size: int) -> torch.Tensor:
-    edges = torch.zeros(3, vocab_size, dtype=torch.bool) if given is None else torch.as_tensor(given)
-    if edges.shape != (3, vocab_size) or edges.dtype != torch.bool:
-        raise InputError(
-            f"letter_edges is of shape {tuple(edges.shape)} and {edges.dtype}; give a bool tensor of shape "
-            f"(3, {vocab_size})."
-        )
-    return edges
-
-
-def _as_sequence(value: Any) -> Sequence:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise TypeError(f"forced_phrases contains {value!r}; {_SHAPE}.")
-    return value
-
-
-def _as_phrase(given: Any, vocab_size: int, unusable: set[int | None]) -> Phrase:
-    is_one = all(isinstance(each, int) for each in _as_sequence(given))
-    alternatives = tuple(dict.fromkeys(tuple(_as_sequence(each)) for each in ([given] if is_one else given)))
-    # Distinct ones, because phrases may be long; with their types, because 1 and True are equal.
-    tokens = {(token, type(token)): token for alternative in alternatives for token in alternative}
-    for token in tokens.values():
-        if not isinstance(token, int) or isinstance(token, bool):
-            raise TypeError(f"forced_phrases contains {token!r} in the place of a token id; {_SHAPE}.")
-        if not 0 <= token < vocab_size or token in unusable:
-            raise InputError(
-                f"forced_phrases contains token {token}; give ids from 0 to {vocab_size - 1} without </s> and padding."
-            )
-    if not all(alternatives):
-        raise InputError(f"forced_phrases contains an empty phrase, {given!r}; give at least one token.")
-    return alternatives
-
-
-def _allowed(phrase: Phrase, forbidden: Sequence[Sequence[int]]) -> Phrase:
-    """A phrase without the alternatives that contain a forbidden sequence of tokens."""
-    allowed = tuple(each for each in phrase if not any(_contains(each, tuple(other)) for other in forbidden))
-    if not allowed:
-        raise InputError(
-            f"forced_phrases contains {[list(each) for each in phrase]}, which bad_words_ids or suppress_tokens "
-            "forbids; remove it from one of them."
-        )
-    return allowed
-
-
-def _contains(tokens: tuple[int, ...], part: tuple[int, ...]) -> bool:
-    return any(tokens[start : start + len(part)] == part for start in range(len(tokens)))
 
 
 class States(NamedTuple):
@@ -411,7 +322,7 @@ class ConstrainedBeamSearch(BeamSearch):
         super().__init__(num_beams, num_eos=len(eos), **options)
         if len(phrases) != len(prompts):
             raise InputError(
-                f"forced_phrases has {len(phrases)} lists for {len(prompts)} sentences; give a list for each sentence, "
+                f"phrases has {len(phrases)} lists for {len(prompts)} sentences; give a list for each sentence, "
                 "empty where it has no phrase."
             )
         self._eos, self._phrases = eos, PhraseStates(phrases, letter_edges, eos)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_vanilla_transformer.model.constrained_beam_search import ConstrainedBeamSearch, PhraseStates
+from hf_vanilla_transformer.apps.terms.constrained_beam_search import ConstrainedBeamSearch, PhraseStates
 from tests.generation.test_beam_search import EOS, LIMIT, WORDS, Language, assert_same, everything, penalty_of, search
 
 
@@ -79,11 +79,6 @@ def with_phrases(phrases, prompts=None, whole=False, silent=None):
 
 def exhaustive(language, limit, penalty, phrases, whole=False, silent=None):
     return [pair for pair in everything(language, limit, penalty) if has_all(pair[1], phrases, whole, silent)]
-
-
-@pytest.fixture
-def path():
-    """There is no model here."""
 
 
 @pytest.mark.parametrize(("alpha", "whole"), [(-0.5, False), (0.6, False), (3.0, False), (0.6, True)])
