@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, modeling_flash_attention_utils, modeling_utils
 
-from hf_vanilla_transformer.model import attention_masks
+from hf_vanilla_transformer.acceleration import flash_attention
 
 
 def flash_attn_varlen_func(
@@ -52,4 +52,4 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(utils, "_loaded_implementation", None)
     monkeypatch.setattr(modeling_utils, "is_kernels_available", lambda: False)
     monkeypatch.setattr(PreTrainedModel, "_flash_attn_can_dispatch", lambda *args, **kwargs: True)
-    monkeypatch.setattr(attention_masks, "_FLASH_DTYPE", torch.float32)
+    monkeypatch.setattr(flash_attention, "_FLASH_DTYPE", torch.float32)

@@ -14,7 +14,6 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import bidirectional_mask_function, sdpa_mask
 
-from ..model.attention_masks import is_causal
 from ..model.operations import drop
 from ..model.pretrained_model import ATTENTION
 from .fast_path_checks import float32_matmuls_are_precise, has_avx512, is_plain_cpu_tensor, is_traced
@@ -71,6 +70,14 @@ def attention(
         scores = scores + additive(attention_mask, scores.dtype)
     weights = drop(_softmax(scores).to(value.dtype), dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), None
+
+
+def is_causal(module: nn.Module, arguments: dict[str, Any]) -> bool:
+    """Whether attention without a mask is to earlier keys only: as an argument says, or else the attention layer."""
+    argument = arguments.get("is_causal")
+    if argument is not None:
+        return bool(argument)
+    return bool(module.is_causal)
 
 
 def _softmax(scores: torch.Tensor) -> torch.Tensor:

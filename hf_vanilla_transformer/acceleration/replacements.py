@@ -1,5 +1,6 @@
 """What replaces which operation of the model."""
 
+from ..model.attention_masks import flash_attention
 from ..model.beam_search import top_tokens
 from ..model.generation_vanilla_transformer import next_token_steps, search_without_beams
 from ..model.modeling_vanilla_transformer import sinusoidal_positions
@@ -14,6 +15,7 @@ from ..model.operations import (
 )
 from .attention import register_attention
 from .cpu_search import next_token_steps_on_cpus, search_without_beams_on_cpus
+from .flash_attention import flash_attention_with_padding
 from .grouped_top_tokens import top_tokens_by_groups
 from .int8_quantization import register_quantizer
 from .linear_and_dropout import (
@@ -33,6 +35,7 @@ def replace_operations() -> None:
     Attention and int8 weights have registries in transformers.
     """
     replace(sinusoidal_positions, tabulated_positions)
+    replace(flash_attention, flash_attention_with_padding)
     replace(linear, fast_linear)
     replace(drop, fast_drop)
     replace(cast_for_matmul, cast_to_matmul_dtype)

@@ -1,4 +1,4 @@
-"""The masks of section 3.2.3, and flash attention, in the forms that transformers' attention implementations need.
+"""The masks of section 3.2.3, in the forms that transformers' attention implementations need.
 
 Shapes have named axes, as in the model's file.
 """
@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.masking_utils import (
     ALL_MASK_ATTENTION_FUNCTIONS,
     create_causal_mask,
@@ -18,12 +17,11 @@ from transformers.masking_utils import (
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .input_checks import InputError
+from .operations import replaceable
 
 
 # These mask functions of transformers pass a 4D mask through unchanged, and their attention misreads it.
 _PADDING_MASKS_ONLY = (flash_attention_mask, flex_attention_mask)
-# Flash attention computes float32 input in this dtype.
-_FLASH_DTYPE = torch.bfloat16
 
 
 def mask_config(
@@ -75,14 +73,7 @@ def look_ahead_mask(
     return create_causal_mask(config, x, attention_mask, cache)
 
 
-def is_causal(module: nn.Module, arguments: dict[str, Any]) -> bool:
-    """Whether attention without a mask is to earlier keys only: as an argument says, or else the attention layer."""
-    argument = arguments.get("is_causal")
-    if argument is not None:
-        return bool(argument)
-    return bool(module.is_causal)
-
-
+@replaceable
 def flash_attention(
     module: nn.Module,
     query: torch.Tensor,
@@ -91,41 +82,23 @@ def flash_attention(
     attention_mask: torch.Tensor | None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Section 3.2.1, Eq. 1, by transformers' flash attention.
+    """Section 3.2.1, Eq. 1, by transformers' flash attention, which takes the mask of the last keys for the queries'.
 
-    transformers assumes that the mask of the last keys is the mask of the queries, which holds for the decoder's
-    self-attention. For other attention, this function passes the keys and values of real tokens only, and where each
-    sentence begins. It computes float32 input, as where the Trainer generates with bfloat16, in bfloat16, because flash
-    attention supports 16-bit dtypes only.
+    That holds for the decoder's self-attention alone, so there is no plain operation.
 
     Args:
-        module, query, key, value: as [`attention`] takes them.
+        module (`nn.Module`): the attention layer; its `is_causal` decides whether attention is causal, unless an
+            argument of that name does.
+        query, key, value: `(batch, heads, target, d_k)`, `(batch, heads, source, d_k)`, `(batch, heads, source, d_v)`.
         attention_mask (`torch.Tensor` of shape `(batch, source)`, *optional*): True for real tokens.
 
     Returns:
         The output, `(batch, target, heads, d_v)`, and None for the attention weights.
+
+    Raises:
+        ValueError: if the package is not imported.
     """
-    dtype, is_wide = query.dtype, query.dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
-    if is_wide:
-        query, key, value = (each.to(_FLASH_DTYPE) for each in (query, key, value))
-    wider_value = value.shape[-1] - query.shape[-1]
-    if wider_value > 0:
-        # Flash attention has one width for d_k and d_v. Zeros add nothing to a dot product.
-        query, key = (nn.functional.pad(each, (0, wider_value)) for each in (query, key))
-    if attention_mask is None or is_causal(module, kwargs):
-        heads, _ = flash_attention_forward(module, query, key, value, attention_mask, **kwargs)
-        return heads.to(dtype) if is_wide else heads, None
-    batch, _, target, _ = query.shape
-    boundaries: dict[str, Any] = {
-        "cu_seq_lens_q": torch.arange(0, (batch + 1) * target, target, dtype=torch.int32, device=query.device),
-        "cu_seq_lens_k": nn.functional.pad(attention_mask.sum(dim=1).cumsum(dim=0, dtype=torch.int32), (1, 0)),
-        "max_length_q": target,
-        "max_length_k": attention_mask.shape[1],
-    }
-    real = attention_mask.flatten().nonzero()[:, 0]
-    # All sentences in one row, (1, heads, tokens, d).
-    query, key, value = (each.transpose(0, 1).flatten(1, 2)[None] for each in (query, key, value))
-    key, value = key.index_select(2, real), value.index_select(2, real)
-    heads, _ = flash_attention_forward(module, query, key, value, None, **boundaries, **kwargs)
-    heads = heads.unflatten(1, (batch, target))[0]
-    return heads.to(dtype) if is_wide else heads, None
+    raise InputError(
+        "flash attention needs the package hf_vanilla_transformer; install it, and write "
+        '`import hf_vanilla_transformer`, or load the model with attn_implementation="sdpa".'
+    )

@@ -4,6 +4,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..model.input_checks import InputError as ModelInputError
+
 
 class UserError(Exception):
     """What a user gave, or the machine lacks; the message says what was given, what is allowed, and what to do."""
@@ -17,7 +19,7 @@ def exit_code_of(interrupt: KeyboardInterrupt) -> int:
     return 128 + (signal.SIGTERM if isinstance(interrupt, Terminated) else signal.SIGINT)
 
 
-class InputError(UserError, ValueError):
+class InputError(UserError, ModelInputError):
     """An argument, a file or a model that cannot be used."""
 
 

@@ -5,6 +5,7 @@ import torch
 
 from hf_vanilla_transformer.acceleration.loss_of_states import smoothed_cross_entropy_without_logits
 from hf_vanilla_transformer.model import operations
+from hf_vanilla_transformer.model.attention_masks import flash_attention
 from hf_vanilla_transformer.model.operations import plain, replace, replaceable, smoothed_cross_entropy_of_states
 
 
@@ -43,6 +44,13 @@ def test_a_replaced_operation_is_compiled_as_one_graph():
 
 def test_importing_the_package_replaces_operations(replacements):
     assert replacements[plain(smoothed_cross_entropy_of_states)] is smoothed_cross_entropy_without_logits
+
+
+def test_flash_attention_without_the_package_is_an_error():
+    """That of transformers takes the mask of the source for the queries'."""
+    x = torch.zeros(1, 2, 3, 4)
+    with pytest.raises(ValueError, match="flash attention needs the package"):
+        plain(flash_attention)(torch.nn.Module(), x, x, x, None)
 
 
 def test_only_declared_operations_are_replaced():
