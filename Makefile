@@ -8,8 +8,9 @@ FLOOR := .venv-floor
 LATEST := .venv-latest
 PROCESSES ?= 2
 # The tests for other versions; without test_wheel.py, which needs hatchling.
-FLOOR_TESTS := tests/acceleration tests/data tests/evaluation tests/generation tests/model tests/parity tests/support \
-	tests/training tests/translation tests/apps/documents tests/apps/pictures tests/apps/terms \
+# The oldest supported transformers, torch and tokenizers are those of `make test`, so tests of the model alone would find
+# nothing.
+FLOOR_TESTS := tests/data tests/evaluation tests/model tests/support tests/training tests/translation tests/apps/documents tests/apps/pictures tests/apps/terms \
 	$(filter-out tests/test_wheel.py,$(wildcard tests/test_*.py))
 # Tests that depend on the processor's instruction set; -k omits slow tests of other subjects.
 PROCESSOR_TESTS := tests/acceleration/test_int8_quantization.py tests/test_fixture.py tests/parity tests/generation/test_step.py \
@@ -32,7 +33,7 @@ SEED ?= $(shell date +%s)
 # libgomp reads it when torch is imported; docs/benchmarks.md has the figures.
 export GOMP_SPINCOUNT ?= 3000
 
-.PHONY: help setup extras demo walk notebooks docs dist test test-slow test-conformance test-floor test-latest test-bridges test-apps \
+.PHONY: help setup extras demo walk notebooks docs dist test test-slow test-conformance test-plain test-floor test-latest test-bridges test-apps \
 	test-triton fuzz torture gpu-check gpu-candidates lint format clean
 
 help:  ## List the targets.
@@ -108,6 +109,11 @@ test-slow: $(EXTRAS)  ## Run the slow tests; with AVX-512, those that depend on 
 
 test-conformance: $(EXTRAS)  ## Run transformers' common test suites on this package's classes.
 	$(VENV)/bin/python -m tests.conformance.run
+
+# As where the package is not installed: what a saved folder carries. test_step.py tests the CPU decoder.
+test-plain: $(EXTRAS)  ## Run the tests of parity, generation and conformance without acceleration/.
+	OMP_NUM_THREADS=1 $(PYTEST) --plain-operations tests/parity tests/generation --ignore tests/generation/test_step.py
+	$(VENV)/bin/python -m tests.conformance.run --plain-operations
 
 test-floor: $(FLOOR)/.ready  ## Run the tests with the oldest supported versions, in a separate environment.
 	$(FLOOR)/bin/python -m pytest --quiet $(FLOOR_TESTS)

@@ -10,6 +10,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import PreTrainedConfig, TrainingArguments
 
+from ..model.pretrained_model import INT8
 from ..support.language_codes import language_of
 
 
@@ -116,6 +117,7 @@ def fill_model_card(
         location=about.location or about.title,
         at_revision=f', revision="{about.revision}"' if about.revision else "",
         data=about.data,
+        is_int8=_is_int8(config),
         library=LIBRARIES.get(about.tokenizer_class or ""),
         languages=about.direction(),
         scores=about.scores,
@@ -128,6 +130,12 @@ def fill_model_card(
         license=about.license,
         converted=converted,
     )
+
+
+def _is_int8(config: PreTrainedConfig) -> bool:
+    """Return whether a configuration is of weights in int8, which load with the package only."""
+    settings = getattr(config, "quantization_config", None) or {}
+    return dict(settings if isinstance(settings, dict) else vars(settings)).get("quant_method") == INT8
 
 
 def _metrics_and_exact_match(scores: dict[str, Any] | None) -> tuple[dict[str, Any], str | None]:

@@ -9,9 +9,13 @@ from typing import Any, ClassVar, Literal
 from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils.versions import require_version
 
 from .input_checks import InputError
 
+
+# Earlier releases have other names for the cache and for arguments of generate(), and would fail somewhere else.
+require_version("transformers>=5.24", "The code of this model needs it; install a newer release.")
 
 # Table 3: what each row changes from the base model, whose values are the fields' defaults.
 PAPER_ROWS: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import DatasetDict
-from transformers import AutoModelForSeq2SeqLM, Seq2SeqTrainer
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, Seq2SeqTrainer
 
 from ..acceleration.int8_quantization import Int8Config
 from ..data.target_language import TargetCodes
@@ -53,7 +53,11 @@ def report(
         save_records(trainer, settings)  # The other weights replaced all files of the run.
     search = save_chosen_search(settings, pairs) if settings.model.choose_search and "validation" in pairs else {}
     scores = evaluate_saved("test", settings, pairs)
-    int8 = save_int8(settings, pairs) if settings.teacher.teacher else {}
+    int8: dict[str, str] = {}
+    int8_scores = None
+    if settings.teacher.teacher:
+        int8_scores = save_int8(settings, pairs)
+        int8 = {"int8": describe_int8(int8_scores)}
     best = trainer.state.best_global_step if args.load_best_model_at_end else None
     weights = {} if best is None else {"weights": f"of update {best:,}, the best by {args.metric_for_best_model}"}
     outcome = {"optimizer": facts.optimizer, "precision": describe_precision(args), **weights}
@@ -75,7 +79,10 @@ def report(
     tokenizer: Any = trainer.processing_class
     codes = TargetCodes(tokenizer)
     target_code = codes.default or next(iter(codes.codes), "")
-    save_card(model, settings, pairs, scores, card_facts, compared, target_code)
+    about_model = describe_model(settings, pairs, scores, card_facts, target_code)
+    save_card(model, settings.output, about_model, card_facts, compared)
+    if settings.teacher.teacher:
+        save_int8_card(settings.output / INT8, about_model, int8_scores, model.num_parameters(), card_facts)
     for line in describe_scores(scores) if scores is not None else []:
         logger.info(line)
     logger.info("the model is in %s", settings.output)
@@ -188,29 +195,29 @@ def save_chosen_search(settings: Settings, pairs: DatasetDict) -> dict[str, str]
     return {"search": f"the best of {len(scores)} on {len(sample):,} validation pairs: {describe_search(model)}"}
 
 
-def save_int8(settings: Settings, pairs: DatasetDict) -> dict[str, str]:
-    """Save a student in int8, too, and log its scores on the test pairs; returns a row for the card."""
+def save_int8(settings: Settings, pairs: DatasetDict) -> dict[str, Any] | None:
+    """Save a student in int8, too; return its scores on the test pairs, if there are any, and log them."""
     folder = settings.output / INT8
     tokenizer, _ = load(str(settings.output), "cpu")
     model = AutoModelForSeq2SeqLM.from_pretrained(settings.output, quantization_config=Int8Config())
     with staged(folder, replace_run=True) as staging:
         model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
-    scores = evaluate_saved("test", settings, pairs, folder)
-    size = f"in the folder {folder.name}, which is not pushed"
-    return {"int8": size if scores is None else f"{size}: BLEU {scores['bleu']:.2f} on the test pairs"}
+    return evaluate_saved("test", settings, pairs, folder)
 
 
-def save_card(
-    model: Any,
-    settings: Settings,
-    pairs: DatasetDict,
-    scores: dict[str, Any] | None,
-    facts: dict[str, Any],
-    compared: dict[str, Any],
-    target_code: str = "",
-) -> None:
-    """Write the model card, with a table of facts, and the scores on test and on validation pairs."""
+def describe_int8(scores: dict[str, Any] | None) -> str:
+    """Say in the card of a student where it is in int8, and how well it translates then."""
+    place = f"in the folder {INT8}, which is not pushed"
+    if scores is None:
+        return place
+    return f"{place}: BLEU {scores['bleu']:.2f} on the test pairs"
+
+
+def describe_model(
+    settings: Settings, pairs: DatasetDict, scores: dict[str, Any] | None, facts: dict[str, Any], target_code: str
+) -> About:
+    """Return what the card says besides sizes and training, with the scores on test pairs."""
     args, output = settings.args, settings.output
     pushed = {"location": args.hub_model_id, "revision": args.hub_revision}
     location: dict[str, Any] = pushed if args.push_to_hub else {"location": location_of(output)}
@@ -219,12 +226,28 @@ def save_card(
     described = replace(described, target_code=target_code)
     if settings.data.dataset_name == BUILT_IN:  # A sentence of the user's data may be private.
         described = replace(described, example_source=pairs["train"][0]["source"])
-    card = fill_model_card(described, model.config, model.num_parameters(), facts)
+    return described
+
+
+def save_card(model: Any, output: Path, about_model: About, facts: dict[str, Any], compared: dict[str, Any]) -> None:
+    """Write the model card, with a table of facts, and the scores on test and on validation pairs."""
+    card = fill_model_card(about_model, model.config, model.num_parameters(), facts)
     with staged(output) as staging:
         (staging / "README.md").write_text(card.content, encoding="utf-8")
-        written = {**(scores or {}), **({"validation": compared} if compared else {})}
+        written = {**(about_model.scores or {}), **({"validation": compared} if compared else {})}
         if written:
             (staging / "scores.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+
+
+def save_int8_card(
+    folder: Path, about_model: About, scores: dict[str, Any] | None, parameters: int, facts: dict[str, Any]
+) -> None:
+    """Write the card of a student in int8, whose example needs the package."""
+    about_int8 = replace(about_model, scores=scores, location=location_of(folder), revision=None)
+    facts_of_int8 = {name: fact for name, fact in facts.items() if name != "int8"}
+    card = fill_model_card(about_int8, AutoConfig.from_pretrained(folder), parameters, facts_of_int8)
+    with staged(folder) as staging:
+        (staging / "README.md").write_text(card.content, encoding="utf-8")
 
 
 def about(settings: Settings, scores: dict[str, Any] | None = None) -> About:

@@ -230,11 +230,11 @@ heads, Mistral's tokenizer, and internals of transformers.
 | --- | --- | --- | --- |
 | Python | 3.11 | 3.11 | 3.12.1, and 3.13.0 |
 | torch | 2.13.0 | 2.13.0 | 2.13.0, kept |
-| transformers | 5.17.0 | 5.24.0 | 5.24.0 |
+| transformers | 5.24.0 | 5.24.0 | 5.24.0 |
 | datasets | 4.4.2 | 5.2.0 | 5.2.0 |
 | accelerate | 1.12.0 | 1.15.0 | 1.15.0 |
 | tokenizers | 0.23.1 | 0.23.3 | 0.23.3 |
-| huggingface_hub | 1.10.0 | 2.4.0 | 2.4.0 |
+| huggingface_hub | 1.31.0 | 2.4.0 | 2.4.0 |
 | evaluate | 0.4.6 | 0.4.6 | 0.4.6 |
 | safetensors | 0.8.0 | 0.8.0 | 0.8.0 |
 | NumPy | 2.4.6 | 2.4.6 | 2.5.5 |

@@ -7,7 +7,7 @@ import pytest
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
-from hf_vanilla_transformer import PaperTrainingArguments
+from hf_vanilla_transformer import Int8Config, PaperTrainingArguments
 from hf_vanilla_transformer.hub.model_card import About, argument_facts, fill_model_card, location_of
 from tests.hub.card_rules import card_errors
 from tests.models import small_model
@@ -67,6 +67,18 @@ def test_what_differs_from_the_paper_is_in_the_card():
         cards.append(fill_model_card(About("name"), model.config, model.num_parameters(), {}).content)
     rows = ["| activation_function | swish |", "| lm_head_bias | True |", "| source_vocab_size | 50 |"]
     assert [[row in card for row in rows] for card in cards] == [[False] * 3, [True] * 3]
+
+
+def test_the_example_of_int8_weights_imports_the_package():
+    for quantization, imports in ((None, False), (Int8Config(), True), (Int8Config().to_dict(), True)):
+        model = small_model()
+        if quantization is not None:
+            model.config.quantization_config = quantization
+        card = fill_model_card(About("name"), model.config, model.num_parameters(), {}).content
+        example = card.partition("```python\n")[2].partition("```")[0]
+        assert ("import hf_vanilla_transformer\n" in example) == imports
+        assert ("trust_remote_code" in example) != imports
+        compile(example, "example", "exec")
 
 
 @pytest.mark.parametrize(("folder", "named"), [("runs/mine", "runs/mine"), ("/home/me/runs/mine", "mine")])

@@ -115,6 +115,13 @@ def test_overrides_accept_what_transformers_passes():
     assert list(names.refused_parameters(MODULES, PARAMETERS)) == []
 
 
+def test_the_code_of_folders_says_what_an_earlier_release_lacks(monkeypatch):
+    path = PACKAGE / "model" / "configuration_vanilla_transformer.py"
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "5.23.0")
+    with pytest.raises(ImportError, match=r"transformers>=5\.24 is required .*but found transformers==5\.23\.0"):
+        exec(compile(path.read_text(), path, "exec"), {"__name__": "hf_vanilla_transformer.model.again"})
+
+
 def test_every_private_override_is_listed():
     assert names.private_overrides(MODULES) - LISTED == set()
 
