@@ -8,10 +8,11 @@ FLOOR := .venv-floor
 LATEST := .venv-latest
 PROCESSES ?= 2
 # The tests for other versions; without test_wheel.py, which needs hatchling.
-# The oldest supported transformers, torch and tokenizers are those of `make test`, so tests of the model alone would find
-# nothing.
-FLOOR_TESTS := tests/data tests/evaluation tests/model tests/support tests/training tests/translation tests/apps/documents tests/apps/pictures tests/apps/terms \
+LATEST_TESTS := tests/acceleration tests/data tests/evaluation tests/generation tests/model tests/parity tests/support \
+	tests/training tests/translation tests/apps/documents tests/apps/pictures tests/apps/terms \
 	$(filter-out tests/test_wheel.py,$(wildcard tests/test_*.py))
+# The oldest supported torch and transformers are those of `make test`, which runs the tests of computations.
+FLOOR_TESTS := $(filter-out tests/acceleration tests/generation tests/parity,$(LATEST_TESTS))
 # Tests that depend on the processor's instruction set; -k omits slow tests of other subjects.
 PROCESSOR_TESTS := tests/acceleration/test_int8_quantization.py tests/test_fixture.py tests/parity tests/generation/test_step.py \
 	tests/generation/test_modes.py::test_rounding_explains_the_errors_of_bfloat16_weights \
@@ -125,7 +126,7 @@ test-latest:  ## Run the same tests with the newest releases of all other depend
 	$(LATEST)/bin/$(INSTALL) -c $(LATEST)/constraints.txt --upgrade --upgrade-strategy eager \
 	  --editable '.[numbers,plots]' pytest hypothesis
 	$(LATEST)/bin/python -m pip freeze --exclude-editable
-	$(LATEST)/bin/python -m pytest --quiet $(FLOOR_TESTS)
+	$(LATEST)/bin/python -m pytest --quiet $(LATEST_TESTS)
 
 fuzz: $(EXTRAS)  ## Try 10,000 random inputs at all entry points; FUZZ_CASES and SEED change that.
 	@echo "seed $(SEED)"
