@@ -4,7 +4,6 @@ Device, dtype and length decide which computation is the fastest; there is no op
 model's file.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +22,6 @@ from .fast_path_checks import float32_matmuls_are_precise, has_avx512, is_plain_
 # faster. In float32 it is slower where torch leaves its matmuls to oneDNN.
 _LONGEST_UNFUSED = {torch.float32: 64, torch.bfloat16: 256, torch.float16: 256}
 _LONGEST_UNFUSED_WITH_ONEDNN = 256
-# On CPUs, torch's softmax over fewer elements takes ten times as long.
-_NARROWEST_SOFTMAX = 16
 
 
 def attention(
@@ -68,7 +65,9 @@ def attention(
         attention_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
     if attention_mask is not None:
         scores = scores + additive(attention_mask, scores.dtype)
-    weights = drop(_softmax(scores).to(value.dtype), dropout)
+    # In float32 at least, because a sum of exponentials in 16 bits is imprecise.
+    weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    weights = drop(weights.to(value.dtype), dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), None
 
 
@@ -78,14 +77,6 @@ def is_causal(module: nn.Module, arguments: dict[str, Any]) -> bool:
     if argument is not None:
         return bool(argument)
     return bool(module.is_causal)
-
-
-def _softmax(scores: torch.Tensor) -> torch.Tensor:
-    """softmax(scores), `(batch, heads, target, source)`, in float32 at least."""
-    source = scores.shape[-1]
-    if source < _NARROWEST_SOFTMAX:
-        scores = nn.functional.pad(scores, (0, _NARROWEST_SOFTMAX - source), value=-math.inf)
-    return torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))[..., :source]
 
 
 def _unfused_is_faster(query: torch.Tensor, key: torch.Tensor) -> bool:

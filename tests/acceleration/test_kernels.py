@@ -77,13 +77,6 @@ class TestAttention:
         additive = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
         assert torch.equal(attention(Asker(), query, key, value, additive, scaling=0.5)[0], output)
 
-    @pytest.mark.parametrize("source", [1, 15, 16, 17])
-    def test_narrow_and_wide_softmaxes(self, source):
-        query, key, value = queries_keys_values(source=source)
-        output, _ = attention(Asker(), query, key, value, None, scaling=0.5)
-        expected = by_the_formula(query, key, value, torch.ones(5, source, dtype=torch.bool))
-        torch.testing.assert_close(output.double(), expected, rtol=1e-6, atol=1e-6)
-
     @pytest.mark.parametrize("long", [False, True])
     @pytest.mark.parametrize("is_causal", [True, False])
     def test_an_argument_comes_before_what_the_module_says(self, is_causal, long, fused_calls):
