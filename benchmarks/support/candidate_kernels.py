@@ -47,7 +47,7 @@ class Sizes:
 
 
 def measure_losses(sizes: Sizes, device: torch.device, budget: Budget) -> Iterator[dict[str, Any]]:
-    """Yield the figures of the losses after each: the plain operation, and what the package runs in its place."""
+    """Yield the figures of the losses after each: the loss in chunks, and what the package runs in its place."""
     losses: dict[str, Loss] = {
         "in chunks": chunked_smoothed_cross_entropy,
         "of the package": smoothed_cross_entropy_of_matrix,

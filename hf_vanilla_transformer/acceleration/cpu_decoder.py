@@ -70,7 +70,7 @@ def _matches_config(attention: Any) -> bool:
 class CPUDecoder:
     """The decoder and the output projection, with the KV cache of the tokens so far.
 
-    It has the methods and attributes of [`~.generation_vanilla_transformer.NextTokenSteps`].
+    It stands in the place of [`~.generation_vanilla_transformer.NextTokenSteps`].
 
     Args:
         model (`VanillaTransformerForConditionalGeneration`): a model that [`supports_cpu_decoder`].

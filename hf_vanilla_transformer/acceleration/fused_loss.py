@@ -1,6 +1,6 @@
 """The smoothed loss of section 5.4 with few kernel launches, and few passes over the logits.
 
-The plain operation computes logits in chunks of about 1,024 rows, with seven passes over the logits of each chunk. Here
+`chunked_loss` computes logits in chunks of about 1,024 rows, with seven passes over the logits of each chunk. Here
 chunks are as large as memory allows, and one function replaces the logits of a chunk by their gradient in place. Rows
 without a label are computed, too, with a gradient of 0, because selecting rows would wait for the device.
 """
@@ -78,7 +78,7 @@ def fused_smoothed_cross_entropy(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum `cross_entropy(states @ weight.T + bias, labels, label_smoothing)` over the rows that have a label.
 
-    Arguments and results are those of `smoothed_cross_entropy_of_states`, and two arguments more.
+    Arguments and results are those of `chunked_smoothed_cross_entropy`, and two arguments more.
 
     Args:
         states (`torch.Tensor` of shape `(batch, target, d_model)`): the decoder's output; finite where there is a

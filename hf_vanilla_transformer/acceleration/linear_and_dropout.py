@@ -1,4 +1,4 @@
-"""Linear layers, dropout and casts, computed fast. Each equals the plain operation in `model/operations.py`.
+"""Linear layers, dropout and casts, computed fast, in the place of those in `model/operations.py`.
 
 Device, dtype and size decide which computation is the fastest; there is no option. Shapes have named axes, as in the
 model's file.

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..model.modeling_vanilla_transformer import sinusoidal_positions
 from ..model.operations import plain
-from .fast_path_checks import is_plain_tensor
+from .fast_path_checks import is_plain_cpu_tensor, is_plain_tensor
 
 
 # Rows of the smallest table, and of the largest: in float32 it has 32 MB at the d_model of the paper's big model.
@@ -24,16 +24,30 @@ def tabulated_positions(
 ) -> torch.Tensor:
     """Compute [`~.modeling_vanilla_transformer.sinusoidal_positions`] from a table, because float64 takes long.
 
-    The formula is computed if torch records the operations, if a position may be beyond the largest table, or if the
-    bound is unknown: reading the largest position would wait for the device.
+    The formula is computed if torch records the operations. Without a bound, or beyond the largest table, CPUs compute
+    each position of the batch once; accelerators compute the formula, because reading the largest position would wait
+    for the device.
 
     Args and results are those of the formula.
     """
-    is_in_a_table = bound is not None and bound <= _LARGEST_TABLE
-    if not is_in_a_table or not is_plain_tensor(position_ids) or _is_capturing(position_ids.device):
+    if not is_plain_tensor(position_ids) or _is_capturing(position_ids.device):
         return plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)
-    table = _table(position_ids.device, int(bound or 0), d_model, exponent_divisor)
-    return nn.functional.embedding(position_ids, table)
+    if bound is not None and bound <= _LARGEST_TABLE:
+        table = _table(position_ids.device, bound, d_model, exponent_divisor)
+        return nn.functional.embedding(position_ids, table)
+    if is_plain_cpu_tensor(position_ids):
+        return _once_per_position(position_ids, d_model, exponent_divisor)
+    return plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)
+
+
+def _once_per_position(position_ids: torch.Tensor, d_model: int, exponent_divisor: int | None) -> torch.Tensor:
+    """Compute the formula for the positions from the first to the last one of a batch, if they are fewer than these."""
+    first, last = map(int, position_ids.aminmax())
+    if last - first + 1 >= position_ids.numel():
+        return plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)
+    distinct = torch.arange(first, last + 1, device="cpu")[None]
+    table = plain(sinusoidal_positions)(distinct, d_model, exponent_divisor)[0]
+    return nn.functional.embedding(position_ids - first, table)
 
 
 def _is_capturing(device: torch.device) -> bool:
@@ -51,5 +65,7 @@ def _table(device: torch.device, bound: int, d_model: int, exponent_divisor: int
         # Independent of what surrounds the first call, such as inference mode or a mode that watches operations.
         with torch.inference_mode(False), torch.no_grad(), _disable_current_modes():
             position_ids = torch.arange(size, device=device)[None]
-            _tables[key] = plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)[0]
+            table = plain(sinusoidal_positions)(position_ids, d_model, exponent_divisor)[0]
+        # Another thread may have made the same table, which a CUDA graph may read already.
+        _tables.setdefault(key, table)
     return _tables[key]

@@ -30,7 +30,7 @@ from .position_tables import tabulated_positions
 
 
 def replace_operations() -> None:
-    """Put the fast operations in the place of the plain ones. Repeating it changes nothing.
+    """Put the fast operations in the place of the plain ones, or of others that were put there.
 
     Attention and int8 weights have registries in transformers.
     """

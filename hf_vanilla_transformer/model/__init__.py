@@ -1,4 +1,5 @@
-"""The paper's model: configuration, modules, decoding and pipeline. Every saved folder carries a copy of these files.
+"""The paper's model: configuration, modules, decoding and pipeline. Every saved folder carries a copy of its files.
 
-So they import the standard library, torch, transformers, huggingface_hub and each other, and nothing else.
+The two files `tokenization_*.py` travel only with such a tokenizer. All of them import the standard library, torch,
+transformers, huggingface_hub and each other, and nothing else.
 """

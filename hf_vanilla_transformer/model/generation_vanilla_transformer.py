@@ -123,10 +123,11 @@ def search_options(prompts: torch.Tensor, settings: Any) -> dict[str, Any]:
 class NextTokenSteps:
     """The logits of the next token by calling the model, as transformers' loops do, with inputs such as the cache.
 
-    A replacement of [`next_token_steps`] may return another class with these methods and attributes.
+    A replacement of [`next_token_steps`] may return an object of another class with `outputs`, `can_prune` and these
+    methods. If `can_prune` is True, it also has `select(sentences)`, which keeps the given sentences of the batch. It
+    needs `model_kwargs` only for calls with `return_dict_in_generate`.
     """
 
-    # Whether `select(sentences)` can take finished sentences out of the batch.
     can_prune = False
 
     def __init__(self, model: Any, settings: Any, model_kwargs: dict[str, Any]):
@@ -253,7 +254,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         check_search(kwargs)  # Before transformers compares them.
-        if "forced_phrases" in kwargs or hasattr(generation_config, "forced_phrases"):
+        settings_of_call = generation_config or self.generation_config
+        former = kwargs.pop("forced_phrases", None) or getattr(settings_of_call, "forced_phrases", None)
+        if former is not None:
             raise InputError(
                 "forced_phrases is not a setting of generate(); give custom_generate=ForcedPhrases(phrases), of the "
                 "package hf_vanilla_transformer."

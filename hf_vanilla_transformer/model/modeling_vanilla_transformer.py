@@ -117,7 +117,7 @@ def count_positions(attention_mask: torch.Tensor | None, length: int, past_lengt
             f"the mask has {attention_mask.shape[1]} columns, but there are {past_length} tokens in the cache and "
             f"{length} new ones; give one column per token."
         )
-    position_ids = attention_mask.to(device).long().cumsum(dim=-1) - 1
+    position_ids = attention_mask.to(device).bool().long().cumsum(dim=-1) - 1
     return position_ids[:, -length:].clamp(min=0)
 
 

@@ -1,1 +1,1 @@
-"""Files, disks, arguments, memory, the machine, Equation 3 and the style of figures; no module imports the model."""
+"""Files, disks, arguments, memory, the machine, Equation 3 and the style of figures: nothing that knows the model."""

@@ -314,7 +314,7 @@ def _check_glossary(glossary: object, inference: Inference, generate_kwargs: dic
 def _with_smaller_batches(inference: Inference, num_beams: object) -> Inference:
     """Return an inference with smaller batches for many beams, which take memory in proportion."""
     if not isinstance(num_beams, int):
-        # `generate()` raises an error for it.
+        # None for a greedy search; `generate()` raises an error for others.
         return inference
     tokens_per_batch = inference.tokens_per_batch * _USUAL_BEAMS // max(_USUAL_BEAMS, num_beams)
     return replace(inference, tokens_per_batch=max(1, tokens_per_batch))

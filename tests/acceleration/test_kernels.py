@@ -842,6 +842,14 @@ class TestTabulatedPositions:
         assert torch.equal(found, expected)
         assert torch.equal(static, expected)
 
+    @pytest.mark.parametrize("bound", [None, 9000])
+    def test_without_a_table_cpus_compute_each_position_once(self, computed, tables, bound):
+        position_ids = torch.tensor([[8990, 8991, 8992], [8991, 8992, 8993]])
+        found = tabulated_positions(position_ids, 8, bound=bound)
+        assert computed == [4]
+        assert tables == {}
+        assert torch.equal(found, FORMULA(position_ids, 8))
+
 
 def without_tables(monkeypatch):
     monkeypatch.setattr(position_tables, "_LARGEST_TABLE", 0)

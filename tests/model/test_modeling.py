@@ -21,7 +21,16 @@ from hf_vanilla_transformer.model.modeling_vanilla_transformer import (
 )
 from hf_vanilla_transformer.model.operations import drop
 from tests import flash
-from tests.models import IMPORTED, VOCAB_SIZE, pad, patch_everywhere, sentences, small_config, small_model
+from tests.models import (
+    FIRST_WORD_ID,
+    IMPORTED,
+    VOCAB_SIZE,
+    pad,
+    patch_everywhere,
+    sentences,
+    small_config,
+    small_model,
+)
 
 
 ATTENTIONS = ["eager", "sdpa", "vanilla_transformer"]
@@ -893,3 +902,13 @@ def test_sequences_without_tokens_are_named(batch):
         small_model()(input_ids=empty, decoder_input_ids=batch["input_ids"])
     with pytest.raises(ValueError, match=r"token ids of shape \(2, 0\) have no token; give at least one each"):
         small_model()(input_ids=batch["input_ids"], decoder_input_ids=empty)
+
+
+def test_any_number_but_zero_marks_a_real_token():
+    """Masks of packed sentences number them from 1."""
+    model = small_model().eval()
+    source = torch.randint(FIRST_WORD_ID, VOCAB_SIZE, (2, 300), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(source)
+    expected = model(source, attention_mask=mask, decoder_input_ids=source, decoder_attention_mask=mask).logits
+    found = model(source, attention_mask=5 * mask, decoder_input_ids=source, decoder_attention_mask=5 * mask).logits
+    assert torch.equal(found, expected)

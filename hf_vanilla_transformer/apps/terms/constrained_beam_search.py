@@ -9,6 +9,7 @@ alternatives of a sentence's phrases, one after the other), hypotheses (running 
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -288,6 +289,15 @@ def _pad(tables: list[Tables]) -> Tables:
     return Tables(*joined)
 
 
+def check_number_of_lists(phrases: Sequence[Sequence], prompts: torch.Tensor) -> None:
+    """Raise ValueError unless there is a list of phrases for each of the prompts `(batch, length)`."""
+    if len(phrases) != len(prompts):
+        raise InputError(
+            f"phrases has {len(phrases)} lists for {len(prompts)} sentences; give a list for each sentence, "
+            "empty where it has no phrase."
+        )
+
+
 class ConstrainedBeamSearch(BeamSearch):
     """A beam search whose hypotheses contain all phrases of their sentences, those of a forced prefix included.
 
@@ -320,11 +330,7 @@ class ConstrainedBeamSearch(BeamSearch):
         **options: Any,
     ):
         super().__init__(num_beams, num_eos=len(eos), **options)
-        if len(phrases) != len(prompts):
-            raise InputError(
-                f"phrases has {len(phrases)} lists for {len(prompts)} sentences; give a list for each sentence, "
-                "empty where it has no phrase."
-            )
+        check_number_of_lists(phrases, prompts)
         self._eos, self._phrases = eos, PhraseStates(phrases, letter_edges, eos)
         states = self._phrases.start()
         for tokens in prompts.split(1, dim=1):

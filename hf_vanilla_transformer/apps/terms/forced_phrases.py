@@ -11,7 +11,7 @@ from ...model.beam_search import BeamSearch
 from ...model.configuration_vanilla_transformer import VanillaTransformerConfig
 from ...model.generation_vanilla_transformer import new_beam_search, search_options
 from ...support.user_errors import InputError
-from .constrained_beam_search import ConstrainedBeamSearch, Phrase
+from .constrained_beam_search import ConstrainedBeamSearch, Phrase, check_number_of_lists
 
 
 _SHAPE = "give a list of phrases for each sentence; a phrase is a list of token ids, or a list of such alternatives"
@@ -77,6 +77,7 @@ class ForcedPhrases:
         phrases = _usable_phrases(self.phrases, vocab_size, generation_config)
 
         def new_search(prompts: torch.Tensor, settings: Any) -> BeamSearch:
+            check_number_of_lists(phrases, prompts)
             if not any(phrases):
                 return new_beam_search(prompts, settings)
             eos = settings._eos_token_tensor

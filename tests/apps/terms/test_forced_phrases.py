@@ -257,3 +257,12 @@ def test_where_nothing_ends_a_sentence():
     model.generation_config.eos_token_id = None
     for target, phrases in zip(decode(model, max_new_tokens=6).tolist(), PHRASES, strict=True):
         assert not lacks(target, phrases)
+
+
+@NEVER_BY_STEPS
+@pytest.mark.parametrize("phrases", [[[], [], []], [[], [[5]], []]])
+def test_as_many_lists_as_sentences(phrases):
+    model = small_model().eval()
+    source = torch.full((2, 4), 7)
+    with pytest.raises(ValueError, match="phrases has 3 lists for 2 sentences"):
+        model.generate(source, num_beams=2, custom_generate=ForcedPhrases(phrases))
