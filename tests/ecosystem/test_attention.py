@@ -8,7 +8,7 @@ from torch.nn.attention import flex_attention
 from transformers import MarianConfig, MarianMTModel, masking_utils
 from transformers.integrations.flex_attention import WrappedFlexAttention
 
-from hf_vanilla_transformer.acceleration import attention as attention_module
+from hf_vanilla_transformer.acceleration import flash_attention
 from tests import flash
 from tests.ecosystem.documentation import blocks, run
 from tests.models import decisive_model, pad, sentences, small_model
@@ -106,7 +106,7 @@ def test_float32_is_computed_in_bfloat16(monkeypatch):
 
     monkeypatch.setattr(flash, "flash_attn_varlen_func", record)
     flash.install(monkeypatch)
-    monkeypatch.setattr(attention_module, "_FLASH_DTYPE", torch.bfloat16)
+    monkeypatch.setattr(flash_attention, "_FLASH_DTYPE", torch.bfloat16)
     logits = {name: small_model(attn_implementation=name)(**inputs()).logits for name in (FLASH, "eager")}
     assert seen == {torch.bfloat16}
     assert logits[FLASH].dtype == torch.float32

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 import torch
 
-from hf_vanilla_transformer.model import beam_search
+from hf_vanilla_transformer.acceleration import grouped_top_tokens
 from hf_vanilla_transformer.model.beam_search import LENGTH_PENALTIES, BeamSearch, top_tokens
 
 
@@ -260,7 +260,7 @@ def test_sentences_that_leave_when_they_are_done_find_the_same(wanted):
 @pytest.mark.parametrize("count", [1, 8])
 @pytest.mark.parametrize("forbidden", [0.0, 0.999])
 def test_the_best_words_are_those_of_a_sort(monkeypatch, words, count, forbidden):
-    monkeypatch.setattr(beam_search, "_FEWEST_FOR_GROUPS", 0)
+    monkeypatch.setattr(grouped_top_tokens, "_FEWEST_SCORES", 0)
     generator = torch.Generator().manual_seed(words)
     for _ in range(20):
         # Each number once, and minus infinity any number of times.
@@ -273,7 +273,7 @@ def test_the_best_words_are_those_of_a_sort(monkeypatch, words, count, forbidden
 
 
 def test_of_words_that_are_as_good_greedy_search_takes_the_first(monkeypatch):
-    monkeypatch.setattr(beam_search, "_FEWEST_FOR_GROUPS", 0)
+    monkeypatch.setattr(grouped_top_tokens, "_FEWEST_SCORES", 0)
     scores = torch.ones(300, 300).tril()
     _, ids = top_tokens(-scores, 1)
     assert ids[:, 0].tolist() == [*range(1, 300), 0]

@@ -135,7 +135,7 @@ def test_with_the_settings_of_a_call(model):
 def test_arguments_of_earlier_versions_name_the_new_way(model):
     source, mask = pad(SENTENCES)
     settings = GenerationConfig(forced_phrases=PHRASES)
-    for options in ({"forced_phrases": PHRASES}, {"forced_phrases": None}, {"generation_config": settings}):
+    for options in ({"forced_phrases": PHRASES}, {"generation_config": settings}):
         with pytest.raises(ValueError, match=r"forced_phrases .* custom_generate=ForcedPhrases\(phrases\)"):
             model.generate(source, attention_mask=mask, **options)
 
