@@ -93,13 +93,23 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run long files first, so that no worker runs one alone at the end."""
+    if config.getoption("--plain-operations"):
+        skip_fast_attention(items)
     places = {
         item: next((place for place, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG))
         for item in items
     }
     items.sort(key=places.__getitem__)
+
+
+def skip_fast_attention(items: list[pytest.Item]) -> None:
+    """Skip tests of the attention that acceleration/ registers under a name."""
+    for item in items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if "vanilla_transformer" in parameters.values():
+            item.add_marker(pytest.mark.skip(reason="acceleration/ registers this attention"))
 
 
 @pytest.fixture(scope="session")
