@@ -117,7 +117,7 @@ def count_positions(attention_mask: torch.Tensor | None, length: int, past_lengt
             f"the mask has {attention_mask.shape[1]} columns, but there are {past_length} tokens in the cache and "
             f"{length} new ones; give one column per token."
         )
-    position_ids = attention_mask.to(device).bool().long().cumsum(dim=-1) - 1
+    position_ids = attention_mask.to(device).bool().cumsum(dim=-1, dtype=torch.long) - 1
     return position_ids[:, -length:].clamp(min=0)
 
 
@@ -390,9 +390,9 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         else:
             exponent_divisor = d_model - 2 if kind == "sinusoidal_tensor2tensor" else d_model
             offset = self.config.position_offset
-            if bound is not None:
-                bound += offset
-            position_ids = position_ids + offset
+            if offset > 0:
+                position_ids = position_ids + offset
+                bound = None if bound is None else bound + offset
             positions = sinusoidal_positions(position_ids, d_model, exponent_divisor, bound)
         # At least in float32, so that half precision rounds once, after the sum.
         scaled = inputs_embeds.to(torch.promote_types(inputs_embeds.dtype, torch.float32)) * math.sqrt(d_model)
