@@ -69,7 +69,18 @@ def wrong_loss_in_half_a_second(steps):
         logits.mul_(1.1)
         return terms
 
-    return partial(fused_smoothed_cross_entropy, replace_logits=wrong_gradient, chunk_bytes=2**20)
+    def loss(states, lm_head, labels, label_smoothing):
+        return fused_smoothed_cross_entropy(
+            states,
+            lm_head.weight,
+            labels,
+            label_smoothing,
+            lm_head.bias,
+            replace_logits=wrong_gradient,
+            chunk_bytes=2**20,
+        )
+
+    return loss
 
 
 def test_the_fastest_alternative_is_chosen(ladder, steps):
