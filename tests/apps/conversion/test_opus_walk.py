@@ -39,7 +39,7 @@ def train(output: Path, corpus: str, **arguments) -> Path:
 
 
 def nats_per_token(folder: Path, corpus: str) -> float:
-    """Of 100 validation pairs. After so few updates translations are too poor for BLEU and chrF to tell models apart."""
+    """Of 100 validation pairs. After so few updates, translations are too poor for BLEU and chrF."""
     sources, targets = (Path(path).read_text(encoding="utf-8").splitlines()[:100] for path in files(corpus, "val"))
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     log_probs = [pair.log_probs for pair in score(model, tokenizer, sources, targets)]
