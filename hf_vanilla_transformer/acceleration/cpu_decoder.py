@@ -37,20 +37,27 @@ def supports_cpu_decoder(model: Any) -> bool:
     The model is on a CPU, in evaluation mode, without gradients and autocast, and none of its modules is hooked,
     monkeypatched, parametrized or replaced by another class.
     """
+    if model.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return False
+    if model.config._attn_implementation not in _ATTENTION or model.config.activation_function != "relu":
+        return False
     decoder = model.get_decoder()
     modules = [model, model.base_model, model.lm_head, *decoder.modules()]
-    weights = [weight for module in modules for weight in module._parameters.values() if weight is not None]
-    dtypes = {weight.dtype for weight in weights} - {torch.int8}
-    return (
-        not (model.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"))
-        and model.config._attn_implementation in _ATTENTION
-        and model.config.activation_function == "relu"
-        and len(dtypes) == 1
-        and dtypes <= _DTYPES
-        and all(weight.device.type == "cpu" for weight in weights)
-        and all(map(_is_unmodified_layer, modules))
-        and all(_matches_config(each) for layer in decoder.layers for each in (layer.self_attn, layer.encoder_attn))
-    )
+    dtypes = set()
+    for module in modules:
+        if not _is_unmodified_layer(module):
+            return False
+        for weight in module._parameters.values():
+            if weight is None:
+                continue
+            if weight.device.type != "cpu":
+                return False
+            dtypes.add(weight.dtype)
+    for layer in decoder.layers:
+        if not (_matches_config(layer.self_attn) and _matches_config(layer.encoder_attn)):
+            return False
+    floating_point_dtypes = dtypes - {torch.int8}
+    return len(floating_point_dtypes) == 1 and floating_point_dtypes <= _DTYPES
 
 
 def _is_unmodified_layer(module: nn.Module) -> bool:

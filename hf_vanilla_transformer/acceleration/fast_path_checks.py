@@ -36,17 +36,28 @@ def is_unmodified(module: nn.Module) -> bool:
     """
     if is_traced() or torch._C._are_functorch_transforms_active():
         return False
+    if _has_hooks(module) or module._compiled_call_impl is not None:
+        return False
+    for name, value in module.__dict__.items():
+        # A method that was set on the object: accelerate sets `forward`, PEFT `prepare_inputs_for_generation`.
+        if callable(value) and hasattr(type(module), name):
+            return False
+    for parameter in module._parameters.values():
+        # Sharded, quantized and parametrized weights are of other classes.
+        if parameter is not None and type(parameter) is not nn.Parameter:
+            return False
+    return True
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    """Whether calling a module or its backward pass calls other functions, too."""
+    if module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        return True
     # A copy, because another thread may add such a hook.
-    hooks_of_forward = [hook for hook in tuple(module._forward_hooks.values()) if not _is_transformers_recorder(hook)]
-    hooks = (hooks_of_forward, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return (
-        not any(hooks)
-        and not torch.nn.modules.module._has_any_global_hook()
-        and module._compiled_call_impl is None
-        # Methods set on the instance: accelerate sets `forward`, PEFT `prepare_inputs_for_generation`.
-        and not any(callable(value) and hasattr(type(module), name) for name, value in module.__dict__.items())
-        and all(type(parameter) is nn.Parameter for parameter in module._parameters.values() if parameter is not None)
-    )
+    for hook in tuple(module._forward_hooks.values()):
+        if not _is_transformers_recorder(hook):
+            return True
+    return torch.nn.modules.module._has_any_global_hook()
 
 
 def _is_transformers_recorder(hook: Any) -> bool:

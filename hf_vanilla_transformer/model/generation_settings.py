@@ -244,6 +244,18 @@ def only_watches(criterion: StoppingCriteria) -> bool:
     return not getattr(criterion, "stops_hypotheses", True)
 
 
+def is_of_settings(criterion: StoppingCriteria, settings: Any) -> bool:
+    """Whether a criterion says no more than the settings: their EOS tokens, or one of their maximum lengths."""
+    if type(criterion) is EosTokenCriteria:
+        eos = settings._eos_token_tensor
+        return eos is not None and criterion.eos_token_id.tolist() == eos.tolist()
+    if type(criterion) is MaxLengthCriteria:
+        return criterion.max_length == settings.max_length
+    if type(criterion) is SentenceLengthLimit:
+        return criterion.max_lengths is settings.sentence_max_lengths
+    return False
+
+
 # These criteria truncate a hypothesis; others finish it.
 _TRUNCATING = (MaxLengthCriteria, MaxTimeCriteria, SentenceLengthLimit)
 
@@ -255,19 +267,22 @@ class CandidateStops:
     """
 
     def __init__(self, criteria: StoppingCriteriaList, settings: Any):
-        self._watching = StoppingCriteriaList(each for each in criteria if only_watches(each))
-        criteria = StoppingCriteriaList(each for each in criteria if not only_watches(each))
-        self._finishing = StoppingCriteriaList(each for each in criteria if not isinstance(each, _TRUNCATING))
-        self._limits = StoppingCriteriaList(each for each in criteria if isinstance(each, _TRUNCATING))
+        self._watching = StoppingCriteriaList()
+        self._limits = StoppingCriteriaList()
+        self._finishing = StoppingCriteriaList()
         self._eos = settings._eos_token_tensor
-        eos = [] if self._eos is None else self._eos.tolist()
-        # The criteria are only those of the settings: EOS tokens and maximum lengths.
-        self.are_plain = all(
-            (type(each) is EosTokenCriteria and each.eos_token_id.tolist() == eos)
-            or (type(each) is MaxLengthCriteria and each.max_length == settings.max_length)
-            or (type(each) is SentenceLengthLimit and each.max_lengths is settings.sentence_max_lengths)
-            for each in criteria
-        )
+        # Whether the criteria that stop hypotheses are only those of the settings.
+        self.are_plain = True
+        for criterion in criteria:
+            if only_watches(criterion):
+                self._watching.append(criterion)
+                continue
+            if isinstance(criterion, _TRUNCATING):
+                self._limits.append(criterion)
+            else:
+                self._finishing.append(criterion)
+            if not is_of_settings(criterion, settings):
+                self.are_plain = False
 
     def __call__(
         self, input_ids: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, are_full: torch.Tensor, scores: Any
