@@ -164,5 +164,5 @@ def token_sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     of_label = precise_logits.gather(-1, label_indices).squeeze(-1)
     cross_entropy = (precise_logits.logsumexp(dim=-1) - of_label).masked_fill(~is_target, 0)
     is_highest = (of_label >= precise_logits.amax(dim=-1)) & is_target
-    values = torch.stack([cross_entropy, is_highest, is_target], dim=-1)
-    return values.sum(dim=-2)
+    values = [cross_entropy, is_highest, is_target]
+    return torch.stack([value.sum(dim=-1).to(cross_entropy.dtype) for value in values], dim=-1)
