@@ -7,6 +7,8 @@ BERTVIZ := $(VENV)/bertviz
 FLOOR := .venv-floor
 LATEST := .venv-latest
 PROCESSES ?= 2
+# The torch of `make test-latest`: the one of constraints.txt, or the newest.
+TORCH ?= constrained
 # The tests for other versions; without test_wheel.py, which needs hatchling.
 LATEST_TESTS := tests/acceleration tests/data tests/evaluation tests/generation tests/model tests/parity tests/support \
 	tests/training tests/translation tests/apps/documents tests/apps/pictures tests/apps/terms \
@@ -119,10 +121,11 @@ test-plain: $(EXTRAS)  ## Run the tests of parity, generation and conformance wi
 test-floor: $(FLOOR)/.ready  ## Run the tests with the oldest supported versions, in a separate environment.
 	$(FLOOR)/bin/python -m pytest --quiet $(FLOOR_TESTS)
 
-# torch stays, because its newest release may bring gigabytes of other wheels.
-test-latest:  ## Run the same tests with the newest releases of all other dependencies, in a separate environment.
+# By default torch stays, because its newest release may bring gigabytes of other wheels.
+test-latest:  ## Run the same tests with the newest dependencies, in a separate environment; TORCH=newest: torch, too.
 	test -d $(LATEST) || $(PYTHON) -m venv $(LATEST)
-	grep '^torch==' constraints.txt > $(LATEST)/constraints.txt
+	if [ "$(TORCH)" = newest ]; then : > $(LATEST)/constraints.txt; \
+	else grep '^torch==' constraints.txt > $(LATEST)/constraints.txt; fi
 	$(LATEST)/bin/$(INSTALL) -c $(LATEST)/constraints.txt --upgrade --upgrade-strategy eager \
 	  --editable '.[numbers,plots]' pytest hypothesis
 	$(LATEST)/bin/python -m pip freeze --exclude-editable
