@@ -15,21 +15,11 @@ LATEST_TESTS := tests/acceleration tests/data tests/evaluation tests/generation 
 	$(filter-out tests/test_wheel.py,$(wildcard tests/test_*.py))
 # The oldest supported torch and transformers are those of `make test`, which runs the tests of computations.
 FLOOR_TESTS := $(filter-out tests/acceleration tests/generation tests/parity,$(LATEST_TESTS))
-# Tests that depend on the processor's instruction set; -k omits slow tests of other subjects.
-PROCESSOR_TESTS := tests/acceleration/test_int8_quantization.py tests/test_fixture.py tests/parity tests/generation/test_step.py \
-	tests/generation/test_modes.py::test_rounding_explains_the_errors_of_bfloat16_weights \
-	tests/ecosystem/test_precision.py tests/acceleration/test_kernels.py::TestAttention tests/acceleration/test_kernels.py::TestLinear \
-	tests/acceleration/test_kernels.py::TestLossOfStates tests/acceleration/test_kernels.py::TestHalfPrecision \
-	-k "not (any_company or compiled or trainer or warns)"
-# Whole runs, benchmarks, compilers and several processes, which `make test` leaves to a target of their own.
-SLOW_TESTS := tests/torture tests/benchmarks \
-	tests/device/test_second_device.py tests/ecosystem/test_compile.py tests/parallel \
-	tests/ecosystem/test_checkpoints.py::test_a_killed_loop_of_accelerate_resumes_exactly \
-	tests/training/test_trainer.py::test_it_learns_from_scratch_to_reverse_the_source
 # Tests in tests/apps/conversion that compare with pymarian, or compare tokenizers.
 BRIDGE_TESTS := -k "walk or marian_s or certificate or comes_in or tokenizer_is"
-TORCHAO_TESTS := tests/ecosystem/test_quantization.py tests/benchmarks/test_quantization.py tests/benchmarks/test_commands.py
-PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
+# tests/clients needs packages that only `make test-apps` installs.
+PYTEST := $(VENV)/bin/python -m pytest --quiet --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder \
+	--ignore tests/clients
 INSTALL := python -m pip install --quiet --disable-pip-version-check
 
 SEED ?= $(shell date +%s)
@@ -100,14 +90,14 @@ dist: $(READY)  ## Build sdist and wheel into dist/, and check their metadata.
 # Most tests are too small for several threads, so worker processes run files in parallel, in the order of
 # tests/conftest.py. torch and oneDNN read the instructions that they may use from the environment at import.
 test: $(TORCHAO)/.ready $(BERTVIZ)/.ready  ## Run the tests.
-	OMP_NUM_THREADS=1 $(PYTEST) --ignore tests/clients $(addprefix --deselect ,$(SLOW_TESTS))
-	PYTHONPATH=$(TORCHAO) OMP_NUM_THREADS=1 $(PYTEST) $(TORCHAO_TESTS)
+	OMP_NUM_THREADS=1 $(PYTEST) -m 'not slow'
+	PYTHONPATH=$(TORCHAO) OMP_NUM_THREADS=1 $(PYTEST) -m torchao
 	PYTHONPATH=$(BERTVIZ) OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --quiet tests/ecosystem/test_bertviz.py
 
 test-slow: $(EXTRAS)  ## Run the slow tests; with AVX-512, those that depend on the processor also under AVX2.
-	OMP_NUM_THREADS=1 $(PYTEST) $(SLOW_TESTS)
+	OMP_NUM_THREADS=1 $(PYTEST) -m slow
 	if grep -qs avx512f /proc/cpuinfo; then \
-	  ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 $(PYTEST) $(PROCESSOR_TESTS); \
+	  ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=1 $(PYTEST) -m 'processor and not compiles'; \
 	fi
 
 test-conformance: $(EXTRAS)  ## Run transformers' common test suites on this package's classes.

@@ -13,6 +13,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import load_pairs, score, score_translations, translate
 
 
+pytestmark = pytest.mark.processor
+
 FOLDER = Path(__file__).parent / "fixtures" / "numbers_tiny"
 EXPECTED = json.loads((FOLDER / "translations.json").read_text(encoding="utf-8"))
 

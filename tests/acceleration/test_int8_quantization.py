@@ -36,6 +36,8 @@ from tests.models import IMPORTED, pad, sentences, small_model
 from tests.rounding import explained, rms
 
 
+pytestmark = pytest.mark.processor
+
 EXPECTED = json.loads((FIXTURE / "translations.json").read_text(encoding="utf-8"))
 IDS, MASK = pad(sentences(5, 9, 3))
 # Number of values that the inputs of an int8 matmul are rounded to; see `Int8Linear`.
@@ -156,6 +158,7 @@ def test_a_row_of_zeros_is_its_bias():
 
 
 @torch.no_grad()
+@pytest.mark.compiles
 def test_a_compiled_layer_computes_the_formula():
     quantised, x = Int8Linear.of(layer()), torch.randn(3, 24)
     expected, _ = by_the_formula(quantised, x)

@@ -60,6 +60,7 @@ def fused_calls(monkeypatch):
     return lengths
 
 
+@pytest.mark.processor
 class TestAttention:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_it_is_the_formula(self, dtype, fused_calls):
@@ -191,6 +192,7 @@ class TestAttention:
             assert model.config._attn_implementation == name
             assert model.model.decoder.layers[0].encoder_attn.config._attn_implementation == name
 
+    @pytest.mark.compiles
     def test_a_compiled_model_does_not_depend_on_the_length(self):
         graphs = CompileCounter()
         compiled = torch.compile(
@@ -389,6 +391,7 @@ def loss_of_states(*args, **kwargs):
     return chunked_loss.chunked_smoothed_cross_entropy(*args, **kwargs)[0]
 
 
+@pytest.mark.processor
 class TestLossOfStates:
     @pytest.fixture(params=["CPU", "accelerator"], autouse=True)
     def way(self, request, monkeypatch):
@@ -611,6 +614,7 @@ def onednn_calls(monkeypatch):
     return calls
 
 
+@pytest.mark.processor
 class TestLinear:
     @pytest.mark.parametrize("bias", [True, False])
     @pytest.mark.parametrize("shape", [(7, 20), (3, 5, 20), (1, 20)])
@@ -855,6 +859,7 @@ def without_tables(monkeypatch):
     monkeypatch.setattr(position_tables, "_LARGEST_TABLE", 0)
 
 
+@pytest.mark.processor
 class TestHalfPrecision:
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     @pytest.mark.parametrize("bias", [True, False])

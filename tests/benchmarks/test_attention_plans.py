@@ -2,11 +2,14 @@
 
 import time
 
+import pytest
 import torch
 
 from benchmarks.support import attention_plans
 from benchmarks.support.gpu_timing import Budget
 
+
+pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
 

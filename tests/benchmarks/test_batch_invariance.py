@@ -7,6 +7,8 @@ import pytest
 from benchmarks import batch_invariance
 
 
+pytestmark = pytest.mark.slow
+
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
 ORDERS = ("sorted by length", "random")
 

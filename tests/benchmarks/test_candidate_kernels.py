@@ -10,6 +10,8 @@ from benchmarks.support.candidate_kernels import Sizes, _figures_of_end, _figure
 from hf_vanilla_transformer.acceleration.fused_loss import fused_smoothed_cross_entropy, replace_logits_by_gradient
 
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 SIZES = Sizes(tokens=300, d_model=16, vocab_size=104)
 

@@ -9,6 +9,8 @@ from benchmarks.support.candidates_in_model import Change, changes_for, using
 from tests.models import pad, sentences, small_model
 
 
+pytestmark = pytest.mark.slow
+
 modeling = candidates_in_model.modeling
 LAYERS = {"encoder_layers": 2, "decoder_layers": 3}
 # Two ends of sub-layers in a layer of the encoder, and three in one of the decoder.

@@ -1,6 +1,11 @@
 """benchmarks/collation.py times both ways to make a batch."""
 
+import pytest
+
 from benchmarks import collation
+
+
+pytestmark = pytest.mark.slow
 
 
 def test_main(capsys):

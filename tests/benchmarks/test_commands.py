@@ -15,6 +15,8 @@ from benchmarks.support import candidates_report, training_report
 from hf_vanilla_transformer.support import process_memory
 
 
+pytestmark = [pytest.mark.slow, pytest.mark.torchao]
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")

@@ -10,6 +10,9 @@ from benchmarks.peers.ctranslate2_processes import CTranslate2Processes, token_t
 from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerForConditionalGeneration
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.mark.skipif(find_spec("ctranslate2") is None, reason="ctranslate2 is not installed")
 @torch.no_grad()
 def test_the_same_weights_give_the_same_tokens(tmp_path):

@@ -22,6 +22,8 @@ from hf_vanilla_transformer.apps.conversion.hf_marian import new_marian
 from hf_vanilla_transformer.hub import user_cache
 
 
+pytestmark = pytest.mark.slow
+
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
 IN_TRANSFORMERS = ["ours-fp32", "ours-bf16", "ours-int8", "marian-fp32"]
 FOR_GPUS = ["ours-bf16-static", "marian-bf16", "marian-bf16-static"]

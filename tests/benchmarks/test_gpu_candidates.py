@@ -13,6 +13,8 @@ from benchmarks.support.gpu_timing import Budget
 from tests.bare_python import make_folder_of_packages, run_bare
 
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ["--device", "cpu", "--smallest"]
 MOST_SECONDS = 9 * 60
 

@@ -20,6 +20,8 @@ from tests.bare_python import make_folder_of_packages, run_bare
 from tests.device import checks
 
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 # The program is made for a machine without these.
 ABSENT = ["pytest", "datasets", "evaluate", "accelerate", "sacrebleu", "matplotlib", "pyarrow"]

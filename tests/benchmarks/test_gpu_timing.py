@@ -8,6 +8,8 @@ import torch
 from benchmarks.support.gpu_timing import launches_of, milliseconds_of, relative_error
 
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

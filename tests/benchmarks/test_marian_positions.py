@@ -9,6 +9,8 @@ import pytest
 from benchmarks import marian_positions
 
 
+pytestmark = pytest.mark.slow
+
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "marian" / "tied_relu"
 
 

@@ -3,6 +3,8 @@
 import pytest
 
 
+pytestmark = pytest.mark.slow
+
 markup = pytest.importorskip("benchmarks.markup", reason="html5lib or selectolax is not installed")
 REFERENCE = (
     '<h1>Save</h1><p>Klicken Sie auf <b class="x">Datei</b>, <a href="de/a.html">dann <b class="x">auf</b></a>.</p>'

@@ -9,6 +9,8 @@ import torch
 from benchmarks.support import timing
 
 
+pytestmark = [pytest.mark.slow, pytest.mark.torchao]
+
 pytest.importorskip("torchao")
 quantization = pytest.importorskip("benchmarks.quantization")
 

@@ -9,6 +9,8 @@ from benchmarks import sentence_ends
 from benchmarks.sentence_ends import Counts, count_own_text, ends_of
 
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
 
 

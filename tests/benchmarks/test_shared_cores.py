@@ -2,7 +2,12 @@
 
 import os
 
+import pytest
+
 from benchmarks import shared_cores
+
+
+pytestmark = pytest.mark.slow
 
 
 def test_measures_a_setting_beside_a_busy_process(monkeypatch, capsys):

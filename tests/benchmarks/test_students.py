@@ -9,6 +9,8 @@ from benchmarks import students
 from benchmarks.support import timing
 
 
+pytestmark = pytest.mark.slow
+
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
 
 

@@ -10,6 +10,8 @@ from benchmarks import tabulate_runs
 from benchmarks.tabulate_runs import table_of_results
 
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

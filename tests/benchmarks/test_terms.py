@@ -8,6 +8,8 @@ import pytest
 from benchmarks import terms
 
 
+pytestmark = pytest.mark.slow
+
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numbers_tiny"
 
 

@@ -8,6 +8,9 @@ from benchmarks.peers.torch_nn_weights import torch_nn_state_dict
 from tests.models import small_model
 
 
+pytestmark = pytest.mark.slow
+
+
 def test_stacks_are_equal():
     model = small_model(d_k=None, d_v=None, dropout=0.0).eval()
     config = model.config

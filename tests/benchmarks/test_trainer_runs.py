@@ -15,6 +15,8 @@ from hf_vanilla_transformer import VanillaTransformerConfig
 from hf_vanilla_transformer.data import arrow_batches
 
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 512
 
 

@@ -39,6 +39,8 @@ from hf_vanilla_transformer.training import trainer_callbacks
 from tests.invariants.killed import forked
 
 
+pytestmark = pytest.mark.slow
+
 SMALLEST = training.SIZES["smallest"]
 PEERS = [name for name in training_implementations.MODELS if name != "x-transformers"]
 

@@ -18,6 +18,8 @@ from hf_vanilla_transformer.acceleration.fused_loss import fused_smoothed_cross_
 from hf_vanilla_transformer.model.operations import smoothed_cross_entropy_of_states
 
 
+pytestmark = pytest.mark.slow
+
 modeling = candidates_in_model.modeling
 LOSS = "smoothed_cross_entropy_of_states"
 

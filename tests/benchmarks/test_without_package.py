@@ -3,8 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 from benchmarks import without_package
 
+
+pytestmark = pytest.mark.slow
 
 TINY = ["--size", "C N=2", "--vocab_size", "50", "--new_tokens", "3", "--beams", "2", "--rounds", "2"]
 

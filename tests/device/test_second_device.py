@@ -11,6 +11,9 @@ import pytest
 from tests.device import compare, second_device
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def errors(tmp_path_factory):
     if shutil.which("g++") is None:

@@ -63,6 +63,7 @@ def test_distributed_checkpoints_of_torch(models, tmp_path, options):
     assert is_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_killed_loop_of_accelerate_resumes_exactly(tmp_path):
     """Killed in the second epoch."""
 

@@ -13,6 +13,8 @@ from tests.ecosystem.documentation import FIXTURE, blocks, run
 from tests.models import decisive_model, pad, sentences, small_model
 
 
+pytestmark = pytest.mark.slow
+
 STEP, DECODING = blocks("torch.compile")
 # Traced and differentiated ahead of time, but run by PyTorch: to generate code, inductor takes minutes.
 AHEAD_OF_TIME = ("dynamic=True", 'dynamic=True, backend="aot_eager"')

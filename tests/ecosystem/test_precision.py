@@ -15,6 +15,8 @@ from tests.models import pad, patch_everywhere, sentences, small_model
 from tests.training.toy import copy_task
 
 
+pytestmark = pytest.mark.processor
+
 HALVES = [torch.bfloat16, torch.float16]
 EXPECTED = json.loads((FIXTURE / "translations.json").read_text(encoding="utf-8"))
 INPUTS = {

@@ -13,7 +13,10 @@ from tests.models import pad, sentences, small_model
 
 
 # Imported where it is used: every process reads this file, and one of them runs it.
-pytestmark = pytest.mark.skipif(find_spec("torchao") is None, reason="it takes torchao")
+pytestmark = [
+    pytest.mark.torchao,
+    pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed"),
+]
 
 EXPECTED = json.loads((FIXTURE / "translations.json").read_text(encoding="utf-8"))
 WAYS = ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"]

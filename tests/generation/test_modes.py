@@ -208,6 +208,7 @@ def test_calls_leave_inputs_and_settings_as_they_were(decode, model, mode):
 
 @NEVER_BY_STEPS
 @ALL_MODES
+@pytest.mark.processor
 def test_rounding_explains_the_errors_of_bfloat16_weights(decode, mode):
     model = ending_model().to(torch.bfloat16)
     exact = copy.deepcopy(model).double()

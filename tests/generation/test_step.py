@@ -22,6 +22,9 @@ from tests.models import IMPORTED, decisive_model, pad, patch_everywhere, senten
 from tests.rounding import FACTOR, RandomRounding, explained, rms
 
 
+pytestmark = pytest.mark.processor
+
+
 @pytest.fixture
 def path():
     """These tests choose between steps and modules themselves."""
@@ -702,6 +705,7 @@ def test_options_change_the_same_by_steps_as_by_the_modules(option, num_beams, m
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.compiles
 def test_a_compiled_model_generates_the_same(num_beams):
     model, (ids, mask) = ending_model(decoder_layers=1), pad(SENTENCES)
     options = {"attention_mask": mask, "num_beams": num_beams, "max_new_tokens": 6}

@@ -12,6 +12,9 @@ from tests.parallel.models import TRAINED
 from tests.test_docs import ROOT, blocks
 
 
+pytestmark = pytest.mark.slow
+
+
 def run_program(block: str, folder: Path) -> None:
     """Run it in one of two processes, each of which must hold half of a matrix."""
     os.chdir(folder)

@@ -19,6 +19,9 @@ from tests.parallel.models import (
 from tests.parallel.training import SAVED_AT, UPDATES, make_trainer, prediction, trajectory
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fsdp")

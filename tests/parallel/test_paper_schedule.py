@@ -12,6 +12,8 @@ from tests.parallel.models import PROCESSES, TRAINED, load_results
 from tests.parallel.training import SAVED_AT, UPDATES, make_trainer
 
 
+pytestmark = pytest.mark.slow
+
 D_MODEL = 32
 EXPECTED_ENGINES = {"DDP": "DistributedType.MULTI_CPU", "FSDP2": "DistributedType.FSDP"}
 

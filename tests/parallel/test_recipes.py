@@ -10,6 +10,8 @@ from accelerate.utils import DistributedType
 from tests.models import small_model
 
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "hf_vanilla_transformer" / "recipes" / "accelerate"
 KINDS = {
     "ddp.yaml": DistributedType.MULTI_GPU,

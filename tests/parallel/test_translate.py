@@ -18,6 +18,8 @@ from tests.models import decisive_model
 from tests.parallel.test_recipes import FOLDER
 
 
+pytestmark = pytest.mark.slow
+
 DDP = FOLDER / "ddp.yaml"
 SENTENCES = ["one", "two houses", "", "a small house", "one small house", "two", "a house"]
 

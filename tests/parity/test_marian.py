@@ -7,6 +7,9 @@ from hf_vanilla_transformer.apps.conversion.hf_marian import copy_to_marian, new
 from tests.models import pad, sentences, small_model
 
 
+pytestmark = pytest.mark.processor
+
+
 @pytest.mark.parametrize("fields", [{}, {"lm_head_bias": True}, {"source_vocab_size": 70}])
 def test_logits_with_padding(attn_implementation, fields):
     model = small_model(d_k=None, d_v=None, attn_implementation=attn_implementation, **fields)

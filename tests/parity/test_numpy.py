@@ -11,6 +11,9 @@ from tests.models import IMPORTED, sentences, small_config, small_model
 from tests.parity import paper_numpy
 
 
+pytestmark = pytest.mark.processor
+
+
 @pytest.fixture(scope="module")
 def ids():
     return torch.stack(sentences(7, 7)), torch.stack(sentences(5, 5, seed=1)), torch.stack(sentences(5, 5, seed=2))

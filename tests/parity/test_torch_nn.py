@@ -1,10 +1,13 @@
 """A layer equals torch.nn's with the same weights (`norm_first=False`)."""
 
+import pytest
 import torch
 from torch import nn
 
 from tests.models import small_model
 
+
+pytestmark = pytest.mark.processor
 
 WIDTH = 32
 

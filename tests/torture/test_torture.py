@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc to compile the failing disk with")
 @pytest.mark.parametrize(("job", "every"), [("train", 230), ("average", 4), ("translate", 3)])
 def test_some_cases(job, every):

@@ -162,6 +162,7 @@ def test_a_saved_run_loads_by_the_auto_classes(tmp_path, tokenizer):
     assert len(AutoTokenizer.from_pretrained(tmp_path / "saved")) == len(tokenizer)
 
 
+@pytest.mark.slow
 def test_it_learns_from_scratch_to_reverse_the_source(tmp_path, tokenizer):
     torch.manual_seed(0)
     task = {"reverse": True, "vocabulary": 20, "longest": 6}

@@ -9,6 +9,8 @@ from benchmarks.support.triton_support import missing_for_triton
 from tests.rounding import rms
 
 
+pytestmark = pytest.mark.slow
+
 EPS = 1e-6
 # Whole blocks of Triton's kernel, and a part of one.
 WIDTHS = [16, 20]
