@@ -16,7 +16,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import translate
 from hf_vanilla_transformer.apps.cli.parser import parse, program
 from hf_vanilla_transformer.apps.terms.forced_phrases import ForcedPhrases, check_is_beam_search
-from hf_vanilla_transformer.apps.terms.glossary import letter_edges, tokenizations
+from hf_vanilla_transformer.apps.terms.glossary import letter_edges, tokenize_in_contexts
 from hf_vanilla_transformer.data.pair_arguments import DataArguments
 from hf_vanilla_transformer.evaluation.metrics import score_translations
 from hf_vanilla_transformer.support.argument_checks import check_number
@@ -78,7 +78,7 @@ class WordsOfSentences:
         for sentence, words_of_sentence in zip(sentences, words, strict=True):
             phrases = self._phrases[sentence]
             for word in words_of_sentence:
-                phrase = tokenizations(tokenizer, word)
+                phrase = tokenize_in_contexts(tokenizer, word)
                 if phrase not in phrases:
                     phrases.append(phrase)
 

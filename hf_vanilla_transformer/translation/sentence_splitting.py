@@ -42,7 +42,7 @@ class Piece(NamedTuple):
     is_part: bool = False
 
 
-def pieces_of(
+def split_into_pieces(
     tokenizer: PreTrainedTokenizerBase,
     text: str,
     language: str | None = None,
@@ -142,12 +142,14 @@ def join_texts(pieces: list[Piece], translations: list[str]) -> str:
     return "".join(translation + piece.space for piece, translation in zip(pieces, translations, strict=True))
 
 
-def join(pieces: list[Piece], translations: list[Translation], words: re.Pattern[str] = WORDS) -> Translation:
+def join_translations(
+    pieces: list[Piece], translations: list[Translation], words: re.Pattern[str] = WORDS
+) -> Translation:
     """The translation of a text: those of its sentences with its white space.
 
     Alternatives are the best combinations of the sentences' hypotheses, by the sum of their scores.
     """
-    best, *others = (joined(pieces, each, words) for each in _combinations(translations))
+    best, *others = (join_without_alternatives(pieces, each, words) for each in _combinations(translations))
     return best._replace(alternatives=tuple(others))
 
 
@@ -175,7 +177,9 @@ def _unlinked(last: Any) -> list[Translation]:
     return found[::-1]
 
 
-def joined(pieces: list[Piece], translations: list[Translation], words: re.Pattern[str] = WORDS) -> Translation:
+def join_without_alternatives(
+    pieces: list[Piece], translations: list[Translation], words: re.Pattern[str] = WORDS
+) -> Translation:
     """The translations of all pieces as one, with the white space of the text; alternatives are left out.
 
     The alignment is of the words of a pattern.

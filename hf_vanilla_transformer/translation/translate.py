@@ -25,7 +25,7 @@ from .alignment import Aligner
 from .concurrent_use import encode, evaluating
 from .inference import Inference
 from .required_phrases import Phrase, PhraseSizes, RequiredPhrases, split_by_phrases
-from .sentence_splitting import join, pieces_of
+from .sentence_splitting import join_translations, split_into_pieces
 from .translation_details import Translation, describe, untranslated
 from .words_of_tokens import WORDS, word_at
 
@@ -224,7 +224,7 @@ class TextTranslator:
         tokenizer = self._inference.tokenizer
         codes = self._inference.codes()
         language = self._split_sentences if isinstance(self._split_sentences, str) else None
-        pieces_of_texts = [pieces_of(tokenizer, text.written, language, code=text.code) for text in texts]
+        pieces_of_texts = [split_into_pieces(tokenizer, text.written, language, code=text.code) for text in texts]
         sentences = []
         for text, pieces in zip(texts, pieces_of_texts, strict=True):
             sentences += [codes.read(piece.text, text.code) for piece in pieces]
@@ -232,7 +232,7 @@ class TextTranslator:
         joined = []
         for pieces in pieces_of_texts:
             translations_of_pieces = list(islice(translations, len(pieces)))
-            joined.append(join(pieces, translations_of_pieces, self._words))
+            joined.append(join_translations(pieces, translations_of_pieces, self._words))
         return joined
 
     def _translate_sentences(self, sources: list[Source]) -> list[Translation]:

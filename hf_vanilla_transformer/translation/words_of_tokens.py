@@ -65,7 +65,7 @@ class TokenTexts:
         return [b"".join(self._bytes(token).split()) for token in ids]
 
     def words(self, text: str, ids: list[int], pattern: re.Pattern[str] = WORDS) -> list[list[int]]:
-        """The indices of the words of a text that each of its tokens belongs to; see [`words_of_tokens`].
+        """The indices of the words of a text that each of its tokens belongs to; see [`map_tokens_to_words`].
 
         The code of a target language, such as `>>fr<<`, belongs to none, whether the text begins with it or only the
         tokens do.
@@ -81,7 +81,7 @@ class TokenTexts:
         words, tokens = pattern.findall(text), self(ids)
         if self._normalizer is not None and "".join(words).encode() != b"".join(tokens):
             words = ["".join(self._normalizer.normalize_str(word).split()) for word in words]
-        return words_of_tokens(words, tokens)
+        return map_tokens_to_words(words, tokens)
 
     def _bytes(self, token: int) -> bytes:
         if token == self._unknown:
@@ -107,7 +107,7 @@ def word_at(text: str, place: int, pattern: re.Pattern[str] = WORDS) -> int:
     return bisect_right(ends, place)
 
 
-def words_of_tokens(words: list[str], tokens: list[bytes]) -> list[list[int]]:
+def map_tokens_to_words(words: list[str], tokens: list[bytes]) -> list[list[int]]:
     """The indices of the words that each token of [`TokenTexts`] belongs to; several if it reaches across their border.
 
     Where a tokenizer changes the text (Unicode normalization, lower case, escapes), tokens are matched with what the

@@ -10,10 +10,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_vanilla_transformer import Translation, translate
 from hf_vanilla_transformer.translation.sentence_splitting import (
-    join,
     join_texts,
-    pieces_of,
+    join_translations,
     split_at_clauses,
+    split_into_pieces,
     split_text,
 )
 from tests.ecosystem.documentation import FIXTURE
@@ -158,7 +158,7 @@ def test_alternatives_are_the_best_combinations(model, tokenizer):
 def test_a_truncated_hypothesis_with_a_better_score_stays_an_alternative(tokenizer):
     better = Translation("cut", -1.0, ["cut"], [-1.0], None, flags=frozenset({"truncated"}))
     best = Translation("best", -2.0, ["best"], [-2.0], None, (better,))
-    found = join(pieces_of(tokenizer, "One.\nTwo."), [best, best])
+    found = join_translations(split_into_pieces(tokenizer, "One.\nTwo."), [best, best])
     assert found.text == "best\nbest"
     assert len(found.alternatives) == 1
 
@@ -174,18 +174,18 @@ def test_one_sentence_keeps_its_alternatives(model, tokenizer):
 def test_alignments_count_the_words_of_the_text(tokenizer):
     """Words are separated by white space, so that sentences without white space between them share one."""
 
-    pieces = pieces_of(tokenizer, "One two. Three!\n四。五六 七。", "zh")
+    pieces = split_into_pieces(tokenizer, "One two. Three!\n四。五六 七。", "zh")
     reverse = [Translation(text, -1.0, [text], [-1.0], [(0, len(text.split()) - 1)]) for text, *_ in pieces]
-    found = join(pieces, reverse)
+    found = join_translations(pieces, reverse)
     assert found.text == "One two. Three!\n四。五六 七。"
     assert found.alignment == [(0, 1), (2, 2), (3, 3), (3, 4)]
 
 
 def test_the_language_is_that_of_the_tokenizer(tokenizer):
     text = "Am 3. Mai kam er."
-    assert [piece.text for piece in pieces_of(tokenizer, text)] == ["Am 3.", "Mai kam er."]
+    assert [piece.text for piece in split_into_pieces(tokenizer, text)] == ["Am 3.", "Mai kam er."]
     tokenizer.init_kwargs["source_lang"] = "de"
-    assert [piece.text for piece in pieces_of(tokenizer, text)] == [text]
+    assert [piece.text for piece in split_into_pieces(tokenizer, text)] == [text]
 
 
 @pytest.mark.parametrize("source", ["three", " three" * 12])

@@ -13,7 +13,7 @@ from hf_vanilla_transformer import Ensemble, Glossary, align, score, train_token
 from hf_vanilla_transformer.apps.cli.main import main
 from hf_vanilla_transformer.data.target_language import TargetCodes, codes_of, find_code, short_name
 from hf_vanilla_transformer.evaluation.evaluate import evaluate
-from hf_vanilla_transformer.translation.sentence_splitting import pieces_of
+from hf_vanilla_transformer.translation.sentence_splitting import split_into_pieces
 from hf_vanilla_transformer.translation.words_of_tokens import WORDS_AND_LETTERS, TokenTexts
 from tests.apps.conversion.opus_mt import convert_several, write_opus_mt
 
@@ -205,8 +205,8 @@ class TestTranslate:
     @needs_sentencex
     def test_the_code_counts_as_a_token_of_a_piece(self, tokenizer):
         most = len(tokenizer("The house is small.").input_ids)
-        assert len(pieces_of(tokenizer, "The house is small.", most=most)) == 1
-        assert len(pieces_of(tokenizer, "The house is small.", most=most, code=">>fr<<")) == 2
+        assert len(split_into_pieces(tokenizer, "The house is small.", most=most)) == 1
+        assert len(split_into_pieces(tokenizer, "The house is small.", most=most, code=">>fr<<")) == 2
 
     @needs_sentencex
     @needs_selectolax

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from hf_vanilla_transformer import TwoVocabularyTokenizer, train_tokenizer
 from hf_vanilla_transformer.translation import words_of_tokens as words
-from hf_vanilla_transformer.translation.words_of_tokens import TokenTexts, words_of_tokens
+from hf_vanilla_transformer.translation.words_of_tokens import TokenTexts, map_tokens_to_words
 from tests.ecosystem.documentation import FIXTURE
 from tests.models import normalizer
 
@@ -19,7 +19,7 @@ SENTENCES = ["two hundred and  forty-two ", "drei\N{NO-BREAK SPACE}zwölf \N{GRI
 
 def found_words(tokenizer, text, is_target):
     ids = (tokenizer(text_target=text) if is_target else tokenizer(text)).input_ids
-    return words_of_tokens(text.split(), TokenTexts(tokenizer, is_target)(ids))
+    return map_tokens_to_words(text.split(), TokenTexts(tokenizer, is_target)(ids))
 
 
 def words_by_offsets(tokenizer, text):
@@ -85,7 +85,7 @@ def test_normalizers(monkeypatch, is_target):
             # The words of the normalized text, in their places of the given one.
             visible = [place for place, word in enumerate(text.split()) if word not in ("\u200b", "\x07")]
             plain = normalizer().normalize_str(text)
-            expected = words_of_tokens(plain.split(), texts(ids))
+            expected = map_tokens_to_words(plain.split(), texts(ids))
             assert found == [[visible[index] for index in each] for each in expected]
 
 
@@ -132,6 +132,6 @@ def test_moses_and_byte_pair_encoding(tmp_path, name, is_target):
 
 
 def test_tokens_across_words_and_unknown_tokens():
-    assert words_of_tokens(["of", "the", "a"], [b"ofthe", b"a"]) == [[0, 1], [2]]
-    assert words_of_tokens(["one", "xyz", "two"], [b"one", b"\xff", b"two"]) == [[0], [1], [2]]
-    assert words_of_tokens([], [b"", b"x"]) == [[], []]
+    assert map_tokens_to_words(["of", "the", "a"], [b"ofthe", b"a"]) == [[0, 1], [2]]
+    assert map_tokens_to_words(["one", "xyz", "two"], [b"one", b"\xff", b"two"]) == [[0], [1], [2]]
+    assert map_tokens_to_words([], [b"", b"x"]) == [[], []]

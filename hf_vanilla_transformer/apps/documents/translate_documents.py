@@ -14,7 +14,7 @@ from ...support.user_errors import InputError
 from ...translation.alignment import Aligner
 from ...translation.inference import Inference
 from ...translation.required_phrases import RequiredPhrases
-from ...translation.sentence_splitting import Piece, joined
+from ...translation.sentence_splitting import Piece, join_without_alternatives
 from ...translation.translate import TextTranslator
 from ...translation.translation_details import Translation
 from ...translation.words_of_tokens import WORDS_AND_LETTERS
@@ -168,5 +168,5 @@ def _write(document: Document, translations: list[Translation]) -> Translation:
         details = translations[0]
     else:
         lines = [Piece(text, "\n") for text in document.texts]
-        details = joined(lines, translations, WORDS_AND_LETTERS)
+        details = join_without_alternatives(lines, translations, WORDS_AND_LETTERS)
     return details._replace(text=document.render(texts, links))

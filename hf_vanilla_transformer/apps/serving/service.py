@@ -16,7 +16,7 @@ from ...support.argument_checks import check_strings
 from ...support.language_codes import language_of
 from ...translation.concurrent_use import encode
 from ...translation.runtime import runtime_of
-from ...translation.sentence_splitting import Piece, join, pieces_of
+from ...translation.sentence_splitting import Piece, join_translations, split_into_pieces
 from ...translation.translate import translate
 from ...translation.translation_details import Translation, untranslated
 from ..documents.translate_documents import read_document, translate_documents
@@ -173,7 +173,7 @@ class Service:
         """
         if "format" not in options:
             found = await self.translate_sentences(texts, options, self.split_sentences)
-            return await asyncio.to_thread(lambda: [join(*each) for each in found])
+            return await asyncio.to_thread(lambda: [join_translations(*each) for each in found])
         with self._admitted(texts):
             options = await asyncio.to_thread(self._with_glossary, options)
             tokens, work = await asyncio.to_thread(self._measure_documents, texts, options)
@@ -256,7 +256,7 @@ class Service:
     def _split_text(self, text: str, codes: TargetCodes, most: int | None = None) -> list[Piece]:
         """The sentences of a text, each with the code of the text's target language if the model needs one."""
         code = codes.read(text).code
-        pieces = pieces_of(self.tokenizer, text, self.card.source_language, most, code)
+        pieces = split_into_pieces(self.tokenizer, text, self.card.source_language, most, code)
         return [piece._replace(text=self._coded(piece.text, codes, code)) for piece in pieces]
 
     def _codes(self, options: dict[str, Any]) -> TargetCodes:

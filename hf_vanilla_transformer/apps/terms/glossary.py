@@ -143,7 +143,7 @@ def _spelling(text: str) -> str:
     return " ".join(regex.sub(_APOSTROPHES, "'", spaced).split())
 
 
-def tokenizations(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[int]]:
+def tokenize_in_contexts(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[int]]:
     """The token ids of a target text at the start of a sentence, after a space, and inside a group of characters.
 
     Raises ValueError if each of them has unknown tokens.
@@ -152,7 +152,7 @@ def tokenizations(tokenizer: PreTrainedTokenizerBase, text: str) -> list[list[in
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[list[int]]]:
-    """The [`tokenizations`] of each of several texts; many at once take a tenth of the time."""
+    """The [`tokenize_in_contexts`] of each of several texts; many at once take a tenth of the time."""
     contexts = encode(tokenizer, text_target=list(_CONTEXTS.values()), add_special_tokens=False).input_ids
     in_contexts = [context + " ".join(text.split()) for text in texts for context in _CONTEXTS]
     encoded: list[list[int]] = []
@@ -195,10 +195,10 @@ def letter_edges(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
 
 def read_terms(path: Path) -> dict[str, list[str]]:
     """Read a glossary: UTF-8, in each line a term, a tab, and its translation, or several forms, each after a tab."""
-    return terms_of(iterate_lines(path), str(path))
+    return parse_terms(iterate_lines(path), str(path))
 
 
-def terms_of(
+def parse_terms(
     lines: Iterable[str], name: str, separator: str = "\t", separator_name: str = "a tab"
 ) -> dict[str, list[str]]:
     """The terms of some lines, with a separator, a regular expression that errors name as `separator_name`.

@@ -369,7 +369,7 @@ def test_texts_over_the_limit_are_split(service_of, model, tokenizer, monkeypatc
         status, _, answer = call(address, "POST", "/translate", body)
         assert (status, "split it into texts of at most 40" in answer["error"]) == (413, True)
         # Splitting takes long, too, also of documents.
-        monkeypatch.setattr("hf_vanilla_transformer.apps.serving.service.pieces_of", None)
+        monkeypatch.setattr("hf_vanilla_transformer.apps.serving.service.split_into_pieces", None)
         body["q"] = ["<p>" + "nine. " * 200] * 90
         status, _, answer = call(address, "POST", "/translate", body)
         assert (status, "with 4 beams each" in answer["error"]) == (413, True)

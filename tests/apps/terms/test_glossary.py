@@ -20,7 +20,7 @@ from hf_vanilla_transformer.apps.terms.glossary import (
     Glossary,
     letter_edges,
     read_terms,
-    tokenizations,
+    tokenize_in_contexts,
 )
 from tests.ecosystem.documentation import FIXTURE
 from tests.models import decisive_model, normalizer
@@ -72,7 +72,7 @@ def any_tokenizer(name):
 
 @pytest.mark.parametrize("text", ["Haus", "Häuser", "kleines Haus"])
 def test_each_tokenization_is_one_of_the_text(name, any_tokenizer, text):
-    found = tokenizations(any_tokenizer, text)
+    found = tokenize_in_contexts(any_tokenizer, text)
     sentences = [text, f"ein {text}", f"ein {text} und"]
     if name != "words at spaces":  # Such a tokenizer has tokens of words with their punctuation.
         sentences += [f"({text})", f"Hausboot-{text}, klein"]
@@ -148,17 +148,17 @@ FOUND = {
 @pytest.mark.parametrize("sentence", FOUND)
 def test_terms_are_whole_words(any_tokenizer, sentence):
     phrases = Glossary(TERMS, any_tokenizer).phrases(sentence)
-    assert phrases == [tokenizations(any_tokenizer, text) for text in FOUND[sentence]]
+    assert phrases == [tokenize_in_contexts(any_tokenizer, text) for text in FOUND[sentence]]
 
 
 def test_terms_in_another_normal_form(any_tokenizer):
     (decomposed,) = Glossary({unicodedata.normalize("NFD", "café"): "zwei"}, any_tokenizer).phrases("a café")
-    assert decomposed == tokenizations(any_tokenizer, "zwei")
+    assert decomposed == tokenize_in_contexts(any_tokenizer, "zwei")
 
 
 def test_several_forms_are_alternatives(any_tokenizer):
     (phrase,) = Glossary({"house": ["Haus", "Häuser"]}, any_tokenizer).phrases("two house")
-    assert phrase == [*tokenizations(any_tokenizer, "Haus"), *tokenizations(any_tokenizer, "Häuser")]
+    assert phrase == [*tokenize_in_contexts(any_tokenizer, "Haus"), *tokenize_in_contexts(any_tokenizer, "Häuser")]
 
 
 def test_no_terms(tokenizer):

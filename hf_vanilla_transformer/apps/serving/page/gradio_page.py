@@ -12,12 +12,12 @@ from fastapi.responses import RedirectResponse
 from ....data.target_language import short_name
 from ....model.input_checks import is_blank, sides_of
 from ....translation.concurrent_use import encode
-from ....translation.sentence_splitting import join
+from ....translation.sentence_splitting import join_translations
 from ....translation.translation_details import Translation
 from ...pictures.attention import plot_attention
 from ...pictures.forward_pass import KINDS
 from ...pictures.token_labels import token_texts
-from ...terms.glossary import terms_of
+from ...terms.glossary import parse_terms
 from ..errors import RequestError
 from ..service import Service
 
@@ -113,7 +113,7 @@ def build_page(service: Service) -> gr.Blocks:
         ) -> tuple[Any, ...]:
             options = {**_options(lines, int(count)), **service.target_options(target_code)}
             ((pieces, found),) = await _asking(service, service.translate_sentences([text], options, split))
-            whole = join(pieces, found)
+            whole = join_translations(pieces, found)
             # The model did not get blank pieces, nor numbers that are copied; these have no tokens to show.
             pairs = [(piece.text, each) for piece, each in zip(pieces, found, strict=True) if each.tokens]
             choices = [(f"{number}. {text}", number - 1) for number, (text, _) in enumerate(pairs, start=1)]
@@ -179,7 +179,7 @@ def _options(lines: str, beams: int) -> dict[str, Any]:
     """Arguments of `translate()` from what the page was given."""
     options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams, "return_details": True}
     try:
-        terms = terms_of(lines.splitlines(), "the glossary", r"\t|=", 'a tab or "="')
+        terms = parse_terms(lines.splitlines(), "the glossary", r"\t|=", 'a tab or "="')
     except ValueError as error:
         raise gr.Error(str(error), duration=None) from error
     return {**options, "glossary": terms} if terms else options
