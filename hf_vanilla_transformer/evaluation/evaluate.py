@@ -121,11 +121,6 @@ def describe_scores(scores: dict[str, Any]) -> list[str]:
     return lines
 
 
-def spread(count: int, wanted: int) -> list[int]:
-    """At most `wanted` of `count` rows, evenly spread, always the same."""
-    return [index * count // wanted for index in range(wanted)] if wanted < count else list(range(count))
-
-
 def format_examples(sources: Sequence[str], predictions: Sequence[str], references: Sequence[str]) -> str:
     """Sentences, their translations and their references, three lines each, with an empty line before each three."""
     lines = []

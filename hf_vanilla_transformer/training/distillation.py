@@ -19,9 +19,9 @@ from tqdm.auto import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.cleaning import clean_pairs
+from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.target_language import TargetCodes
 from ..data.text_lines import iterate_lines
-from ..evaluation.evaluate import spread
 from ..hub.model_card import name_of_base
 from ..hub.native_folder import native_folder
 from ..hub.user_cache import result_folder
@@ -165,7 +165,7 @@ class Teacher:
             return "teacher: all sentences are translated already"
         model = self._loaded()
         started = time.perf_counter()
-        sample = [missing[row] for row in spread(len(missing), _SAMPLE)]
+        sample = [missing[row] for row in pick_evenly_spaced_rows(len(missing), _SAMPLE)]
         list(self._translate(*model, sample))
         seconds = (time.perf_counter() - started) / len(sample) * len(missing) / PartialState().num_processes
         return f"teacher: {len(missing):,} sentences to translate first, about {spoken_duration(seconds)}"

@@ -10,10 +10,10 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
+from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.length_filter import pair_lengths
 from ..data.tokenized_pairs import tokenize_pairs
 from ..evaluation.choose_search import PAIRS_OF_A_CHOICE
-from ..evaluation.evaluate import spread
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError
@@ -186,7 +186,7 @@ def student_recipe(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sample(split: Dataset) -> Dataset:
-    rows = split.select(spread(len(split), _SAMPLE)).select_columns(["source", "target"])
+    rows = split.select(pick_evenly_spaced_rows(len(split), _SAMPLE)).select_columns(["source", "target"])
     return Dataset.from_dict(rows.to_dict())
 
 

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.length_filter import pair_lengths
 from ..data.token_budget_batches import TokenBudgetBatchSampler
 from ..evaluation.choose_search import ALPHAS, PAIRS_OF_A_CHOICE
-from ..evaluation.evaluate import spread
 from ..evaluation.metrics import IGNORED_LABEL
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..support.process_memory import keep_freed_memory, limit_onednn_cache, peak_memory
@@ -166,7 +166,7 @@ def _measure(
     chosen = list(dict.fromkeys([*first, *range(len(batches))]))[:_UPDATES]
     held_out = data.get("validation", data["train"])
     longest = int(np.add(*pair_lengths(held_out)).argmax())
-    typical = spread(len(held_out), settings.args.per_device_eval_batch_size)
+    typical = pick_evenly_spaced_rows(len(held_out), settings.args.per_device_eval_batch_size)
     job = {
         "arguments": {name: value for name, value in settings.to_repeat().items() if name not in _LEFT_OUT},
         "batches": [data["train"].select(batches[number]).to_list() for number in chosen],

@@ -24,6 +24,7 @@ from transformers import (
 from transformers.trainer_utils import HubStrategy
 
 from ..data.cleaning import clean_pairs, hold_out
+from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.length_filter import filter_pairs, pair_lengths
 from ..data.pair_arguments import TrainingDataArguments
 from ..data.sentencepiece_tokenizer import train_sentencepiece
@@ -31,7 +32,6 @@ from ..data.target_language import TargetCodes, codes_of
 from ..data.token_budget_batches import TokenBudgetBatchSampler
 from ..data.tokenized_pairs import tokenize_pairs
 from ..data.tokenizer import train_tokenizer
-from ..evaluation.evaluate import spread
 from ..evaluation.metrics import make_compute_metrics
 from ..hub.native_folder import IMPORTERS, native_folder
 from ..model.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -145,7 +145,9 @@ def prepare_pairs(pairs: DatasetDict, data_args: TrainingDataArguments) -> Datas
     if held_out is not None and "validation" in pairs:
         raise InputError(f"validation_size is {held_out}, but validation pairs are given; leave out one of the two.")
     if data_args.max_train_samples is not None:
-        pairs["train"] = pairs["train"].select(spread(len(pairs["train"]), data_args.max_train_samples))
+        pairs["train"] = pairs["train"].select(
+            pick_evenly_spaced_rows(len(pairs["train"]), data_args.max_train_samples)
+        )
     if data_args.clean:
         given, evaluated = pairs["train"], [pairs[name] for name in ("validation", "test") if name in pairs]
         pairs["train"], removed = clean_pairs(given, evaluated)
@@ -316,7 +318,7 @@ def translated_letterless_share(pairs: Dataset, codes: TargetCodes) -> float:
 
 def digest(data: Dataset) -> str:
     """A hash of tokenized pairs, of all lengths and of 1,000 pairs evenly spread, because a corpus may be large."""
-    pairs = data.select(spread(len(data), 1000)).select_columns(["input_ids", "labels"]).to_dict()
+    pairs = data.select(pick_evenly_spaced_rows(len(data), 1000)).select_columns(["input_ids", "labels"]).to_dict()
     found = sha256(json.dumps(pairs).encode())
     for side in pair_lengths(data):
         found.update(side.astype("<i8").tobytes())

@@ -24,8 +24,9 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import SaveStrategy
 
 from ..acceleration.prepacked_weights import forget_packed
+from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
 from ..data.target_language import TargetCodes
-from ..evaluation.evaluate import format_examples, spread
+from ..evaluation.evaluate import format_examples
 from ..model.input_checks import is_blank
 from ..support.process_memory import release_freed_memory
 from ..support.user_errors import Terminated
@@ -223,7 +224,7 @@ class LogExamples(TrainerCallback):
 
     def __init__(self, trainer: Seq2SeqTrainer, tokenizer: PreTrainedTokenizerBase, pairs: Dataset):
         self.trainer, self.tokenizer = trainer, tokenizer
-        self.examples = pairs.select(spread(len(pairs), SHOWN))
+        self.examples = pairs.select(pick_evenly_spaced_rows(len(pairs), SHOWN))
 
     def on_evaluate(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         # A model whose training diverged may have no translation.

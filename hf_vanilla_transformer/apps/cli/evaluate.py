@@ -71,7 +71,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
     """Evaluate as the command line says; returns the scores."""
     args = parse(Arguments, __doc__, arguments, "evaluate")
     # Not at the top, because --help needs neither data sets nor metrics.
-    from ...evaluation.evaluate import describe_scores, evaluate, format_examples, spread
+    from ...data.evenly_spaced_rows import pick_evenly_spaced_rows
+    from ...evaluation.evaluate import describe_scores, evaluate, format_examples
 
     asked, data, names = args.evaluation, args.data, args.model.model_name_or_path or []
     if not names and asked.against is None and (unused := args.decoding.generate_kwargs()):
@@ -102,7 +103,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     described |= {"translations_file": asked.translations_file, "against": asked.against}
     scores |= {key: value for key, value in described.items() if value is not None}
     if asked.show is not None:
-        rows = spread(len(translations), asked.show)
+        rows = pick_evenly_spaced_rows(len(translations), asked.show)
         shown = pairs.select(rows)
         print(format_examples(shown["source"], [translations[row] for row in rows], shown["target"]), end="\n\n")
     print("\n".join(describe_scores(scores)))

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 
 from hf_vanilla_transformer import load_pairs, score_translations, translate
 from hf_vanilla_transformer.apps.cli import evaluate, train
-from hf_vanilla_transformer.evaluation.evaluate import describe_search, spread
+from hf_vanilla_transformer.evaluation.evaluate import describe_search
 from hf_vanilla_transformer.evaluation.metrics import describe_exact_match
 from hf_vanilla_transformer.evaluation.scoring_arguments import ScoringArguments
 from hf_vanilla_transformer.support.user_errors import InputError
@@ -114,12 +114,6 @@ def test_evaluate(decisive, tmp_path, capsys):
     assert printed.startswith("\n" + "\n".join(blocks) + "\n")
     with pytest.raises(SystemExit, match="error: show is 0; it must be at least 1"):
         evaluate.main(["--model_name_or_path", str(decisive), *data, "--show", "0"])
-
-
-def test_examples_are_spread_over_all_rows():
-    assert spread(500, 5) == [0, 100, 200, 300, 400]
-    assert spread(3, 5) == [0, 1, 2]
-    assert spread(7, 7) == list(range(7))
 
 
 def test_evaluating_another_split_whatever_the_case(decisive, write):
