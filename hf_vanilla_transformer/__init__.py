@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from .training.run import distill as distill
     from .training.run import train as train
     from .training.run_saving import RunStoppedError as RunStoppedError
-    from .training.token_metrics import TokenMetricsTrainer as TokenMetricsTrainer
+    from .training.token_metrics_trainer import TokenMetricsTrainer as TokenMetricsTrainer
     from .training.trainer_callbacks import DivergedError as DivergedError
     from .training.trainer_callbacks import ReleaseMemory as ReleaseMemory
     from .training.trainer_callbacks import StopWhenDiverged as StopWhenDiverged
@@ -129,7 +129,7 @@ _NAMES_OF = {
     "training.r_drop": ["RDropTrainer"],
     "training.run": ["distill", "train"],
     "training.run_saving": ["RunStoppedError"],
-    "training.token_metrics": ["TokenMetricsTrainer"],
+    "training.token_metrics_trainer": ["TokenMetricsTrainer"],
     "training.trainer_callbacks": ["DivergedError", "ReleaseMemory", "StopWhenDiverged"],
     "translation.alignment": ["align"],
     "translation.engine": ["load_engine"],

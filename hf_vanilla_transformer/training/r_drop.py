@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from ..model.input_checks import check_labels
 from ..model.modeling_vanilla_transformer import per_token
 from ..support.user_errors import InputError
-from .token_metrics import TokenMetricsTrainer
+from .token_metrics_trainer import TokenMetricsTrainer
 
 
 # The loss is computed in chunks of this many tokens: intermediate results fit in a CPU's cache, or take little GPU

@@ -55,7 +55,7 @@ from .r_drop import RDropTrainer
 from .run_arguments import ModelArguments, RunArguments, Settings
 from .run_checks import check_lengths, check_space, check_tokenizer
 from .run_report import push_without_paths
-from .token_metrics import TokenMetricsTrainer
+from .token_metrics_trainer import TokenMetricsTrainer
 from .trainer_callbacks import (
     CheckpointAtSigterm,
     EarlyStopping,

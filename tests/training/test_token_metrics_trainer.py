@@ -10,8 +10,8 @@ import torch
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, TrainerCallback
 
 from hf_vanilla_transformer import PaperTrainingArguments, RDropTrainer, make_compute_metrics
-from hf_vanilla_transformer.training import token_metrics
-from hf_vanilla_transformer.training.token_metrics import TokenMetricsTrainer
+from hf_vanilla_transformer.training import token_metrics_trainer
+from hf_vanilla_transformer.training.token_metrics_trainer import TokenMetricsTrainer
 from tests.invariants.killed import run_as_two
 from tests.models import small_model
 from tests.training.toy import copy_task
@@ -153,7 +153,7 @@ def test_speed_is_that_of_training_without_evaluations(tmp_path, tokenizer, monk
             self.now += 1000
 
     clock, steps = Clock(), {"max_steps": 4, "logging_steps": 2, "eval_steps": 3, "eval_strategy": "steps"}
-    monkeypatch.setattr(token_metrics, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(token_metrics_trainer, "time", SimpleNamespace(monotonic=lambda: clock.now))
     steps["train_sampling_strategy"] = "sequential"
     trainer = make_trainer(tmp_path, tokenizer, small_model(), kind, rows=12, **steps)
     trainer.add_callback(clock)
