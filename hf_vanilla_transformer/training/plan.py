@@ -17,7 +17,8 @@ from ..evaluation.choose_search import PAIRS_OF_A_CHOICE
 from ..model.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from ..support.recipes import read_recipe
 from ..support.user_errors import InputError
-from .plan_costs import Corpus, Costs, estimate
+from .corpus import Corpus
+from .cost_estimate import Costs, estimate_costs
 from .run_arguments import TOKENS_PER_PROCESS, ModelArguments, Settings
 from .run_checks import check_numbers
 from .run_setup import target_language_of, tokenizer_of
@@ -140,10 +141,10 @@ def plan(
         arguments = choose(row, corpus, settings.args.world_size, given, targets, tokens_that_fit)
     planned = Settings.from_arguments(**{**arguments, **given})
     max_tokens = planned.model.max_tokens or planned.args.tokens_per_batch
-    kept = corpus.up_to(max_tokens)
+    kept = corpus.drop_pairs_over(max_tokens)
     # The trial takes pairs by their numbers in the corpus that is left.
-    data["train"] = data["train"].select(corpus.rows_up_to(max_tokens))
-    planned = with_batches(planned, tokens_that_fit, int(max(kept.source.max(), kept.target.max())))
+    data["train"] = data["train"].select(corpus.find_rows_up_to(max_tokens))
+    planned = with_batches(planned, tokens_that_fit, kept.longest_sentence)
     per_epoch = updates_of_epoch(corpus, planned.given, settings.args.world_size)
     # As the Trainer counts them.
     steps, epochs = planned.args.max_steps, planned.args.num_train_epochs
@@ -151,7 +152,7 @@ def plan(
     for kind in ("save", "eval"):
         if getattr(planned.args, f"{kind}_strategy") == "epoch":  # The same by steps, which the costs count.
             setattr(planned.args, f"{kind}_steps", per_epoch)
-    costs = estimate(planned, updates, kept, tokenizer, data, tflops)
+    costs = estimate_costs(planned, updates, kept, tokenizer, data, tflops)
     how = "measured by a trial of some updates" if tflops is None else f"computed for {tflops:g} TFLOP/s, not measured"
     reasons = _reasons(name, planned, corpus, updates / per_epoch) if chooses else []
     return Plan(arguments, [*reasons, f"time and memory: {how}"], costs)
@@ -192,9 +193,9 @@ def _sample(split: Dataset) -> Dataset:
 
 def updates_of_epoch(corpus: Corpus, arguments: Mapping[str, Any], processes: int) -> int:
     """The number of updates in an epoch, with some arguments of `train`."""
-    kept = corpus.up_to(arguments.get("max_tokens") or arguments.get("tokens_per_batch"))
-    batches = len(kept.batches(arguments.get("tokens_per_batch"), arguments.get("per_device_train_batch_size", 8)))
-    of_process = math.ceil(batches * kept.pairs / len(kept.source) / processes)
+    kept = corpus.drop_pairs_over(arguments.get("max_tokens") or arguments.get("tokens_per_batch"))
+    batches = len(kept.make_batches(arguments.get("tokens_per_batch"), arguments.get("per_device_train_batch_size", 8)))
+    of_process = math.ceil(batches * kept.training_pairs / len(kept.source_lengths) / processes)
     return math.ceil(of_process / arguments.get("gradient_accumulation_steps", 1))
 
 
@@ -250,7 +251,7 @@ def choose(
     if given.get("num_beams") == 1:
         # A greedy search has neither a length penalty nor a stopping rule.
         del chosen["choose_search"]
-    if not corpus.validation:
+    if not corpus.validation_pairs:
         chosen = {name: value for name, value in chosen.items() if name not in _OF_VALIDATION}
     return {name: value for name, value in chosen.items() if name not in given}
 
@@ -265,7 +266,7 @@ def _fit_batches(
     recipe: Mapping[str, Any], corpus: Corpus, processes: int, given: Mapping[str, Any], tokens_that_fit: int
 ) -> dict[str, Any]:
     """Choose batches so that an update has as many tokens as the recipe says, whatever the number of processes."""
-    longest_sentence = int(max(corpus.source.max(), corpus.target.max()))
+    longest_sentence = corpus.longest_sentence
     tokens_per_update = given.get("tokens_per_update") or recipe.get("tokens_per_update")
     most_tokens = tokens_that_fit
     if tokens_per_update is None:
@@ -304,29 +305,29 @@ def _reasons(name: str, settings: Settings, corpus: Corpus, epochs: float) -> li
     args, model, config = settings.args, settings.model, settings.model.config()
     sizes = f"d_model {config.d_model}, d_ff {config.d_ff}, {config.num_heads} heads, dropout {config.dropout:g}"
     factor = f", initial weights times {config.initializer_factor:g}" if config.initializer_factor != 1 else ""
-    means = f"{corpus.source.mean():.1f} source and {corpus.target.mean():.1f} target tokens on average"
+    means = f"{corpus.source_lengths.mean():.1f} source and {corpus.target_lengths.mean():.1f} target tokens on average"
     is_limited = model.vocab_size < read_recipe(name, Settings)["vocab_size"]
     limit = f", one for each {_BYTES_PER_TOKEN} bytes of text" if is_limited else ""
     batches = args.gradient_accumulation_steps * args.world_size
     tokens = args.tokens_per_batch and f"{args.tokens_per_batch * batches:,} tokens on each side"
     r_drop = f", two dropout masks per batch (R-Drop {args.r_drop_alpha:g})" if args.r_drop_alpha else ""
-    removed = corpus.pairs - corpus.up_to(model.max_tokens).pairs
+    removed = corpus.training_pairs - corpus.drop_pairs_over(model.max_tokens).training_pairs
     weights = f"average of the last {model.average_last} checkpoints" if model.average_last else "of the last update"
     lines = [
-        f"recipe {name}, for {ROWS[name]:,} pairs and more: {corpus.pairs:,} training pairs of {means}",
+        f"recipe {name}, for {ROWS[name]:,} pairs and more: {corpus.training_pairs:,} training pairs of {means}",
         f"model: {config.encoder_layers} + {config.decoder_layers} layers, {sizes}{factor}",
         f"vocabulary: {model.tokenizer_name or f'at most {model.vocab_size:,} tokens{limit}'}",
         f"update: {tokens or f'{args.per_device_train_batch_size * batches:,} pairs'}; {epochs:,.1f} epochs{r_drop}",
         f"schedule: {args.describe_optimizer()}, {args.warmup_steps:,g} warm-up updates",
-        f"evaluation: {_when(args.eval_strategy, args.eval_steps)}, of {corpus.validation:,} pairs",
+        f"evaluation: {_when(args.eval_strategy, args.eval_steps)}, of {corpus.validation_pairs:,} pairs",
         f"weights: {weights}; a checkpoint {_when(args.save_strategy, args.save_steps)}",
     ]
     if model.keep_better:
         lines.append("after the training: the better of average and last checkpoint, by BLEU on the validation pairs")
     if model.choose_search:
-        pairs = min(corpus.validation, PAIRS_OF_A_CHOICE)
+        pairs = min(corpus.validation_pairs, PAIRS_OF_A_CHOICE)
         lines.append(f"search: length penalty and stopping rule are chosen on {pairs:,} validation pairs")
-    if (larger := row_for(corpus.pairs, on_gpu=True)) != name:
+    if (larger := row_for(corpus.training_pairs, on_gpu=True)) != name:
         lines.insert(1, f"{larger}, for so many pairs, needs a GPU; --config {larger} selects it on a CPU, too")
     if removed:
         lines.append(f"removed: about {removed:,} pairs of more than {model.max_tokens:,} tokens on a side")

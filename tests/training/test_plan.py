@@ -3,6 +3,7 @@
 import json
 import random
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,9 +20,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from hf_vanilla_transformer import load_pairs, plan, train_tokenizer
 from hf_vanilla_transformer.support.recipes import read_recipe
 from hf_vanilla_transformer.support.user_errors import UserError
-from hf_vanilla_transformer.training import plan_costs
+from hf_vanilla_transformer.training import cost_estimate, trial_run
+from hf_vanilla_transformer.training.corpus import Corpus
+from hf_vanilla_transformer.training.cost_estimate import Costs, estimate_costs
 from hf_vanilla_transformer.training.plan import ROWS, choose, row_for, updates_of_epoch
-from hf_vanilla_transformer.training.plan_costs import Corpus, Costs, estimate
 from hf_vanilla_transformer.training.run import train
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_checks import check_settings
@@ -74,9 +76,9 @@ def test_every_plan_fits_its_corpus(pairs, validation, longest, processes, on_gp
     # On CPUs.
     assert batch == found.model.max_tokens <= row["max_tokens"]
     # No pair is removed because several processes share the update.
-    assert batch >= min(longest, row["max_tokens"], len(of.source))
+    assert batch >= min(longest, row["max_tokens"], len(of.source_lengths))
     assert batch * args.gradient_accumulation_steps * processes >= min(update, update // 2 + 1)
-    assert args.per_device_eval_batch_size * min(longest, len(of.source)) <= max(4 * row["max_tokens"], longest)
+    assert args.per_device_eval_batch_size * min(longest, len(of.source_lengths)) <= max(4 * row["max_tokens"], longest)
 
 
 def test_more_pairs_never_get_a_smaller_model():
@@ -128,12 +130,12 @@ def test_given_arguments_win_and_the_others_follow(name, changes):
 
 def test_epochs_and_budget_set_the_number_of_updates():
     of = corpus(20_000)
-    batches = len(of.batches(2048, 8)) * 100
+    batches = len(of.make_batches(2048, 8)) * 100
     assert planned("small", of, num_train_epochs=2).args.num_train_epochs == 2
-    assert planned("small", corpus(10_000)).args.max_steps == 36 * len(corpus(10_000).batches(2048, 8)) * 50
+    assert planned("small", corpus(10_000)).args.max_steps == 36 * len(corpus(10_000).make_batches(2048, 8)) * 50
     assert planned("small", of).args.max_steps == 9_000 < 36 * batches
-    assert planned("medium", of).args.max_steps == 30 * len(of.batches(4096, 8)) * 100
-    assert planned("medium", of, tokens_per_batch=2048).args.max_steps > 1.7 * 30 * len(of.batches(4096, 8)) * 100
+    assert planned("medium", of).args.max_steps == 30 * len(of.make_batches(4096, 8)) * 100
+    assert planned("medium", of, tokens_per_batch=2048).args.max_steps > 1.7 * 30 * len(of.make_batches(4096, 8)) * 100
     assert planned("small", of, processes=2).args.tokens_per_batch == 1024
     # The update of the paper, in eight processes or in eight batches.
     assert planned("base", of).args.gradient_accumulation_steps == 8
@@ -168,7 +170,7 @@ def test_a_trial_that_was_killed(monkeypatch):
 
 
 @pytest.mark.parametrize(("limit", "checkpoints"), [(3, 4), (9, 10), (20, 10), (0, 10), (None, 10)])
-def test_estimate_counts_the_checkpoints_on_the_disk(limit, checkpoints):
+def test_estimate_costs_counts_the_checkpoints_on_the_disk(limit, checkpoints):
     """Ten are written. The oldest one is removed after a new one is written, so there is one more than the limit."""
     run = {**SMALL, "max_steps": 10, "save_steps": 1, "save_total_limit": limit}
     costs = plan(numbers(), tflops=1, chooses=False, **run).costs
@@ -186,11 +188,12 @@ def test_the_trial_begins_with_the_largest_batches(tmp_path, monkeypatch):
     def note(command, **options):
         folder = Path(command[-1])
         jobs.append(json.loads((folder / "job.json").read_text()))
-        (folder / "result.json").write_text(json.dumps({"update": 1e-6, "greedy": 0, "beam": 0, "memory": 1}))
+        result = trial_run.TrialResult(1e-6, 0, 0, 1)
+        (folder / "result.json").write_text(json.dumps(asdict(result)))
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(subprocess, "run", note)
-    monkeypatch.setattr(plan_costs, "_UPDATES", 2)
+    monkeypatch.setattr(trial_run, "_UPDATES", 2)
     plan(pairs, chooses=False, max_steps=1, per_device_train_batch_size=8, **{**SMALL, "d_model": 16})
     (job,) = jobs
     batches = [[len(row["input_ids"]) + len(row["labels"]) for row in batch] for batch in job["batches"]]
@@ -224,7 +227,7 @@ def test_the_hours_of_an_h100(tokenizer):
     """Base made 265,618 target tokens/s in the Trainer on a GPU of 989 TFLOP/s (gpu_candidates.md)."""
     of = Corpus(4_500_000, 0, 0, *[np.full(20_000, 25)] * 2)
     found = planned("base", of, config_overrides={"vocab_size": 37_000})
-    costs = estimate(found, 100_000, of, tokenizer, DatasetDict(), 989)
+    costs = estimate_costs(found, 100_000, of, tokenizer, DatasetDict(), 989)
     assert costs.seconds == pytest.approx(100_000 * 25_000 / 265_618, rel=0.05)
     assert costs.tokens == 4_500_000 * 25
     assert costs.parameters == pytest.approx(63e6, rel=0.01)
@@ -246,16 +249,16 @@ def test_the_trial_has_the_pairs_of_the_corpus(monkeypatch):
     train_pairs = [long_pair, *pairs["train"].to_list()]
     costs = []
 
-    def estimate_costs(settings, updates, corpus, tokenizer, data, tflops):
+    def record_estimate(settings, updates, corpus, tokenizer, data, tflops):
         costs.append((corpus, data["train"]))
         return Costs(1, 1, 1, 1.0, 1, 1)
 
-    monkeypatch.setitem(plan.__globals__, "estimate", estimate_costs)
+    monkeypatch.setitem(plan.__globals__, "estimate_costs", record_estimate)
     plan(DatasetDict({**pairs, "train": Dataset.from_list(train_pairs)}), max_tokens=300)
     ((corpus, data),) = costs
-    assert len(corpus.source) == len(pairs["train"])
-    assert [len(tokens) for tokens in data["input_ids"]] == corpus.source.tolist()
-    assert [len(tokens) for tokens in data["labels"]] == corpus.target.tolist()
+    assert len(corpus.source_lengths) == len(pairs["train"])
+    assert [len(tokens) for tokens in data["input_ids"]] == corpus.source_lengths.tolist()
+    assert [len(tokens) for tokens in data["labels"]] == corpus.target_lengths.tolist()
 
 
 def test_a_plan_next_to_its_run(tmp_path, monkeypatch):
@@ -264,8 +267,14 @@ def test_a_plan_next_to_its_run(tmp_path, monkeypatch):
     pairs = numbers()
     changes = {**SMALL, "num_train_epochs": 2, "tokens_per_batch": 64, "max_new_tokens": 12}
     before = torch.random.get_rng_state(), random.getstate(), np.random.get_state()
-    trial, memory = plan_costs._measure, []
-    monkeypatch.setattr(plan_costs, "_measure", lambda *args: memory.append(trial(*args)) or memory[0])
+    run_trial = cost_estimate.run_trial
+    trials = []
+
+    def record_trial(*args):
+        trials.append(run_trial(*args))
+        return trials[-1]
+
+    monkeypatch.setattr(cost_estimate, "run_trial", record_trial)
     found = plan(pairs, **changes)
     after = torch.random.get_rng_state(), random.getstate(), np.random.get_state()
     assert torch.equal(before[0], after[0])
@@ -274,9 +283,10 @@ def test_a_plan_next_to_its_run(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     assert not found.arguments.keys() & changes.keys()
     assert found.costs.seconds > 0
-    assert memory[0]["memory"] > 50_000_000
+    (trial,) = trials
+    assert trial.peak_memory > 50_000_000
     if not torch.cuda.is_available():
-        assert found.costs.memory == pytest.approx(1.3 * memory[0]["memory"])
+        assert found.costs.memory == pytest.approx(1.3 * trial.peak_memory)
 
     for split, name in (("train", "train_file"), ("validation", "validation_file")):
         pairs[split].to_json(f"{split}.jsonl")

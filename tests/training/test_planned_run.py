@@ -13,7 +13,7 @@ from hf_vanilla_transformer import load_pairs
 from hf_vanilla_transformer.apps.cli import plan as plan_verb
 from hf_vanilla_transformer.apps.cli import train as train_verb
 from hf_vanilla_transformer.training import run
-from hf_vanilla_transformer.training.plan_costs import Costs
+from hf_vanilla_transformer.training.cost_estimate import Costs
 from hf_vanilla_transformer.training.run import train
 from hf_vanilla_transformer.training.run_arguments import Settings
 from hf_vanilla_transformer.training.run_saving import RunStoppedError

@@ -15,8 +15,9 @@ from hf_vanilla_transformer import VanillaTransformerConfig, VanillaTransformerF
 from hf_vanilla_transformer.support.recipes import read_recipe
 from hf_vanilla_transformer.training import plan as plan_module
 from hf_vanilla_transformer.training import run, run_setup, update_batches
+from hf_vanilla_transformer.training.corpus import Corpus
+from hf_vanilla_transformer.training.cost_estimate import Costs
 from hf_vanilla_transformer.training.plan import choose
-from hf_vanilla_transformer.training.plan_costs import Corpus, Costs
 from hf_vanilla_transformer.training.run_arguments import RunArguments, Settings
 from hf_vanilla_transformer.training.update_batches import (
     DeviceMemory,
@@ -243,7 +244,7 @@ def pairs_of(count):
 def on_a_gpu(monkeypatch):
     """`plan` chooses base, as for a GPU and 1,000,000 pairs, and measures nothing."""
     monkeypatch.setattr(plan_module, "row_for", lambda pairs, on_gpu: "base")
-    monkeypatch.setattr(plan_module, "estimate", lambda *args: Costs(1, 1, 1, 1, 1, 1))
+    monkeypatch.setattr(plan_module, "estimate_costs", lambda *args: Costs(1, 1, 1, 1, 1, 1))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""The size of a corpus and a sample of its sentence lengths, from which a plan and its costs are computed."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.token_budget_batches import TokenBudgetBatchSampler
+from ..support.user_errors import InputError
+
+
+class Corpus(NamedTuple):
+    """Number of pairs of each split, and the lengths of a sample of the training pairs.
+
+    Args:
+        training_pairs (`int`): number of training pairs.
+        validation_pairs (`int`): number of validation pairs; 0 if there are none.
+        test_pairs (`int`): number of test pairs; 0 if there are none.
+        source_lengths (`np.ndarray` of shape `(sample,)`): tokens of each source of the sample.
+        target_lengths (`np.ndarray` of shape `(sample,)`): tokens of each target of the sample.
+    """
+
+    training_pairs: int
+    validation_pairs: int
+    test_pairs: int
+    source_lengths: NDArray[np.int64]
+    target_lengths: NDArray[np.int64]
+
+    @property
+    def longest_sentence(self) -> int:
+        """Number of tokens of the longest sentence of the sample, on either side."""
+        return int(max(self.source_lengths.max(), self.target_lengths.max()))
+
+    def find_rows_up_to(self, max_tokens: int | None) -> NDArray[np.int64]:
+        """Return the rows of the sample whose pairs have at most `max_tokens` tokens on each side."""
+        limit = max_tokens or math.inf
+        longer_sides = np.maximum(self.source_lengths, self.target_lengths)
+        return np.flatnonzero(longer_sides <= limit)
+
+    def drop_pairs_over(self, max_tokens: int | None) -> "Corpus":
+        """Return the corpus without the training pairs that have more than `max_tokens` tokens on a side.
+
+        The number of training pairs is scaled by the share of the sample that remains.
+
+        Raises:
+            ValueError: if no pair remains.
+        """
+        rows = self.find_rows_up_to(max_tokens)
+        if len(rows) == 0:
+            raise InputError(f"all training pairs have more than {max_tokens} tokens on a side; raise max_tokens.")
+        remaining_pairs = round(self.training_pairs * len(rows) / len(self.source_lengths))
+        return self._replace(
+            training_pairs=remaining_pairs,
+            source_lengths=self.source_lengths[rows],
+            target_lengths=self.target_lengths[rows],
+        )
+
+    def make_batches(self, tokens_per_batch: int | None, sentences_per_batch: int) -> list[list[int]]:
+        """Divide the rows of the sample into batches, as the training does, in a random order.
+
+        Args:
+            tokens_per_batch: maximum number of tokens on each side of a batch. If it is None, a batch has
+                `sentences_per_batch` pairs of similar length instead.
+            sentences_per_batch: number of pairs in a batch without a token budget.
+        """
+        if tokens_per_batch is not None:
+            return list(TokenBudgetBatchSampler((self.source_lengths, self.target_lengths), tokens_per_batch))
+        longer_sides = np.maximum(self.source_lengths, self.target_lengths)
+        rows_by_length = np.argsort(longer_sides, kind="stable").tolist()
+        batches = []
+        for start in range(0, len(rows_by_length), sentences_per_batch):
+            batches.append(rows_by_length[start : start + sentences_per_batch])
+        random_order = np.random.default_rng(0).permutation(len(batches))
+        return [batches[index] for index in random_order]
+
+    def count_padded_tokens(self, batches: list[list[int]]) -> NDArray[np.int64]:
+        """Count the tokens of both sides of each batch, padding included; returns an array of shape `(batches,)`."""
+        counts = []
+        for batch in batches:
+            padded_length = int(self.source_lengths[batch].max() + self.target_lengths[batch].max())
+            counts.append(len(batch) * padded_length)
+        return np.array(counts)

@@ -1,0 +1,293 @@
+"""Measure the time and memory of some updates and searches in a child process.
+
+The child process, `python -m hf_vanilla_transformer.training.trial_run FOLDER`, reads a tokenizer and `job.json` from a
+folder and writes `result.json` there. A child process keeps the random states and the memory of the parent as they are.
+It also trains alone, so that with several processes none of them waits for another one.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from itertools import cycle
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypedDict
+
+import numpy as np
+import torch
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
+
+from ..data.evenly_spaced_rows import pick_evenly_spaced_rows
+from ..data.length_filter import pair_lengths
+from ..evaluation.metrics import IGNORED_LABEL
+from ..support.process_memory import keep_freed_memory, limit_onednn_cache, peak_memory
+from ..support.user_errors import UserError
+from .corpus import Corpus
+from .run_arguments import TRAINED, Settings
+from .run_setup import make_model, make_trainer
+
+
+# A trial ends after this many updates or seconds, but not before it has made the fewest updates. The first update is
+# slower than the others, and the first two are the largest.
+_UPDATES = 50
+_SECONDS = 20
+_FEWEST_UPDATES = 3
+# Arguments that a trial does not take from the run, because they do not concern its updates.
+_ARGUMENTS_LEFT_OUT = {
+    "average_last",
+    "ddp_backend",
+    "deepspeed",
+    "early_stopping_patience",
+    "eval_strategy",
+    "fsdp",
+    "load_best_model_at_end",
+    "metric_for_best_model",
+    "output_dir",
+    "push_to_hub",
+    "report_to",
+    "results",
+    "save_strategy",
+    # The tokenizer is already trained.
+    *TRAINED,
+}
+# Parts of the names of environment variables that torchrun, accelerate and MPI set.
+_LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "ACCELERATE_", "FSDP_", "PMI_")
+
+# A tokenized pair, with its `input_ids` and `labels`.
+TokenizedPair = dict[str, list[int]]
+
+
+class TrialJob(TypedDict):
+    """The content of `job.json`: what the child process has to measure."""
+
+    arguments: dict[str, Any]
+    """Arguments of `train`."""
+    batches: list[list[TokenizedPair]]
+    """Training batches, the ones that need most memory first."""
+    typical: list[TokenizedPair]
+    """A validation batch with pairs of ordinary lengths."""
+    longest: list[TokenizedPair]
+    """A validation batch with the longest pair."""
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What a trial measured; it is the content of `result.json`.
+
+    Args:
+        update_seconds_per_token: median time of an update, divided by its tokens on both sides, padding included.
+        greedy_seconds_per_token: time of greedy search for each token.
+        beam_seconds_per_token: time of beam search for each token.
+        peak_memory: bytes of the child process, or on its GPU.
+    """
+
+    update_seconds_per_token: float
+    greedy_seconds_per_token: float
+    beam_seconds_per_token: float
+    peak_memory: int
+
+
+def run_trial(
+    settings: Settings,
+    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerBase,
+    tokenized_sample: DatasetDict,
+    batches: list[list[int]],
+) -> TrialResult:
+    """Measure some updates and searches of a run in a child process.
+
+    Args:
+        settings: arguments of the run.
+        corpus: lengths of the pairs of `tokenized_sample["train"]`.
+        tokenizer: tokenizer of the run, already trained.
+        tokenized_sample: tokenized training pairs, and optionally tokenized validation pairs.
+        batches: rows of the training pairs that each batch has.
+
+    Raises:
+        UserError: if the child process fails, for example because the memory is too small.
+    """
+    job = _make_job(settings, corpus, tokenized_sample, batches)
+    with TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
+        tokenizer.save_pretrained(folder)
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        command = [sys.executable, "-P", "-m", __name__, folder_name]
+        environment = _make_environment(settings.args.device)
+        process = subprocess.run(command, env=environment, capture_output=True, check=False)
+        if process.returncode != 0:
+            reason = _describe_failure(process.returncode, process.stderr)
+            raise UserError(f"a trial of some updates failed ({reason}); give a smaller --tokens_per_batch.")
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return TrialResult(**result)
+
+
+def _make_job(settings: Settings, corpus: Corpus, tokenized_sample: DatasetDict, batches: list[list[int]]) -> TrialJob:
+    """Choose what the child process measures.
+
+    The batch of the longest pairs and the batch with most tokens come first, because they need most memory and a trial
+    may end before it has used all batches.
+    """
+    padded_lengths = []
+    for batch in batches:
+        padded_lengths.append(int(corpus.source_lengths[batch].max() + corpus.target_lengths[batch].max()))
+    longest_batch = int(np.argmax(padded_lengths))
+    largest_batch = int(corpus.count_padded_tokens(batches).argmax())
+    # A dict removes duplicates and keeps the order.
+    batch_order = list(dict.fromkeys([longest_batch, largest_batch, *range(len(batches))]))
+    training_batches = []
+    for index in batch_order[:_UPDATES]:
+        training_batches.append(tokenized_sample["train"].select(batches[index]).to_list())
+
+    evaluated_pairs = tokenized_sample.get("validation", tokenized_sample["train"])
+    typical_rows = pick_evenly_spaced_rows(len(evaluated_pairs), settings.args.per_device_eval_batch_size)
+    source_lengths, target_lengths = pair_lengths(evaluated_pairs)
+    longest_row = int((source_lengths + target_lengths).argmax())
+
+    arguments: dict[str, Any] = {}
+    for name, value in settings.to_repeat().items():
+        if name not in _ARGUMENTS_LEFT_OUT:
+            arguments[name] = value
+    return {
+        "arguments": arguments,
+        "batches": training_batches,
+        "typical": evaluated_pairs.select(typical_rows).to_list(),
+        "longest": evaluated_pairs.select([longest_row, *typical_rows[1:]]).to_list(),
+    }
+
+
+def _make_environment(device: torch.device) -> dict[str, str]:
+    """Return the environment of a child process that trains alone, on the same GPU as this process."""
+    environment = {}
+    for name, value in os.environ.items():
+        # With the variables of a launcher, the child would wait for other processes.
+        if not any(part in name for part in _LAUNCHER_VARIABLES):
+            environment[name] = value
+    if device.type == "cuda":
+        index = device.index or 0
+        # The index counts the visible GPUs. Without a list of them, all are visible.
+        visible_gpus = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+        environment["CUDA_VISIBLE_DEVICES"] = visible_gpus[index] if visible_gpus else str(index)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    return environment
+
+
+def _describe_failure(return_code: int, stderr: bytes) -> str:
+    """Return why a child process failed, as far as its return code and its standard error show it."""
+    lines = stderr.decode(errors="replace").split("\n")
+    last_line = next(filter(None, reversed(lines)), "")
+    # Linux kills a process with SIGKILL if the memory is full. The last line that a process wrote before a signal ended
+    # it says nothing about the reason.
+    if return_code == -signal.SIGKILL or not last_line:
+        return "it was killed, perhaps because the memory is full"
+    if return_code < 0:
+        return f"it was ended by {signal.Signals(-return_code).name}"
+    return last_line
+
+
+def _measure(job: TrialJob, folder: str) -> TrialResult:
+    """Run the updates and searches of a job in this process.
+
+    Args:
+        job: the content of `job.json`.
+        folder: holds the tokenizer, and takes the place of the run's output folder.
+    """
+    arguments: dict[str, Any] = {**job["arguments"], "output_dir": folder, "tokenizer_name": folder}
+    settings = Settings.from_arguments(**arguments)
+    args = settings.args
+    keeps_freed_memory = args.device.type == "cpu" and keep_freed_memory()
+    limit_onednn_cache()
+    tokenizer, model = make_model(settings.model, DatasetDict(), None)
+    typical_pairs = Dataset.from_list(job["typical"])
+    longest_pairs = Dataset.from_list(job["longest"])
+    trainer = make_trainer(args, tokenizer, model, DatasetDict(train=typical_pairs))
+    trainer.create_optimizer_and_scheduler(_UPDATES)
+    model, optimizer = trainer.accelerator.prepare(model, trainer.optimizer)
+
+    seconds_per_token, peaks = _make_updates(trainer, model, optimizer, job["batches"])
+
+    # A model without training hardly ever generates EOS. With this limit, a translation is as long as its source.
+    model.generation_config.max_length_offset = 0
+    trainer.compute_metrics = None
+    beams_after_training = settings.decoding.num_beams or model.generation_config.num_beams
+    greedy_seconds = _measure_search(trainer, typical_pairs, args.generation_num_beams)
+    beam_seconds = _measure_search(trainer, typical_pairs, beams_after_training)
+    trainer.evaluate(longest_pairs)
+
+    memory = peak_memory(args.device) or 0
+    if keeps_freed_memory and _FEWEST_UPDATES < len(peaks) < _UPDATES:
+        memory += _extrapolate_memory_growth(peaks)
+    return TrialResult(
+        # The first update is slower, because memory is allocated and kernels are compiled.
+        update_seconds_per_token=float(np.median(seconds_per_token[1:])),
+        greedy_seconds_per_token=greedy_seconds,
+        beam_seconds_per_token=beam_seconds,
+        peak_memory=memory,
+    )
+
+
+def _make_updates(
+    trainer: Seq2SeqTrainer,
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    batches: list[list[TokenizedPair]],
+) -> tuple[list[float], list[int]]:
+    """Make updates until the trial has enough of them or its time is over.
+
+    Returns:
+        `list[float]`: seconds of each update, divided by its tokens on both sides, padding included.
+        `list[int]`: peak memory of the process or the GPU in bytes after each update.
+    """
+    seconds_per_token: list[float] = []
+    peaks: list[int] = []
+    model.train()
+    start = time.perf_counter()
+    for pairs in cycle(batches):
+        batch = trainer.data_collator(pairs)
+        update_start = time.perf_counter()
+        target_tokens = (batch["labels"] != IGNORED_LABEL).sum()
+        loss = trainer.training_step(model, batch, target_tokens)
+        # Reading the loss waits until a GPU has finished the backward pass.
+        loss.item()
+        optimizer.step()
+        optimizer.zero_grad()
+        update_seconds = time.perf_counter() - update_start
+        padded_tokens = batch["input_ids"].numel() + batch["labels"].numel()
+        seconds_per_token.append(update_seconds / padded_tokens)
+        peaks.append(peak_memory(trainer.args.device) or 0)
+
+        updates = len(peaks)
+        is_time_over = time.perf_counter() - start >= _SECONDS
+        if updates >= _FEWEST_UPDATES and (updates >= _UPDATES or is_time_over):
+            break
+    return seconds_per_token, peaks
+
+
+def _measure_search(trainer: Seq2SeqTrainer, pairs: Dataset, num_beams: int | None) -> float:
+    """Return the seconds of an evaluation with beam search, divided by the number of source tokens."""
+    start = time.perf_counter()
+    trainer.evaluate(pairs, num_beams=num_beams)
+    seconds = time.perf_counter() - start
+    return seconds / sum(map(len, pairs["input_ids"]))
+
+
+def _extrapolate_memory_growth(peaks: list[int]) -> int:
+    """Return by how many bytes the memory of a CPU process would have grown if the trial had made all its updates.
+
+    Memory that is freed but not returned to the OS grows about as the square root of the number of updates. The first
+    updates have the largest batches, so growth is counted from the last of them on.
+    """
+    updates = len(peaks)
+    growth_per_root = (peaks[-1] - peaks[_FEWEST_UPDATES - 1]) / (updates**0.5 - _FEWEST_UPDATES**0.5)
+    return int(growth_per_root * (_UPDATES**0.5 - updates**0.5))
+
+
+if __name__ == "__main__":
+    job_folder = Path(sys.argv[1])
+    trial_job = json.loads((job_folder / "job.json").read_text(encoding="utf-8"))
+    trial_result = _measure(trial_job, sys.argv[1])
+    (job_folder / "result.json").write_text(json.dumps(asdict(trial_result)), encoding="utf-8")
