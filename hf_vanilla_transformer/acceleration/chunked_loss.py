@@ -8,7 +8,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from .fast_path_checks import is_plain_cpu_tensor
-from .linear_and_dropout import cast_to_matmul_dtype, onednn_linear, suits_onednn
+from .linear_and_dropout import cast_to_matmul_dtype, is_faster_by_onednn, onednn_linear
 
 
 # Rows of logits per chunk, at least, and in multiples of d_model: with smaller chunks, adding up the gradients of the
@@ -96,7 +96,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         # One buffer for all chunks, because allocating memory takes longer than the computation in it.
         precise_logits = None if x.dtype == precise else x.new_empty(min(rows, len(x)), len(w), dtype=precise)
         log_sums, of_labels, largest = x.new_empty(3, len(x), 1, dtype=precise)
-        matmul = onednn_linear if suits_onednn(x[:rows], w) else nn.functional.linear
+        matmul = onednn_linear if is_faster_by_onednn(x[:rows], w) else nn.functional.linear
         for begin in range(0, len(x), rows):
             part = slice(begin, begin + rows)
             logits = matmul(x[part], w, b)

@@ -47,7 +47,7 @@ class Int8Linear(nn.Linear):
 
     @classmethod
     @torch.no_grad()
-    def of(cls, layer: nn.Linear) -> "Int8Linear":
+    def from_linear(cls, layer: nn.Linear) -> "Int8Linear":
         """Quantize a layer: the element of largest magnitude in each row of its matrix becomes 127 or -127."""
         weight = layer.weight
         new = cls(layer.in_features, layer.out_features, layer.bias is not None, weight.device, weight.dtype)
@@ -74,7 +74,7 @@ class Int8Linear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`(..., in)` to `(..., out)`."""
-        if not torch.is_grad_enabled() and is_plain_cpu_tensor(x) and Int8PackedLinear.suits([self]):
+        if not torch.is_grad_enabled() and is_plain_cpu_tensor(x) and Int8PackedLinear.can_compute([self]):
             return pack(self)(x)
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return nn.functional.linear(x, self.float_weight().to(x.dtype), bias)
@@ -120,7 +120,7 @@ class Int8Quantizer(HfQuantizer):
                 "device; load the model without device_map, save it, and load the saved folder with device_map."
             )
         for name, layer in _layers(model, nn.Linear):
-            model.set_submodule(name, Int8Linear.of(layer))
+            model.set_submodule(name, Int8Linear.from_linear(layer))
         self._untie_lm_head(model)
         return model
 

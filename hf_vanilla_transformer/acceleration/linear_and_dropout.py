@@ -84,13 +84,13 @@ def fast_linear(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     if not (is_plain_cpu_tensor(x) and is_plain_linear(layer)):
         return layer(x)
     weight: torch.Tensor = layer.weight  # type: ignore[assignment]
-    if suits_onednn(x, weight):
+    if is_faster_by_onednn(x, weight):
         return _Linear.apply(x, weight, layer.bias)
     warn_of_slow_matmuls(x.dtype)
     return layer(x)
 
 
-def suits_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
+def is_faster_by_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether x W^T is a large float32 matmul of plain tensors, which torch would leave to MKL."""
     return (
         x.dtype == weight.dtype == torch.float32

@@ -51,25 +51,25 @@ def smoothed_cross_entropy_of_matrix(
 
     Args and results are those of [`chunked_smoothed_cross_entropy`].
     """
-    if _suits_triton(states, weight, bias) and triton_works(states.device, dtype_for_matmul(states)):
+    if _can_use_triton(states, weight, bias) and triton_works(states.device, dtype_for_matmul(states)):
         return fused_smoothed_cross_entropy(
             states,
             weight,
             labels,
             label_smoothing,
             bias,
-            replace_logits=_replacement_in_triton(),
-            chunk_bytes=chunk_bytes_of(torch.cuda.get_device_properties(states.device).total_memory),
+            replace_logits=_import_triton_replacement(),
+            chunk_bytes=choose_chunk_bytes(torch.cuda.get_device_properties(states.device).total_memory),
         )
     return chunked_smoothed_cross_entropy(states, weight, labels, label_smoothing, bias)
 
 
-def chunk_bytes_of(memory: int) -> int:
+def choose_chunk_bytes(memory: int) -> int:
     """Return the size of the logits of a chunk on a GPU with so many bytes of memory."""
     return min(_MOST_CHUNK_BYTES, memory // _CHUNK_PART_OF_MEMORY)
 
 
-def _suits_triton(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+def _can_use_triton(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     """Return whether these are ordinary tensors on a GPU of NVIDIA, in dtypes that the kernel computes with."""
     tensors = [states, weight]
     if bias is not None:
@@ -81,7 +81,7 @@ def _suits_triton(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 
 
 @cache
-def _replacement_in_triton() -> ReplaceLogits:
+def _import_triton_replacement() -> ReplaceLogits:
     from .triton_loss import replace_logits_by_gradient_in_triton
 
     return replace_logits_by_gradient_in_triton

@@ -49,7 +49,7 @@ class PackedLinear:
         self._bias = bias
 
     @classmethod
-    def suits(cls, layers: Sequence[nn.Linear]) -> bool:
+    def can_compute(cls, layers: Sequence[nn.Linear]) -> bool:
         """Whether this class can compute these layers on this machine."""
         return True
 
@@ -73,7 +73,7 @@ class _OneDNNLinear(PackedLinear):
         super().__init__(torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS), bias, layers)
 
     @classmethod
-    def suits(cls, layers: Sequence[nn.Linear]) -> bool:
+    def can_compute(cls, layers: Sequence[nn.Linear]) -> bool:
         weight = layers[0].weight
         return (
             weight.device.type == "cpu"
@@ -102,12 +102,12 @@ class _Avx2Linear(PackedLinear):
         self._one_row, self._several_rows = one_row(weight, bias, layers), several_rows(weight, bias, layers)
 
     @classmethod
-    def suits(cls, layers: Sequence[nn.Linear]) -> bool:
+    def can_compute(cls, layers: Sequence[nn.Linear]) -> bool:
         return (
             torch.backends.cpu.get_cpu_capability() == "AVX2"
             and torch.backends.mkl.is_available()
             and layers[0].weight.dtype == torch.float32
-            and _OneDNNLinear.suits(layers)
+            and _OneDNNLinear.can_compute(layers)
         )
 
     def _for(self, x: torch.Tensor) -> PackedLinear:
@@ -159,7 +159,7 @@ class Int8PackedLinear(PackedLinear):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, layers: Sequence[Any]):
         scale = torch.cat([layer.weight_scale for layer in layers]).double()
         with warnings.catch_warnings():
-            # torch has deprecated quantized tensors; `suits` checks that they still exist.
+            # torch has deprecated quantized tensors; `can_compute` checks that they still exist.
             warnings.simplefilter("ignore")
             whole = torch._make_per_channel_quantized_tensor(weight, scale, torch.zeros_like(scale).long(), 0)
         self._packed = torch.ops.quantized.linear_prepack(whole, None if bias is None else bias.float())
@@ -167,7 +167,7 @@ class Int8PackedLinear(PackedLinear):
         self._reduces_range = not torch.cpu._is_vnni_supported()
 
     @classmethod
-    def suits(cls, layers: Sequence[nn.Linear]) -> bool:
+    def can_compute(cls, layers: Sequence[nn.Linear]) -> bool:
         return (
             _is_int8(layers[0])
             and layers[0].weight.device.type == "cpu"
@@ -184,7 +184,7 @@ class Int8PackedLinear(PackedLinear):
 
 
 # The first class that suits computes the layers.
-_KINDS: tuple[type[PackedLinear], ...] = (Int8PackedLinear, _Avx2Linear, _OneDNNLinear, PackedLinear)
+_CLASSES: tuple[type[PackedLinear], ...] = (Int8PackedLinear, _Avx2Linear, _OneDNNLinear, PackedLinear)
 # By the first layer and the number of layers: copies of the weights that were packed, and the packed weights.
 _packed: WeakKeyDictionary[nn.Module, dict[int, tuple[list[torch.Tensor], PackedLinear]]] = WeakKeyDictionary()
 # Concurrent threads would pack the same layers twice, and share the filters of warnings.
@@ -204,7 +204,7 @@ def pack(*layers: nn.Linear) -> PackedLinear:
     Returns:
         [`PackedLinear`].
     """
-    kind = next(kind for kind in _KINDS if kind.suits(layers))
+    kind = next(kind for kind in _CLASSES if kind.can_compute(layers))
     weights = [layer.weight for layer in layers]
     biases: list[Any] = [layer.bias for layer in layers if layer.bias is not None]
     others: list[Any] = [*biases, *(layer.weight_scale for layer in layers if _is_int8(layer))]

@@ -13,7 +13,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from ..acceleration.loss_of_states import chunk_bytes_of
+from ..acceleration.loss_of_states import choose_chunk_bytes
 from ..data.length_filter import pair_lengths
 from .run_arguments import TOKENS_PER_PROCESS, RunArguments, Settings
 
@@ -64,7 +64,7 @@ class TrainingMemory:
         # Logits in 16 bits, which their gradient replaces, and as many bytes again for what is computed from them.
         logits_per_token = 4 * config.vocab_size
         # The loss computes them in chunks. A device whose memory is unknown has the largest ones.
-        chunk_bytes = chunk_bytes_of(sys.maxsize if memory is None else memory.total)
+        chunk_bytes = choose_chunk_bytes(sys.maxsize if memory is None else memory.total)
         most_logits: float = 2 * chunk_bytes
         if args.r_drop_alpha:
             # R-Drop reads each batch twice, and needs all logits of both passes, their gradient and a copy.

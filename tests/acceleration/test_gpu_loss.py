@@ -8,7 +8,7 @@ import torch
 from hf_vanilla_transformer.acceleration import loss_of_states
 from hf_vanilla_transformer.acceleration.chunked_loss import chunked_smoothed_cross_entropy
 from hf_vanilla_transformer.acceleration.fused_loss import RowTerms, replace_logits_by_gradient
-from hf_vanilla_transformer.acceleration.loss_of_states import chunk_bytes_of, smoothed_cross_entropy_of_matrix
+from hf_vanilla_transformer.acceleration.loss_of_states import choose_chunk_bytes, smoothed_cross_entropy_of_matrix
 from hf_vanilla_transformer.model.operations import plain, smoothed_cross_entropy_of_states
 from tests.acceleration.gpu_tensors import on_gpu
 from tests.acceleration.test_launches import Launches
@@ -23,24 +23,24 @@ MOST_LAUNCHES = 57
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_triton_computes_with_three_dtypes(dtype, as_with_cuda):
     states, weight, bias = on_gpu(1, 2, 8, dtype=dtype), on_gpu(5, 8, dtype=dtype), on_gpu(5, dtype=dtype)
-    assert loss_of_states._suits_triton(states, weight, None)
-    assert loss_of_states._suits_triton(states, weight, bias)
+    assert loss_of_states._can_use_triton(states, weight, None)
+    assert loss_of_states._can_use_triton(states, weight, bias)
 
 
 def test_what_triton_leaves_to_others(as_with_cuda):
     states, weight = on_gpu(1, 2, 8), on_gpu(5, 8)
-    assert not loss_of_states._suits_triton(torch.zeros(1, 2, 8), torch.zeros(5, 8), None)
-    assert not loss_of_states._suits_triton(states.double(), weight.double(), None)
-    assert not loss_of_states._suits_triton(states, weight.half(), None)
-    assert not loss_of_states._suits_triton(states, weight, torch.zeros(5))
+    assert not loss_of_states._can_use_triton(torch.zeros(1, 2, 8), torch.zeros(5, 8), None)
+    assert not loss_of_states._can_use_triton(states.double(), weight.double(), None)
+    assert not loss_of_states._can_use_triton(states, weight.half(), None)
+    assert not loss_of_states._can_use_triton(states, weight, torch.zeros(5))
 
 
 def take_triton_s_way(monkeypatch, replace_logits, chunk_bytes=8 * 64 * 2):
     """Compute losses on the CPU as on a GPU, in chunks of eight rows of at most 64 logits."""
-    monkeypatch.setattr(loss_of_states, "_suits_triton", lambda states, weight, bias: True)
+    monkeypatch.setattr(loss_of_states, "_can_use_triton", lambda states, weight, bias: True)
     monkeypatch.setattr(loss_of_states, "triton_works", lambda device, dtype: True)
-    monkeypatch.setattr(loss_of_states, "_replacement_in_triton", lambda: replace_logits)
-    monkeypatch.setattr(loss_of_states, "chunk_bytes_of", lambda memory: chunk_bytes)
+    monkeypatch.setattr(loss_of_states, "_import_triton_replacement", lambda: replace_logits)
+    monkeypatch.setattr(loss_of_states, "choose_chunk_bytes", lambda memory: chunk_bytes)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=GIBIBYTE))
 
 
@@ -71,11 +71,11 @@ def test_the_fused_loss_takes_the_place_of_the_plain_one(monkeypatch):
 
 @pytest.mark.parametrize(("memory", "expected"), [(8, 1 / 8), (16, 1 / 4), (80, 1), (141, 1)])
 def test_small_gpus_hold_small_chunks(memory, expected):
-    assert chunk_bytes_of(memory * GIBIBYTE) == expected * GIBIBYTE
+    assert choose_chunk_bytes(memory * GIBIBYTE) == expected * GIBIBYTE
 
 
 def test_without_triton_the_loss_is_computed_in_chunks(monkeypatch):
-    monkeypatch.setattr(loss_of_states, "_suits_triton", lambda states, weight, bias: True)
+    monkeypatch.setattr(loss_of_states, "_can_use_triton", lambda states, weight, bias: True)
     monkeypatch.setattr(loss_of_states, "triton_works", lambda device, dtype: False)
     states, weight = torch.randn(1, 3, 8), torch.randn(5, 8)
     labels = torch.tensor([[1, 4, -100]])

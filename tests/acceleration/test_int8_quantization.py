@@ -69,7 +69,7 @@ def test_integers_are_the_nearest(dtype):
     exact = layer().to(dtype)
     with torch.no_grad():
         exact.weight[3] = 0
-    quantised = Int8Linear.of(exact)
+    quantised = Int8Linear.from_linear(exact)
     assert quantised.weight.dtype == torch.int8
     assert quantised.weight_scale.dtype == dtype
     assert quantised.bias is exact.bias
@@ -82,11 +82,13 @@ def test_integers_are_the_nearest(dtype):
     assert set(np.delete(largest, 3)) <= ({127} if dtype == torch.float32 else {126, 127})
 
 
-@pytest.mark.skipif(not Int8PackedLinear.suits([Int8Linear.of(layer())]), reason="no int8 products on this machine")
+@pytest.mark.skipif(
+    not Int8PackedLinear.can_compute([Int8Linear.from_linear(layer())]), reason="no int8 products on this machine"
+)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1,), (5,), (2, 3)], ids=str)
 def test_numbers_are_rounded_on_the_way_without_gradients_alone(shape, bias):
-    quantised, x = Int8Linear.of(layer(bias=bias)), 3 * torch.randn(*shape, 24)
+    quantised, x = Int8Linear.from_linear(layer(bias=bias)), 3 * torch.randn(*shape, 24)
     expected, allowed = by_the_formula(quantised, x)
     np.testing.assert_allclose(float64(quantised(x)), expected, atol=1e-5)
     with torch.no_grad():
@@ -98,7 +100,7 @@ def test_numbers_are_rounded_on_the_way_without_gradients_alone(shape, bias):
 
 @torch.no_grad()
 def test_several_side_by_side_are_as_each_alone():
-    layers = [Int8Linear.of(layer(out_features=size, seed=size)) for size in (8, 3, 5)]
+    layers = [Int8Linear.from_linear(layer(out_features=size, seed=size)) for size in (8, 3, 5)]
     x = torch.randn(4, 24)
     together = pack(*layers)
     assert torch.equal(together(x), torch.cat([each(x) for each in layers], dim=-1))
@@ -109,7 +111,7 @@ def test_several_side_by_side_are_as_each_alone():
 
 @torch.no_grad()
 def test_bfloat16_stays_bfloat16():
-    quantised, x = Int8Linear.of(layer().bfloat16()), torch.randn(5, 24).bfloat16()
+    quantised, x = Int8Linear.from_linear(layer().bfloat16()), torch.randn(5, 24).bfloat16()
     expected, allowed = by_the_formula(quantised, x)
     found = quantised(x)
     assert found.dtype == torch.bfloat16
@@ -120,7 +122,7 @@ def test_bfloat16_stays_bfloat16():
 @pytest.mark.parametrize("part", ["weight", "weight_scale", "bias"])
 @torch.no_grad()
 def test_a_write_through_data_is_seen(part):
-    quantised, x = Int8Linear.of(layer()), torch.randn(3, 24)
+    quantised, x = Int8Linear.from_linear(layer()), torch.randn(3, 24)
     before = quantised(x)
     getattr(quantised, part).data[4] *= -1
     after = quantised(x)
@@ -132,7 +134,7 @@ def test_a_write_through_data_is_seen(part):
 
 @torch.no_grad()
 def test_a_copy_is_on_its_own():
-    quantised, x = Int8Linear.of(layer()), torch.randn(3, 24)
+    quantised, x = Int8Linear.from_linear(layer()), torch.randn(3, 24)
     before, other = quantised(x), copy.deepcopy(quantised)
     other.weight.zero_()
     assert torch.equal(other(x), other.bias.expand(3, -1))
@@ -142,7 +144,7 @@ def test_a_copy_is_on_its_own():
 @torch.no_grad()
 def test_processors_without_the_instructions_compute_the_formula(monkeypatch):
     monkeypatch.setattr(prepacked_weights, "_INT8_ENGINES", ())
-    quantised, x = Int8Linear.of(layer()), torch.randn(3, 24)
+    quantised, x = Int8Linear.from_linear(layer()), torch.randn(3, 24)
     expected, _ = by_the_formula(quantised, x)
     np.testing.assert_allclose(float64(quantised(x)), expected, atol=1e-5)
     np.testing.assert_allclose(float64(pack(quantised)(x)), expected, atol=1e-5)
@@ -154,13 +156,13 @@ def test_processors_without_the_instructions_compute_the_formula(monkeypatch):
 def test_a_row_of_zeros_is_its_bias():
     exact, x = layer(), torch.randn(3, 24)
     exact.weight[3] = 0
-    assert torch.equal(Int8Linear.of(exact)(x)[:, 3], exact.bias[3].expand(3))
+    assert torch.equal(Int8Linear.from_linear(exact)(x)[:, 3], exact.bias[3].expand(3))
 
 
 @torch.no_grad()
 @pytest.mark.compiles
 def test_a_compiled_layer_computes_the_formula():
-    quantised, x = Int8Linear.of(layer()), torch.randn(3, 24)
+    quantised, x = Int8Linear.from_linear(layer()), torch.randn(3, 24)
     expected, _ = by_the_formula(quantised, x)
     compiled = torch.compile(quantised, backend="eager", fullgraph=True)
     np.testing.assert_allclose(float64(compiled(x)), expected, atol=1e-5)
@@ -169,7 +171,7 @@ def test_a_compiled_layer_computes_the_formula():
 def quantise_where_warnings_are_errors():
     warnings.simplefilter("error")
     torch.set_grad_enabled(False)
-    Int8Linear.of(nn.Linear(8, 8))(torch.ones(1, 8))
+    Int8Linear.from_linear(nn.Linear(8, 8))(torch.ones(1, 8))
 
 
 def test_nothing_warns(tmp_path):
@@ -195,7 +197,7 @@ def test_all_matrices_but_the_embeddings_are_int8():
     exact, model = AutoModelForSeq2SeqLM.from_pretrained(FIXTURE), load()
     assert linear_layers(model).keys() == linear_layers(exact).keys()
     for name, module in linear_layers(model).items():
-        expected = Int8Linear.of(exact.get_submodule(name))
+        expected = Int8Linear.from_linear(exact.get_submodule(name))
         assert type(module) is Int8Linear
         for part, weight in expected.state_dict().items():
             assert torch.equal(module.state_dict()[part], weight), (name, part)

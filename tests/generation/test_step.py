@@ -133,7 +133,7 @@ def assert_rounding_explains(by_steps, by_modules, reference, rounded):
 
 @pytest.fixture
 def without_onednn(monkeypatch):
-    monkeypatch.setattr(prepacked_weights._OneDNNLinear, "suits", lambda layers: False)
+    monkeypatch.setattr(prepacked_weights._OneDNNLinear, "can_compute", lambda layers: False)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -198,7 +198,7 @@ def test_sentences_that_are_done_leave(beams):
 @torch.no_grad()
 def test_threads_that_need_a_layer_at_once_pack_it_once(monkeypatch):
     prepacked_weights.forget_packed()
-    kind = next(kind for kind in prepacked_weights._KINDS if kind.suits([nn.Linear(8, 8)]))
+    kind = next(kind for kind in prepacked_weights._CLASSES if kind.can_compute([nn.Linear(8, 8)]))
     begin, packs, meeting = kind.__init__, [], threading.Barrier(2)
 
     def begin_slowly(self, *args):
